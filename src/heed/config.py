@@ -1,0 +1,158 @@
+"""Settings: closed, frozen, checked when they are made.
+
+Enters: keyword arguments, or a mapping read from a file. Leaves: a value whose every field is valid, or a
+`ConfigError` that names the field and the value found. Each field's description is its help text, and each default
+exists here and nowhere else. Knows nothing of torch, devices or files.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from heed.errors import ConfigError
+
+Size = Annotated[int, Field(gt=0)]
+TokenId = Annotated[int, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+Preset = Literal["tiny", "small", "base", "big"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say beside a name that is not known: the one probably meant, or all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+
+
+class Settings(BaseModel):
+    """What all settings share: no unknown names, no silent conversions, no changes once made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise ConfigError("; ".join(cls._explain(dict(problem)) for problem in error.errors())) from None
+
+    @classmethod
+    def _explain(cls, problem: Mapping[str, Any]) -> str:
+        name = ".".join(str(part) for part in problem["loc"]) or cls.__name__
+        match problem["type"]:
+            case "extra_forbidden":
+                return f"unknown setting {name!r} in {cls.__name__}: {nearest(name, cls.model_fields)}"
+            case "missing":
+                return f"{cls.__name__} needs {name!r}: {cls.model_fields[name].description}"
+            case _:
+                return f"{name} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+class ModelConfig(Settings):
+    """The shape of a Transformer. The defaults are the paper's base model."""
+
+    kind: Literal["encoder-decoder", "decoder", "encoder"] = Field(
+        "encoder-decoder", description="The whole Transformer, or one half of it alone."
+    )
+    vocab_size: Size = Field(description="How many different tokens the (target) vocabulary has.")
+    source_vocab_size: Size | None = Field(
+        None, description="Tokens in a separate source vocabulary; none: source and target share one."
+    )
+    d_model: Size = Field(512, description="Width of every token's vector between the layers.")
+    heads: Size = Field(8, description="Attention heads; each works on d_model / heads numbers.")
+    encoder_layers: Size = Field(6, description="Layers in the encoder, if there is one.")
+    decoder_layers: Size = Field(6, description="Layers in the decoder, if there is one.")
+    d_ff: Size = Field(2048, description="Width inside the position-wise feed-forward network.")
+    dropout: Probability = Field(0.1, description="Dropout on the embeddings and on each sub-layer's output.")
+    attention_dropout: Probability = Field(0.1, description="Dropout on the attention weights.")
+    activation_dropout: Probability = Field(0.1, description="Dropout inside the feed-forward network.")
+    activation: Literal["relu", "gelu", "swiglu"] = Field(
+        "relu", description="Non-linearity of the feed-forward network; swiglu adds a third, gating matrix."
+    )
+    norm: Literal["post", "pre", "sandwich"] = Field(
+        "post", description="Layer norm after each residual sum (the paper), before each sub-layer, or around it."
+    )
+    norm_eps: Annotated[float, Field(gt=0)] = Field(1e-5, description="Added to the variance in layer norm.")
+    positions: Literal["sinusoidal", "learned", "rotary"] = Field(
+        "sinusoidal", description="How a token knows its place; rotary acts inside self-attention."
+    )
+    tie_embeddings: bool = Field(
+        default=True, description="One matrix embeds the source, embeds the target and makes the logits."
+    )
+    max_length: Size = Field(1024, description="Longest sequence of learned positions; the others have no limit.")
+    pad_id: TokenId = Field(0, description="The token that fills up rows; never seen by attention.")
+    bos_id: TokenId = Field(1, description="The token every target starts with.")
+    eos_id: TokenId = Field(2, description="The token every sequence ends with.")
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        if self.d_model % self.heads:
+            raise ConfigError(
+                f"d_model = {self.d_model} is not divisible by heads = {self.heads}: each head takes an equal share"
+            )
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ConfigError(f"d_model = {self.d_model} is odd: sinusoidal positions are pairs of sine and cosine")
+        if self.positions == "rotary" and self.head_width % 2:
+            raise ConfigError(
+                f"d_model / heads = {self.d_model} / {self.heads} = {self.head_width} is odd: "
+                "rotary positions turn pairs of numbers"
+            )
+        if self.source_vocab_size is not None and self.kind != "encoder-decoder":
+            raise ConfigError(
+                f"source_vocab_size = {self.source_vocab_size} needs kind = 'encoder-decoder', found {self.kind!r}"
+            )
+        self._check_special_tokens()
+        return self
+
+    def _check_special_tokens(self) -> None:
+        special = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_id": self.eos_id}
+        smallest = min(self.vocab_size, self.source_vocab_size or self.vocab_size)
+        for name, value in special.items():
+            if value >= smallest:
+                raise ConfigError(f"{name} = {value} is outside a vocabulary of {smallest} tokens")
+        if len(set(special.values())) < len(special):
+            found = ", ".join(f"{name} = {value}" for name, value in special.items())
+            raise ConfigError(f"special tokens must differ from one another, found {found}")
+
+    @property
+    def head_width(self) -> int:
+        """K, the numbers each head works on."""
+        return self.d_model // self.heads
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether there is a source side."""
+        return self.kind != "decoder"
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether there is a target side that may not see its own future."""
+        return self.kind != "encoder"
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether source and target words are rows of one matrix."""
+        return self.kind != "encoder-decoder" or (self.tie_embeddings and self.source_vocab_size is None)
+
+    @classmethod
+    def preset(cls, name: Preset, **settings: Any) -> Self:
+        """A named size, with any field set otherwise: ``ModelConfig.preset("tiny", vocab_size=8000)``.
+
+        `base` and `big` are rows of the paper's table 3. `small` suits hundreds of thousands of pairs or two CPU
+        cores; `tiny` suits tens of thousands of pairs, where a larger model would learn them by heart.
+        """
+        if name not in _PRESETS:
+            raise ConfigError(f"unknown preset {name!r}: {nearest(name, _PRESETS)}")
+        return cls(**{**_PRESETS[name], **settings})
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256, "dropout": 0.3},
+    "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024},
+    "base": {},
+    "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
+}

@@ -1,0 +1,108 @@
+"""Attention, the one place where positions meet (paper, section 3.2).
+
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V
+
+The arithmetic exists twice, with one signature: `plain_attention` reads like the equation and its weights can be
+asked for; `fused_attention` is fast and never shows them. A test proves them equal. Which one runs is an argument of
+the model's call, so whoever wants to look inside passes a function of their own. Knows nothing of layers or words.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heed.config import ModelConfig
+from heed.model.layout import Sight
+from heed.model.positions import Rotation
+
+Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Sight, float], Tensor]
+KeysValues: TypeAlias = tuple[Float[Tensor, "*sources H K"], Float[Tensor, "*sources H K"]]
+
+
+def attention_weights(
+    queries: Float[Tensor, "*targets H K"], keys: Float[Tensor, "*sources H K"], sight: Sight
+) -> Float[Tensor, "B H T S"]:
+    """softmax(Q Kᵀ / √d_k) over the keys each query may see; all zero for a query that may see none."""
+    q, k = _by_head(sight.queries.rows(queries)), _by_head(sight.keys.rows(keys))
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    hidden = ~sight.mask[:, None]  # (B, 1, T, S)
+    # The smallest number rather than -inf: a row with nothing to see stays finite, in its gradient too.
+    weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
+    return weights.masked_fill(hidden, 0.0)
+
+
+def plain_attention(
+    queries: Float[Tensor, "*targets H K"],
+    keys: Float[Tensor, "*sources H K"],
+    values: Float[Tensor, "*sources H K"],
+    sight: Sight,
+    dropout: float,
+) -> Float[Tensor, "*targets H K"]:
+    """Attention as the paper writes it."""
+    weights = functional.dropout(attention_weights(queries, keys, sight), dropout)
+    heads = weights @ _by_head(sight.keys.rows(values))
+    return sight.queries.flat(heads.transpose(1, 2))
+
+
+def fused_attention(
+    queries: Float[Tensor, "*targets H K"],
+    keys: Float[Tensor, "*sources H K"],
+    values: Float[Tensor, "*sources H K"],
+    sight: Sight,
+    dropout: float,
+) -> Float[Tensor, "*targets H K"]:
+    """The same through torch's fused kernels, which need no memory for the weights."""
+    heads = functional.scaled_dot_product_attention(
+        _by_head(sight.queries.rows(queries)),
+        _by_head(sight.keys.rows(keys)),
+        _by_head(sight.keys.rows(values)),
+        attn_mask=sight.mask[:, None],
+        dropout_p=dropout,
+    )
+    return sight.queries.flat(heads.transpose(1, 2))
+
+
+def _by_head(x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B H T K"]:
+    return x.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class View:
+    """How one pass attends: who sees whom, by which arithmetic, and (self-attention only) turned by which angles."""
+
+    sight: Sight
+    attend: Attend
+    rotation: Rotation | None = None
+
+
+class MultiHeadAttention(nn.Module):
+    """H heads, each with its own projections W_Q, W_K and W_V; W_O brings them together again."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.split = (config.heads, config.head_width)
+        self.dropout = config.attention_dropout
+        self.query = nn.Linear(config.d_model, config.d_model)
+        self.key = nn.Linear(config.d_model, config.d_model)
+        self.value = nn.Linear(config.d_model, config.d_model)
+        self.output = nn.Linear(config.d_model, config.d_model)
+
+    def keys_values(self, context: Float[Tensor, "*sources D"], rotation: Rotation | None = None) -> KeysValues:
+        """What can be attended to: a key and a value for every token of the context."""
+        keys = self.key(context).unflatten(-1, self.split)
+        values = self.value(context).unflatten(-1, self.split)
+        return keys if rotation is None else rotation(keys), values
+
+    def forward(self, x: Float[Tensor, "*targets D"], context: KeysValues, view: View) -> Float[Tensor, "*targets D"]:
+        """What each token gathers from those tokens of the context that it may see."""
+        queries = self.query(x).unflatten(-1, self.split)
+        if view.rotation is not None:
+            queries = view.rotation(queries)
+        heads = view.attend(queries, *context, view.sight, self.dropout if self.training else 0.0)
+        return self.output(heads.flatten(-2))

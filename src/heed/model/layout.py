@@ -1,0 +1,154 @@
+"""Where tokens lie, and which of them attention may see.
+
+Only attention mixes positions; everything else in the model treats each token on its own and works on any leading
+shape. So one model serves three layouts:
+
+    Padded    rows of equal length, filled up with padding:       vectors are (B, T, D)
+    Packed    sentences end to end, nothing between them:         vectors are (N, D), N tokens in all
+    Beams     W hypotheses of each sentence, a few tokens each:   vectors are (B·W, T, D), one row of W·T a sentence
+
+A layout turns vectors into rows, one sentence each, and back. `Sight` joins the layout of the queries with that of the
+keys and says who may see whom. Knows nothing of words, weights or heads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import torch
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+from heed.errors import InputError
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Sentences as rows of equal length, filled up with padding anywhere."""
+
+    real: Bool[Tensor, "B T"]  # False where there is only padding
+    positions: Int[Tensor, "B T"]  # each token's place in its sentence, padding not counted
+
+    @classmethod
+    def of_ids(cls, ids: Int[Tensor, "B T"], pad_id: int) -> Self:
+        """The layout of ids in which `pad_id` marks padding."""
+        return cls.of_real(ids != pad_id)
+
+    @classmethod
+    def of_real(cls, real: Bool[Tensor, "B T"], earlier: Int[Tensor, "B 1"] | int = 0) -> Self:
+        """The layout of tokens where `real` is True, continuing sentences that have `earlier` tokens already."""
+        return cls(real, (earlier + real.cumsum(1) - 1).clamp(min=0))
+
+    def rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
+        """Vectors as rows: they are rows already."""
+        return x
+
+    def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
+        """The inverse of `rows`."""
+        return x
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Sentences laid end to end without padding.
+
+    Rows of the longest sentence's length exist only inside attention, and only while it works; memory there grows with
+    B·T², never with N².
+    """
+
+    offsets: Int[Tensor, "B+1"]  # sentence b is tokens offsets[b] up to offsets[b + 1]
+    positions: Int[Tensor, "N"]  # each token's place in its sentence
+    cells: Int[Tensor, "N"]  # each token's cell among the B·T cells of the rows
+    real: Bool[Tensor, "B T"]  # which of those cells hold a token
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> Self:
+        """The layout of sentences of these lengths."""
+        if not lengths or min(lengths) < 1:
+            raise InputError(f"packed sentences need at least one token each, found lengths {list(lengths)}")
+        length = torch.tensor(lengths)
+        real = torch.arange(max(lengths)) < length[:, None]
+        offsets = torch.cat((length.new_zeros(1), length.cumsum(0)))
+        cells = real.flatten().nonzero().squeeze(1)
+        positions = cells % max(lengths)
+        return cls(offsets.to(device), positions.to(device), cells.to(device), real.to(device))
+
+    def rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
+        """Vectors as rows, with zeros where a sentence is shorter than the longest."""
+        cells = x.new_zeros(self.real.numel(), *x.shape[1:])
+        return cells.index_copy(0, self.cells, x).unflatten(0, self.real.shape)
+
+    def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "N *rest"]:
+        """The inverse of `rows`."""
+        return x.flatten(0, 1).index_select(0, self.cells)
+
+
+@dataclass(frozen=True)
+class Beams:
+    """Hypotheses grouped by the sentence they translate, so that the sentence is held once for all of them."""
+
+    width: int  # W, hypotheses a sentence
+    real: Bool[Tensor, "B WT"]
+    positions: Int[Tensor, "BW T"]
+
+    @classmethod
+    def of(cls, hypotheses: Padded, width: int) -> Self:
+        """The same tokens, W rows of them to a sentence."""
+        return cls(width, hypotheses.real.unflatten(0, (-1, width)).flatten(1), hypotheses.positions)
+
+    def rows(self, x: Shaped[Tensor, "BW T *rest"]) -> Shaped[Tensor, "B WT *rest"]:
+        """The vectors of one sentence's hypotheses one after another."""
+        return x.unflatten(0, (-1, self.width)).flatten(1, 2)
+
+    def flat(self, x: Shaped[Tensor, "B WT *rest"]) -> Shaped[Tensor, "BW T *rest"]:
+        """The inverse of `rows`."""
+        return x.unflatten(1, (self.width, -1)).flatten(0, 1)
+
+
+Layout: TypeAlias = Padded | Packed | Beams
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which keys each query may see. True = may be seen."""
+
+    queries: Layout
+    keys: Layout
+    mask: Bool[Tensor, "B #T S"]
+
+    @classmethod
+    def between(
+        cls,
+        queries: Layout,
+        keys: Layout,
+        *,
+        causal: bool = False,
+        only: Bool[Tensor, "B T S"] | None = None,
+    ) -> Self:
+        """Every query sees every key of its own sentence that is no padding.
+
+        causal: and that does not come later. The last query stands level with the last key, so a step's new tokens
+        see everything before them. only: and that the caller's own mask allows.
+        """
+        sentences, length = queries.real.shape
+        mask = keys.real[:, None, :]
+        if len(mask) != sentences:
+            raise InputError(f"{sentences} target sentences cannot attend to {len(mask)} source sentences")
+        if causal:
+            span = keys.real.shape[1]
+            mask = mask & mask.new_ones(length, span).tril(span - length)
+        if only is not None:
+            check_mask(only, (sentences, length, keys.real.shape[1]))
+            mask = mask & only
+        return cls(queries, keys, mask)
+
+
+def check_mask(mask: Tensor, expected: tuple[int, ...]) -> None:
+    """A caller's encoder-decoder mask must be bool and have exactly the shape expected."""
+    if mask.dtype != torch.bool:
+        raise InputError(f"a mask is bool, True = may be seen; found {mask.dtype}")
+    if mask.shape != expected:
+        raise InputError(
+            f"the encoder-decoder mask has shape {tuple(mask.shape)}, expected (sentences, target length, "
+            f"source length) = {expected}"
+        )

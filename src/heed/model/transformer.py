@@ -1,0 +1,178 @@
+"""The Transformer, whole or one half of it (paper, figure 1).
+
+Enters: token ids, padded rows unless a layout says otherwise. Leaves: logits. One set of layers, three ways through:
+
+    logits = model(src, tgt_in)               every position at once: training, scoring, looking inside
+    memory = model.encode(src)                the encoder alone
+    cache = model.start(src)                  one step at a time: decoding
+    logits, cache = model.step(ids, cache)
+
+Knows nothing of text, loss or search.
+"""
+
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from heed.config import ModelConfig
+from heed.errors import InputError
+from heed.model.attention import Attend, fused_attention
+from heed.model.cache import Cache, Past
+from heed.model.checks import check_ids, check_layout
+from heed.model.initialise import initialise
+from heed.model.layers import Decoder, Encoder
+from heed.model.layout import Packed, Padded, Sight
+from heed.model.vocabulary import Vocabulary
+
+Given: TypeAlias = Padded | Packed | None  # a layout, or none: padded rows
+
+
+class Transformer(nn.Module):
+    """An encoder-decoder, an encoder alone or a decoder alone, as `config.kind` says.
+
+    Every call takes `attend`, the function that does attention's arithmetic: `fused_attention` unless told otherwise.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary = Vocabulary(config)
+        self.encoder = Encoder(config) if config.has_encoder else None
+        self.decoder = Decoder(config) if config.has_decoder else None
+        initialise(self, config)
+
+    def forward(
+        self,
+        src: Int[Tensor, "*sources"] | None = None,
+        tgt_in: Int[Tensor, "*targets"] | None = None,
+        src_layout: Given = None,
+        tgt_layout: Given = None,
+        *,
+        cross_mask: Bool[Tensor, "B T S"] | None = None,
+        attend: Attend = fused_attention,
+    ) -> Float[Tensor, "*tokens V"]:
+        """Logits for every target position; for every source position in an encoder alone.
+
+        src, tgt_in     (B, S) and (B, T), filled up with `pad_id`; or (N,) with its packed layout
+        cross_mask      which source positions each target position may see, as rows, besides what is padding
+        """
+        hidden = self.hidden(src, tgt_in, src_layout, tgt_layout, cross_mask=cross_mask, attend=attend)
+        return self.vocabulary.logits(hidden)
+
+    def hidden(
+        self,
+        src: Int[Tensor, "*sources"] | None = None,
+        tgt_in: Int[Tensor, "*targets"] | None = None,
+        src_layout: Given = None,
+        tgt_layout: Given = None,
+        *,
+        cross_mask: Bool[Tensor, "B T S"] | None = None,
+        attend: Attend = fused_attention,
+    ) -> Float[Tensor, "*tokens D"]:
+        """What `forward` turns into logits: the output of the last layer."""
+        if self.decoder is None:
+            self._refuse(tgt_in=tgt_in, cross_mask=cross_mask)
+            return self.encode(self._needed("src", src), src_layout, attend=attend)
+        tgt_in = self._needed("tgt_in", tgt_in)
+        targets = self._target_layout(tgt_in, tgt_layout)
+        embedded = self.vocabulary.target(tgt_in)
+        back = Sight.between(targets, targets, causal=True)
+        if self.encoder is None:
+            self._refuse(src=src, cross_mask=cross_mask)
+            return self.decoder(embedded, back, attend)
+        src = self._needed("src", src)
+        sources = self._source_layout(src, src_layout)
+        across = Sight.between(targets, sources, only=cross_mask)
+        memory = self.decoder.keys_values(self._encode(src, sources, attend))
+        return self.decoder(embedded, back, attend, memory=memory, cross_sight=across)
+
+    def encode(
+        self, src: Int[Tensor, "*sources"], src_layout: Given = None, *, attend: Attend = fused_attention
+    ) -> Float[Tensor, "*sources D"]:
+        """The memory: each source token in the light of its sentence."""
+        return self._encode(src, self._source_layout(src, src_layout), attend)
+
+    def _encode(self, src: Tensor, layout: Padded | Packed, attend: Attend) -> Tensor:
+        if self.encoder is None:
+            raise InputError("kind = 'decoder' has no encoder to encode with")
+        return self.encoder(self.vocabulary.source(src), Sight.between(layout, layout), attend)
+
+    @torch.no_grad()
+    def start(
+        self,
+        src: Int[Tensor, "*sources"] | None = None,
+        src_layout: Given = None,
+        *,
+        rows: int | None = None,
+        attend: Attend = fused_attention,
+    ) -> Cache:
+        """Before the first step: the source encoded. A decoder alone is told how many `rows` it will have instead."""
+        decoder = self._decoder_to_step_with()
+        past = tuple(Past() for _ in decoder.layers)
+        if self.encoder is None:
+            self._refuse(src=src)
+            if rows is None or rows < 1:
+                raise InputError(f"kind = 'decoder' starts with at least one row, found rows = {rows}")
+            device = self.vocabulary.embedding.weight.device
+            return Cache(1, torch.ones(rows, 0, dtype=torch.bool, device=device), past)
+        self._refuse(rows=rows)
+        src = self._needed("src", src)
+        layout = self._source_layout(src, src_layout)
+        memory = layout.rows(self._encode(src, layout, attend))
+        return Cache(1, layout.real[:, :0], past, layout.real, decoder.keys_values(memory))
+
+    @torch.no_grad()
+    def step(
+        self,
+        ids: Int[Tensor, "R T"],
+        cache: Cache,
+        *,
+        cross_mask: Bool[Tensor, "R T S"] | None = None,
+        attend: Attend = fused_attention,
+    ) -> tuple[Float[Tensor, "R T V"], Cache]:
+        """Logits after each of the next T tokens of every row, and the cache that knows them.
+
+        Rows may differ in length: `pad_id` adds nothing to its row.
+        """
+        decoder = self._decoder_to_step_with()
+        if self.encoder is None:
+            self._refuse(cross_mask=cross_mask)
+        check_ids("ids", ids, self.config.vocab_size, ("rows", "tokens"))
+        real = ids != self.config.pad_id
+        new = Padded.of_real(real, cache.tokens_so_far())
+        cache = cache.advance(real)
+        back, across = cache.sight_back(new), cache.sight_across(new, cross_mask)
+        hidden = decoder(self.vocabulary.target(ids), back, attend, cache.past, cache.memory, across)
+        return self.vocabulary.logits(hidden), cache
+
+    def _decoder_to_step_with(self) -> Decoder:
+        if self.decoder is None:
+            raise InputError("kind = 'encoder' has no decoder to step with")
+        return self.decoder
+
+    def _source_layout(self, src: Tensor, layout: Given) -> Padded | Packed:
+        return _layout("src", src, self.config.source_vocab_size or self.config.vocab_size, layout, self.config.pad_id)
+
+    def _target_layout(self, tgt_in: Tensor, layout: Given) -> Padded | Packed:
+        return _layout("tgt_in", tgt_in, self.config.vocab_size, layout, self.config.pad_id)
+
+    def _needed(self, name: str, given: Tensor | None) -> Tensor:
+        if given is None:
+            raise InputError(f"kind = {self.config.kind!r} needs {name}, which was not given")
+        return given
+
+    def _refuse(self, **useless: object) -> None:
+        for name, given in useless.items():
+            if given is not None:
+                raise InputError(f"kind = {self.config.kind!r} has no use for {name}, which was given")
+
+
+def _layout(name: str, ids: Tensor, vocab_size: int, layout: Given, pad_id: int) -> Padded | Packed:
+    if layout is None:
+        check_ids(name, ids, vocab_size, ("sentences", "tokens"))
+        return Padded.of_ids(ids, pad_id)
+    check_ids(name, ids, vocab_size, ("sentences", "tokens") if isinstance(layout, Padded) else ("tokens",))
+    check_layout(name, ids, layout)
+    return layout

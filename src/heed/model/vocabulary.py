@@ -1,0 +1,42 @@
+"""Ids to vectors and vectors to logits, through one matrix when tied (paper, section 3.4)."""
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heed.config import ModelConfig
+
+
+class Vocabulary(nn.Module):
+    """The word matrices: source words in, target words in, target words out.
+
+    tied, one vocabulary     one matrix for all three
+    tied, two vocabularies   the source has its own
+    not tied                 three matrices, and the output has a bias
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.scale = math.sqrt(config.d_model)
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.source_embedding = (
+            None
+            if config.shares_embedding
+            else nn.Embedding(config.source_vocab_size or config.vocab_size, config.d_model)
+        )
+        self.output = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size)
+
+    def source(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
+        """Source words as vectors."""
+        embedding = self.embedding if self.source_embedding is None else self.source_embedding
+        return embedding(ids) * self.scale
+
+    def target(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
+        """Target words as vectors."""
+        return self.embedding(ids) * self.scale
+
+    def logits(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens V"]:
+        """A score for every word of the target vocabulary."""
+        return functional.linear(x, self.embedding.weight) if self.output is None else self.output(x)
