@@ -7,7 +7,6 @@ own, and the newest value writes behind them. Only continuing an older value a s
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -39,8 +38,10 @@ class Past:
         """Another value of the same columns; no numbers are copied."""
         return Past(self._buffer, self.length)
 
-    def append(self, new: KeysValues) -> KeysValues:
-        """Add keys and values (R, T, H, K) at the end; returns all there are now, (R, C, H, K)."""
+    def append(
+        self, new: tuple[Float[Tensor, "R T H K"], Float[Tensor, "R T H K"]]
+    ) -> tuple[Float[Tensor, "R C H K"], Float[Tensor, "R C H K"]]:
+        """Put keys and values at the end; returns all there are now."""
         both = torch.stack(new).transpose(2, 3)  # (2, R, H, T, K)
         buffer = self._with_room_for(both)
         end = self.length + both.shape[3]
@@ -79,14 +80,14 @@ class Cache:
     source: Bool[Tensor, "B S"] | None = None  # False where the source is padding; none in a decoder alone
     memory: tuple[KeysValues, ...] = ()  # keys and values of the source, (B, S, H, K), one a decoder layer
 
-    def advance(self, new: Bool[Tensor, "R T"]) -> Self:
+    def advance(self, new: Bool[Tensor, "R T"]) -> "Cache":
         """The value after T more columns, whose keys and values the layers are about to append."""
         if len(new) != len(self.real):
             raise InputError(f"a step of {len(new)} rows cannot continue a cache of {len(self.real)} rows")
         past = tuple(layer.copy() for layer in self.past)
         return replace(self, real=torch.cat((self.real, new), 1), past=past)
 
-    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> Self:
+    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Cache":
         """The hypotheses a search goes on with.
 
         rows[b, w] is the old row that hypothesis w of sentence b continues, a row of the same sentence. sentences says
@@ -102,7 +103,7 @@ class Cache:
             source = source[sentences]
             memory = tuple((keys[sentences], values[sentences]) for keys, values in memory)
         past = tuple(layer.select(flat) for layer in self.past)
-        return type(self)(rows.shape[1], self.real[flat], past, source, memory)
+        return Cache(rows.shape[1], self.real[flat], past, source, memory)
 
     def tokens_so_far(self) -> Int[Tensor, "R 1"]:
         """How many tokens each row has, padding not counted."""

@@ -13,7 +13,7 @@ keys and says who may see whom. Knows nothing of words, weights or heads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Int, Shaped
@@ -30,12 +30,12 @@ class Padded:
     positions: Int[Tensor, "B T"]  # each token's place in its sentence, padding not counted
 
     @classmethod
-    def of_ids(cls, ids: Int[Tensor, "B T"], pad_id: int) -> Self:
+    def of_ids(cls, ids: Int[Tensor, "B T"], pad_id: int) -> "Padded":
         """The layout of ids in which `pad_id` marks padding."""
         return cls.of_real(ids != pad_id)
 
     @classmethod
-    def of_real(cls, real: Bool[Tensor, "B T"], earlier: Int[Tensor, "B 1"] | int = 0) -> Self:
+    def of_real(cls, real: Bool[Tensor, "B T"], earlier: Int[Tensor, "B 1"] | int = 0) -> "Padded":
         """The layout of tokens where `real` is True, continuing sentences that have `earlier` tokens already."""
         return cls(real, (earlier + real.cumsum(1) - 1).clamp(min=0))
 
@@ -56,13 +56,13 @@ class Packed:
     B·T², never with N².
     """
 
-    offsets: Int[Tensor, "B+1"]  # sentence b is tokens offsets[b] up to offsets[b + 1]
+    real: Bool[Tensor, "B T"]  # which cells of the rows hold a token
     positions: Int[Tensor, "N"]  # each token's place in its sentence
-    cells: Int[Tensor, "N"]  # each token's cell among the B·T cells of the rows
-    real: Bool[Tensor, "B T"]  # which of those cells hold a token
+    cells: Int[Tensor, "N"]  # each token's cell among the B·T of the rows
+    offsets: Int[Tensor, "B+1"]  # sentence b is tokens offsets[b] up to offsets[b + 1]
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> Self:
+    def of_lengths(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Packed":
         """The layout of sentences of these lengths."""
         if not lengths or min(lengths) < 1:
             raise InputError(f"packed sentences need at least one token each, found lengths {list(lengths)}")
@@ -71,7 +71,7 @@ class Packed:
         offsets = torch.cat((length.new_zeros(1), length.cumsum(0)))
         cells = real.flatten().nonzero().squeeze(1)
         positions = cells % max(lengths)
-        return cls(offsets.to(device), positions.to(device), cells.to(device), real.to(device))
+        return cls(real.to(device), positions.to(device), cells.to(device), offsets.to(device))
 
     def rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Vectors as rows, with zeros where a sentence is shorter than the longest."""
@@ -92,7 +92,7 @@ class Beams:
     positions: Int[Tensor, "BW T"]
 
     @classmethod
-    def of(cls, hypotheses: Padded, width: int) -> Self:
+    def of(cls, hypotheses: Padded, width: int) -> "Beams":
         """The same tokens, W rows of them to a sentence."""
         return cls(width, hypotheses.real.unflatten(0, (-1, width)).flatten(1), hypotheses.positions)
 
@@ -124,7 +124,7 @@ class Sight:
         *,
         causal: bool = False,
         only: Bool[Tensor, "B T S"] | None = None,
-    ) -> Self:
+    ) -> "Sight":
         """Every query sees every key of its own sentence that is no padding.
 
         causal: and that does not come later. The last query stands level with the last key, so a step's new tokens

@@ -8,7 +8,6 @@ so has no longest sentence.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int
@@ -40,7 +39,7 @@ class Rotation:
     sin: Float[Tensor, "*tokens 1 half"]
 
     @classmethod
-    def at(cls, positions: Int[Tensor, "*tokens"], head_width: int, dtype: torch.dtype) -> Self:
+    def at(cls, positions: Int[Tensor, "*tokens"], head_width: int, dtype: torch.dtype) -> "Rotation":
         """The rotation of tokens at these positions."""
         angle = angles(positions, head_width)[..., None, :]
         return cls(angle.cos().to(dtype), angle.sin().to(dtype))

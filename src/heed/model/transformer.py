@@ -141,8 +141,8 @@ class Transformer(nn.Module):
             self._refuse(cross_mask=cross_mask)
         check_ids("ids", ids, self.config.vocab_size, ("rows", "tokens"))
         real = ids != self.config.pad_id
-        new = Padded.of_real(real, cache.tokens_so_far())
-        cache = cache.advance(real)
+        earlier, cache = cache.tokens_so_far(), cache.advance(real)
+        new = Padded.of_real(real, earlier)
         back, across = cache.sight_back(new), cache.sight_across(new, cross_mask)
         hidden = decoder(self.vocabulary.target(ids), back, attend, cache.past, cache.memory, across)
         return self.vocabulary.logits(hidden), cache

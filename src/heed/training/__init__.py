@@ -1,0 +1,1 @@
+"""Ids and a model to a trained model."""

@@ -1,0 +1,23 @@
+"""What training makes smaller (paper, section 5.4).
+
+Enters: logits and the tokens that were right. Leaves: the loss as a sum and the number of tokens it is over, so that
+it is divided once, by all tokens of a step, however many pieces the step was cut into. Knows nothing of models.
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+
+def smoothed_cross_entropy(
+    logits: Float[Tensor, "*tokens V"], tgt_out: Int[Tensor, "*tokens"], pad_id: int, smoothing: float
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """Cross-entropy summed over all tokens but padding, and how many those are.
+
+    The right answer is a little unsure of itself: 1 - smoothing for the right word, and smoothing shared out evenly
+    among all V words, the right one included.
+    """
+    total = functional.cross_entropy(
+        logits.flatten(0, -2), tgt_out.flatten(), ignore_index=pad_id, label_smoothing=smoothing, reduction="sum"
+    )
+    return total, (tgt_out != pad_id).sum()

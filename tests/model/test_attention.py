@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+
+from heed.model.attention import Attend, attention_weights, fused_attention, plain_attention
+from heed.model.layout import Packed, Padded, Sight
+
+SIGHTS = {
+    "itself": Sight.between(*[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2),
+    "back": Sight.between(*[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2, causal=True),
+    "packed": Sight.between(Packed.of_lengths([2, 4, 1]), Packed.of_lengths([3, 1, 5])),
+    "mixed": Sight.between(Packed.of_lengths([2, 4]), Padded.of_real(torch.ones(2, 3, dtype=torch.bool))),
+}
+
+
+def heads(sight: Sight, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q = torch.randn(*sight.queries.positions.shape, 2, 8, dtype=dtype, requires_grad=True)
+    k, v = (torch.randn(*sight.keys.positions.shape, 2, 8, dtype=dtype, requires_grad=True) for _ in range(2))
+    return q, k, v
+
+
+@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
+def test_fused_equals_plain_in_value_and_gradient(sight: Sight) -> None:
+    inputs = heads(sight)
+    fused, plain = (attend(*inputs, sight, 0.0) for attend in (fused_attention, plain_attention))
+    torch.testing.assert_close(fused, plain, rtol=0, atol=1e-12)
+    direction = torch.randn_like(plain)
+    for ours, theirs in zip(
+        torch.autograd.grad(fused, inputs, direction), torch.autograd.grad(plain, inputs, direction), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
+def test_weights_sum_to_one_over_what_may_be_seen(sight: Sight) -> None:
+    q, k, _ = heads(sight)
+    weights = attention_weights(q, k, sight)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert not weights.masked_select(~sight.mask[:, None]).any()
+
+
+def test_plain_attention_is_the_papers_equation_in_numpy() -> None:
+    sight = Sight.between(*[Padded.of_real(torch.ones(1, 4, dtype=torch.bool))] * 2)
+    q, k, v = heads(sight)
+    out = plain_attention(q, k, v, sight, 0.0)
+    for head in range(2):
+        Q, K, V = (x.detach().numpy()[0, :, head] for x in (q, k, v))  # noqa: N806 - the paper's letters
+        scores = Q @ K.T / np.sqrt(8)
+        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+        np.testing.assert_allclose(out.detach().numpy()[0, :, head], weights @ V, atol=1e-12)
+
+
+@pytest.mark.parametrize("attend", [fused_attention, plain_attention])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_query_that_may_see_nothing_gathers_nothing(
+    attend: Attend, dtype: torch.dtype, dropout: float, device: torch.device
+) -> None:
+    if dtype == torch.bfloat16 and device.type == "cpu":
+        pytest.skip("bfloat16 products crash some CPUs that advertise more than they can do; run with --device cuda")
+    queries, keys = (Padded.of_real(torch.ones(2, length, dtype=torch.bool, device=device)) for length in (3, 4))
+    only = torch.ones(2, 3, 4, dtype=torch.bool, device=device)
+    only[0] = only[1, 1] = False
+    sight = Sight.between(queries, keys, only=only)
+    q, k, v = (x.detach().to(device).requires_grad_() for x in heads(sight, dtype))
+    out = attend(q, k, v, sight, dropout)
+    assert not out[0].any()
+    assert not out[1, 1].any()
+    out.float().square().sum().backward()
+    for x in (out, q.grad, k.grad, v.grad):
+        assert x is not None
+        assert torch.isfinite(x).all()
+
+
+def test_plain_dropout_drops_weights_and_keeps_their_mean() -> None:
+    sight = Sight.between(*[Padded.of_real(torch.ones(1, 500, dtype=torch.bool))] * 2)
+    q, k, _ = heads(sight)
+    ones = torch.ones_like(k)
+    out = plain_attention(q, k, ones, sight, 0.25)
+    assert out.std() > 0
+    torch.testing.assert_close(out.mean(), torch.tensor(1.0, dtype=out.dtype), rtol=0, atol=0.02)

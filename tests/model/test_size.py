@@ -1,0 +1,41 @@
+import pytest
+
+from heed import ModelConfig, Transformer
+from heed.model.size import parameters
+from tests.model.examples import SHAPE, every_combination
+
+
+def count(config: ModelConfig) -> int:
+    return sum(weight.numel() for weight in Transformer(config).parameters())
+
+
+@every_combination
+def test_the_sum_from_the_settings_is_what_the_model_has(config: ModelConfig) -> None:
+    assert sum(part.total for part in parameters(config)) == count(config)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("source", [None, 30])
+def test_the_sum_knows_every_way_of_tying(tied: bool, source: int | None) -> None:
+    config = ModelConfig(**SHAPE, tie_embeddings=tied, source_vocab_size=source)
+    assert sum(part.total for part in parameters(config)) == count(config)
+
+
+def test_the_sum_is_shown_as_it_is_worked_out() -> None:
+    for part in parameters(ModelConfig(**SHAPE, norm="sandwich", activation="swiglu", tie_embeddings=False)):
+        assert eval(part.sum_shown.replace("×", "*")) == part.each  # noqa: S307 - our own sum
+
+
+def test_the_base_model_has_the_papers_size() -> None:
+    base = ModelConfig(vocab_size=37_000)
+    assert base == ModelConfig.preset("base", vocab_size=37_000)
+    attention = 4 * (512 * 512 + 512)
+    feed_forward = (512 * 2048 + 2048) + (2048 * 512 + 512)
+    encoder_layer = attention + feed_forward + 2 * 2 * 512
+    decoder_layer = 2 * attention + feed_forward + 3 * 2 * 512
+    assert count(base) == 37_000 * 512 + 6 * encoder_layer + 6 * decoder_layer == 63_082_496  # "65 × 10⁶"
+
+
+def test_the_big_model_has_the_papers_size() -> None:
+    big = ModelConfig.preset("big", vocab_size=37_000)
+    assert sum(part.total for part in parameters(big)) == 214_245_376  # "213 × 10⁶"
