@@ -17,8 +17,6 @@ Size = Annotated[int, Field(gt=0)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
-Preset = Literal["tiny", "small", "base", "big"]
-
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to say beside a name that is not known: the one probably meant, or all there are."""
@@ -139,7 +137,7 @@ class ModelConfig(Settings):
         return self.kind != "encoder-decoder" or (self.tie_embeddings and self.source_vocab_size is None)
 
     @classmethod
-    def preset(cls, name: Preset, **settings: Any) -> Self:
+    def preset(cls, name: str, **settings: Any) -> Self:
         """A named size, with any field set otherwise: ``ModelConfig.preset("tiny", vocab_size=8000)``.
 
         `base` and `big` are rows of the paper's table 3. `small` suits hundreds of thousands of pairs or two CPU

@@ -24,7 +24,7 @@ SHAPE: dict[str, Any] = {
 }
 
 COMBINATIONS = [
-    ModelConfig(**SHAPE, kind=kind, norm=norm, positions=positions, activation=activation)
+    ModelConfig.model_validate({**SHAPE, "kind": kind, "norm": norm, "positions": positions, "activation": activation})
     for kind, norm, positions, activation in product(
         ("encoder-decoder", "decoder", "encoder"),
         ("post", "pre", "sandwich"),

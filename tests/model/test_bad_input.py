@@ -47,7 +47,7 @@ def whole() -> Transformer:
         ({"tgt_in": OK}, "kind = 'encoder-decoder' needs src, which was not given"),
         (
             {"src": OK, "tgt_in": OK, "cross_mask": torch.ones(2, 3, 4, dtype=torch.bool)},
-            "the encoder-decoder mask has shape (2, 3, 4), expected (sentences, target length, source length) = (2, 3, 3)",
+            "mask has shape (2, 3, 4), expected (sentences, target length, source length) = (2, 3, 3)",
         ),
         (
             {"src": OK, "tgt_in": OK, "cross_mask": torch.ones(2, 3, 3)},

@@ -1,4 +1,5 @@
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -97,7 +98,7 @@ def test_a_growing_cache_moves_seldom(device: torch.device) -> None:
         buffer = cache.past[0]._buffer
         assert buffer is not None
         homes.append(buffer.room.data_ptr())
-    moves = sum(one != next_ for one, next_ in zip(homes, homes[1:], strict=False))
+    moves = sum(one != next_ for one, next_ in pairwise(homes))
     assert moves <= 5
 
 

@@ -1,6 +1,7 @@
 """heed's Transformer equals two that others wrote, given the same weights."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tests.model.examples import SHAPE, VOCAB, make, padded, sentences
 def torch_twin(config: ModelConfig) -> nn.Transformer:
     """The same shape in torch's own layers. torch adds a last norm always; the paper's model has none."""
     wide = (config.d_model, config.heads, config.d_ff, 0.0)
-    options = {"batch_first": True, "norm_first": config.norm == "pre", "activation": config.activation}
+    options: dict[str, Any] = {"batch_first": True, "norm_first": config.norm == "pre", "activation": config.activation}
     norms = [nn.LayerNorm(config.d_model) if config.norm == "pre" else None for _ in range(2)]
     return nn.Transformer(
         *wide[:2],
@@ -46,6 +47,8 @@ def pairs(ours: Transformer, theirs: nn.Transformer) -> Iterator[tuple[list[Tens
 
     assert ours.encoder is not None
     assert ours.decoder is not None
+    our: Any
+    their: Any
     for our, their in zip(ours.encoder.layers, theirs.encoder.layers, strict=True):
         yield from attention_pairs(our.attention, their.self_attn)
         yield from same(our.around_attention.norm, their.norm1)

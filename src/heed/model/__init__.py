@@ -1,1 +1,1 @@
-"""Ids to logits. Read in the order of the paper: vocabulary, positions, attention, feed_forward, layers, transformer."""
+"""Ids to logits. To be read like the paper: vocabulary, positions, attention, feed_forward, layers, transformer."""

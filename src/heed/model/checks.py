@@ -24,6 +24,5 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, shape: tuple[str, ...]) -
 def check_layout(name: str, ids: Tensor, layout: Layout) -> None:
     """A layout given beside ids must be the layout of those ids."""
     if ids.shape != layout.positions.shape:
-        raise InputError(
-            f"{name} has shape {tuple(ids.shape)}, but its layout is for tokens of shape {tuple(layout.positions.shape)}"
-        )
+        expected = tuple(layout.positions.shape)
+        raise InputError(f"{name} has shape {tuple(ids.shape)}, but its layout is for tokens of shape {expected}")

@@ -70,8 +70,9 @@ def _attention(name: str, times: int, config: ModelConfig) -> Part:
 
 def _feed_forward(name: str, times: int, config: ModelConfig) -> Part:
     d, f = config.d_model, config.d_ff
-    inward = 2 if config.activation == "swiglu" else 1
-    return Part(name, times, f"{inward} × ({d} × {f} + {f}) + {f} × {d} + {d}", inward * (d * f + f) + f * d + d)
+    if config.activation == "swiglu":
+        return Part(name, times, f"2 × ({d} × {f} + {f}) + {f} × {d} + {d}", 2 * (d * f + f) + f * d + d)
+    return Part(name, times, f"{d} × {f} + {f} + {f} × {d} + {d}", d * f + f + f * d + d)
 
 
 def _norms(name: str, layers: int, sublayers: int, config: ModelConfig) -> Part:

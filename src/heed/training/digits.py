@@ -14,25 +14,27 @@ from jaxtyping import Int
 from torch import Tensor
 
 from heed.config import ModelConfig
+from heed.model.attention import attention_weights, plain_attention
+from heed.model.layout import Sight
 from heed.model.transformer import Transformer
 from heed.training.loss import smoothed_cross_entropy
-from heed.training.schedule import noam_rate
+from heed.training.schedule import cosine_rate
 
 FIRST_DIGIT = 3  # after padding, beginning and end
 CONFIG = ModelConfig(
     vocab_size=FIRST_DIGIT + 10,
     d_model=32,
-    heads=4,
+    heads=2,
     encoder_layers=2,
     decoder_layers=2,
-    d_ff=64,
+    d_ff=128,
     dropout=0.0,
     attention_dropout=0.0,
     activation_dropout=0.0,
 )
 
 
-def strings(seed: int, *, unseen: bool, shortest: int = 3, longest: int = 9) -> Iterator[str]:
+def strings(seed: int, *, unseen: bool, shortest: int = 3, longest: int = 7) -> Iterator[str]:
     """Endless random digit strings: those kept for the test, or those to learn from."""
     draw = random.Random(seed)  # noqa: S311 - not for secrets
     while True:
@@ -57,7 +59,7 @@ def decode(ids: list[int]) -> str:
 
 
 def learn(
-    seed: int, steps: int = 800, batch: int = 128, report: Callable[[int, float], None] = lambda _step, _loss: None
+    seed: int, steps: int = 1000, batch: int = 128, report: Callable[[int, float], None] = lambda _step, _loss: None
 ) -> Transformer:
     """A model that has seen `steps` batches of examples."""
     torch.manual_seed(seed)
@@ -71,8 +73,8 @@ def learn(
         total, tokens = smoothed_cross_entropy(logits, encode(backwards, end=True), CONFIG.pad_id, smoothing=0.0)
         loss = total / tokens
         for group in optimizer.param_groups:
-            group["lr"] = noam_rate(step, CONFIG.d_model, warmup_steps=steps // 4)
-        loss.backward()  # type: ignore[no-untyped-call]
+            group["lr"] = cosine_rate(step, steps, warmup_steps=steps // 10, peak=0.006)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         report(step, loss.item())
@@ -98,3 +100,20 @@ def exact_share(model: Transformer, seed: int, count: int = 1000) -> float:
     unseen = strings(seed, unseen=True)
     texts = [next(unseen) for _ in range(count)]
     return sum(out == text[::-1] for text, out in zip(texts, reverse(model, texts), strict=True)) / count
+
+
+def cross_attention(model: Transformer, text: str) -> tuple[list[str], list[str], list[list[float]]]:
+    """Source tokens, target tokens, and how much of each source token went into each target token.
+
+    Looking inside needs nothing of the model but its argument `attend`: a function that does the arithmetic and keeps
+    the weights. Attention runs in the order of the layers, so the last weights are those of the last layer.
+    """
+    seen: list[Tensor] = []
+
+    def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
+        seen.append(attention_weights(q, k, sight))
+        return plain_attention(q, k, v, sight, dropout)
+
+    written = text[::-1]
+    model(encode([text], end=True), encode([written], begin=True), attend=attend_and_keep)
+    return [*text, "⏎"], [*written, "⏎"], seen[-1][0].mean(0).tolist()

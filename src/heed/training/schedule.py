@@ -1,5 +1,7 @@
 """How large a step to take, and when (paper, section 5.3). Knows nothing of models or torch."""
 
+import math
+
 
 def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
     """factor · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5), for steps counted from 1.
@@ -7,3 +9,13 @@ def noam_rate(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -
     Grows in a straight line for `warmup_steps` steps, then falls with the square root of the step.
     """
     return float(factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5))
+
+
+def cosine_rate(step: int, max_steps: int, warmup_steps: int, peak: float) -> float:
+    """Grows in a straight line to `peak`, then falls along half a cosine to zero at `max_steps`.
+
+    For a run whose length is known, it ends in smaller steps than the paper's schedule, and so more surely.
+    """
+    if step < warmup_steps:
+        return peak * step / warmup_steps
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (max_steps - warmup_steps)))

@@ -1,0 +1,39 @@
+# The front door. Every target sets up what it needs on a machine that has only Python (3.11 or newer) and make;
+# a second call reuses it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check format clean
+
+help: ## what can be made here
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+setup: $(READY) ## a virtual environment with the exact versions of constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("heed needs Python 3.11 or newer, found " + sys.version.split()[0] + "; choose one with make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## train a small model before your eyes and look inside it
+	$(BIN)/heed demo
+
+test: $(READY) ## every claim, proven
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: $(READY) ## style, types, and that imports go one way
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## put the code in the house's style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## forget the set-up and everything built
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist src/*.egg-info

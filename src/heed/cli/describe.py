@@ -1,0 +1,42 @@
+"""`heed describe`: a model's settings and where its numbers are, before anything is trained."""
+
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from heed.config import ModelConfig
+from heed.model.size import parameters
+
+
+def describe(
+    preset: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
+    vocab_size: Annotated[int, typer.Option(help="Tokens in the vocabulary.")] = 37_000,
+) -> None:
+    """Show a preset's settings and the sum of its parameters, part by part."""
+    config = ModelConfig.preset(preset, vocab_size=vocab_size)
+    console = Console()
+    console.print(_settings(config))
+    console.print(_sum(config))
+
+
+def _settings(config: ModelConfig) -> Table:
+    table = Table("setting", "value", "what it is", box=box.SIMPLE_HEAD)
+    for name, field in ModelConfig.model_fields.items():
+        table.add_row(name, str(getattr(config, name)), field.description)
+    return table
+
+
+def _sum(config: ModelConfig) -> Table:
+    parts = parameters(config)
+    total = sum(part.total for part in parts)
+    table = Table("part", "times", "numbers in one", "in all", box=box.SIMPLE_HEAD, show_footer=True)
+    table.columns[0].footer = "parameters"
+    table.columns[3].footer = f"{total:,}"
+    for column in (1, 3):
+        table.columns[column].justify = "right"
+    for part in parts:
+        table.add_row(part.name, str(part.times), part.sum_shown, f"{part.total:,}")
+    return table

@@ -1,0 +1,53 @@
+"""The `heed` command: gathers the verbs, and turns every ending into an exit code.
+
+    0 done    1 a defect of heed, with its traceback    2 the user's mistake, one `error:` line    130 interrupted
+
+Imports no torch: a verb that needs it imports it when called, so `heed --help` answers at once.
+"""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from heed.cli.demo import demo
+from heed.cli.describe import describe
+from heed.errors import HeedError
+from heed.version import __version__
+
+# typer shows only this one of its usage errors; the others (unknown option, missing argument, …) are its siblings.
+UsageError: Any = typer.BadParameter.__base__
+
+app = typer.Typer(name="heed", add_completion=False, pretty_exceptions_enable=False)
+app.command()(demo)
+app.command()(describe)
+
+
+@app.callback(invoke_without_command=True)
+def heed(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """The Transformer of "Attention Is All You Need", whole, as software people use."""
+    if version:
+        typer.echo(f"heed {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run one command and exit."""
+    try:
+        code = app(standalone_mode=False)
+    except HeedError as error:
+        _refuse(str(error))
+    except UsageError as error:
+        _refuse(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    sys.exit(code)
+
+
+def _refuse(message: str) -> None:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(2)

@@ -1,0 +1,19 @@
+from pathlib import Path
+
+from heed import ModelConfig
+from heed.model.size import parameters
+from tests.cli.command import heed
+
+PAGE = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
+
+
+def test_describe_shows_every_setting_and_the_sum() -> None:
+    out = heed("describe", "--preset", "big", "--vocab-size", "37000").stdout
+    for name in ModelConfig.model_fields:
+        assert name in out
+    assert "214,245,376" in out
+
+
+def test_the_sum_in_the_docs_is_the_sum() -> None:
+    for part in parameters(ModelConfig(vocab_size=37_000)):
+        assert f"| {part.name} | {part.times} | {part.sum_shown} | {part.total:,} |" in PAGE

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+import torch
+
+from heed.training.loss import smoothed_cross_entropy
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("shape", [(3, 4), (12,)], ids=["rows", "packed"])
+def test_the_loss_is_its_formula_in_numpy(smoothing: float, shape: tuple[int, ...]) -> None:
+    logits = torch.randn(*shape, 7, dtype=torch.float64)
+    tgt_out = torch.randint(0, 7, shape)
+    total, tokens = smoothed_cross_entropy(logits, tgt_out, pad_id=0, smoothing=smoothing)
+
+    expected = 0.0
+    for scores, right in zip(logits.view(-1, 7).numpy(), tgt_out.flatten().tolist(), strict=True):
+        if right != 0:
+            wanted = np.full(7, smoothing / 7)
+            wanted[right] += 1 - smoothing
+            expected -= (wanted * (scores - np.log(np.exp(scores).sum()))).sum()
+    np.testing.assert_allclose(total.item(), expected, atol=1e-10)
+    assert tokens.item() == (tgt_out != 0).sum().item()
+
+
+def test_pieces_of_a_batch_add_up_to_the_batch() -> None:
+    logits, tgt_out = torch.randn(6, 5, 7, dtype=torch.float64), torch.randint(0, 7, (6, 5))
+    whole = smoothed_cross_entropy(logits, tgt_out, 0, 0.1)
+    pieces = [smoothed_cross_entropy(logits[i : i + 2], tgt_out[i : i + 2], 0, 0.1) for i in range(0, 6, 2)]
+    torch.testing.assert_close(sum(total for total, _ in pieces), whole[0])
+    assert sum(tokens for _, tokens in pieces) == whole[1]
