@@ -23,7 +23,7 @@ demo: $(READY) ## train a small model before your eyes and look inside it
 	$(BIN)/heed demo
 
 test: $(READY) ## every claim, proven
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 check: $(READY) ## style, types, and that imports go one way
 	$(BIN)/ruff check
