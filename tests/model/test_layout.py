@@ -80,6 +80,21 @@ def test_a_causal_sight_ends_at_the_query_and_the_last_query_sees_the_last_key()
     assert mask.tolist() == [[[True, False, True, False], [True, False, True, True]]]
 
 
+def test_a_sight_knows_the_queries_that_may_see_nothing() -> None:
+    queries = Padded.of_real(torch.ones(2, 2, dtype=torch.bool))
+    keys = Padded.of_real(torch.tensor([[True, True, False], [False, False, False]]))
+    blind = Sight.between(queries, keys).blind
+    assert blind is not None
+    assert blind.tolist() == [[False], [True]]
+    only = torch.tensor([[[False, False, True], [True, False, False]]] * 2)
+    blind = Sight.between(queries, keys, only=only).blind
+    assert blind is not None
+    assert blind.tolist() == [[True, False], [True, True]]
+    packed_keys = Packed.of_lengths([3, 1])
+    assert Sight.between(queries, packed_keys).blind is None
+    assert Sight.between(queries, packed_keys, only=only).blind is not None
+
+
 def test_sentences_without_tokens_cannot_be_packed() -> None:
     with pytest.raises(InputError, match=re.escape("found lengths [3, 0]")):
         Packed.of_lengths([3, 0])

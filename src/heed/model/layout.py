@@ -110,11 +110,12 @@ Layout: TypeAlias = Padded | Packed | Beams
 
 @dataclass(frozen=True)
 class Sight:
-    """Which keys each query may see. True = may be seen."""
+    """Which keys each query may see."""
 
     queries: Layout
     keys: Layout
-    mask: Bool[Tensor, "B #T S"]
+    mask: Bool[Tensor, "B #T S"]  # True = may be seen
+    blind: Bool[Tensor, "B #T"] | None  # queries that may see nothing; none: every query sees something
 
     @classmethod
     def between(
@@ -140,7 +141,9 @@ class Sight:
         if only is not None:
             check_mask(only, (sentences, length, keys.real.shape[1]))
             mask = mask & only
-        return cls(queries, keys, mask)
+        # Packed sentences have at least one token each, so there only a caller can leave a query nothing to see.
+        blind = None if isinstance(keys, Packed) and only is None else ~mask.any(-1)
+        return cls(queries, keys, mask, blind)
 
 
 def check_mask(mask: Tensor, expected: tuple[int, ...]) -> None:
