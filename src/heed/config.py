@@ -143,14 +143,63 @@ class ModelConfig(Settings):
         `base` and `big` are rows of the paper's table 3. `small` suits hundreds of thousands of pairs or two CPU
         cores; `tiny` suits tens of thousands of pairs, where a larger model would learn them by heart.
         """
-        if name not in _PRESETS:
-            raise ConfigError(f"unknown preset {name!r}: {nearest(name, _PRESETS)}")
-        return cls(**{**_PRESETS[name], **settings})
+        return cls(**{**model_preset(name), **settings})
 
 
-_PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256, "dropout": 0.3},
-    "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024},
-    "base": {},
-    "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
-}
+class DataConfig(Settings):
+    """How text becomes token ids."""
+
+    tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes"] = Field(
+        "bpe", description="How text is cut into tokens; every kind brings back any text exactly."
+    )
+    vocab_size: Size | None = Field(None, description="Tokens to learn; none: chosen for the size of the corpus.")
+    separate_vocabularies: bool = Field(
+        default=False, description="Source and target get a vocabulary each; otherwise they share one."
+    )
+    max_tokens: Size = Field(256, description="Pairs with a side longer than this are left out, and counted.")
+    source_language: str = Field("", description="The source's language code, for the model card and the server.")
+    target_language: str = Field("", description="The target's language code, for the model card and the server.")
+
+
+class TrainingConfig(Settings):
+    """How a model learns. The defaults are the paper's, for millions of pairs."""
+
+    max_steps: Size = Field(100_000, description="Steps to train for, counted from the very beginning.")
+    tokens_per_batch: Size = Field(25_000, description="Target tokens a batch, at most; a longer sentence goes alone.")
+    accumulate: Size = Field(1, description="Batches a step; their losses are divided once, by all their tokens.")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam as in the paper, or with weight decay.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="Weight decay of adamw.")
+    schedule: Literal["paper", "inverse-sqrt", "cosine", "constant"] = Field(
+        "paper", description="How the learning rate goes after the warm-up; only the paper's depends on d_model."
+    )
+    learning_rate_factor: Annotated[float, Field(gt=0)] = Field(1.0, description="Multiplies the paper's schedule.")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(5e-4, description="Peak of the other schedules.")
+    warmup_steps: Size = Field(4000, description="Steps in which the learning rate rises in a straight line.")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="Longest gradient; none: any length.")
+    label_smoothing: Probability = Field(0.1, description="Share of each target's probability given to all words.")
+    validate_every: Size = Field(1000, description="Steps between validations.")
+    checkpoint_every: Size = Field(1000, description="Steps between checkpoints.")
+    keep_last: Size = Field(5, description="Checkpoints kept besides the best one.")
+    patience: Size | None = Field(None, description="Validations without a better one before training stops.")
+    seed: Annotated[int, Field(ge=0)] = Field(1, description="Everything random follows from it.")
+
+
+class RunConfig(Settings):
+    """All settings of one training run: what is saved with it, and what a TOML file holds."""
+
+    model: ModelConfig
+    data: DataConfig = Field(default_factory=DataConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+
+
+def model_preset(name: str) -> dict[str, Any]:
+    """The settings in which a preset differs from the paper's base model."""
+    presets: dict[str, dict[str, Any]] = {
+        "tiny": {"d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256, "dropout": 0.3},
+        "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024},
+        "base": {},
+        "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
+    }
+    if name not in presets:
+        raise ConfigError(f"unknown preset {name!r}: {nearest(name, presets)}")
+    return presets[name]

@@ -2,6 +2,9 @@
 
     HeedError
     ├── ConfigError    a setting is unknown, malformed or cannot be honoured
+    ├── DataError      text or a file of it cannot be read as it should
+    ├── FolderError    a model folder or checkpoint is missing, damaged or of another format
+    ├── TrainingError  a run cannot go on
     └── InputError     ids, shapes or lengths handed to a model are wrong
 
 Each message says what was found, what was expected and, where it is not plain, what to do. The command line prints
@@ -17,5 +20,17 @@ class ConfigError(HeedError):
     """A setting is unknown, malformed or cannot be honoured."""
 
 
+class DataError(HeedError):
+    """Text or a file of it cannot be read as it should."""
+
+
 class InputError(HeedError):
     """Ids, shapes or lengths handed to a model are wrong."""
+
+
+class FolderError(HeedError):
+    """A model folder or checkpoint is missing, damaged or of another format."""
+
+
+class TrainingError(HeedError):
+    """A run cannot go on."""

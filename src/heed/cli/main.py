@@ -12,6 +12,7 @@ import typer
 
 from heed.cli.demo import demo
 from heed.cli.describe import describe
+from heed.cli.train import train
 from heed.errors import HeedError
 from heed.version import __version__
 
@@ -21,6 +22,7 @@ UsageError: Any = typer.BadParameter.__base__
 app = typer.Typer(name="heed", add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(describe)
+app.command()(train)
 
 
 @app.callback(invoke_without_command=True)

@@ -62,7 +62,7 @@ class Packed:
     offsets: Int[Tensor, "B+1"]  # sentence b is tokens offsets[b] up to offsets[b + 1]
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Packed":
+    def of_lengths(cls, lengths: Sequence[int]) -> "Packed":
         """The layout of sentences of these lengths."""
         if not lengths or min(lengths) < 1:
             raise InputError(f"packed sentences need at least one token each, found lengths {list(lengths)}")
@@ -70,8 +70,12 @@ class Packed:
         real = torch.arange(max(lengths)) < length[:, None]
         offsets = torch.cat((length.new_zeros(1), length.cumsum(0)))
         cells = real.flatten().nonzero().squeeze(1)
-        positions = cells % max(lengths)
-        return cls(real.to(device), positions.to(device), cells.to(device), offsets.to(device))
+        return cls(real, cells % max(lengths), cells, offsets)
+
+    def to(self, device: torch.device) -> "Packed":
+        """The same layout on another device."""
+        parts = (self.real, self.positions, self.cells, self.offsets)
+        return Packed(*(part.to(device, non_blocking=True) for part in parts))
 
     def rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Vectors as rows, with zeros where a sentence is shorter than the longest."""

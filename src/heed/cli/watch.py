@@ -1,0 +1,90 @@
+"""What a person sees while a model is trained: a live bar in a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from heed.model.folder import publish
+from heed.model.size import parameters
+from heed.training.setup import Ready
+from heed.training.trainer import StepReport, Validation, best_checkpoint, train
+
+_SECONDS = 10.0  # between plain lines
+
+
+class Watch:
+    """Shows the work that leads to training, then the training itself. Everything goes to standard error."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._live = self._console.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console, disable=not self._live)
+        self._bar = self._progress.add_task("", state="", total=None)
+        self._doing = ""
+        self._printed = time.monotonic()
+        self._speed = 0.0
+        self._max_steps = 0
+
+    def __enter__(self) -> "Watch":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def work(self, doing: str, done: int, total: int | None) -> None:
+        """Show work on text: what is being done, and how many pairs are done."""
+        if doing != self._doing and not self._live:
+            self.note(f"{doing} …")
+        self._doing = doing
+        self._progress.update(self._bar, description=doing, completed=done, total=total, state=f"{done:,} pairs")
+
+    def learn(self, ready: Ready, preset: str) -> None:
+        """Train, and leave the best model in the run's folder."""
+        config = ready.run.config
+        size = sum(part.total for part in parameters(config.model))
+        for note in ready.notes:
+            self.note(note)
+        self.note(f"{preset}: {size:,} parameters, {config.model.vocab_size:,} tokens, on {ready.run.device}")
+        if ready.progress.step:
+            self.note(f"going on after step {ready.progress.step:,}")
+        self._max_steps = config.training.max_steps
+        self._progress.update(self._bar, description="step", total=self._max_steps, completed=ready.progress.step)
+        progress = train(ready.run, ready.progress, self)
+        best = best_checkpoint(ready.run.folder, progress)
+        names = [name for name in ready.run.files(progress) if (best / name).exists()]
+        publish(ready.run.folder, {name: (best / name).read_bytes() for name in names})
+        self.note(
+            f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {ready.run.folder}"
+        )
+
+    def step(self, report: StepReport) -> None:
+        """A step was taken."""
+        speed = report.tokens / report.seconds
+        self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
+        state = f"loss {report.loss:.3f}  rate {report.rate:.2g}  {self._speed:,.0f} tokens/s"
+        self._progress.update(
+            self._bar, description=f"step {report.step:,}/{self._max_steps:,}", completed=report.step, state=state
+        )
+        if not self._live and time.monotonic() - self._printed > _SECONDS:
+            self._printed = time.monotonic()
+            self.note(f"step {report.step:,}/{self._max_steps:,}  {state}")
+
+    def validation(self, step: int, found: Validation, best: bool) -> None:
+        """The model was tried."""
+        score = "" if found.bleu is None else f"  BLEU {found.bleu:.1f}"
+        self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
+        if found.sample is not None:
+            source, reference, translation = found.sample
+            for name, text in (("source", source), ("wanted", reference), ("got", translation)):
+                self.note(f"  {name:<7}{text}")
+
+    def note(self, message: str) -> None:
+        """Something else a person should know; text of the user's is shown as it is, never as markup."""
+        self._console.print(Text(message), soft_wrap=True)

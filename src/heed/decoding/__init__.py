@@ -1,0 +1,1 @@
+"""A model and source ids to target ids."""

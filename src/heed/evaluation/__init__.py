@@ -1,0 +1,1 @@
+"""Strings to scores. No torch."""

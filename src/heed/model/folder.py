@@ -1,0 +1,169 @@
+"""A model on disk: a folder that is whole or absent.
+
+    config.json          the model's settings, and how it was trained
+    model.safetensors    its weights
+    tokenizer.json       the (target) vocabulary; source_tokenizer.json where the source has its own
+    README.md            the model card
+    manifest.json        the sha256 of each file and the format's version; written last
+
+A folder is written beside its place, brought safely to the disk and renamed into it, so a crash at any moment leaves
+the old one or the new one. Reading checks every byte against the manifest first. No pickle anywhere: safetensors and
+JSON only. Knows nothing of training.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from heed.config import RunConfig
+from heed.errors import FolderError
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What a model folder holds, all but the weights."""
+
+    path: Path
+    run: RunConfig
+    trained: dict[str, Any]  # how: data, steps, scores
+    tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
+
+    def model(self) -> Transformer:
+        """The model with its weights, on the CPU, ready to use."""
+        model = Transformer(self.run.model)
+        put_weights(model, read_tensors(self.path / "model.safetensors"), self.path)
+        return model.eval()
+
+
+def read_model_folder(path: Path) -> ModelFolder:
+    """Open a model folder after checking it against its manifest."""
+    verify(path)
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    run = RunConfig.model_validate_json(json.dumps({name: config[name] for name in RunConfig.model_fields}))
+    target = Tokenizer.load(path / "tokenizer.json", run.data.tokenizer)
+    own = path / "source_tokenizer.json"
+    source = Tokenizer.load(own, run.data.tokenizer) if own.exists() else target
+    return ModelFolder(path, run, config["trained"], (source, target))
+
+
+def model_files(
+    model: Transformer, run: RunConfig, trained: Mapping[str, Any], tokenizers: tuple[Tokenizer, Tokenizer], card: str
+) -> dict[str, bytes]:
+    """The files of a model folder, by name."""
+    source, target = tokenizers
+    settings = {**run.model_dump(mode="json"), "trained": dict(trained)}
+    files = {
+        "config.json": _json(settings),
+        "model.safetensors": save({name: weight.contiguous() for name, weight in model.state_dict().items()}),
+        "tokenizer.json": target.to_json().encode(),
+        "README.md": card.encode(),
+    }
+    if source is not target:
+        files["source_tokenizer.json"] = source.to_json().encode()
+    return files
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder, whole or not at all; one that is there already is replaced."""
+    building = path.parent / f".{path.name}.writing"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir(parents=True)
+    for name, content in files.items():
+        _write(building / name, content)
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    _write(building / MANIFEST, _json({"format": FORMAT, "sha256": sums}))
+    _sync(building)
+    if path.exists():
+        old = path.parent / f".{path.name}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        building.rename(path)
+        shutil.rmtree(old)
+    else:
+        building.rename(path)
+    _sync(path.parent)
+
+
+def publish(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a model folder's files into a folder that holds other things too; it counts from its manifest on."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    building = path / ".publishing"
+    write_folder(building, files)
+    for name in (*files, MANIFEST):
+        (building / name).replace(path / name)
+    building.rmdir()
+    _sync(path)
+
+
+def verify(path: Path) -> None:
+    """Every file that the manifest names must be there, byte for byte."""
+    manifest = path / MANIFEST
+    if not manifest.is_file():
+        raise FolderError(f"{path} is not a model folder: it has no {MANIFEST}")
+    try:
+        found = json.loads(manifest.read_text(encoding="utf-8"))
+        version, sums = found["format"], dict(found["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FolderError(f"{manifest} is damaged: {error!r}") from None
+    if version != FORMAT:
+        raise FolderError(f"{path} has format {version}, and this heed reads format {FORMAT}: update heed")
+    for name, expected in sums.items():
+        file = path / name
+        if Path(name).name != name or not file.is_file():
+            raise FolderError(f"{path} is damaged: {name} is missing")
+        with file.open("rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != expected:
+                raise FolderError(f"{path} is damaged: {name} is not what {MANIFEST} says")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
+    try:
+        return load(path.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise FolderError(f"{path} cannot be read: {error}") from None
+
+
+def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Give a model its weights; every one must be there, and of the right shape."""
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            shapes = f"{found.get(name, 'none')}, but the settings ask for {expected.get(name, 'none')}"
+            raise FolderError(f"{path}: weight {name} has shape {shapes}")
+    model.load_state_dict(dict(weights))
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Bring a folder's own entries to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

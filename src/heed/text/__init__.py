@@ -1,0 +1,1 @@
+"""Text to sentence pairs to ids on disk. No torch."""

@@ -1,0 +1,202 @@
+"""The grammar of the built-in corpus: what words are, how they agree and how they meet.
+
+Enters: words of the lexicon. Leaves: English and French phrases and sentences that are right in gender, number, elision
+and contraction. Everything here is a pure function; nothing here draws at random or knows which words there are.
+
+A template writes French with every word in full, `le animal ne a pas`, and `french_sentence` joins the words as
+speakers do, `L'animal n'a pas.`; what a word becomes depends on nothing but its neighbour, so the rule is written once.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Gender = Literal["masculine", "feminine"]
+Number = Literal["singular", "plural"]
+NUMBERS: tuple[Number, ...] = ("singular", "plural")
+
+_VOWELS = frozenset("aeiouàâéèêëîïôûœ")
+_ASPIRATED = frozenset({"hibou", "hiboux", "haut", "haute"})  # every other h is silent: l'homme, but le hibou
+_BEFORE_A_VOWEL = {
+    "le": "l'",
+    "la": "l'",
+    "ne": "n'",
+    "de": "d'",
+    "que": "qu'",
+    "ce": "cet ",
+    "ma": "mon ",
+}
+_CONTRACTIONS = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux"}
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun in both languages; French gives it a gender."""
+
+    english: str
+    english_plural: str
+    french: str
+    french_plural: str
+    gender: Gender
+
+
+@dataclass(frozen=True)
+class Adjective:
+    """An adjective; `before_vowel` is the special masculine of beau, nouveau and vieux, else as `masculine`."""
+
+    english: str
+    masculine: str
+    feminine: str
+    masculine_plural: str
+    feminine_plural: str
+    before_vowel: str
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb in the third person; `preposition` stands before its object in French (entrer dans)."""
+
+    english: str
+    english_singular: str
+    english_past: str
+    french_singular: str
+    french_plural: str
+    participle: str
+    auxiliary: Literal["avoir", "être"] = "avoir"
+    preposition: str = ""
+
+
+@dataclass(frozen=True)
+class Determiner:
+    """A word such as the, this, my or a."""
+
+    english: str
+    english_plural: str
+    masculine: str
+    feminine: str
+    plural: str
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A noun with what belongs to it, in both languages, and what other words agree with."""
+
+    english: str
+    french: str
+    noun: Noun
+    number: Number
+
+
+def starts_with_vowel(word: str) -> bool:
+    """Whether a French word is spoken with a vowel first: l'animal, l'homme, but le hibou."""
+    return word[0] in _VOWELS or (word[0] == "h" and word not in _ASPIRATED)
+
+
+def agreeing(adjective: Adjective, noun: Noun, number: Number) -> str:
+    """The form of an adjective that describes this noun: blanc, blanche, blancs, blanches."""
+    if number == "singular":
+        return adjective.masculine if noun.gender == "masculine" else adjective.feminine
+    return adjective.masculine_plural if noun.gender == "masculine" else adjective.feminine_plural
+
+
+def noun_phrase(
+    determiner: Determiner,
+    noun: Noun,
+    number: Number = "singular",
+    before: Adjective | None = None,
+    after: Adjective | None = None,
+) -> Phrase:
+    """A phrase such as `this old red car`, `cette vieille voiture rouge`; before and after are French places."""
+    adjectives = [adjective.english for adjective in (before, after) if adjective]
+    if number == "singular":
+        english = [determiner.english, *adjectives, noun.english]
+        article = determiner.masculine if noun.gender == "masculine" else determiner.feminine
+        french_noun = noun.french
+    else:
+        english = [determiner.english_plural, *adjectives, noun.english_plural]
+        # An adjective in front turns des into de: des arbres verts, de vieux arbres.
+        article = "de" if before and determiner.plural == "des" else determiner.plural
+        french_noun = noun.french_plural
+    french = [article]
+    if before:
+        french.append(_in_front(before, noun, number))
+    french.append(french_noun)
+    if after:
+        french.append(agreeing(after, noun, number))
+    return Phrase(" ".join(english), " ".join(french), noun, number)
+
+
+def _in_front(adjective: Adjective, noun: Noun, number: Number) -> str:
+    if noun.gender == "masculine" and number == "singular" and starts_with_vowel(noun.french):
+        return adjective.before_vowel
+    return agreeing(adjective, noun, number)
+
+
+def subject_pronoun(noun: Noun, number: Number) -> str:
+    """What French says for he, she, it or they."""
+    pronoun = "il" if noun.gender == "masculine" else "elle"
+    return pronoun if number == "singular" else pronoun + "s"
+
+
+def object_pronoun(noun: Noun, number: Number) -> str:
+    """What French says for it or them in front of a verb."""
+    if number == "plural":
+        return "les"
+    return "le" if noun.gender == "masculine" else "la"
+
+
+def english_present(verb: Verb, number: Number) -> str:
+    """The verb after he or she, or after they: sees, see."""
+    return verb.english_singular if number == "singular" else verb.english
+
+
+def french_present(verb: Verb, number: Number) -> str:
+    """The verb after il or elle, or after ils or elles: voit, voient."""
+    return verb.french_singular if number == "singular" else verb.french_plural
+
+
+def auxiliary(verb: Verb, number: Number) -> str:
+    """The first word of the passé composé."""
+    if verb.auxiliary == "avoir":
+        return "a" if number == "singular" else "ont"
+    return "est" if number == "singular" else "sont"
+
+
+def participle(verb: Verb, subject: Phrase) -> str:
+    """The second word of the passé composé: with être it agrees with the subject, with avoir it stays as it is."""
+    if verb.auxiliary == "avoir":
+        return verb.participle
+    feminine = "e" if subject.noun.gender == "feminine" else ""
+    plural = "s" if subject.number == "plural" else ""
+    return verb.participle + feminine + plural
+
+
+def english_sentence(text: str) -> str:
+    """The words with `an` where a vowel follows, a capital and a full stop."""
+    words = text.split()
+    following = [*words[1:], "."]
+    joined = " ".join(
+        "an" if word == "a" and after[0] in "aeiou" else word for word, after in zip(words, following, strict=True)
+    )
+    return _punctuated(joined)
+
+
+def french_sentence(text: str) -> str:
+    """The words elided and contracted where they meet, a capital and a full stop."""
+    words = text.split()
+    joined: list[str] = []
+    while words:
+        word = words.pop(0)
+        following = words[0] if words else "."
+        second = words[1] if len(words) > 1 else "."
+        if word in _BEFORE_A_VOWEL and starts_with_vowel(following):
+            joined.append(_BEFORE_A_VOWEL[word])
+        elif (word, following) in _CONTRACTIONS and not (following == "le" and starts_with_vowel(second)):
+            joined.append(_CONTRACTIONS[word, following] + " ")
+            words.pop(0)
+        else:
+            joined.append(word + " ")
+    return _punctuated("".join(joined).strip())
+
+
+def _punctuated(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

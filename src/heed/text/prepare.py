@@ -1,0 +1,212 @@
+"""Sentence pairs to token ids on disk, written once and read by memory map.
+
+Enters: corpora, tokenizers and the longest length. Leaves: a folder of arrays, keyed by the content of the text and
+everything that shaped it, so that the same work is never done twice and changed text is never mistaken for old. Text
+streams through in pieces: memory does not grow with the corpus.
+
+    source.ids      the ids of all sentences end to end          source.ends     where each sentence ends
+    target.ids      likewise                                     target.ends
+    prepared.json   what was kept and left out; written last
+
+Ids are without special tokens. Knows nothing of torch or batches.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.tokenizer import Tokenizer
+
+FORMAT = 1
+_PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
+
+Report = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What reading a corpus through once tells: that every line can be read, how many there are, and which."""
+
+    pairs: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What became of the pairs of one corpus."""
+
+    name: str
+    weight: float
+    kept: int
+    empty: int
+    too_long: int
+    max_tokens: int
+
+    def __str__(self) -> str:
+        read = self.kept + self.empty + self.too_long
+        left_out = f"{self.empty:,} empty, {self.too_long:,} longer than {self.max_tokens:,} tokens"
+        return f"{self.name}: kept {self.kept:,} of {read:,}: {left_out}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """All sentences of one side, end to end."""
+
+    ids: NDArray[Any]
+    ends: NDArray[np.int64]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """How long each sentence is."""
+        return np.diff(self.ends, prepend=0)
+
+    def __getitem__(self, number: int) -> NDArray[Any]:
+        return self.ids[self.ends[number - 1] if number else 0 : self.ends[number]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Pairs as ids; `corpora` says which came from where, in order."""
+
+    source: Side
+    target: Side
+    corpora: tuple[Kept, ...]
+
+    def __len__(self) -> int:
+        return len(self.source.ends)
+
+
+def survey(corpus: Corpus, report: Report = lambda _pairs: None) -> Survey:
+    """Read a corpus through: the first mistake in it is found here, before anything else is done."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for pair in read_pairs(corpus):
+        digest.update(f"{len(pair.source)} {pair.source}{pair.target}\n".encode())
+        count += 1
+        if count % _PIECE == 0:
+            report(count)
+    report(count)
+    return Survey(count, digest.hexdigest())
+
+
+def prepare(
+    corpora: Iterable[tuple[Corpus, Survey]],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    max_tokens: int,
+    cache: Path,
+    report: Report = lambda _pairs: None,
+) -> Prepared:
+    """The ids of all pairs that have two sides of at most `max_tokens` tokens, from the cache if they are there."""
+    corpora = list(corpora)
+    folder = cache / _key(corpora, tokenizers, max_tokens)
+    if not (folder / "prepared.json").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
+        try:
+            _write(building, corpora, tokenizers, max_tokens, report)
+            shutil.rmtree(folder, ignore_errors=True)
+            building.rename(folder)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return _load(folder, max(tokenizer.vocab_size for tokenizer in tokenizers))
+
+
+def _key(corpora: list[tuple[Corpus, Survey]], tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int) -> str:
+    what = [FORMAT, max_tokens, *(tokenizer.to_json() for tokenizer in tokenizers)]
+    what += [[corpus.weight, found.pairs, found.digest] for corpus, found in corpora]
+    return hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
+
+
+def _write(
+    folder: Path,
+    corpora: list[tuple[Corpus, Survey]],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    max_tokens: int,
+    report: Report,
+) -> None:
+    done, kept = 0, []
+    with _Writer(folder, "source", tokenizers) as source, _Writer(folder, "target", tokenizers) as target:
+        for corpus, _ in corpora:
+            counts = {"kept": 0, "empty": 0, "too_long": 0}
+            for pairs in _pieces(read_pairs(corpus)):
+                sources = tokenizers[0].encode([pair.source for pair in pairs])
+                targets = tokenizers[1].encode([pair.target for pair in pairs])
+                for one, other in zip(sources, targets, strict=True):
+                    fate = _fate(one, other, max_tokens)
+                    counts[fate] += 1
+                    if fate == "kept":
+                        source.add(one)
+                        target.add(other)
+                done += len(pairs)
+                report(done)
+            kept.append(Kept(corpus.name, corpus.weight, **counts, max_tokens=max_tokens))
+    with (folder / "prepared.json").open("w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, "corpora": [asdict(one) for one in kept]}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _fate(source: list[int], target: list[int], max_tokens: int) -> str:
+    if not source or not target:
+        return "empty"
+    return "too_long" if max(len(source), len(target)) > max_tokens else "kept"
+
+
+def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    while piece := list(islice(pairs, _PIECE)):
+        yield piece
+
+
+def _dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
+    return np.uint16 if vocab_size <= 2**16 else np.uint32
+
+
+class _Writer:
+    """Appends sentences to the two files of one side."""
+
+    def __init__(self, folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+        self._paths = [folder / f"{name}.ids", folder / f"{name}.ends"]
+        self._dtype = _dtype(max(tokenizer.vocab_size for tokenizer in tokenizers))
+        self._files: list[BinaryIO] = []
+        self._end = 0
+
+    def __enter__(self) -> "_Writer":
+        self._files = [path.open("wb") for path in self._paths]
+        return self
+
+    def add(self, ids: list[int]) -> None:
+        """One more sentence."""
+        self._end += len(ids)
+        self._files[0].write(np.array(ids, self._dtype).tobytes())
+        self._files[1].write(self._end.to_bytes(8, "little"))
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+
+
+def _load(folder: Path, vocab_size: int) -> Prepared:
+    def side(name: str) -> Side:
+        return Side(
+            _map(folder / f"{name}.ids", np.dtype(_dtype(vocab_size))), _map(folder / f"{name}.ends", np.dtype("<i8"))
+        )
+
+    corpora = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))["corpora"]
+    return Prepared(side("source"), side("target"), tuple(Kept(**one) for one in corpora))
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if path.stat().st_size == 0:  # nothing cannot be mapped
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, mode="r")

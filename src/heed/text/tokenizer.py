@@ -1,0 +1,175 @@
+"""Text to token ids and back, exactly.
+
+Every kind of tokenizer here works on the bytes of UTF-8, each shown as one printable character (Hugging Face's
+`ByteLevel`). So any Unicode text survives encoding and decoding, spaces included, there is no unknown word, and a
+language without spaces is nothing special. The special tokens' names use characters that no byte is shown as, so text
+that looks like one stays text.
+
+    bpe         byte pairs, most frequent first: the default
+    unigram     the pieces of a unigram language model (the one kind whose training may differ from run to run)
+    words       whole words where they are frequent, bytes where they are not
+    characters  whole characters where they occur, bytes where they do not
+    bytes       256 bytes and nothing else
+
+Knows nothing of files of text, batches or models.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+
+from heed.errors import DataError
+
+Kind = Literal["bpe", "unigram", "words", "characters", "bytes"]
+SPECIAL = ("⟨pad⟩", "⟨s⟩", "⟨/s⟩")  # ids 0, 1 and 2
+PAD, BOS, EOS = range(3)
+BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+
+# A word at the start of a sentence is the same token as elsewhere: " word", with a space put before the text.
+_WITH_SPACE = ("bpe", "unigram", "words")
+_ALLOWED = {
+    "model": ("BPE", "Unigram"),
+    "pre_tokenizer": ("ByteLevel", "Sequence"),
+    "decoder": ("ByteLevel",),
+    "normalizer": (None,),
+    "post_processor": (None,),
+}
+
+
+class Tokenizer:
+    """A trained tokenizer: `encode` and `decode` are inverse to each other on every text."""
+
+    def __init__(self, backend: Backend, kind: Kind) -> None:
+        self._backend = backend
+        self.kind = kind
+        self._prefix = " " if kind in _WITH_SPACE else ""
+
+    @classmethod
+    def train(cls, texts: Iterable[str], kind: Kind = "bpe", vocab_size: int = 8000) -> "Tokenizer":
+        """Learn a vocabulary of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
+        smallest = len(SPECIAL) + len(BYTES)
+        if vocab_size < smallest:
+            raise DataError(f"vocab_size = {vocab_size} has no room for {len(SPECIAL)} special tokens and 256 bytes")
+        prefix = " " if kind in _WITH_SPACE else ""
+        spaced = (prefix + text for text in texts)
+        match kind:
+            case "bpe":
+                backend = _empty(models.BPE(), kind)
+                backend.train_from_iterator(spaced, _bpe_trainer(vocab_size))
+            case "unigram":
+                backend = _empty(models.Unigram(), kind)
+                backend.train_from_iterator(spaced, _unigram_trainer(vocab_size))
+            case "words" | "characters":
+                counted = _empty(models.WordLevel(unk_token=SPECIAL[0]), kind)
+                trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False, special_tokens=[])
+                counted.train_from_iterator(spaced, trainer)
+                frequent = counted.get_vocab()
+                backend = _whole(sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind)
+            case "bytes":
+                backend = _whole([], vocab_size, kind)
+        return cls.from_json(_as_trained(backend), kind)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+        return int(self._backend.get_vocab_size())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without special tokens; on all cores. An empty text has none."""
+        encoded = self._backend.encode_batch_fast([self._prefix + text if text else "" for text in texts])
+        return [encoding.ids for encoding in encoded]
+
+    def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each sequence of ids. Special tokens are silent."""
+        plain = [[token for token in ids if token >= len(SPECIAL)] for ids in batch]
+        return [text.removeprefix(self._prefix) for text in self._backend.decode_batch(plain)]
+
+    def to_json(self) -> str:
+        """Everything there is to know, in Hugging Face's format."""
+        return str(self._backend.to_str(pretty=True))
+
+    @classmethod
+    def from_json(cls, text: str, kind: Kind) -> "Tokenizer":
+        """The tokenizer that `to_json` wrote; parts that heed does not use are refused."""
+        try:
+            parts: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"this is not a tokenizer: {error}") from None
+        for name, allowed in _ALLOWED.items():
+            part = parts.get(name)
+            found = None if part is None else part.get("type")
+            if found not in allowed:
+                wanted = " or ".join(str(one) for one in allowed)
+                raise DataError(f"a tokenizer of heed has {name} = {wanted}, found {found}")
+        backend = Backend.from_str(text)
+        for number, special in enumerate(SPECIAL):
+            if backend.token_to_id(special) != number:
+                found = backend.token_to_id(special)
+                raise DataError(f"the special token {special} must have id {number}, found {found}")
+        return cls(backend, kind)
+
+    @classmethod
+    def load(cls, path: Path, kind: Kind) -> "Tokenizer":
+        """Read a `tokenizer.json`."""
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8"), kind)
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}") from None
+
+
+def suitable_vocab_size(pairs: int) -> int:
+    """A vocabulary for a corpus of this many pairs: about 8,000 for 30 thousand, 32,000 from 4 million on.
+
+    Words seen a few times are learnt badly, so a small corpus wants small pieces; the exponent joins the two sizes that
+    published systems use at those two ends.
+    """
+    return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
+
+
+def _pieces(kind: Kind) -> pre_tokenizers.PreTokenizer:
+    """How text is cut before the model sees it: at words, or at every character."""
+    if kind == "characters":
+        every_character = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([every_character, as_bytes])
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _empty(model: models.Model, kind: Kind) -> Backend:
+    backend = Backend(model)
+    backend.pre_tokenizer = _pieces(kind)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _bpe_trainer(vocab_size: int) -> trainers.BpeTrainer:
+    return trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=list(BYTES),
+        show_progress=False,
+    )
+
+
+def _unigram_trainer(vocab_size: int) -> trainers.UnigramTrainer:
+    return trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL), initial_alphabet=list(BYTES), show_progress=False
+    )
+
+
+def _whole(frequent: list[str], vocab_size: int, kind: Kind) -> Backend:
+    """Pieces that are known are taken whole; any other is spelt in bytes."""
+    names = list(dict.fromkeys((*SPECIAL, *BYTES, *frequent)))[:vocab_size]
+    return _empty(models.BPE({name: number for number, name in enumerate(names)}, [], ignore_merges=True), kind)
+
+
+def _as_trained(backend: Backend) -> str:
+    """Its JSON without added tokens: those are found in text, and here special tokens are ids and nothing else."""
+    parts = json.loads(backend.to_str())
+    parts["added_tokens"] = []
+    return json.dumps(parts, ensure_ascii=False)

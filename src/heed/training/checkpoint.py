@@ -1,0 +1,112 @@
+"""A training run on disk, so that it can be cut off at any moment and go on exactly.
+
+A checkpoint is a model folder plus what exact resume needs:
+
+    optimizer.safetensors    the optimiser's moments, by the name of the weight they belong to
+    progress.json            step, epoch and position, the best validation so far
+
+There is no random state to keep: everything random is a function of seed, step and batch. Checkpoints lie in
+`RUN/checkpoints/step-00001000` and are pruned only after a newer one is safe.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor
+from torch.optim import Optimizer
+
+from heed.errors import FolderError
+from heed.model.folder import put_weights, read_tensors, verify, write_folder
+from heed.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0  # batches of the epoch that are done
+    best_step: int | None = None
+    best_loss: float | None = None
+    stale: int = 0  # validations since the best one
+    skipped: int = 0  # steps whose loss was not finite
+
+    def validated(self, loss: float) -> "Progress":
+        """The progress after a validation; the best is never replaced by a worse."""
+        if self.best_loss is None or loss < self.best_loss:
+            return replace(self, best_step=self.step, best_loss=loss, stale=0)
+        return replace(self, stale=self.stale + 1)
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def write_checkpoint(
+    run: Path, model_files: Mapping[str, bytes], model: Transformer, optimizer: Optimizer, progress: Progress
+) -> None:
+    """Save everything, whole or not at all."""
+    files = {
+        **model_files,
+        "optimizer.safetensors": save(_moments(model, optimizer)),
+        "progress.json": (json.dumps(asdict(progress)) + "\n").encode(),
+    }
+    write_folder(checkpoint_path(run, progress.step), files)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((run / "checkpoints").glob("step-*"))
+
+
+def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is undamaged, and what was wrong with those after it."""
+    complaints: list[str] = []
+    for path in reversed(checkpoints(run)):
+        try:
+            verify(path)
+        except FolderError as error:
+            complaints.append(str(error))
+        else:
+            return path, complaints
+    return None, complaints
+
+
+def restore(path: Path, model: Transformer, optimizer: Optimizer) -> Progress:
+    """Put a checkpoint's weights and moments in their places."""
+    put_weights(model, read_tensors(path / "model.safetensors"), path)
+    moments = read_tensors(path / "optimizer.safetensors")
+    numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in moments.items():
+        name, moment = key.rsplit("/", 1)
+        if name not in numbers:
+            raise FolderError(f"{path}: optimizer.safetensors has a moment of {name}, which the model does not have")
+        state.setdefault(numbers[name], {})[moment] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
+
+
+def prune(run: Path, keep_last: int, best_step: int | None) -> None:
+    """Remove old checkpoints: all but the last ones and the best."""
+    kept = set(checkpoints(run)[-keep_last:])
+    if best_step is not None:
+        kept.add(checkpoint_path(run, best_step))
+    for path in checkpoints(run):
+        if path not in kept:
+            shutil.rmtree(path)
+
+
+def _moments(model: Transformer, optimizer: Optimizer) -> dict[str, Tensor]:
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{name}/{moment}": tensor.contiguous()
+        for number, (name, _) in enumerate(model.named_parameters())
+        for moment, tensor in state.get(number, {}).items()
+    }

@@ -1,0 +1,64 @@
+"""Which settings to start from, for how much text. Any of them can be set otherwise."""
+
+from typing import Any
+
+from heed.config import DataConfig, ModelConfig, TrainingConfig, nearest
+from heed.errors import ConfigError
+
+Nested = dict[str, dict[str, Any]]
+
+
+def preset_for(pairs: int) -> str:
+    """The preset for a corpus of this many pairs."""
+    if pairs < 200_000:
+        return "tiny"
+    return "small" if pairs < 2_000_000 else "base"
+
+
+def training_preset(name: str) -> dict[str, Any]:
+    """The settings of training that go with a model's preset.
+
+    tiny     up to 200 thousand pairs: strong regularisation, a high rate, stops when validation no longer improves
+    small    up to 2 million pairs
+    base     the paper's base model and its training
+    big      the paper's big model and its training
+    """
+    small_batches = {"tokens_per_batch": 4096, "validate_every": 500, "checkpoint_every": 500, "patience": 10}
+    presets: dict[str, dict[str, Any]] = {
+        "tiny": {
+            **small_batches,
+            "max_steps": 10_000,
+            "schedule": "inverse-sqrt",
+            "learning_rate": 5e-3,
+            "warmup_steps": 2000,
+        },
+        "small": {**small_batches, "max_steps": 50_000, "tokens_per_batch": 8192},
+        "base": {},
+        "big": {"max_steps": 300_000},
+    }
+    if name not in presets:
+        raise ConfigError(f"unknown preset {name!r}: {nearest(name, presets)}")
+    return presets[name]
+
+
+def check_early(settings: Nested) -> None:
+    """Find mistakes in what a person has set before hours are spent on their text."""
+    DataConfig.model_validate(settings["data"])
+    TrainingConfig.model_validate(settings["training"])
+    for name in ("vocab_size", "source_vocab_size"):
+        if name in settings["model"]:
+            raise ConfigError(f"model.{name} follows from the tokenizer: set data.vocab_size instead")
+    for name in settings["model"]:
+        if name not in ModelConfig.model_fields:
+            raise ConfigError(f"unknown setting {name!r} in ModelConfig: {nearest(name, ModelConfig.model_fields)}")
+
+
+def merged(*layers: Nested) -> Nested:
+    """Settings of several layers, the later ones on top."""
+    result: Nested = {"model": {}, "data": {}, "training": {}}
+    for layer in layers:
+        for section, settings in layer.items():
+            if section not in result:
+                raise ConfigError(f"unknown section {section!r}: {nearest(section, result)}")
+            result[section].update(settings)
+    return result

@@ -1,0 +1,211 @@
+"""Training through the real command, cut off in every way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from heed.model.folder import read_model_folder, verify
+from heed.training.journal import read_journal
+from tests.cli.command import ONE_THREAD, heed
+
+# Dropout on, two batches a step, checkpoints that fall into the middle of epochs.
+SETTINGS = [
+    "model.d_model=16",
+    "model.heads=2",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.d_ff=16",
+    "model.dropout=0.2",
+    "data.tokenizer=characters",
+    "data.vocab_size=300",
+    "training.tokens_per_batch=80",
+    "training.accumulate=2",
+    "training.validate_every=4",
+    "training.checkpoint_every=3",
+    "training.keep_last=2",
+    "training.warmup_steps=5",
+]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[str]:
+    """Words and the same words backwards, and options that train on them."""
+    draw = random.Random(5)
+    words = ["".join(draw.choices("abcdef", k=draw.randint(2, 6))) for _ in range(120)]
+    files = {"train": words[:100], "valid": words[100:]}
+    for name, lines in files.items():
+        (tmp_path / f"{name}.src").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{name}.tgt").write_text("\n".join(line[::-1] for line in lines) + "\n")
+    options = ["--source", f"{tmp_path}/train.src", "--target", f"{tmp_path}/train.tgt"]
+    options += ["--valid-source", f"{tmp_path}/valid.src", "--valid-target", f"{tmp_path}/valid.tgt"]
+    options += ["--preset", "tiny", "--cache", f"{tmp_path}/cache"]
+    return options + [word for setting in SETTINGS for word in ("--set", setting)]
+
+
+def train(texts: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+    return heed("train", *texts, "--out", str(out), "--set", f"training.max_steps={steps}", *more)
+
+
+def last(out: Path, step: int) -> dict[str, bytes]:
+    """Weights and moments after a step, byte for byte."""
+    folder = out / "checkpoints" / f"step-{step:08d}"
+    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+def losses(out: Path) -> list[tuple[int, float]]:
+    journal = read_journal(out / "journal.jsonl")
+    return [(line["step"], line["loss"] if "loss" in line else line["validation_loss"]) for line in journal]
+
+
+@pytest.fixture
+def whole(texts: list[str], tmp_path: Path) -> Path:
+    """A run of 12 steps that nobody disturbed."""
+    out = tmp_path / "whole"
+    run = train(texts, out, 12)
+    assert run.returncode == 0, run.stderr
+    return out
+
+
+def test_a_run_leaves_a_whole_model_folder(whole: Path) -> None:
+    verify(whole)
+    folder = read_model_folder(whole)
+    assert folder.model().config.d_model == 16
+    assert folder.trained["step"] == 12
+    assert {path.name for path in whole.iterdir()} == {
+        "README.md",
+        "checkpoints",
+        "config.json",
+        "journal.jsonl",
+        "manifest.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
+    assert "100 pairs" in (whole / "README.md").read_text()
+    steps = [line["step"] for line in read_journal(whole / "journal.jsonl") if "loss" in line]
+    assert steps == list(range(1, 13))
+
+
+@pytest.mark.parametrize("cut", [5, 8])
+def test_resume_equals_uninterrupted(texts: list[str], whole: Path, tmp_path: Path, cut: int) -> None:
+    out = tmp_path / "cut"
+    assert train(texts, out, cut).returncode == 0
+    resumed = train(texts, out, 12, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"going on after step {cut}" in resumed.stderr
+    assert last(out, 12) == last(whole, 12)
+    # The shorter run validated once more, at its own last step.
+    ours, theirs = losses(out), losses(whole)
+    assert [entry for entry in ours if entry in theirs] == theirs
+
+
+def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
+    texts: list[str], whole: Path, tmp_path: Path
+) -> None:
+    out, draw = tmp_path / "killed", random.Random(time.time_ns())
+    command = [sys.executable, "-m", "heed", "train", *texts, "--out", str(out), "--set", "training.max_steps=12"]
+    kills = 0
+    for _ in range(30):
+        resume = ["--resume"] if list((out / "checkpoints").glob("step-*")) else []
+        run = subprocess.Popen([*command, *resume], stderr=subprocess.DEVNULL, env=ONE_THREAD)
+        try:
+            # Some die while starting, most while training or writing; the longer ones come through.
+            run.wait(timeout=draw.uniform(2.0, 5.0) if kills < 6 else 60)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            run.wait()
+            kills += 1
+        if run.returncode == 0:
+            break
+    assert run.returncode == 0
+    assert last(out, 12) == last(whole, 12)
+    assert losses(out) == losses(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_exits_with_130(
+    texts: list[str], whole: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "interrupted"
+    command = [sys.executable, "-m", "heed", "train", *texts, "--out", str(out), "--set", "training.max_steps=100000"]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    while not read_journal(out / "journal.jsonl"):
+        time.sleep(0.05)
+        assert run.poll() is None
+    os.kill(run.pid, number)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "saved, go on with --resume" in said
+    assert "Traceback" not in said
+    stopped = int(said.split("interrupted after step ")[1].split(":")[0])
+    assert losses(out) == losses(whole)[: len(losses(out))] or stopped > 12
+    assert json.loads((out / "checkpoints" / f"step-{stopped:08d}" / "progress.json").read_text())["step"] == stopped
+
+
+def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str], whole: Path, tmp_path: Path) -> None:
+    run = train(texts, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
+    assert run.returncode == 2
+    assert "model.dropout was 0.2 and is now 0.1; training.seed was 1 and is now 2" in run.stderr
+    (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text().replace("a", "b", 1))
+    run = train(texts, whole, 20, "--resume")
+    assert run.returncode == 2
+    assert "texts.training.0.digest was" in run.stderr
+
+
+def test_a_run_is_never_overwritten_by_mistake(texts: list[str], whole: Path, tmp_path: Path) -> None:
+    run = train(texts, whole, 12)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == (
+        f"error: {whole} already holds a run, up to step-00000012: add --resume, or choose another --out"
+    )
+    run = train(texts, tmp_path / "new", 12, "--resume")
+    assert run.returncode == 2
+    assert "new has no checkpoint to resume from" in run.stderr
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole: Path) -> None:
+    before = last(whole, 12)
+    (whole / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"nonsense")
+    run = train(texts, whole, 12, "--resume")
+    assert run.returncode == 0, run.stderr
+    assert "step-00000012 is damaged: model.safetensors is not what manifest.json says" in run.stderr
+    assert last(whole, 12) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--set", "training.max_step=3"], "unknown setting 'max_step' in TrainingConfig: did you mean 'max_steps'?"),
+        (["--set", "trainin.max_steps=3"], "unknown section 'trainin': did you mean 'training'?"),
+        (["--set", "training"], "--set training: expected section.name=value"),
+        (["--set", "model.vocab_size=30"], "model.vocab_size follows from the tokenizer: set data.vocab_size instead"),
+        (["--preset", "huge"], "unknown preset 'huge': known are tiny, small, base, big"),
+        (["--source", "x"], "2 times --source and 1 times its target"),
+        (["--weight", "1", "--weight", "2"], "2 times --weight for 1 corpora"),
+        (["--config", "missing.toml"], "missing.toml: No such file or directory"),
+        (["--valid-pairs", "missing.tsv"], "missing.tsv"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_mistakes_are_one_line(texts: list[str], tmp_path: Path, more: list[str], message: str) -> None:
+    run = train(texts, tmp_path / "out", 12, *more)
+    assert run.returncode == 2
+    line = run.stderr.splitlines()[-1]
+    assert line.startswith("error: ")
+    assert message in line
+    assert "Traceback" not in run.stderr
+
+
+def test_a_toml_file_is_under_the_flags(texts: list[str], tmp_path: Path) -> None:
+    settings = tmp_path / "run.toml"
+    settings.write_text("[training]\nmax_steps = 99\nseed = 8\n[model]\nnorm = 'pre'\n")
+    run = train(texts, tmp_path / "out", 2, "--config", str(settings))
+    assert run.returncode == 0, run.stderr
+    config = read_model_folder(tmp_path / "out").run
+    assert (config.training.max_steps, config.training.seed, config.model.norm) == (2, 8, "pre")

@@ -1,0 +1,340 @@
+import builtins
+import gzip
+import io
+import json
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.errors import DataError
+from heed.text.corpus import Corpus, Pair, read_lines, read_pairs
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+PACKED = [".gz", ".zst"]
+LINES = [f"line {number} {number * 7919 % 10007}" for number in range(20_000)]
+
+
+def write(path: Path, content: bytes | str) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def lines_of(tmp_path: Path, content: bytes | str) -> list[str]:
+    return list(read_lines(write(tmp_path / "text", content)))
+
+
+def pairs_of(path: str, **settings: Any) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in read_pairs(Corpus(pairs=path, **settings))]
+
+
+def feed_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(DataError, match=f"^{re.escape(message)}")
+
+
+# What comes through
+
+
+@pytest.mark.parametrize("source_ending", PACK)
+@pytest.mark.parametrize("target_ending", PACK)
+def test_two_files_pair_line_by_line_however_packed(tmp_path: Path, source_ending: str, target_ending: str) -> None:
+    source = write(tmp_path / f"a.en{source_ending}", PACK[source_ending](b"a house\n\n the end \n"))
+    target = write(tmp_path / f"a.de{target_ending}", PACK[target_ending]("ein Haus\nschön\n\tdas Ende".encode()))
+    assert list(read_pairs(Corpus(source, target))) == [
+        Pair("a house", "ein Haus", 1),
+        Pair("", "schön", 2),
+        Pair(" the end ", "\tdas Ende", 3),
+    ]
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_tsv_and_jsonl_are_known_by_their_names(tmp_path: Path, ending: str) -> None:
+    tsv = write(tmp_path / f"a.tsv{ending}", PACK[ending](b'"a\t b"\n\t\n'))
+    assert pairs_of(tsv) == [('"a', ' b"'), ("", "")]
+    row = json.dumps({"source": "a\tb", "id": 7, "target": "𝄞"})  # 𝄞 becomes two escapes, a proper surrogate pair
+    jsonl = write(tmp_path / f"A.JSONL{ending.upper()}", PACK[ending](row.encode()))
+    assert pairs_of(jsonl) == [("a\tb", "𝄞")]
+
+
+def test_a_stated_format_and_stated_keys_outrank_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", '{"en": "a", "de": "b"}\n')
+    assert pairs_of(path, pairs_format="jsonl", source_key="en", target_key="de") == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("", []),
+        ("\n", [""]),
+        ("a", ["a"]),
+        ("a\n", ["a"]),
+        ("a\n\n", ["a", ""]),
+        ("a\r\nb\r\n\r\nc\r", ["a", "b", "", "c"]),
+        ("a\rb\r\r\n", ["a\rb\r"]),
+        ("a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg\nh", ["a\u2028b\u2029c\x0bd\x0ce\x85f\x1cg", "h"]),
+        ("\ufeffa\n\ufeffb\n", ["a", "\ufeffb"]),
+        ("\ufeff", []),
+        ("\ufeff\n", [""]),
+    ],
+    ids=repr,
+)
+def test_only_newlines_end_lines_and_only_a_first_byte_order_mark_is_dropped(
+    tmp_path: Path, content: str, lines: list[str]
+) -> None:
+    assert lines_of(tmp_path, content) == lines
+
+
+@settings(deadline=None)
+@given(
+    texts=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0"))),
+    end=st.sampled_from(["\n", "\r\n"]),
+    ending=st.sampled_from(list(PACK)),
+)
+def test_any_text_comes_back_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str, ending: str
+) -> None:
+    content = "\ufeff" + "".join(text + end for text in texts)  # the mark, so that a text may start with one too
+    path = write(tmp_path_factory.getbasetemp() / f"any.txt{ending}", PACK[ending](content.encode()))
+    assert list(read_lines(path)) == texts
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_packed_file_may_have_several_members(tmp_path: Path, ending: str) -> None:
+    members = [PACK[ending](part) for part in (b"one\ntw", b"", b"o\n", b"three" * 50_000)]
+    path = write(tmp_path / f"a.txt{ending}", b"".join(members))
+    assert list(read_lines(path)) == ["one", "two", "three" * 50_000]
+
+
+def test_standard_input_is_one_side_or_all_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write(tmp_path / "a.de", "eins\nzwei\n")
+    feed_standard_input(monkeypatch, b"one\r\ntwo")
+    assert list(read_pairs(Corpus("-", target))) == [Pair("one", "eins", 1), Pair("two", "zwei", 2)]
+    feed_standard_input(monkeypatch, b"one\teins\n")
+    assert pairs_of("-", pairs_format="tsv") == [("one", "eins")]
+    assert not sys.stdin.closed
+
+
+def test_a_pipe_is_read_as_utf_8_whatever_the_locale() -> None:
+    program = "from heed.text.corpus import read_lines; print(ascii(list(read_lines('-'))))"
+    command = [sys.executable, "-X", "utf8=0", "-c", program]
+    done = subprocess.run(command, input="schön\u2028\n".encode(), capture_output=True, check=True, env={"LC_ALL": "C"})
+    assert done.stdout.decode().strip() == r"['sch\xf6n\u2028']"
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, ending: str) -> None:
+    rows = "".join(f"line {number}\t{number * 7919 % 200_003}\n" for number in range(200_000))
+    path = write(tmp_path / f"a.tsv{ending}", PACK[ending](rows.encode()))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_pairs(Corpus(pairs=path))) == 200_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4_000_000
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_a_line_of_50_million_letters_is_read_whole(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"a.txt{ending}", PACK[ending](b"x" * 50_000_000 + b"\nshort\n"))
+    assert [len(line) for line in read_lines(path)] == [50_000_000, 5]
+
+
+def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gz", gzip.compress(b"one\ntwo\n"))
+    pairs = read_pairs(Corpus(path, path))
+    assert next(pairs) == Pair("one", "one", 1)
+    del pairs  # an open file would now be a ResourceWarning, and warnings are errors
+
+
+# What a corpus refuses to be
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "message"),
+    [
+        ({}, "a corpus is either source and target, or pairs: found source = None, target = None, pairs = None"),
+        ({"source": "a"}, "a corpus is either source and target, or pairs: found source = 'a', target = None"),
+        ({"source": "", "target": "b"}, "a corpus is either source and target, or pairs: found source = ''"),
+        (
+            {"source": "a", "target": "b", "pairs": "c.tsv"},
+            "a corpus is either source and target, or pairs: found source = 'a', target = 'b', pairs = 'c.tsv'",
+        ),
+        ({"target": "b", "pairs": "c.tsv"}, "a corpus is either source and target, or pairs: found source = None"),
+        ({"source": "-", "target": "-"}, "source = '-' and target = '-': standard input can be read only once"),
+        (
+            {"source": "a.en", "target": "-", "pairs_format": "tsv"},
+            "pairs_format = 'tsv' is for pairs, but a.en + standard input is source and target",
+        ),
+        ({"pairs": "-"}, "pairs = '-' with pairs_format = None: expected a name ending in .tsv or .jsonl"),
+        ({"pairs": "a.txt.gz"}, "pairs = 'a.txt.gz' with pairs_format = None: expected a name ending in .tsv"),
+        ({"pairs": "a.tsv", "pairs_format": "csv"}, "pairs = 'a.tsv' with pairs_format = 'csv': expected"),
+        ({"pairs": "a.tsv", "weight": 0.0}, "weight = 0.0 of a.tsv: expected a finite number greater than 0"),
+        ({"source": "a", "target": "b", "weight": -1.5}, "weight = -1.5 of a + b: expected a finite number"),
+        ({"pairs": "a.tsv", "weight": float("nan")}, "weight = nan of a.tsv: expected"),
+        ({"pairs": "a.tsv", "weight": float("inf")}, "weight = inf of a.tsv: expected"),
+    ],
+    ids=lambda value: value[:60] if isinstance(value, str) else "",
+)
+def test_a_corpus_that_cannot_be_is_refused_by_value(given_settings: dict[str, Any], message: str) -> None:
+    with refused(message):
+        Corpus(**given_settings)
+
+
+# What files refuse
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"good\nsch\xc3\xb6n caf\xe9\n", "2: not valid UTF-8: byte 0xe9 at column 10: convert the file to UTF-8"),
+        (b"\xed\xa0\x80", "1: not valid UTF-8: byte 0xed at column 1: convert the file to UTF-8"),
+        (b"\xef\xbb\xbfab\xff", "1: not valid UTF-8: byte 0xff at column 3: convert the file to UTF-8"),
+        ("\ufeffhi\n".encode("utf-16-le"), "1: not valid UTF-8: byte 0xff at column 1: looks like UTF-16; convert it"),
+        ("\ufeffhi\n".encode("utf-16-be"), "1: not valid UTF-8: byte 0xfe at column 1: looks like UTF-16; convert it"),
+        (gzip.compress(b"a"), "1: not valid UTF-8: byte 0x8b at column 2: looks like gzip; unpack it, or let its name"),
+        (PACK[".zst"](b"a"), "1: not valid UTF-8: byte 0xb5 at column 2: looks like zstd; unpack it, or let its name"),
+        (b"a\nb\n\xff\xfe", "3: not valid UTF-8: byte 0xff at column 1: convert the file to UTF-8"),
+        (b"a\n\xc3\xb6\x00b\n", "2: NUL byte at column 2: is this UTF-16, or binary?"),
+    ],
+)
+def test_what_is_not_text_is_refused_by_line_and_column(tmp_path: Path, content: bytes, message: str) -> None:
+    with refused(f"{tmp_path / 'text'}:{message}"):
+        lines_of(tmp_path, content)
+
+
+def test_bad_text_names_the_side_it_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", b"a\n\xff\n")
+    with refused(f"{bad}:2: not valid UTF-8: byte 0xff at column 1"):
+        list(read_pairs(Corpus(good, bad)))
+    feed_standard_input(monkeypatch, b"a\nb\0\n")
+    with refused("standard input:2: NUL byte at column 2"):
+        list(read_pairs(Corpus("-", good)))
+
+
+@pytest.mark.parametrize("longer_is_source", [True, False])
+def test_unequal_files_are_refused_with_both_counts(tmp_path: Path, longer_is_source: bool) -> None:
+    shorter, longer = write(tmp_path / "short", "1\n2\n"), write(tmp_path / "long", b"1\n2\n3\n\xff\n5")
+    pairs = read_pairs(Corpus(longer, shorter) if longer_is_source else Corpus(shorter, longer))
+    assert [next(pairs).line, next(pairs).line] == [1, 2]
+    with refused(f"{longer}:3: no line to pair this with: {shorter} ended after 2 lines, {longer} has 5; line n of"):
+        next(pairs)
+
+
+@pytest.mark.parametrize(("row", "columns"), [("a", 1), ("", 1), ("a\tb\tc", 3), ("a\tb\t", 3)])
+def test_a_tsv_row_must_have_two_columns(tmp_path: Path, row: str, columns: int) -> None:
+    path = write(tmp_path / "a.tsv", f"a\tb\n{row}\nc\td\n")
+    with refused(f"{path}:2: expected 2 columns, one tab between them, found {columns}"):
+        pairs_of(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"source": "a", }', "not valid JSON at column 17: Expecting property name"),
+        ("plain text", "not valid JSON at column 1: Expecting value"),
+        ("[" * 100_000, "JSON that cannot be read: "),  # the reason differs between Pythons
+        ("9" * 5_000, "JSON that cannot be read: Exceeds the limit (4300 digits)"),
+        ('["a", "b"]', "expected a JSON object, found list"),
+        ("null", "expected a JSON object, found NoneType"),
+        ("", "blank line, expected a JSON object; remove the line"),
+        (" \t", "blank line, expected a JSON object; remove the line"),
+        ('{"source": "a", "tgt": "b"}', "no key 'target', the keys are 'source', 'tgt': set source_key"),
+        ("{}", "no key 'source', the keys are none: set source_key and target_key"),
+        ('{"source": "a", "target": 7}', "the value of 'target' must be a string, found int"),
+        ('{"source": null, "target": "b"}', "the value of 'source' must be a string, found NoneType"),
+        (
+            r'{"source": "ab\ud800", "target": "b"}',
+            r"the value of 'source' has the unpaired surrogate '\ud800' at character 3, which is not valid text",
+        ),
+        (r'{"source": "a", "target": "b\u0000"}', "the value of 'target' has a NUL at character 2"),
+    ],
+    ids=lambda value: value[:45],
+)
+def test_a_bad_jsonl_row_is_refused_by_line_and_reason(tmp_path: Path, row: str, message: str) -> None:
+    good = '{"source": "a", "target": "b"}'
+    path = write(tmp_path / "a.jsonl", f"{good}\n{row}\n{good}\n")
+    with refused(f"{path}:2: {message}"):
+        pairs_of(path)
+
+
+def test_one_empty_line_may_end_a_jsonl_file_but_not_two(tmp_path: Path) -> None:
+    good = '{"source": "a", "target": "b"}\r\n'
+    assert pairs_of(write(tmp_path / "a.jsonl", f"{good}\r\n")) == [("a", "b")]
+    path = write(tmp_path / "b.jsonl", f"{good}\n\n")
+    with refused(f"{path}:2: blank line, expected a JSON object"):
+        pairs_of(path)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = str(tmp_path / "missing.gz")
+    with refused(f"{missing}: cannot be opened: No such file or directory"):
+        list(read_lines(missing))
+    with refused(f"{tmp_path}: cannot be opened: Is a directory"):
+        list(read_lines(str(tmp_path)))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(builtins, "open", refuse)  # chmod would not stop a test that runs as root
+    with refused("secret.txt: cannot be opened: Permission denied"):
+        list(read_lines("secret.txt"))
+
+
+def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with refused("standard input cannot be read: it is closed, or not made of bytes (found None)"):
+        list(read_lines("-"))
+
+
+def test_zst_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.zst", PACK[".zst"](b"a"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with refused(f"{path}: reading .zst needs the package zstandard: pip install zstandard"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
+def test_a_packed_file_cut_short_is_refused_at_the_line_reached(tmp_path: Path, ending: str, kind: str) -> None:
+    packed = PACK[ending]("\n".join(LINES).encode())
+    for size in (0, 2, len(packed) // 2, len(packed) - 1):
+        path = write(tmp_path / f"cut{ending}", packed[:size])
+        read: list[str] = []
+        with pytest.raises(DataError) as error:
+            read.extend(read_lines(path))  # keeps what came before the error
+        assert read == LINES[: len(read)]
+        assert str(error.value) == f"{path}:{len(read) + 1}: cannot be read from here on: its {kind} data are cut short"
+        assert (len(read) > 5_000) == (size > 2), "what stands before the cut comes through"
+
+
+@pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, ending: str, kind: str) -> None:
+    for content, line in ((b"just text\n", 1), (PACK[ending](b"one\ntwo\n") + b"just text\n", 3)):
+        path = write(tmp_path / f"a{ending}", content)
+        with refused(f"{path}:{line}: cannot be read from here on: not {kind} data, or damaged ("):
+            list(read_lines(path))
+
+
+@pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
+def test_a_damaged_checksum_is_refused(tmp_path: Path, ending: str, kind: str) -> None:
+    packed = bytearray(PACK[ending]("\n".join(LINES).encode()))
+    packed[-8 if ending == ".gz" else -1] ^= 1
+    path = write(tmp_path / f"a{ending}", bytes(packed))
+    with pytest.raises(DataError, match=rf"a{ending}:\d+: cannot be read from here on: not {kind} data, or damaged \("):
+        list(read_lines(path))

@@ -1,0 +1,117 @@
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.errors import DataError
+from heed.text.tokenizer import BYTES, SPECIAL, Kind, Tokenizer, suitable_vocab_size
+
+ENGLISH = ["The animal didn't cross the street.", "It was too tired.", "A dog runs  twice.", "⟨pad⟩ <pad> </s>"] * 5
+OTHERS = ["犬が通りを走る。", "猫が眠る。", "Ελληνικά γράμματα", "naïve café", "🙂🙃"] * 5
+KINDS: tuple[Kind, ...] = get_args(Kind)
+TRAINED = {kind: Tokenizer.train(ENGLISH + OTHERS, kind, 500) for kind in KINDS}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+AWKWARD = [
+    "",
+    " ",
+    "  two  spaces ",
+    "\ttab\nnew line\r\n",
+    "⟨pad⟩⟨s⟩⟨/s⟩<pad><s></s><unk>[PAD]<0x41>",
+    "Ġ Ċ ĉ",
+    "\u2028\u00a0\u200b\ufeff",
+    "never seen: ж 한국어 עברית 𝔘𝔫𝔦",
+    "\x00\x01\x7f",
+    "e\u0301 vs é",
+]
+
+
+@every_kind
+@pytest.mark.parametrize("text", AWKWARD, ids=repr)
+def test_any_text_survives(kind: Kind, text: str) -> None:
+    tokenizer = TRAINED[kind]
+    assert tokenizer.decode(tokenizer.encode([text])) == [text]
+
+
+@every_kind
+@settings(max_examples=50, deadline=None)
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
+def test_any_unicode_survives_in_any_company(kind: Kind, texts: list[str]) -> None:
+    tokenizer = TRAINED[kind]
+    ids = tokenizer.encode(texts)
+    assert tokenizer.decode(ids) == texts
+    assert all(token >= len(SPECIAL) for row in ids for token in row)
+    assert [tokenizer.encode([text])[0] for text in texts] == ids
+
+
+@every_kind
+def test_special_tokens_are_silent_and_never_made_from_text(kind: Kind) -> None:
+    tokenizer = TRAINED[kind]
+    (ids,) = tokenizer.encode(["⟨pad⟩ ⟨s⟩"])
+    assert min(ids) >= len(SPECIAL)
+    assert tokenizer.decode([[1, *ids, 2, 0, 0]]) == ["⟨pad⟩ ⟨s⟩"]
+
+
+@every_kind
+def test_a_saved_tokenizer_is_the_same_tokenizer(kind: Kind, tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(TRAINED[kind].to_json(), encoding="utf-8")
+    again = Tokenizer.load(path, kind)
+    assert again.encode(ENGLISH + OTHERS) == TRAINED[kind].encode(ENGLISH + OTHERS)
+    assert again.to_json() == TRAINED[kind].to_json()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unigram"])
+def test_the_same_text_trains_the_same_tokenizer(kind: Kind) -> None:
+    assert Tokenizer.train(iter(ENGLISH + OTHERS), kind, 500).to_json() == TRAINED[kind].to_json()
+
+
+def test_each_kind_cuts_where_it_says() -> None:
+    sentence = "The animal didn't cross the street."
+    lengths = {kind: len(TRAINED[kind].encode([sentence])[0]) for kind in KINDS}
+    assert lengths["bytes"] == len(sentence.encode()) == lengths["characters"]
+    assert lengths["words"] == len(["The", "animal", "didn", "'t", "cross", "the", "street", "."])
+    assert lengths["bpe"] < lengths["characters"]
+    assert lengths["unigram"] < lengths["characters"]
+    assert len(TRAINED["characters"].encode(["犬が通りを走る。"])[0]) == 8
+    assert len(TRAINED["bytes"].encode(["犬"])[0]) == 3
+    assert TRAINED["bytes"].vocab_size == len(SPECIAL) + len(BYTES)
+
+
+def test_a_word_is_the_same_token_first_and_later() -> None:
+    first, again = TRAINED["words"].encode(["dog dog"])[0]
+    assert first == again
+
+
+def test_languages_without_spaces_get_pieces_longer_than_a_character() -> None:
+    tokenizer = Tokenizer.train(["東京都は大都市です", "大阪は大都市です", "京都は都市です"] * 20, "bpe", 400)
+    assert len(tokenizer.encode(["大都市です"])[0]) < 5
+
+
+def test_the_vocabulary_is_no_larger_than_asked_for() -> None:
+    for kind in KINDS:
+        assert TRAINED[kind].vocab_size <= 500
+    with pytest.raises(DataError, match="vocab_size = 100 has no room for 3 special tokens and 256 bytes"):
+        Tokenizer.train(ENGLISH, "bpe", 100)
+
+
+def test_a_larger_corpus_gets_a_larger_vocabulary() -> None:
+    assert suitable_vocab_size(29_000) == 8048
+    assert suitable_vocab_size(10) == 1000
+    assert suitable_vocab_size(4_000_000) == suitable_vocab_size(10**9) == 32_000
+
+
+def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="this is not a tokenizer: Expecting value"):
+        Tokenizer.from_json("nonsense", "bpe")
+    parts = json.loads(TRAINED["bpe"].to_json())
+    with pytest.raises(DataError, match="a tokenizer of heed has normalizer = None, found Replace"):
+        Tokenizer.from_json(json.dumps({**parts, "normalizer": {"type": "Replace"}}), "bpe")
+    parts["model"]["vocab"]["⟨pad⟩"], parts["model"]["vocab"]["⟨s⟩"] = 1, 0
+    with pytest.raises(DataError, match="the special token ⟨pad⟩ must have id 0, found 1"):
+        Tokenizer.from_json(json.dumps(parts), "bpe")
+    with pytest.raises(DataError, match=r"missing.json: No such file"):
+        Tokenizer.load(tmp_path / "missing.json", "bpe")

@@ -1,0 +1,104 @@
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from heed.text.corpus import Corpus
+from heed.text.prepare import Prepared, prepare, survey
+from heed.text.tokenizer import BOS, EOS, Tokenizer
+from heed.training.batches import Batches, collate, in_order
+
+BYTES = Tokenizer.train([], "bytes", 259)
+
+
+def prepared(folder: Path, corpora: list[tuple[list[str], list[str], float]], max_tokens: int = 50) -> Prepared:
+    surveyed = []
+    for number, (sources, targets, weight) in enumerate(corpora):
+        for side, lines in (("source", sources), ("target", targets)):
+            (folder / f"{number}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        corpus = Corpus(str(folder / f"{number}.source"), str(folder / f"{number}.target"), weight=weight)
+        surveyed.append((corpus, survey(corpus)))
+    return prepare(surveyed, (BYTES, BYTES), max_tokens, folder / "cache")
+
+
+def words(count: int, seed: int = 0) -> list[str]:
+    random = np.random.default_rng(seed)
+    return ["x" * int(length) for length in random.integers(1, 20, count)]
+
+
+def test_every_pair_is_seen_exactly_once_an_epoch(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(500), words(500, 1), 1.0)])
+    for epoch in range(3):
+        order = Batches(pairs, tokens_per_batch=100, seed=7).epoch(epoch)
+        assert sorted(np.concatenate(order).tolist()) == list(range(500))
+
+
+def test_the_order_is_a_pure_function_of_seed_and_epoch(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(500), words(500, 1), 1.0)])
+
+    def order(seed: int, epoch: int) -> list[list[int]]:
+        return [numbers.tolist() for numbers in Batches(pairs, 100, seed).epoch(epoch)]
+
+    assert order(7, 3) == order(7, 3)
+    assert order(7, 3) != order(7, 4)
+    assert order(7, 3) != order(8, 3)
+
+
+def test_a_batch_stays_within_its_budget_and_a_longer_sentence_goes_alone(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(300), [*words(299, 1), "y" * 45], 1.0)])
+    batches = Batches(pairs, tokens_per_batch=40, seed=1)
+    sizes = [(len(numbers), batches.batch(numbers).tokens) for numbers in batches.epoch(0)]
+    assert all(tokens <= 40 or count == 1 for count, tokens in sizes)
+    assert (1, 46) in sizes
+    assert np.mean([tokens for _, tokens in sizes]) > 25
+
+
+def test_weights_say_how_often_a_corpus_is_seen(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(100), words(100, 1), 2.0), (words(40), words(40, 1), 0.5)])
+    seen = [Counter(np.concatenate(Batches(pairs, 100, 1).epoch(epoch)).tolist()) for epoch in range(2)]
+    for counts in seen:
+        assert all(counts[number] == 2 for number in range(100))
+        assert sum(counts[number] for number in range(100, 140)) == 20
+    assert {number for number in seen[0] if number >= 100} != {number for number in seen[1] if number >= 100}
+
+
+def test_a_batch_teaches_each_word_from_those_before_it() -> None:
+    batch = collate([[5, 6], [7]], [[8], [9, 10, 11]])
+    assert batch.src.tolist() == [5, 6, EOS, 7, EOS]
+    assert batch.tgt_in.tolist() == [BOS, 8, BOS, 9, 10, 11]
+    assert batch.tgt_out.tolist() == [8, EOS, 9, 10, 11, EOS]
+    assert batch.src_layout.offsets.tolist() == [0, 3, 5]
+    assert batch.tgt_layout.offsets.tolist() == [0, 2, 6]
+    assert batch.tokens == 6
+
+
+def test_validation_goes_through_the_pairs_in_order(tmp_path: Path) -> None:
+    sources, targets = words(50), words(50, 1)
+    pairs = prepared(tmp_path, [(sources, targets, 1.0)])
+    batches = list(in_order(pairs, 100))
+    assert len(batches) > 1
+    assert torch.cat([batch.tgt_out for batch in batches]).tolist() == [
+        token for text in targets for token in (*BYTES.encode([text])[0], EOS)
+    ]
+
+
+def test_empty_and_long_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(["ab", "", "abcdef", "c"], ["x", "y", "z", "u" * 6], 1.0)], max_tokens=5)
+    assert len(pairs) == 1
+    assert pairs.source[0].tolist() == BYTES.encode(["ab"])[0]
+    assert str(pairs.corpora[0]).endswith("kept 1 of 4: 1 empty, 2 longer than 5 tokens")
+
+
+@pytest.mark.parametrize("changed", ["text", "length"])
+def test_prepared_text_is_reused_only_if_nothing_changed(tmp_path: Path, changed: str) -> None:
+    def folders() -> set[str]:
+        return {path.name for path in (tmp_path / "cache").iterdir()}
+
+    prepared(tmp_path, [(["ab"], ["x"], 1.0)])
+    first = folders()
+    prepared(tmp_path, [(["ab"], ["x"], 1.0)])
+    assert folders() == first
+    prepared(tmp_path, [(["ab"], ["y" if changed == "text" else "x"], 1.0)], max_tokens=50 if changed == "text" else 49)
+    assert len(folders()) == 2

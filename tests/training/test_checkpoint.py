@@ -1,0 +1,133 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save as save_tensors
+
+from heed import ModelConfig, Transformer
+from heed.errors import FolderError
+from heed.model import folder
+from heed.training.checkpoint import (
+    Progress,
+    checkpoint_path,
+    checkpoints,
+    newest_checkpoint,
+    prune,
+    restore,
+    write_checkpoint,
+)
+
+CONFIG = ModelConfig(vocab_size=10, d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=8)
+
+
+def trained() -> tuple[Transformer, torch.optim.Optimizer]:
+    model = Transformer(CONFIG)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.tensor([[3, 4]]), torch.tensor([[1, 5]])).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def save(run: Path, step: int) -> tuple[Transformer, torch.optim.Optimizer]:
+    model, optimizer = trained()
+    weights = save_tensors(model.state_dict())
+    write_checkpoint(run, {"model.safetensors": weights}, model, optimizer, Progress(step=step, best_loss=1.5))
+    return model, optimizer
+
+
+def test_a_restored_run_has_the_same_weights_moments_and_progress(tmp_path: Path) -> None:
+    model, optimizer = save(tmp_path, 7)
+    again, its_optimizer = trained()
+    progress = restore(checkpoint_path(tmp_path, 7), again, its_optimizer)
+    assert progress == Progress(step=7, best_loss=1.5)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weight)
+    before, after = optimizer.state_dict(), its_optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    for number, moments in before["state"].items():
+        for name, moment in moments.items():
+            assert torch.equal(after["state"][number][name], moment), name
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(tmp_path: Path, file: str) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    path = checkpoint_path(tmp_path, 2) / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    found, complaints = newest_checkpoint(tmp_path)
+    assert found == checkpoint_path(tmp_path, 1)
+    assert len(complaints) == 1
+    assert "damaged" in complaints[0] or "format" in complaints[0] or "missing" in complaints[0]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    (checkpoint_path(tmp_path, 1) / "progress.json").unlink()
+    found, complaints = newest_checkpoint(tmp_path)
+    assert found is None
+    assert complaints == [f"{checkpoint_path(tmp_path, 1)} is damaged: progress.json is missing"]
+
+
+@pytest.mark.parametrize("write", range(5))
+def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
+    tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+    really_write = folder._write
+    written: list[Path] = []
+
+    def crash(path: Path, content: bytes) -> None:
+        if len(written) == write:
+            path.write_bytes(content[: len(content) // 2])
+            raise OSError("no space left on device")
+        written.append(path)
+        really_write(path, content)
+
+    monkeypatch.setattr(folder, "_write", crash)
+    if write < 4:
+        with pytest.raises(OSError, match="no space left"):
+            save(tmp_path, 2)
+    else:
+        save(tmp_path, 2)
+    monkeypatch.undo()
+    found, complaints = newest_checkpoint(tmp_path)
+    assert found == checkpoint_path(tmp_path, 1 if write < 4 else 2)
+    assert complaints == []
+    save(tmp_path, 3)
+    assert newest_checkpoint(tmp_path)[0] == checkpoint_path(tmp_path, 3)
+
+
+def test_old_checkpoints_go_but_never_the_best(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        save(tmp_path, step)
+    prune(tmp_path, keep_last=2, best_step=2)
+    assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in (2, 4, 5)]
+
+
+def test_the_best_is_never_replaced_by_a_worse() -> None:
+    progress = replace(Progress(), step=1).validated(2.0)
+    progress = replace(progress, step=2).validated(3.0)
+    assert (progress.best_step, progress.best_loss, progress.stale) == (1, 2.0, 1)
+    progress = replace(progress, step=3).validated(1.0)
+    assert (progress.best_step, progress.best_loss, progress.stale) == (3, 1.0, 0)
+
+
+def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    other = Transformer(CONFIG.model_copy(update={"d_ff": 12}))
+    with pytest.raises(FolderError, match=r"narrow.weight has shape \(8, 8\), but the settings ask for \(8, 12\)"):
+        restore(checkpoint_path(tmp_path, 1), other, torch.optim.Adam(other.parameters()))
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+    folder.write_folder(tmp_path / "model", {"a": b"1"})
+    manifest = tmp_path / "model" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(FolderError, match="has format 9, and this heed reads format 1: update heed"):
+        folder.verify(tmp_path / "model")
+    with pytest.raises(FolderError, match=r"is not a model folder: it has no manifest\.json"):
+        folder.verify(tmp_path)
