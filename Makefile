@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check format clean
+.PHONY: help setup demo test slow check format clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -24,6 +24,9 @@ demo: $(READY) ## train a small model before your eyes and look inside it
 
 test: $(READY) ## every claim, proven
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+slow: $(READY) ## the claims that take minutes to prove
+	$(BIN)/python -m pytest -m slow
 
 check: $(READY) ## style, types, and that imports go one way
 	$(BIN)/ruff check

@@ -3,21 +3,42 @@
 Public names are imported when first used, so that settings and `heed --help` never wait for torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heed.config import ModelConfig
-from heed.errors import ConfigError, HeedError, InputError
+from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
 from heed.version import __version__
 
 if TYPE_CHECKING:
+    from heed.decoding.translator import Translator, load
     from heed.model.transformer import Transformer
 
-__all__ = ["ConfigError", "HeedError", "InputError", "ModelConfig", "Transformer", "__version__"]
+__all__ = [
+    "ConfigError",
+    "DataConfig",
+    "DataError",
+    "FolderError",
+    "HeedError",
+    "InputError",
+    "ModelConfig",
+    "RunConfig",
+    "TrainingConfig",
+    "TrainingError",
+    "Transformer",
+    "Translator",
+    "__version__",
+    "load",
+]
+
+_NEED_TORCH = {
+    "Transformer": "heed.model.transformer",
+    "Translator": "heed.decoding.translator",
+    "load": "heed.decoding.translator",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Transformer":
-        from heed.model.transformer import Transformer  # noqa: PLC0415 - torch takes seconds to import
-
-        return Transformer
+    if name in _NEED_TORCH:
+        return getattr(import_module(_NEED_TORCH[name]), name)
     raise AttributeError(f"module 'heed' has no attribute {name!r}")

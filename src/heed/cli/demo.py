@@ -1,56 +1,119 @@
-"""`heed demo`: watch a small Transformer learn, then look at what it attends to."""
+"""`heed demo`: the whole of heed on the built-in corpus: train, score, translate, look inside."""
 
-import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from heed.model.size import parameters
+from heed.text.corpus import Corpus
+from heed.text.microworld import Example, Split, corpus, pronoun_is_right
+
+SETTINGS = {
+    "model": {
+        "d_model": 128,
+        "heads": 4,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "d_ff": 256,
+        "norm": "pre",
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+    },
+    "data": {"tokenizer": "words", "vocab_size": 1400, "source_language": "en", "target_language": "fr"},
+    "training": {
+        "tokens_per_batch": 2048,
+        "schedule": "cosine",
+        "learning_rate": 3e-3,
+        "clip_norm": 1.0,
+        "label_smoothing": 0.0,
+        "validate_every": 300,
+        "checkpoint_every": 300,
+        "keep_last": 1,
+    },
+}
+PAIRS: dict[Split, int] = {"train": 60_000, "valid": 500, "test": 1000}
+FAMOUS = (
+    "The animal didn't cross the street because it was too tired.",
+    "The animal didn't cross the street because it was too wide.",
+)
+RUN = Path("runs/demo")
+_SHADES = " ░▒▓█"
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Another seed, another model.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Batches of 128 examples to learn from.")] = 1000,
+    out: Annotated[Path, typer.Option(help="Where it all goes; a finished demo there is shown again.")] = RUN,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed: another corpus, another model.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Fewer are faster, and not enough.")] = 900,
 ) -> None:
-    """Train a two-layer model to write digits backwards, test it on unseen strings and show its attention."""
-    from heed.training import digits  # noqa: PLC0415 - torch takes seconds to import
+    """Train on a built-in English-French corpus, score held-out sentences, translate, and show what `it` looks at."""
+    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
 
-    console = Console()
-    size = sum(part.total for part in parameters(digits.CONFIG))
-    console.print(f"A Transformer of {size:,} parameters learns to write digits backwards, from examples alone.")
-    started = time.monotonic()
-    columns = (
-        TextColumn("step {task.completed}/{task.total}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-    )
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        bar = progress.add_task("", total=steps, loss=float("nan"))
-        model = digits.learn(seed, steps, report=lambda step, loss: progress.update(bar, completed=step, loss=loss))
-    console.print(f"Trained in {time.monotonic() - started:.0f} s.")
-
-    share = digits.exact_share(model, seed)
-    console.print(f"Exact on {share:.1%} of 1,000 strings it has never seen.")
-    unseen = digits.strings(seed + 1, unseen=True)
-    examples = [next(unseen) for _ in range(4)]
-    for text, written in zip(examples, digits.reverse(model, examples), strict=True):
-        console.print(f"  {text:>7} > {written}")
-
-    text = next(string for string in unseen if len(string) == 7)
+    console = Console(highlight=False, soft_wrap=True)
     console.print(
-        f"\nWhat each written digit of {text} looked at (encoder-decoder attention, last layer, mean of heads):"
+        f"English to French, from {PAIRS['train']:,} sentences of a small world. The famous case is among them:"
     )
-    console.print(_attention_map(*digits.cross_attention(model, text)))
+    console.print("what does `it` mean? French must know, to choose between il and elle.\n")
+    for sentence in FAMOUS:
+        console.print(f"  {sentence}")
+    console.print("\nThese two themselves, and anything else of an animal and a street, are kept for the test.\n")
+    _train(out, seed, steps)
+    translator = load(out)
+    tests = corpus("test", PAIRS["test"], seed)
+    console.print(_scores(tests, translator([test.source for test in tests])))
+    console.print("\nWhat `it` looks at in the encoder, for every layer.head; the darker, the more:")
+    for sentence in FAMOUS:
+        console.print(f"\n{sentence}\n{translator(sentence)}\n")
+        console.print(_what_it_looks_at(out, sentence))
+    console.print(f"\nThe model is in {out}. Try: echo 'The old cat sees a red bird.' | heed translate {out}")
 
 
-def _attention_map(columns: list[str], rows: list[str], weights: list[list[float]]) -> Text:
-    """Source tokens across, target tokens down; the darker a cell, the more weight."""
-    shades = " ░▒▓█"
-    lines = ["     " + "".join(f"{token:<3}" for token in columns)]
-    for token, row in zip(rows, weights, strict=True):
-        cells = "".join(shades[min(int(weight * len(shades)), len(shades) - 1)] * 2 + " " for weight in row)
-        lines.append(f"  {token:<3}{cells}")
+def _train(out: Path, seed: int, steps: int) -> None:
+    from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
+    from heed.training.checkpoint import newest_checkpoint  # noqa: PLC0415
+    from heed.training.presets import merged  # noqa: PLC0415
+    from heed.training.setup import set_up, survey_all  # noqa: PLC0415
+
+    out.mkdir(parents=True, exist_ok=True)
+    files = {split: _write(out / f"{split}.tsv", corpus(split, count, seed)) for split, count in PAIRS.items()}
+    settings = merged(SETTINGS, {"training": {"seed": seed, "max_steps": steps, "warmup_steps": -(-steps // 9)}})
+    again = newest_checkpoint(out)[0] is not None
+    with Watch() as watch:
+        training, validation = (survey_all([files[split]], watch.work) for split in ("train", "valid"))
+        ready = set_up(out, settings, training, validation, out / "cache", resume=again, report=watch.work)
+        watch.learn(ready, "demo")
+
+
+def _write(path: Path, examples: list[Example]) -> Corpus:
+    path.write_text("".join(f"{one.source}\t{one.target}\n" for one in examples), encoding="utf-8")
+    return Corpus(pairs=str(path))
+
+
+def _scores(tests: list[Example], written: list[str]) -> str:
+    pairs = list(zip(tests, written, strict=True))
+    exact = sum(text == test.target for test, text in pairs) / len(pairs)
+    famous = [pronoun_is_right(test, text) for test, text in pairs if test.antecedent]
+    return (
+        f"\nHeld-out sentences: {exact:.1%} of {len(pairs):,} are exactly right; "
+        f"{sum(famous) / len(famous):.1%} of {len(famous)} pronouns are."
+    )
+
+
+def _what_it_looks_at(model: Path, sentence: str) -> Text:
+    """Every encoder head's view from `it`: the darker a cell, the more weight on the word above it."""
+    from heed.inside.attention import encoder_attention  # noqa: PLC0415
+
+    tokens, weights = encoder_attention(model, sentence)
+    it = tokens.index("it")
+    widths = [max(len(token), 2) for token in tokens]
+    lines = ["         " + " ".join(token.ljust(width) for token, width in zip(tokens, widths, strict=True))]
+    for layer, heads in enumerate(weights, 1):
+        for head, rows in enumerate(heads, 1):
+            cells = [
+                _SHADES[min(int(weight * len(_SHADES)), len(_SHADES) - 1)] * width
+                for weight, width in zip(rows[it], widths, strict=True)
+            ]
+            lines.append(f"  {layer}.{head} it " + " ".join(cells))
     return Text("\n".join(lines))

@@ -13,6 +13,7 @@ import typer
 from heed.cli.demo import demo
 from heed.cli.describe import describe
 from heed.cli.train import train
+from heed.cli.translate import translate
 from heed.errors import HeedError
 from heed.version import __version__
 
@@ -23,6 +24,7 @@ app = typer.Typer(name="heed", add_completion=False, pretty_exceptions_enable=Fa
 app.command()(demo)
 app.command()(describe)
 app.command()(train)
+app.command()(translate)
 
 
 @app.callback(invoke_without_command=True)

@@ -74,7 +74,7 @@ class Run:
     optimizer: Optimizer
     batches: Batches
     files: Callable[[Progress], Mapping[str, bytes]]  # the model folder's files as they would be written now
-    validate: Callable[[Transformer], Validation] | None
+    validate: Callable[[Transformer, int], Validation] | None
     device: torch.device
 
 
@@ -178,7 +178,7 @@ def _validate_if_due(run: Run, progress: Progress, journal: Journal, listener: L
     due = progress.step % settings.validate_every == 0 or progress.step == settings.max_steps
     if run.validate is None or not due:
         return progress, False
-    found = run.validate(run.model)
+    found = run.validate(run.model, progress.step)
     after = progress.validated(found.loss)
     improved = after.best_step == progress.step
     entry = {"step": progress.step, "validation_loss": found.loss, "bleu": found.bleu, "sample": found.sample}

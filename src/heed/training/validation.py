@@ -1,11 +1,12 @@
 """How well a model does on pairs it does not learn from: loss a token, BLEU of greedy translations, one sample."""
 
+import zlib
 from itertools import islice
 
 import torch
 
 from heed.config import RunConfig
-from heed.decoding.greedy import greedy
+from heed.decoding.translator import Translator
 from heed.evaluation.metrics import bleu
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus, read_pairs
@@ -16,11 +17,10 @@ from heed.training.loss import smoothed_cross_entropy
 from heed.training.trainer import Validation
 
 _TRANSLATED = 1000  # sentences translated for BLEU; the loss is over all
-_AT_ONCE = 64
 
 
 class Validator:
-    """Tries a model on one validation set. The sample moves on from validation to validation, by the step."""
+    """Tries a model on one validation set."""
 
     def __init__(
         self,
@@ -37,31 +37,20 @@ class Validator:
         self._tokenizers = tokenizers
         self._config = config
         self._device = device
-        self._ids = tokenizers[0].encode(self._sources)
 
     @torch.no_grad()
-    def __call__(self, model: Transformer) -> Validation:
-        """The model's loss, without label smoothing, and its translations' BLEU."""
+    def __call__(self, model: Transformer, step: int) -> Validation:
+        """The model's loss, without label smoothing, and its translations' BLEU; another sample at every step."""
         model.eval()
         total, tokens = 0.0, 0
         for batch in (one.to(self._device) for one in in_order(self._pairs, self._config.training.tokens_per_batch)):
             logits = model(batch.src, batch.tgt_in, batch.src_layout, batch.tgt_layout)
             total += smoothed_cross_entropy(logits, batch.tgt_out, self._config.model.pad_id, 0.0)[0].item()
             tokens += batch.tokens
-        translations = self._translate(model)
-        number = tokens % len(translations) if translations else 0
+        translations = Translator(model, self._tokenizers)(self._sources)
+        number = zlib.crc32(str(step).encode()) % len(translations)
         return Validation(
             total / tokens,
             bleu(translations, self._references),
             (self._sources[number], self._references[number], translations[number]),
         )
-
-    def _translate(self, model: Transformer) -> list[str]:
-        by_length = sorted(range(len(self._ids)), key=lambda number: len(self._ids[number]))
-        translations = [""] * len(self._ids)
-        for start in range(0, len(by_length), _AT_ONCE):
-            numbers = by_length[start : start + _AT_ONCE]
-            written = greedy(model, [self._ids[number] for number in numbers])
-            for number, text in zip(numbers, self._tokenizers[1].decode(written), strict=True):
-                translations[number] = text
-        return translations

@@ -1,0 +1,1 @@
+"""A model and a sentence to numbers, to pictures."""

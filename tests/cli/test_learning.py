@@ -1,0 +1,58 @@
+"""The test of the whole, through the real command: a two-layer model of width 32 learns from examples alone."""
+
+import random
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+import heed
+from tests.cli.command import heed as command
+
+SETTINGS = {
+    "data.tokenizer": "characters",
+    "data.vocab_size": 300,
+    "model.d_model": 32,
+    "model.heads": 2,
+    "model.encoder_layers": 2,
+    "model.decoder_layers": 2,
+    "model.d_ff": 128,
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.activation_dropout": 0.0,
+    "training.max_steps": 1000,
+    "training.tokens_per_batch": 800,
+    "training.schedule": "cosine",
+    "training.learning_rate": 0.006,
+    "training.warmup_steps": 100,
+    "training.label_smoothing": 0.0,
+    "training.checkpoint_every": 1000,
+}
+
+
+def strings(seed: int, *, unseen: bool) -> Iterator[str]:
+    """Random strings of digits: those kept for the test, by their checksum, or those to learn from."""
+    draw = random.Random(seed)
+    while True:
+        text = "".join(draw.choices("0123456789", k=draw.randint(3, 7)))
+        if (zlib.crc32(text.encode()) % 10 == 0) == unseen:
+            yield text
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_small_model_learns_to_write_digits_backwards(seed: int, tmp_path: Path) -> None:
+    texts = list(islice(strings(seed, unseen=False), 100_000))
+    pairs = tmp_path / "digits.tsv"
+    pairs.write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
+    options = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+    run = command(
+        "train", "--pairs", str(pairs), "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache"),
+        "--preset", "tiny", *options, "--set", f"training.seed={seed}",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    tests = list(islice(strings(seed + 1, unseen=True), 1000))
+    assert not set(tests) & set(texts)
+    written = heed.load(tmp_path / "run")(tests)
+    assert sum(text == test[::-1] for test, text in zip(tests, written, strict=True)) >= 990
