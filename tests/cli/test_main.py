@@ -1,8 +1,5 @@
-import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -37,19 +34,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
     assert run.stderr.startswith(message)
     assert len(run.stderr.splitlines()) == 1
     assert run.stdout == ""
-
-
-def test_an_interrupted_command_exits_with_130_and_says_nothing() -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-m", "heed", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert run.stdout is not None
-    assert "parameters" in run.stdout.readline()
-    time.sleep(0.5)
-    os.kill(run.pid, signal.SIGINT)
-    _, complaints = run.communicate(timeout=60)
-    assert run.returncode == 130
-    assert complaints == ""
 
 
 def test_help_does_not_wait_for_torch() -> None:
