@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,9 +35,10 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Words and the same words backwards, and options that train on them."""
+    tmp_path = tmp_path_factory.mktemp("texts")
     draw = random.Random(5)
     words = ["".join(draw.choices("abcdef", k=draw.randint(2, 6))) for _ in range(120)]
     files = {"train": words[:100], "valid": words[100:]}
@@ -64,13 +66,19 @@ def losses(out: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"] if "loss" in line else line["validation_loss"]) for line in journal]
 
 
-@pytest.fixture
-def whole(texts: list[str], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def undisturbed(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 12 steps that nobody disturbed."""
-    out = tmp_path / "whole"
+    out = tmp_path_factory.mktemp("runs") / "whole"
     run = train(texts, out, 12)
     assert run.returncode == 0, run.stderr
     return out
+
+
+@pytest.fixture
+def whole(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be dealt with as one likes."""
+    return Path(shutil.copytree(undisturbed, tmp_path / "whole"))
 
 
 def test_a_run_leaves_a_whole_model_folder(whole: Path) -> None:
@@ -152,8 +160,9 @@ def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str],
     run = train(texts, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
     assert run.returncode == 2
     assert "model.dropout was 0.2 and is now 0.1; training.seed was 1 and is now 2" in run.stderr
-    (tmp_path / "train.src").write_text((tmp_path / "train.src").read_text().replace("a", "b", 1))
-    run = train(texts, whole, 20, "--resume")
+    other = tmp_path / "other.src"
+    other.write_text(Path(texts[1]).read_text().replace("a", "b", 1))
+    run = train(["--source", str(other), *texts[2:]], whole, 20, "--resume")
     assert run.returncode == 2
     assert "texts.training.0.digest was" in run.stderr
 
