@@ -181,6 +181,10 @@ class TrainingConfig(Settings):
     checkpoint_every: Size = Field(1000, description="Steps between checkpoints.")
     keep_last: Size = Field(5, description="Checkpoints kept besides the best one.")
     patience: Size | None = Field(None, description="Validations without a better one before training stops.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Of the arithmetic; weights stay float32. Auto is bfloat16 on a GPU, float32 elsewhere."
+    )
+    compile: bool = Field(default=False, description="Compile the model with torch.compile before training.")
     seed: Annotated[int, Field(ge=0)] = Field(1, description="Everything random follows from it.")
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from heed.config import RunConfig
@@ -77,6 +78,18 @@ class Run:
     validate: Callable[[Transformer, int], Validation] | None
     device: torch.device
 
+    def forward(self) -> Callable[..., Tensor]:
+        """The model as training calls it: compiled if so set. Compiled once, whatever the lengths of the sentences."""
+        if self.config.training.compile:
+            return torch.compile(self.model, dynamic=True, fullgraph=True)
+        return self.model
+
+    def precision(self) -> torch.autocast:
+        """In which the arithmetic is done. Never bfloat16 on a CPU unless asked for: some advertise it and crash."""
+        wanted = self.config.training.precision
+        half = wanted == "bfloat16" or (wanted == "auto" and self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
 
 def make_optimizer(model: Transformer, config: RunConfig) -> Optimizer:
     """Adam with the paper's betas and epsilon."""
@@ -93,14 +106,14 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     """
     settings = run.config.training
     journal = Journal(run.folder / "journal.jsonl", after_step=progress.step)
-    nonsense = 0
+    nonsense, forward = 0, run.forward()
     with _Interrupts() as interrupts:
         for group, epoch, position in _groups(run.batches, progress, settings.accumulate):
             if progress.step >= settings.max_steps or _has_stalled(run, progress):
                 break
             started = time.monotonic()
             step = progress.step + 1
-            loss, tokens, rate = _learn(run, group, step)
+            loss, tokens, rate = _learn(run, forward, group, step)
             finite = math.isfinite(loss)
             nonsense = 0 if finite else nonsense + 1
             skipped = progress.skipped + (not finite)
@@ -133,7 +146,7 @@ def _groups(batches: Batches, progress: Progress, accumulate: int) -> Iterator[t
         epoch, position = epoch + 1, 0
 
 
-def _learn(run: Run, group: list[Numbers], step: int) -> tuple[float, int, float]:
+def _learn(run: Run, forward: Callable[..., Tensor], group: list[Numbers], step: int) -> tuple[float, int, float]:
     """One step: the gradients of all batches of the group, divided once by all their tokens."""
     settings = run.config.training
     rate = learning_rate(step, settings, run.config.model.d_model)
@@ -143,8 +156,9 @@ def _learn(run: Run, group: list[Numbers], step: int) -> tuple[float, int, float
     loss = 0.0
     for index, batch in enumerate(batch.to(run.device) for batch in batches):
         torch.manual_seed(_seed(settings.seed, step, index))
-        logits = run.model(batch.src, batch.tgt_in, batch.src_layout, batch.tgt_layout)
-        total, _ = smoothed_cross_entropy(logits, batch.tgt_out, run.config.model.pad_id, settings.label_smoothing)
+        with run.precision():
+            logits = forward(batch.src, batch.tgt_in, batch.src_layout, batch.tgt_layout)
+            total, _ = smoothed_cross_entropy(logits, batch.tgt_out, run.config.model.pad_id, settings.label_smoothing)
         (total / tokens).backward()
         loss += total.item() / tokens
     if math.isfinite(loss):
