@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heed.config import ModelConfig
 from heed.model.layout import Sight
@@ -23,6 +24,10 @@ from heed.model.positions import Rotation
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Sight, float], Tensor]
 KeysValues: TypeAlias = tuple[Float[Tensor, "*sources H K"], Float[Tensor, "*sources H K"]]
+
+# All of torch's kernels that take a mask, but cuDNN's: that one plans anew for every shape it meets, half a second each
+# time on an H200, and batches of sentences hardly ever have the same shape twice.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attention_weights(
@@ -58,13 +63,14 @@ def fused_attention(
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
     """The same through torch's fused kernels, which need no memory for the weights."""
-    heads = functional.scaled_dot_product_attention(
-        _by_head(sight.queries.rows(queries)),
-        _by_head(sight.keys.rows(keys)),
-        _by_head(sight.keys.rows(values)),
-        attn_mask=sight.mask[:, None],
-        dropout_p=dropout,
-    )
+    with sdpa_kernel(_KERNELS):
+        heads = functional.scaled_dot_product_attention(
+            _by_head(sight.queries.rows(queries)),
+            _by_head(sight.keys.rows(keys)),
+            _by_head(sight.keys.rows(values)),
+            attn_mask=sight.mask[:, None],
+            dropout_p=dropout,
+        )
     if sight.blind is not None:  # kernels differ in what they make of nothing
         heads = heads.masked_fill(sight.blind[:, None, :, None], 0.0)
     return sight.queries.flat(heads.transpose(1, 2))
