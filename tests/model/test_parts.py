@@ -89,6 +89,8 @@ def test_initial_values_follow_the_table() -> None:
             torch.testing.assert_close(weight.std().item(), 512**-0.5, rtol=0.02, atol=0)
         elif weight.ndim == 2:
             bound = math.sqrt(6 / sum(weight.shape))
+            if any(part in name for part in ("query", "key", "value")):
+                bound /= math.sqrt(2)
             torch.testing.assert_close(weight.abs().max().item(), bound, rtol=0.01, atol=0)
             torch.testing.assert_close(weight.std().item(), bound / math.sqrt(3), rtol=0.02, atol=0)
         else:

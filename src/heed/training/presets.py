@@ -30,7 +30,7 @@ def training_preset(name: str) -> dict[str, Any]:
             "max_steps": 10_000,
             "schedule": "inverse-sqrt",
             "learning_rate": 5e-3,
-            "warmup_steps": 2000,
+            "warmup_steps": 500,
         },
         "small": {**small_batches, "max_steps": 50_000, "tokens_per_batch": 8192},
         "base": {},

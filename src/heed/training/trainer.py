@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ class Validation:
     sample: tuple[str, str, str] | None = None  # source, reference, translation
 
 
+@runtime_checkable
 class Listener(Protocol):
     """Whoever wants to watch."""
 
