@@ -7,7 +7,6 @@ import sys
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # tests run side by side, and waiting threads spin
 
 
-def heed(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "heed", *arguments], capture_output=True, text=True, check=False, env=ONE_THREAD
-    )
+def heed(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "heed", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=ONE_THREAD)

@@ -211,6 +211,30 @@ def test_mistakes_are_one_line(texts: list[str], tmp_path: Path, more: list[str]
     assert "Traceback" not in run.stderr
 
 
+def test_text_may_come_from_standard_input(texts: list[str], whole: Path, tmp_path: Path) -> None:
+    """And gives the same run as the same text from a file."""
+    out = tmp_path / "piped"
+    piped = ["--source", "-", *texts[2:], "--out", str(out), "--set", "training.max_steps=12"]
+    run = heed("train", *piped, stdin=Path(texts[1]).read_text())
+    assert run.returncode == 0, run.stderr
+    assert last(out, 12)["model.safetensors"] == last(whole, 12)["model.safetensors"]
+    run = train([*texts, "--source", "-", "--target", "-"], tmp_path / "twice", 12)
+    assert "standard input (-) was asked for more than once" in run.stderr
+
+
+def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_path: Path) -> None:
+    (tmp_path / "blank").write_text("\n\n")
+    blank = ["--pairs", f"{tmp_path}/blank.tsv"]
+    (tmp_path / "blank.tsv").write_text("\t\n\t\n")
+    run = train([*texts[8:], *blank], tmp_path / "a", 12)
+    assert run.stderr.splitlines()[-1].startswith("error: nothing to learn from: ")
+    run = train([*texts[:4], *texts[8:], "--valid-pairs", f"{tmp_path}/blank.tsv"], tmp_path / "b", 12)
+    assert run.stderr.splitlines()[-1].endswith("kept 0 of 2: 2 empty, 0 longer than 256 tokens")
+    (tmp_path / "file").write_text("")
+    run = train(texts, tmp_path / "file" / "run", 12)
+    assert run.stderr.splitlines()[-1] == f"error: {tmp_path}/file/run: Not a directory"
+
+
 def test_a_toml_file_is_under_the_flags(texts: list[str], tmp_path: Path) -> None:
     settings = tmp_path / "run.toml"
     settings.write_text("[training]\nmax_steps = 99\nseed = 8\n[model]\nnorm = 'pre'\n")

@@ -129,5 +129,8 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(FolderError, match="has format 9, and this heed reads format 1: update heed"):
         folder.verify(tmp_path / "model")
-    with pytest.raises(FolderError, match=r"is not a model folder: it has no manifest\.json"):
+    with pytest.raises(FolderError, match=r"is not a model folder: it has no manifest\.json$"):
+        folder.verify(tmp_path)
+    save(tmp_path, 1)
+    with pytest.raises(FolderError, match="the run is not finished: resume it, or use one of its checkpoints"):
         folder.verify(tmp_path)

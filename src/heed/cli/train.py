@@ -1,7 +1,8 @@
 """`heed train`: from raw text to a model folder, with progress to watch, and safe to cut off at any moment."""
 
 import os
-from itertools import chain
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ def train(
     out: Annotated[Path, typer.Option(help="The run's folder, made if it is not there.")],
     source: Annotated[Paths, typer.Option(help="Source text, a sentence a line; may be given several times.")] = [],
     target: Annotated[Paths, typer.Option(help="Target text, line by line the source's translation.")] = [],
-    pairs: Annotated[Paths, typer.Option(help="A .tsv or .jsonl file of pairs instead, or besides.")] = [],
+    pairs: Annotated[Paths, typer.Option(help="A .tsv or .jsonl file of pairs instead, or besides; - is TSV.")] = [],
     weight: Annotated[list[float], typer.Option(help="Of each corpus, in the order above: 2 is seen twice.")] = [],
     valid_source: Annotated[Paths, typer.Option(help="Source text to validate on.")] = [],
     valid_target: Annotated[Paths, typer.Option(help="Target text to validate on.")] = [],
@@ -37,6 +38,7 @@ def train(
     settings = (from_file(config), from_options(set_))
     if preset is not None:
         model_preset(preset)
+    source, target, pairs = _spooled(out, source, target, pairs)
     training = _corpora("source", source, target, pairs, weight)
     if not training:
         raise DataError("there is nothing to learn from: give --source and --target, or --pairs")
@@ -70,11 +72,25 @@ def _corpora(name: str, source: Paths, target: Paths, pairs: Paths, weight: list
     count = len(source) + len(pairs)
     if weight and len(weight) != count:
         raise DataError(f"{len(weight)} times --weight for {count} corpora: give one for each, or none")
-    if list(chain(source, target, pairs)).count("-") > 1:
-        raise DataError("standard input (-) can be read only once")
     weights = weight or [1.0] * count
     files = [Corpus(one, other, weight=heavy) for one, other, heavy in zip(source, target, weights, strict=False)]
     return files + [Corpus(pairs=one, weight=heavy) for one, heavy in zip(pairs, weights[len(source) :], strict=True)]
+
+
+def _spooled(out: Path, source: Paths, target: Paths, pairs: Paths) -> tuple[Paths, Paths, Paths]:
+    """Text is read several times and standard input only once: what comes from there is put into a file of the run."""
+    if "-" not in (*source, *target, *pairs):
+        return source, target, pairs
+    if [*source, *target, *pairs].count("-") > 1:
+        raise DataError("standard input (-) was asked for more than once, and can be read only once")
+    file = out / ("standard-input.tsv" if "-" in pairs else "standard-input.txt")
+    out.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+    source, target, pairs = (
+        [str(file) if path == "-" else path for path in paths] for paths in (source, target, pairs)
+    )
+    return source, target, pairs
 
 
 def _default_cache() -> Path:

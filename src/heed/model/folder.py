@@ -113,7 +113,9 @@ def verify(path: Path) -> None:
     """Every file that the manifest names must be there, byte for byte."""
     manifest = path / MANIFEST
     if not manifest.is_file():
-        raise FolderError(f"{path} is not a model folder: it has no {MANIFEST}")
+        unfinished = (path / "checkpoints").is_dir()
+        hint = "; the run is not finished: resume it, or use one of its checkpoints" if unfinished else ""
+        raise FolderError(f"{path} is not a model folder: it has no {MANIFEST}{hint}")
     try:
         found = json.loads(manifest.read_text(encoding="utf-8"))
         version, sums = found["format"], dict(found["sha256"])

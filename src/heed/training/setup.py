@@ -65,17 +65,7 @@ def set_up(
     report: Report,
 ) -> Ready:
     """Make or restore everything a run needs."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderError(f"{folder}: {error.strerror}") from None
-    checkpoint, notes = newest_checkpoint(folder)
-    if checkpoint is not None and not resume:
-        raise FolderError(
-            f"{folder} already holds a run, up to {checkpoint.name}: add --resume, or choose another --out"
-        )
-    if checkpoint is None and resume:
-        raise FolderError(f"{folder} has no checkpoint to resume from" + "".join(f"; {note}" for note in notes))
+    checkpoint, notes = _checkpoint(folder, resume=resume)
     data = DataConfig.model_validate(settings["data"])
     if checkpoint is None:
         tokenizers = _train_tokenizers(training, data, report)
@@ -86,20 +76,23 @@ def set_up(
     if checkpoint is not None:
         _check_unchanged(checkpoint, {**config.model_dump(mode="json"), "texts": texts})
 
-    def prepared(surveyed: Surveyed) -> Prepared:
-        pairs = sum(found.pairs for _, found in surveyed)
-        return prepare(surveyed, tokenizers, data.max_tokens, cache, lambda done: report("preparing", done, pairs))
+    def prepared(surveyed: Surveyed, purpose: str) -> Prepared:
+        count = sum(found.pairs for _, found in surveyed)
+        pairs = prepare(surveyed, tokenizers, data.max_tokens, cache, lambda done: report("preparing", done, count))
+        if len(pairs) == 0:
+            raise DataError(f"nothing to {purpose}: {'; '.join(str(kept) for kept in pairs.corpora)}")
+        return pairs
 
-    pairs = prepared(training)
+    pairs = prepared(training, "learn from")
     notes += [str(kept) for kept in pairs.corpora]
-    if len(pairs) == 0:
-        raise DataError(f"nothing to learn from: {'; '.join(str(kept) for kept in pairs.corpora)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model).to(device)
     optimizer = make_optimizer(model, config)
     progress = Progress() if checkpoint is None else restore(checkpoint, model, optimizer)
-    validator = Validator(validation, prepared(validation), tokenizers, config, device) if validation else None
+    validator = None
+    if validation:
+        validator = Validator(validation, prepared(validation, "validate on"), tokenizers, config, device)
 
     def files(now: Progress) -> dict[str, bytes]:
         trained = {"texts": texts, "step": now.step, "best_validation_loss": now.best_loss}
@@ -107,6 +100,22 @@ def set_up(
 
     batches = Batches(pairs, config.training.tokens_per_batch, config.training.seed)
     return Ready(Run(folder, config, model, optimizer, batches, files, validator, device), progress, notes)
+
+
+def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
+    """The checkpoint to go on from, and what was wrong with newer ones. A run is never overwritten by mistake."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"{folder}: {error.strerror}") from None
+    checkpoint, complaints = newest_checkpoint(folder)
+    if checkpoint is not None and not resume:
+        raise FolderError(
+            f"{folder} already holds a run, up to {checkpoint.name}: add --resume, or choose another --out"
+        )
+    if checkpoint is None and resume:
+        raise FolderError("; ".join((f"{folder} has no checkpoint to resume from", *complaints)))
+    return checkpoint, complaints
 
 
 def _train_tokenizers(training: Surveyed, data: DataConfig, report: Report) -> tuple[Tokenizer, Tokenizer]:
