@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from heed.model.folder import read_model_folder, verify
+from heed.model.folder import read_model_folder, read_tensors, verify
 from heed.training.journal import read_journal
 from tests.cli.command import ONE_THREAD, heed
 
@@ -209,6 +210,19 @@ def test_mistakes_are_one_line(texts: list[str], tmp_path: Path, more: list[str]
     assert line.startswith("error: ")
     assert message in line
     assert "Traceback" not in run.stderr
+
+
+def test_a_run_may_begin_with_another_models_weights_and_vocabulary(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.tsv").write_text("xyz\tzyx\nabc\tcba\n" * 10)  # letters that the first model has never seen
+    options = ["--pairs", str(tmp_path / "new.tsv"), "--cache", str(tmp_path / "cache"), "--init-from", str(whole)]
+    run = train(options, tmp_path / "on", 1, "--set", "training.learning_rate=1e-9")
+    assert run.returncode == 0, run.stderr
+    before, after = (read_tensors(folder / "model.safetensors") for folder in (whole, tmp_path / "on"))
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-8)
+    assert (tmp_path / "on" / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+    run = train([*options, "--set", "model.d_ff=24"], tmp_path / "other", 1)
+    assert "the settings ask for (24,)" in run.stderr or "the settings ask for (16, 24)" in run.stderr
 
 
 def test_text_may_come_from_standard_input(texts: list[str], whole: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from heed.cli.average import average
 from heed.cli.demo import demo
 from heed.cli.describe import describe
 from heed.cli.train import train
@@ -25,6 +26,7 @@ app.command()(demo)
 app.command()(describe)
 app.command()(train)
 app.command()(translate)
+app.command()(average)
 
 
 @app.callback(invoke_without_command=True)

@@ -31,6 +31,7 @@ def train(
     preset: Annotated[str | None, typer.Option(help="tiny, small, base or big; else by the corpus' size.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
     set_: Annotated[list[str], typer.Option("--set", help="One setting, such as training.max_steps=2000.")] = [],
+    init_from: Annotated[Path | None, typer.Option(help="A model folder whose weights to begin with.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in --out ended.")] = False,
     cache: Annotated[Path | None, typer.Option(help="Where prepared text is kept.")] = None,
 ) -> None:
@@ -45,6 +46,7 @@ def train(
     validation = _corpora("valid-source", valid_source, valid_target, valid_pairs, [])
 
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
+    from heed.model.folder import read_model_folder  # noqa: PLC0415
     from heed.training.presets import check_early, merged, preset_for, training_preset  # noqa: PLC0415
     from heed.training.setup import set_up, survey_all  # noqa: PLC0415
 
@@ -53,7 +55,9 @@ def train(
         surveyed: Surveyed = survey_all(training, watch.work)
         pairs_in_all = sum(found.pairs for _, found in surveyed)
         name = preset or preset_for(pairs_in_all)
-        layers = merged({"model": model_preset(name), "training": training_preset(name)}, *settings)
+        begin = None if init_from is None else read_model_folder(init_from)
+        shape = {"model": model_preset(name)} if begin is None else begin.settings()
+        layers = merged(shape, {"training": training_preset(name)}, *settings)
         ready = set_up(
             out,
             layers,
@@ -62,6 +66,7 @@ def train(
             cache or _default_cache(),
             resume=resume,
             report=watch.work,
+            init_from=begin,
         )
         watch.learn(ready, name)
 

@@ -42,6 +42,12 @@ class ModelFolder:
     trained: dict[str, Any]  # how: data, steps, scores
     tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
 
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The settings that a run starting from this model shares with it."""
+        shape = self.run.model.model_dump(exclude={"vocab_size", "source_vocab_size"})
+        shared = ("tokenizer", "separate_vocabularies")
+        return {"model": shape, "data": {name: getattr(self.run.data, name) for name in shared}}
+
     def model(self) -> Transformer:
         """The model with its weights, on the CPU, ready to use."""
         model = Transformer(self.run.model)

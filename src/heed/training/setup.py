@@ -14,7 +14,7 @@ import torch
 
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError, FolderError
-from heed.model.folder import model_files, read_model_folder
+from heed.model.folder import ModelFolder, model_files, put_weights, read_model_folder, read_tensors
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus, read_pairs
@@ -63,14 +63,17 @@ def set_up(
     *,
     resume: bool,
     report: Report,
+    init_from: ModelFolder | None = None,
 ) -> Ready:
-    """Make or restore everything a run needs."""
+    """Make or restore everything a run needs. init_from: a model whose vocabulary and weights to begin with."""
     checkpoint, notes = _checkpoint(folder, resume=resume)
     data = DataConfig.model_validate(settings["data"])
-    if checkpoint is None:
-        tokenizers = _train_tokenizers(training, data, report)
-    else:
+    if checkpoint is not None:
         tokenizers = read_model_folder(checkpoint).tokenizers
+    elif init_from is not None:
+        tokenizers = init_from.tokenizers
+    else:
+        tokenizers = _train_tokenizers(training, data, report)
     config = _with_vocabulary(settings, tokenizers)
     texts = {"training": _describe(training), "validation": _describe(validation)}
     if checkpoint is not None:
@@ -87,7 +90,10 @@ def set_up(
     notes += [str(kept) for kept in pairs.corpora]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(config.training.seed)
-    model = Transformer(config.model).to(device)
+    model = Transformer(config.model)
+    if init_from is not None:
+        put_weights(model, read_tensors(init_from.path / "model.safetensors"), init_from.path)
+    model.to(device)
     optimizer = make_optimizer(model, config)
     progress = Progress() if checkpoint is None else restore(checkpoint, model, optimizer)
     validator = None

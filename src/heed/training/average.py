@@ -1,0 +1,38 @@
+"""Several checkpoints to one model: the mean of their weights, which is often better than each of them.
+
+Enters: a run's folder and how many of its last checkpoints to take. Leaves: a model folder.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+
+from heed.errors import FolderError
+from heed.model.folder import model_files, put_weights, read_model_folder, read_tensors, verify, write_folder
+from heed.training.checkpoint import checkpoints
+
+
+def average(run: Path, last: int, out: Path) -> list[Path]:
+    """Write the mean of a run's last checkpoints to `out`; returns which they were."""
+    paths = checkpoints(run)[-last:]
+    if len(paths) < last:
+        raise FolderError(
+            f"{run} has {len(paths)} checkpoints, not {last}: ask for fewer, or train with a larger training.keep_last"
+        )
+    if out.exists():
+        raise FolderError(f"{out} is already there: choose another --out")
+    total: dict[str, torch.Tensor] = {}
+    for path in paths:
+        verify(path)
+        for name, weight in read_tensors(path / "model.safetensors").items():
+            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
+    newest = read_model_folder(paths[-1])
+    model = newest.model()
+    mean = {name: (weight / len(paths)).to(model.state_dict()[name].dtype) for name, weight in total.items()}
+    put_weights(model, mean, paths[-1])
+    trained = {**newest.trained, "average_of": [path.name for path in paths]}
+    card = (paths[-1] / "README.md").read_text(encoding="utf-8")
+    card += f"\nIts weights are the mean of {len(paths)} checkpoints: {json.dumps([path.name for path in paths])}.\n"
+    write_folder(out, model_files(model, newest.run, trained, newest.tokenizers, card))
+    return paths

@@ -1,0 +1,45 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+import heed
+from heed.model.folder import read_model_folder, read_tensors, verify
+from tests.cli.command import heed as command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("average")
+    (folder / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
+    options = ["data.tokenizer=bytes", "data.vocab_size=259", "model.d_model=16", "model.d_ff=16", "model.heads=2"]
+    options += ["training.max_steps=6", "training.checkpoint_every=2", "training.tokens_per_batch=50"]
+    sets = [word for option in options for word in ("--set", option)]
+    made = command("train", "--pairs", f"{folder}/pairs.tsv", "--out", f"{folder}/run", "--cache", f"{folder}/c", *sets)
+    assert made.returncode == 0, made.stderr
+    return folder / "run"
+
+
+def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mean"
+    made = command("average", str(run), "--last", "2", "--out", str(out))
+    assert made.returncode == 0, made.stderr
+    assert made.stderr == f"the mean of step-00000004, step-00000006 is in {out}\n"
+    verify(out)
+    mean, *parts = (
+        read_tensors(folder / "model.safetensors")
+        for folder in (out, run / "checkpoints" / "step-00000004", run / "checkpoints" / "step-00000006")
+    )
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, (parts[0][name] + parts[1][name]) / 2)
+        assert weight.dtype == torch.float32
+    assert read_model_folder(out).trained["average_of"] == ["step-00000004", "step-00000006"]
+    assert isinstance(heed.load(out)("a b"), str)
+
+
+def test_too_few_checkpoints_and_folders_that_are_there_are_said(run: Path, tmp_path: Path) -> None:
+    made = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
+    assert made.returncode == 2
+    assert made.stderr.startswith(f"error: {run} has 3 checkpoints, not 9: ask for fewer")
+    made = command("average", str(run), "--last", "2", "--out", str(tmp_path))
+    assert made.stderr == f"error: {tmp_path} is already there: choose another --out\n"
