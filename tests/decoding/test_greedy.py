@@ -22,7 +22,7 @@ def slow_greedy(model: torch.nn.Module, source: list[int]) -> list[int]:
 
 def test_greedy_equals_the_plain_way_and_no_sentence_minds_its_company() -> None:
     lengths = set()
-    for seed in range(4):
+    for seed in range(2):
         torch.manual_seed(seed)
         model = make(ModelConfig(**SHAPE), CPU)
         sources = [ids.tolist() for ids in sentences([5, 1, 7, 3], CPU)]

@@ -1,7 +1,7 @@
 """Run by test_compile in a process of its own, where signatures are not checked: the checks cannot be compiled.
 
 A training step of the paper's configuration, small, under torch.compile(fullgraph=True), against the same step not
-compiled. Called with "padded" or "packed", and the device.
+compiled. Called with the device.
 """
 
 import sys
@@ -57,4 +57,5 @@ def main(layout: str, device: torch.device) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], torch.device(sys.argv[2]))
+    for layout in ("padded", "packed"):
+        main(layout, torch.device(sys.argv[1]))

@@ -30,7 +30,7 @@ def batches(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return src, tgt_in, torch.rand(rows, tgt_in.shape[1], src.shape[1], generator=generator) < seen
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(config=st.sampled_from(WHOLE), batch=batches())
 def test_any_shape_and_mask_gives_finite_numbers_that_agree(
     config: ModelConfig, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -53,7 +53,7 @@ def test_any_shape_and_mask_gives_finite_numbers_that_agree(
     torch.testing.assert_close(torch.cat(steps, 1)[real], fused[real], rtol=0, atol=1e-11)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(config=st.sampled_from(WHOLE), batch=batches())
 def test_what_stands_in_another_row_is_never_seen(
     config: ModelConfig, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor]

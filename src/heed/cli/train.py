@@ -12,6 +12,7 @@ from heed.cli.settings import from_file, from_options
 from heed.config import model_preset
 from heed.errors import DataError
 from heed.text.corpus import Corpus
+from heed.training.presets import check_early, merged, preset_for, training_preset
 
 if TYPE_CHECKING:
     from heed.training.setup import Surveyed
@@ -37,8 +38,9 @@ def train(
 ) -> None:
     """Train a model on your own parallel text."""
     settings = (from_file(config), from_options(set_))
+    check_early(merged(*settings))
     if preset is not None:
-        model_preset(preset)
+        training_preset(preset)
     source, target, pairs = _spooled(out, source, target, pairs)
     training = _corpora("source", source, target, pairs, weight)
     if not training:
@@ -47,10 +49,8 @@ def train(
 
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.model.folder import read_model_folder  # noqa: PLC0415
-    from heed.training.presets import check_early, merged, preset_for, training_preset  # noqa: PLC0415
     from heed.training.setup import set_up, survey_all  # noqa: PLC0415
 
-    check_early(merged(*settings))
     with Watch() as watch:
         surveyed: Surveyed = survey_all(training, watch.work)
         pairs_in_all = sum(found.pairs for _, found in surveyed)
