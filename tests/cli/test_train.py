@@ -195,6 +195,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
         (["--set", "trainin.max_steps=3"], "unknown section 'trainin': did you mean 'training'?"),
         (["--set", "training"], "--set training: expected section.name=value"),
         (["--set", "model.vocab_size=30"], "model.vocab_size follows from the tokenizer: set data.vocab_size instead"),
+        (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),
         (["--preset", "huge"], "unknown preset 'huge': known are tiny, small, base, big"),
         (["--source", "x"], "2 times --source and 1 times its target"),
         (["--weight", "1", "--weight", "2"], "2 times --weight for 1 corpora"),

@@ -112,6 +112,7 @@ def test_the_best_is_never_replaced_by_a_worse() -> None:
     progress = replace(Progress(), step=1).validated(2.0)
     progress = replace(progress, step=2).validated(3.0)
     assert (progress.best_step, progress.best_loss, progress.stale) == (1, 2.0, 1)
+    assert Progress(step=1).validated(float("nan")).best_loss is None
     progress = replace(progress, step=3).validated(1.0)
     assert (progress.best_step, progress.best_loss, progress.stale) == (3, 1.0, 0)
 

@@ -96,6 +96,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_
     skipped = [line for line in read_journal(tmp_path / "journal.jsonl") if math.isnan(line["loss"])]
     assert len(skipped) >= 5
     assert any("so the step was skipped" in note for note in heard.notes)
+    assert [path.name for path in checkpoints(tmp_path)][-1] == f"step-{heard.steps[-6].step:08d}"
     after = list(run.model.parameters())
     assert torch.equal(before[1], after[1])
 

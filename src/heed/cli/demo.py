@@ -1,7 +1,7 @@
 """`heed demo`: the whole of heed on the built-in corpus: train, score, translate, look inside."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -9,6 +9,9 @@ from rich.text import Text
 
 from heed.text.corpus import Corpus
 from heed.text.microworld import Example, Split, corpus, pronoun_is_right
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
 
 SETTINGS = {
     "model": {
@@ -66,7 +69,7 @@ def demo(
     console.print("\nWhat `it` looks at in the encoder, for every layer.head; the darker, the more:")
     for sentence in FAMOUS:
         console.print(f"\n{sentence}\n{translator(sentence)}\n")
-        console.print(_what_it_looks_at(out, sentence))
+        console.print(_what_it_looks_at(translator, sentence))
     console.print(f"\nThe model is in {out}. Try: echo 'The old cat sees a red bird.' | heed translate {out}")
 
 
@@ -101,11 +104,11 @@ def _scores(tests: list[Example], written: list[str]) -> str:
     )
 
 
-def _what_it_looks_at(model: Path, sentence: str) -> Text:
+def _what_it_looks_at(translator: "Translator", sentence: str) -> Text:
     """Every encoder head's view from `it`: the darker a cell, the more weight on the word above it."""
     from heed.inside.attention import encoder_attention  # noqa: PLC0415
 
-    tokens, weights = encoder_attention(model, sentence)
+    tokens, weights = encoder_attention(translator, sentence)
     it = tokens.index("it")
     widths = [max(len(token), 2) for token in tokens]
     lines = ["         " + " ".join(token.ljust(width) for token, width in zip(tokens, widths, strict=True))]

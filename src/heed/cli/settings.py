@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.errors import ConfigError
-
-Nested = dict[str, dict[str, Any]]
+from heed.training.presets import Nested
 
 
 def from_file(path: Path | None) -> Nested:

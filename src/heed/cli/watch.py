@@ -9,6 +9,7 @@ from rich.text import Text
 
 from heed.model.folder import publish
 from heed.model.size import parameters
+from heed.training.checkpoint import model_part
 from heed.training.setup import Ready
 from heed.training.trainer import StepReport, Validation, best_checkpoint, train
 
@@ -58,8 +59,7 @@ class Watch:
         self._progress.update(self._bar, description="step", total=self._max_steps, completed=ready.progress.step)
         progress = train(ready.run, ready.progress, self)
         best = best_checkpoint(ready.run.folder, progress)
-        names = [name for name in ready.run.files(progress) if (best / name).exists()]
-        publish(ready.run.folder, {name: (best / name).read_bytes() for name in names})
+        publish(ready.run.folder, model_part(best))
         self.note(
             f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {ready.run.folder}"
         )

@@ -3,20 +3,17 @@
 Looking needs nothing of the model but its argument `attend`: a function that does the arithmetic and keeps the weights.
 """
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from heed.decoding.translator import load
+from heed.decoding.translator import Translator
 from heed.model.attention import attention_weights, plain_attention
 from heed.model.layout import Sight
 
 
 @torch.no_grad()
-def encoder_attention(model: Path, sentence: str) -> tuple[list[str], list[list[list[list[float]]]]]:
+def encoder_attention(translator: Translator, sentence: str) -> tuple[list[str], list[list[list[list[float]]]]]:
     """The sentence's tokens, and for each layer and head the weights from every token (row) to every token (column)."""
-    translator = load(model)
     tokenizer = translator.tokenizers[0]
     (ids,) = tokenizer.encode([sentence])
     seen: list[Tensor] = []

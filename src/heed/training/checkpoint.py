@@ -10,6 +10,7 @@ There is no random state to keep: everything random is a function of seed, step 
 """
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from heed.errors import FolderError
-from heed.model.folder import put_weights, read_tensors, verify, write_folder
+from heed.model.folder import MANIFEST, put_weights, read_tensors, verify, write_folder
 from heed.model.transformer import Transformer
 
 
@@ -38,7 +39,7 @@ class Progress:
 
     def validated(self, loss: float) -> "Progress":
         """The progress after a validation; the best is never replaced by a worse."""
-        if self.best_loss is None or loss < self.best_loss:
+        if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             return replace(self, best_step=self.step, best_loss=loss, stale=0)
         return replace(self, stale=self.stale + 1)
 
@@ -58,6 +59,12 @@ def write_checkpoint(
         "progress.json": (json.dumps(asdict(progress)) + "\n").encode(),
     }
     write_folder(checkpoint_path(run, progress.step), files)
+
+
+def model_part(path: Path) -> dict[str, bytes]:
+    """The files of a checkpoint that make it a model folder, without those that only resuming needs."""
+    others = (MANIFEST, "optimizer.safetensors", "progress.json")
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.name not in others}
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -89,6 +89,8 @@ def set_up(
     pairs = prepared(training, "learn from")
     notes += [str(kept) for kept in pairs.corpora]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if config.training.precision == "bfloat16" and device.type == "cpu":
+        raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
     torch.manual_seed(config.training.seed)
     model = Transformer(config.model)
     if init_from is not None:

@@ -86,7 +86,7 @@ class Run:
         return self.model
 
     def precision(self) -> torch.autocast:
-        """In which the arithmetic is done. Never bfloat16 on a CPU unless asked for: some advertise it and crash."""
+        """In which the arithmetic is done."""
         wanted = self.config.training.precision
         half = wanted == "bfloat16" or (wanted == "auto" and self.device.type == "cuda")
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
@@ -126,7 +126,8 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
                 _complain(run, step, loss, nonsense, listener)
             progress, improved = _validate_if_due(run, progress, journal, listener)
             stopping = interrupts.asked or step == settings.max_steps or _has_stalled(run, progress)
-            if improved or stopping or step % settings.checkpoint_every == 0:
+            due = step % settings.checkpoint_every == 0 and not nonsense  # what led to nonsense is not worth keeping
+            if improved or stopping or due:
                 write_checkpoint(run.folder, run.files(progress), run.model, run.optimizer, progress)
                 prune(run.folder, settings.keep_last, progress.best_step)
             if interrupts.asked:
