@@ -158,6 +158,9 @@ class DataConfig(Settings):
         default=False, description="Source and target get a vocabulary each; otherwise they share one."
     )
     max_tokens: Size = Field(256, description="Pairs with a side longer than this are left out, and counted.")
+    bpe_dropout: Probability = Field(
+        0.0, description="Chance that a merge is left out, anew each time a sentence is seen; for bpe and little text."
+    )
     source_language: str = Field("", description="The source's language code, for the model card and the server.")
     target_language: str = Field("", description="The target's language code, for the model card and the server.")
 
@@ -178,15 +181,53 @@ class TrainingConfig(Settings):
     warmup_steps: Size = Field(4000, description="Steps in which the learning rate rises in a straight line.")
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="Longest gradient; none: any length.")
     label_smoothing: Probability = Field(0.1, description="Share of each target's probability given to all words.")
+    r_drop: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Weight of R-Drop: two passes with different dropout must agree; its paper took 5 here."
+    )
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Keep a running mean of the weights, this much of it old at each step: it is what is used."
+    )
     validate_every: Size = Field(1000, description="Steps between validations.")
     checkpoint_every: Size = Field(1000, description="Steps between checkpoints.")
     keep_last: Size = Field(5, description="Checkpoints kept besides the best one.")
+    best_by: Literal["loss", "bleu"] = Field("loss", description="By which validation score the best model is known.")
     patience: Size | None = Field(None, description="Validations without a better one before training stops.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of the arithmetic; weights stay float32. Auto is bfloat16 on a GPU, float32 elsewhere."
     )
     compile: bool = Field(default=False, description="Compile the model with torch.compile before training.")
+    shard: bool = Field(
+        default=False, description="Each of several processes holds a share of weights and optimiser (FSDP2), not all."
+    )
     seed: Annotated[int, Field(ge=0)] = Field(1, description="Everything random follows from it.")
+
+
+class SearchConfig(Settings):
+    """How a translation is looked for. The defaults are the paper's."""
+
+    beam: Size = Field(4, description="Hypotheses kept at each step; 1 is greedy search.")
+    length_penalty: float = Field(0.6, description="Alpha: scores are divided by ((5 + length) / 6) ** alpha.")
+    nbest: Size = Field(1, description="Translations of each sentence, best first; at most as many as beam.")
+    stop: Literal["exact", "first"] = Field(
+        "exact", description="End when no hypothesis can win any more, or as soon as nbest have ended (faster)."
+    )
+    min_length: Annotated[int, Field(ge=0)] = Field(0, description="Fewest tokens of a translation.")
+    max_length: Size | None = Field(None, description="Most tokens of a translation; none: the source's and 50 more.")
+    no_repeat_ngram: Size | None = Field(None, description="No run of this many tokens may occur twice; none: any may.")
+    sample: bool = Field(default=False, description="Draw each token at random by its probability; beam has no say.")
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling: below 1 bolder, above 1 wilder.")
+    top_k: Size | None = Field(None, description="Sampling: only among the k likeliest tokens.")
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Sampling: only among the likeliest tokens that together have this probability."
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(1, description="Sampling: the same seed draws the same tokens.")
+    tokens_per_batch: Size = Field(2048, description="Source tokens translated at a time, times beam.")
+
+    @model_validator(mode="after")
+    def _can_be_honoured(self) -> Self:
+        if not self.sample and self.nbest > self.beam:
+            raise ConfigError(f"nbest = {self.nbest} is more than beam = {self.beam}: a search ends with at most beam")
+        return self
 
 
 class RunConfig(Settings):
@@ -195,6 +236,7 @@ class RunConfig(Settings):
     model: ModelConfig
     data: DataConfig = Field(default_factory=DataConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
+    search: SearchConfig = Field(default_factory=SearchConfig)
 
 
 def model_preset(name: str) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_p
     blank = ["--pairs", f"{tmp_path}/blank.tsv"]
     (tmp_path / "blank.tsv").write_text("\t\n\t\n")
     run = train([*texts[8:], *blank], tmp_path / "a", 12)
-    assert run.stderr.splitlines()[-1].startswith("error: nothing to learn from: ")
+    assert run.stderr.splitlines()[-1].startswith("error: nothing to use is left: ")
     run = train([*texts[:4], *texts[8:], "--valid-pairs", f"{tmp_path}/blank.tsv"], tmp_path / "b", 12)
     assert run.stderr.splitlines()[-1].endswith("kept 0 of 2: 2 empty, 0 longer than 256 tokens")
     (tmp_path / "file").write_text("")

@@ -49,7 +49,7 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch(tmp_path: Path) -> None:
 def test_a_batch_stays_within_its_budget_and_a_longer_sentence_goes_alone(tmp_path: Path) -> None:
     pairs = prepared(tmp_path, [(words(300), [*words(299, 1), "y" * 45], 1.0)])
     batches = Batches(pairs, tokens_per_batch=40, seed=1)
-    sizes = [(len(numbers), batches.batch(numbers).tokens) for numbers in batches.epoch(0)]
+    sizes = [(len(numbers), batches.batch(numbers, 0).tokens) for numbers in batches.epoch(0)]
     assert all(tokens <= 40 or count == 1 for count, tokens in sizes)
     assert (1, 46) in sizes
     assert np.mean([tokens for _, tokens in sizes]) > 25

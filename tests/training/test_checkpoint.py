@@ -15,6 +15,7 @@ from heed.training.checkpoint import (
     newest_checkpoint,
     prune,
     restore,
+    training_state,
     write_checkpoint,
 )
 
@@ -32,7 +33,8 @@ def trained() -> tuple[Transformer, torch.optim.Optimizer]:
 def save(run: Path, step: int) -> tuple[Transformer, torch.optim.Optimizer]:
     model, optimizer = trained()
     weights = save_tensors(model.state_dict())
-    write_checkpoint(run, {"model.safetensors": weights}, model, optimizer, Progress(step=step, best_loss=1.5))
+    state = training_state(model, optimizer)
+    write_checkpoint(run, {"model.safetensors": weights}, state, Progress(step=step, best_loss=1.5))
     return model, optimizer
 
 
@@ -109,11 +111,11 @@ def test_old_checkpoints_go_but_never_the_best(tmp_path: Path) -> None:
 
 
 def test_the_best_is_never_replaced_by_a_worse() -> None:
-    progress = replace(Progress(), step=1).validated(2.0)
-    progress = replace(progress, step=2).validated(3.0)
+    progress = replace(Progress(), step=1).validated(2.0, None, "loss")
+    progress = replace(progress, step=2).validated(3.0, None, "loss")
     assert (progress.best_step, progress.best_loss, progress.stale) == (1, 2.0, 1)
-    assert Progress(step=1).validated(float("nan")).best_loss is None
-    progress = replace(progress, step=3).validated(1.0)
+    assert Progress(step=1).validated(float("nan"), None, "loss").best_loss is None
+    progress = replace(progress, step=3).validated(1.0, None, "loss")
     assert (progress.best_step, progress.best_loss, progress.stale) == (3, 1.0, 0)
 
 

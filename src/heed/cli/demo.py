@@ -76,8 +76,10 @@ def demo(
 def _train(out: Path, seed: int, steps: int) -> None:
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.training.checkpoint import newest_checkpoint  # noqa: PLC0415
+    from heed.training.distributed import Team  # noqa: PLC0415
+    from heed.training.material import gather_material, survey_all  # noqa: PLC0415
     from heed.training.presets import merged  # noqa: PLC0415
-    from heed.training.setup import set_up, survey_all  # noqa: PLC0415
+    from heed.training.setup import set_up  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
     files = {split: _write(out / f"{split}.tsv", corpus(split, count, seed)) for split, count in PAIRS.items()}
@@ -85,8 +87,8 @@ def _train(out: Path, seed: int, steps: int) -> None:
     again = newest_checkpoint(out)[0] is not None
     with Watch() as watch:
         training, validation = (survey_all([files[split]], watch.work) for split in ("train", "valid"))
-        ready = set_up(out, settings, training, validation, out / "cache", resume=again, report=watch.work)
-        watch.learn(ready, "demo")
+        material = gather_material(out, settings, training, validation, out / "cache", resume=again, report=watch.work)
+        watch.learn(set_up(out, material, Team()))
 
 
 def _write(path: Path, examples: list[Example]) -> Corpus:

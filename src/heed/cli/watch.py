@@ -10,8 +10,9 @@ from rich.text import Text
 from heed.model.folder import publish
 from heed.model.size import parameters
 from heed.training.checkpoint import model_part
+from heed.training.run import StepReport, Validation
 from heed.training.setup import Ready
-from heed.training.trainer import StepReport, Validation, best_checkpoint, train
+from heed.training.trainer import best_checkpoint, train
 
 _SECONDS = 10.0  # between plain lines
 
@@ -19,9 +20,9 @@ _SECONDS = 10.0  # between plain lines
 class Watch:
     """Shows the work that leads to training, then the training itself. Everything goes to standard error."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._live = self._console.is_terminal
+    def __init__(self, *, silent: bool = False) -> None:
+        self._console = Console(stderr=True, highlight=False, quiet=silent)
+        self._live = self._console.is_terminal and not silent
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console, disable=not self._live)
         self._bar = self._progress.add_task("", state="", total=None)
@@ -46,20 +47,22 @@ class Watch:
         self._doing = doing
         self._progress.update(self._bar, description=doing, completed=done, total=total, state=f"{done:,} pairs")
 
-    def learn(self, ready: Ready, preset: str) -> None:
+    def learn(self, ready: Ready) -> None:
         """Train, and leave the best model in the run's folder."""
-        config = ready.run.config
+        config, team = ready.run.config, ready.run.team
         size = sum(part.total for part in parameters(config.model))
         for note in ready.notes:
             self.note(note)
-        self.note(f"{preset}: {size:,} parameters, {config.model.vocab_size:,} tokens, on {ready.run.device}")
+        where = f"{ready.run.device}" if team.size == 1 else f"{team.size} processes, this one on {ready.run.device}"
+        self.note(f"{size:,} parameters, {config.model.vocab_size:,} tokens, on {where}")
         if ready.progress.step:
             self.note(f"going on after step {ready.progress.step:,}")
         self._max_steps = config.training.max_steps
         self._progress.update(self._bar, description="step", total=self._max_steps, completed=ready.progress.step)
         progress = train(ready.run, ready.progress, self)
         best = best_checkpoint(ready.run.folder, progress)
-        publish(ready.run.folder, model_part(best))
+        if team.is_first:
+            publish(ready.run.folder, model_part(best))
         self.note(
             f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {ready.run.folder}"
         )

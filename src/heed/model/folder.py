@@ -59,7 +59,9 @@ def read_model_folder(path: Path) -> ModelFolder:
     """Open a model folder after checking it against its manifest."""
     verify(path)
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    run = RunConfig.model_validate_json(json.dumps({name: config[name] for name in RunConfig.model_fields}))
+    run = RunConfig.model_validate_json(
+        json.dumps({name: config[name] for name in RunConfig.model_fields if name in config})
+    )
     target = Tokenizer.load(path / "tokenizer.json", run.data.tokenizer)
     own = path / "source_tokenizer.json"
     source = Tokenizer.load(own, run.data.tokenizer) if own.exists() else target
@@ -67,14 +69,18 @@ def read_model_folder(path: Path) -> ModelFolder:
 
 
 def model_files(
-    model: Transformer, run: RunConfig, trained: Mapping[str, Any], tokenizers: tuple[Tokenizer, Tokenizer], card: str
+    weights: Mapping[str, Tensor],
+    run: RunConfig,
+    trained: Mapping[str, Any],
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    card: str,
 ) -> dict[str, bytes]:
     """The files of a model folder, by name."""
     source, target = tokenizers
     settings = {**run.model_dump(mode="json"), "trained": dict(trained)}
     files = {
         "config.json": _json(settings),
-        "model.safetensors": save({name: weight.contiguous() for name, weight in model.state_dict().items()}),
+        "model.safetensors": save({name: weight.contiguous() for name, weight in weights.items()}),
         "tokenizer.json": target.to_json().encode(),
         "README.md": card.encode(),
     }

@@ -6,7 +6,7 @@ streams through in pieces: memory does not grow with the corpus.
 
     source.ids      the ids of all sentences end to end          source.ends     where each sentence ends
     target.ids      likewise                                     target.ends
-    prepared.json   what was kept and left out; written last
+    prepared.json   what was kept and left out, and the width of an id; written last
 
 Ids are without special tokens. Knows nothing of torch or batches.
 """
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from heed.text.corpus import Corpus, Pair, read_pairs
 from heed.text.tokenizer import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
 
 Report = Callable[[int], None]
@@ -78,6 +78,7 @@ class Side:
 class Prepared:
     """Pairs as ids; `corpora` says which came from where, in order."""
 
+    folder: Path
     source: Side
     target: Side
     corpora: tuple[Kept, ...]
@@ -117,7 +118,7 @@ def prepare(
             building.rename(folder)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-    return _load(folder, max(tokenizer.vocab_size for tokenizer in tokenizers))
+    return open_prepared(folder)
 
 
 def _key(corpora: list[tuple[Corpus, Survey]], tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int) -> str:
@@ -134,7 +135,9 @@ def _write(
     report: Report,
 ) -> None:
     done, kept = 0, []
-    with _Writer(folder, "source", tokenizers) as source, _Writer(folder, "target", tokenizers) as target:
+    largest = max(tokenizer.vocab_size for tokenizer in tokenizers)
+    ids = np.dtype("<u2" if largest <= 2**16 else "<u4")
+    with _Writer(folder, "source", ids) as source, _Writer(folder, "target", ids) as target:
         for corpus, _ in corpora:
             counts = {"kept": 0, "empty": 0, "too_long": 0}
             for pairs in _pieces(read_pairs(corpus)):
@@ -150,7 +153,7 @@ def _write(
                 report(done)
             kept.append(Kept(corpus.name, corpus.weight, **counts, max_tokens=max_tokens))
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, "corpora": [asdict(one) for one in kept]}, file)
+        json.dump({"format": FORMAT, "ids": ids.str, "corpora": [asdict(one) for one in kept]}, file)
         file.flush()
         os.fsync(file.fileno())
 
@@ -166,16 +169,12 @@ def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
         yield piece
 
 
-def _dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
-    return np.uint16 if vocab_size <= 2**16 else np.uint32
-
-
 class _Writer:
     """Appends sentences to the two files of one side."""
 
-    def __init__(self, folder: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
+    def __init__(self, folder: Path, name: str, ids: np.dtype[Any]) -> None:
         self._paths = [folder / f"{name}.ids", folder / f"{name}.ends"]
-        self._dtype = _dtype(max(tokenizer.vocab_size for tokenizer in tokenizers))
+        self._dtype = ids
         self._files: list[BinaryIO] = []
         self._end = 0
 
@@ -196,14 +195,16 @@ class _Writer:
             file.close()
 
 
-def _load(folder: Path, vocab_size: int) -> Prepared:
+def open_prepared(folder: Path) -> Prepared:
+    """The pairs that `prepare` has written to a folder."""
+    known = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+
     def side(name: str) -> Side:
         return Side(
-            _map(folder / f"{name}.ids", np.dtype(_dtype(vocab_size))), _map(folder / f"{name}.ends", np.dtype("<i8"))
+            _map(folder / f"{name}.ids", np.dtype(known["ids"])), _map(folder / f"{name}.ends", np.dtype("<i8"))
         )
 
-    corpora = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))["corpora"]
-    return Prepared(side("source"), side("target"), tuple(Kept(**one) for one in corpora))
+    return Prepared(folder, side("source"), side("target"), tuple(Kept(**one) for one in known["corpora"]))
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:

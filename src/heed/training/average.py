@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from heed.errors import FolderError
-from heed.model.folder import model_files, put_weights, read_model_folder, read_tensors, verify, write_folder
+from heed.model.folder import model_files, read_model_folder, read_tensors, verify, write_folder
 from heed.training.checkpoint import checkpoints
 
 
@@ -27,12 +27,10 @@ def average(run: Path, last: int, out: Path) -> list[Path]:
         verify(path)
         for name, weight in read_tensors(path / "model.safetensors").items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
+    mean = {name: (weight / len(paths)).float() for name, weight in total.items()}
     newest = read_model_folder(paths[-1])
-    model = newest.model()
-    mean = {name: (weight / len(paths)).to(model.state_dict()[name].dtype) for name, weight in total.items()}
-    put_weights(model, mean, paths[-1])
     trained = {**newest.trained, "average_of": [path.name for path in paths]}
     card = (paths[-1] / "README.md").read_text(encoding="utf-8")
     card += f"\nIts weights are the mean of {len(paths)} checkpoints: {json.dumps([path.name for path in paths])}.\n"
-    write_folder(out, model_files(model, newest.run, trained, newest.tokenizers, card))
+    write_folder(out, model_files(mean, newest.run, trained, newest.tokenizers, card))
     return paths

@@ -42,6 +42,14 @@ class Batch:
         src, tgt_in, tgt_out = (ids.to(device) for ids in (self.src, self.tgt_in, self.tgt_out))
         return Batch(src, tgt_in, tgt_out, self.src_layout.to(device), self.tgt_layout.to(device), self.tokens)
 
+    def twice(self) -> "Batch":
+        """Every sentence a second time, after all of them. `tokens` stays: it is what the loss is divided by."""
+        src, tgt_in, tgt_out = (torch.cat((ids, ids)) for ids in (self.src, self.tgt_in, self.tgt_out))
+        src_layout, tgt_layout = (
+            Packed.of_lengths(layout.offsets.diff().tolist() * 2) for layout in (self.src_layout, self.tgt_layout)
+        )
+        return Batch(src, tgt_in, tgt_out, src_layout, tgt_layout, self.tokens)
+
 
 def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
     """Sentences without special tokens as a batch: the source ends, the target begins and ends."""
@@ -77,8 +85,8 @@ class Batches:
             batches += _cut(by_length, self._lengths, self._budget)
         return [batches[number] for number in random.permutation(len(batches))]
 
-    def batch(self, numbers: Numbers) -> Batch:
-        """The batch of these pairs."""
+    def batch(self, numbers: Numbers, epoch: int) -> Batch:
+        """The batch of these pairs as they are seen in an epoch."""
         return collate(_take(self._pairs.source, numbers), _take(self._pairs.target, numbers))
 
 

@@ -2,7 +2,8 @@
 
 A checkpoint is a model folder plus what exact resume needs:
 
-    optimizer.safetensors    the optimiser's moments, by the name of the weight they belong to
+    optimizer.safetensors    the optimiser's moments, by the name of the weight they belong to; the weights themselves
+                             where model.safetensors holds their running mean
     progress.json            step, epoch and position, the best validation so far
 
 There is no random state to keep: everything random is a function of seed, step and batch. Checkpoints lie in
@@ -15,6 +16,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from safetensors.torch import save
 from torch import Tensor
@@ -23,6 +25,10 @@ from torch.optim import Optimizer
 from heed.errors import FolderError
 from heed.model.folder import MANIFEST, put_weights, read_tensors, verify, write_folder
 from heed.model.transformer import Transformer
+from heed.training.distributed import like, whole
+from heed.training.running_mean import RunningMean
+
+_OWN = "weight"  # beside the names of Adam's moments
 
 
 @dataclass(frozen=True)
@@ -34,14 +40,23 @@ class Progress:
     position: int = 0  # batches of the epoch that are done
     best_step: int | None = None
     best_loss: float | None = None
+    best_bleu: float | None = None
     stale: int = 0  # validations since the best one
     skipped: int = 0  # steps whose loss was not finite
 
-    def validated(self, loss: float) -> "Progress":
+    def validated(self, loss: float, bleu: float | None, by: Literal["loss", "bleu"]) -> "Progress":
         """The progress after a validation; the best is never replaced by a worse."""
-        if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
-            return replace(self, best_step=self.step, best_loss=loss, stale=0)
+        now, best = _goodness(loss, bleu, by), _goodness(self.best_loss, self.best_bleu, by)
+        if now is not None and math.isfinite(now) and (best is None or now > best):
+            return replace(self, best_step=self.step, best_loss=loss, best_bleu=bleu, stale=0)
         return replace(self, stale=self.stale + 1)
+
+
+def _goodness(loss: float | None, bleu: float | None, by: Literal["loss", "bleu"]) -> float | None:
+    """The larger, the better."""
+    if by == "bleu":
+        return bleu
+    return None if loss is None else -loss
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -50,15 +65,28 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 
 def write_checkpoint(
-    run: Path, model_files: Mapping[str, bytes], model: Transformer, optimizer: Optimizer, progress: Progress
+    run: Path, model_files: Mapping[str, bytes], state: Mapping[str, Tensor], progress: Progress
 ) -> None:
     """Save everything, whole or not at all."""
     files = {
         **model_files,
-        "optimizer.safetensors": save(_moments(model, optimizer)),
+        "optimizer.safetensors": save(dict(state)),
         "progress.json": (json.dumps(asdict(progress)) + "\n").encode(),
     }
     write_folder(checkpoint_path(run, progress.step), files)
+
+
+def training_state(
+    model: Transformer, optimizer: Optimizer, own: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """What a run remembers of each weight besides its value: Adam's moments; `own`, where a mean is what is used."""
+    moments = optimizer.state_dict()["state"]
+    state = {
+        f"{name}/{moment}": whole(tensor).contiguous()
+        for number, (name, _) in enumerate(model.named_parameters())
+        for moment, tensor in moments.get(number, {}).items()
+    }
+    return state | {f"{name}/{_OWN}": whole(weight).contiguous() for name, weight in (own or {}).items()}
 
 
 def model_part(path: Path) -> dict[str, bytes]:
@@ -85,18 +113,26 @@ def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
     return None, complaints
 
 
-def restore(path: Path, model: Transformer, optimizer: Optimizer) -> Progress:
-    """Put a checkpoint's weights and moments in their places."""
-    put_weights(model, read_tensors(path / "model.safetensors"), path)
-    moments = read_tensors(path / "optimizer.safetensors")
+def restore(path: Path, model: Transformer, optimizer: Optimizer, mean: RunningMean | None = None) -> Progress:
+    """Put a checkpoint's weights, moments and mean in their places."""
+    patterns = model.state_dict()
+    weights = read_tensors(path / "model.safetensors")
+    put_weights(model, {name: like(one, patterns.get(name, one)) for name, one in weights.items()}, path)
     numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in moments.items():
-        name, moment = key.rsplit("/", 1)
+    moments: dict[int, dict[str, Tensor]] = {}
+    own: dict[str, Tensor] = {}
+    for key, tensor in read_tensors(path / "optimizer.safetensors").items():
+        name, kind = key.rsplit("/", 1)
         if name not in numbers:
             raise FolderError(f"{path}: optimizer.safetensors has a moment of {name}, which the model does not have")
-        state.setdefault(numbers[name], {})[moment] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        one = tensor if tensor.ndim == 0 else like(tensor, patterns[name])
+        if kind == _OWN:
+            own[name] = one
+        else:
+            moments.setdefault(numbers[name], {})[kind] = one
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+    if mean is not None:
+        mean.restart(own)
     return Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
 
 
@@ -108,12 +144,3 @@ def prune(run: Path, keep_last: int, best_step: int | None) -> None:
     for path in checkpoints(run):
         if path not in kept:
             shutil.rmtree(path)
-
-
-def _moments(model: Transformer, optimizer: Optimizer) -> dict[str, Tensor]:
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{name}/{moment}": tensor.contiguous()
-        for number, (name, _) in enumerate(model.named_parameters())
-        for moment, tensor in state.get(number, {}).items()
-    }

@@ -21,3 +21,12 @@ def smoothed_cross_entropy(
         logits.flatten(0, -2), tgt_out.flatten(), ignore_index=pad_id, label_smoothing=smoothing, reduction="sum"
     )
     return total, (tgt_out != pad_id).sum()
+
+
+def disagreement(one: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, ""]:
+    """How far two predictions for the same tokens lie apart: the mean of both Kullback-Leibler divergences, summed.
+
+    R-Drop (Liang et al. 2021) adds it to the loss of two passes that differ in dropout only.
+    """
+    p, q = one.float().log_softmax(-1), other.float().log_softmax(-1)
+    return ((p.exp() - q.exp()) * (p - q)).sum() / 2

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from heed.config import DataConfig, ModelConfig, TrainingConfig, nearest
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig, nearest
 from heed.errors import ConfigError
 
 Nested = dict[str, dict[str, Any]]
@@ -45,6 +45,7 @@ def check_early(settings: Nested) -> None:
     """Find mistakes in what a person has set before hours are spent on their text."""
     DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
+    SearchConfig.model_validate(settings["search"])
     for name in ("vocab_size", "source_vocab_size"):
         if name in settings["model"]:
             raise ConfigError(f"model.{name} follows from the tokenizer: set data.vocab_size instead")
@@ -55,7 +56,7 @@ def check_early(settings: Nested) -> None:
 
 def merged(*layers: Nested) -> Nested:
     """Settings of several layers, the later ones on top."""
-    result: Nested = {"model": {}, "data": {}, "training": {}}
+    result: Nested = {name: {} for name in RunConfig.model_fields}
     for layer in layers:
         for section, settings in layer.items():
             if section not in result:

@@ -1,0 +1,198 @@
+"""Raw text and settings to all that training needs of them; the half of setting up a run that knows text, not tensors.
+
+Text is read through once before anything else, so that its first mistake is found at once; then tokenizers are learnt
+(a resumed run keeps its own) and all pairs become ids in the cache. In a team of processes the first does all this and
+sends the others what it found, as bytes: the ids themselves are on the disk.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from heed.config import DataConfig, RunConfig
+from heed.errors import ConfigError, DataError, FolderError
+from heed.model.folder import read_model_folder
+from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.learn import learn_tokenizers
+from heed.text.prepare import Prepared, Survey, open_prepared, prepare, survey
+from heed.text.tokenizer import Tokenizer
+from heed.training.checkpoint import newest_checkpoint
+from heed.training.presets import Nested
+
+# Settings that may differ when a run is resumed: they change how long it goes on, what it keeps and over how many
+# processes a step is shared out, not what it learns.
+_MAY_CHANGE = (
+    "training.max_steps",
+    "training.keep_last",
+    "training.patience",
+    "training.accumulate",
+    "training.shard",
+    "search.",
+)
+_TRANSLATED = 1000  # validation sentences translated for BLEU; the loss is over all
+
+Report = Callable[[str, int, int | None], None]  # what is being done, pairs done, pairs in all if known
+Surveyed = list[tuple[Corpus, Survey]]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run is made from."""
+
+    config: RunConfig
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    pairs: Prepared
+    validation: Prepared | None
+    samples: list[list[str]]  # source and reference of validation sentences to translate
+    texts: dict[str, list[dict[str, Any]]]  # which texts these are, for the model card and for resuming
+    checkpoint: Path | None  # where to go on from
+    notes: list[str]  # what a person should be told
+
+    def to_bytes(self) -> bytes:
+        """For the other processes of a team."""
+        source, target = self.tokenizers
+        what = {
+            "config": self.config.model_dump(mode="json"),
+            "tokenizers": [one.to_json() for one in ([target] if source is target else [source, target])],
+            "folders": [str(one.folder) for one in (self.pairs, self.validation) if one is not None],
+            "samples": self.samples,
+            "texts": self.texts,
+            "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
+        }
+        return json.dumps(what).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Material":
+        """What `to_bytes` wrote, all but the notes."""
+        what = json.loads(content)
+        config = RunConfig.model_validate_json(json.dumps(what["config"]))
+        tokenizers = [Tokenizer.from_json(text, config.data.tokenizer) for text in what["tokenizers"]]
+        pairs, *validation = (open_prepared(Path(folder)) for folder in what["folders"])
+        return cls(
+            config,
+            (tokenizers[0], tokenizers[-1]),
+            pairs,
+            validation[0] if validation else None,
+            what["samples"],
+            what["texts"],
+            None if what["checkpoint"] is None else Path(what["checkpoint"]),
+            [],
+        )
+
+
+def survey_all(corpora: Iterable[Corpus], report: Report) -> Surveyed:
+    """Read every corpus through; each must have something in it."""
+    surveyed = []
+    for corpus in corpora:
+        found = survey(corpus, lambda done: report("reading", done, None))
+        if found.pairs == 0:
+            raise DataError(f"{corpus.name} is empty")
+        surveyed.append((corpus, found))
+    return surveyed
+
+
+def prepare_texts(
+    surveyed: Surveyed, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int, cache: Path, report: Report
+) -> Prepared:
+    """The ids of all pairs worth keeping; there must be some."""
+    count = sum(found.pairs for _, found in surveyed)
+    pairs = prepare(surveyed, tokenizers, max_tokens, cache, lambda done: report("preparing", done, count))
+    if len(pairs) == 0:
+        raise DataError(f"nothing to use is left: {'; '.join(str(kept) for kept in pairs.corpora)}")
+    return pairs
+
+
+def gather_material(
+    folder: Path,
+    settings: Nested,
+    training: Surveyed,
+    validation: Surveyed,
+    cache: Path,
+    *,
+    resume: bool,
+    report: Report,
+    init_from: Path | None = None,
+) -> Material:
+    """Everything that a run in `folder` needs of its texts. init_from: a model whose vocabulary to take."""
+    checkpoint, notes = _checkpoint(folder, resume=resume)
+    data = DataConfig.model_validate(settings["data"])
+    if (model := checkpoint or init_from) is not None:
+        tokenizers = read_model_folder(model).tokenizers
+    else:
+        tokenizers = learn_tokenizers(training, data, cache, lambda: report("learning a vocabulary", 0, None))
+    config = _with_vocabulary(settings, tokenizers)
+    texts = {"training": _describe(training), "validation": _describe(validation)}
+    if checkpoint is not None:
+        _check_unchanged(checkpoint, {**config.model_dump(mode="json"), "texts": texts})
+    pairs = prepare_texts(training, tokenizers, data.max_tokens, cache, report)
+    notes += [str(kept) for kept in pairs.corpora]
+    held_out = prepare_texts(validation, tokenizers, data.max_tokens, cache, report) if validation else None
+    return Material(config, tokenizers, pairs, held_out, _samples(validation), texts, checkpoint, notes)
+
+
+def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
+    """The checkpoint to go on from, and what was wrong with newer ones. A run is never overwritten by mistake."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"{folder}: {error.strerror}") from None
+    checkpoint, complaints = newest_checkpoint(folder)
+    if checkpoint is not None and not resume:
+        raise FolderError(
+            f"{folder} already holds a run, up to {checkpoint.name}: add --resume, or choose another --out"
+        )
+    if checkpoint is None and resume:
+        raise FolderError("; ".join((f"{folder} has no checkpoint to resume from", *complaints)))
+    return checkpoint, complaints
+
+
+def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer]) -> RunConfig:
+    source, target = tokenizers
+    model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size}
+    if source is not target:
+        model["source_vocab_size"] = source.vocab_size
+    return RunConfig.model_validate({**settings, "model": model})
+
+
+def _samples(validation: Surveyed) -> list[list[str]]:
+    read = (pair for corpus, _ in validation for pair in read_pairs(corpus))
+    return [[pair.source, pair.target] for pair in islice(filter(_is_whole, read), _TRANSLATED)]
+
+
+def _is_whole(pair: Pair) -> bool:
+    return bool(pair.source and pair.target)
+
+
+def _describe(surveyed: Surveyed) -> list[dict[str, Any]]:
+    return [
+        {"name": corpus.name, "weight": corpus.weight, "pairs": found.pairs, "digest": found.digest}
+        for corpus, found in surveyed
+    ]
+
+
+def _check_unchanged(checkpoint: Path, now: dict[str, Any]) -> None:
+    saved = read_model_folder(checkpoint)
+    before = {**saved.run.model_dump(mode="json"), "texts": saved.trained["texts"]}
+    old, new = dict(_flat(before)), dict(_flat(now))
+    changed = [
+        f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name) and not name.startswith(_MAY_CHANGE) and not name.endswith(".name")
+    ]
+    if changed:
+        raise ConfigError(f"--resume goes on with the same settings and texts, but {'; '.join(changed)}")
+
+
+def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    match value:
+        case dict():
+            for name, inner in value.items():
+                yield from _flat(inner, f"{prefix}.{name}" if prefix else name)
+        case list():
+            for number, inner in enumerate(value):
+                yield from _flat(inner, f"{prefix}.{number}")
+        case _:
+            yield prefix, value

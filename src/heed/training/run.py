@@ -1,0 +1,106 @@
+"""One training run as the loop sees it: a model, its batches, its settings and its place on the disk."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from heed.config import RunConfig
+from heed.model.transformer import Transformer
+from heed.training.batches import Batches
+from heed.training.checkpoint import Progress, training_state, write_checkpoint
+from heed.training.distributed import Team, whole
+from heed.training.running_mean import RunningMean
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step: its loss a target token, and what it took."""
+
+    step: int
+    epoch: int
+    loss: float
+    rate: float
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How well a model does on text it does not learn from."""
+
+    loss: float
+    bleu: float | None = None
+    sample: tuple[str, str, str] | None = None  # source, reference, translation
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """Whoever wants to watch."""
+
+    def step(self, report: StepReport) -> None:
+        """A step was taken."""
+
+    def validation(self, step: int, found: Validation, best: bool) -> None:
+        """The model was tried."""
+
+    def note(self, message: str) -> None:
+        """Something else a person should know."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that training needs."""
+
+    folder: Path
+    config: RunConfig
+    model: Transformer
+    optimizer: Optimizer
+    batches: Batches
+    files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # a model folder's, of these weights
+    validate: Callable[[Transformer, int], Validation] | None
+    device: torch.device
+    team: Team = field(default_factory=Team)
+    mean: RunningMean | None = None
+
+    def forward(self) -> Callable[..., Tensor]:
+        """The model as training calls it: compiled if so set. Compiled once, whatever the lengths of the sentences."""
+        if self.config.training.compile:
+            return torch.compile(self.model, dynamic=True, fullgraph=True)
+        return self.model
+
+    def precision(self) -> torch.autocast:
+        """In which the arithmetic is done."""
+        wanted = self.config.training.precision
+        half = wanted == "bfloat16" or (wanted == "auto" and self.device.type == "cuda")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+
+    @contextmanager
+    def as_used(self) -> Iterator[Mapping[str, Tensor] | None]:
+        """While this is on, the model has the weights it will be used with; gives its own, if they are others."""
+        if self.mean is None:
+            yield None
+        else:
+            with self.mean.in_place() as own:
+                yield own
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint. In a team all gather what is shared out, and the first writes."""
+        with self.as_used() as own:
+            weights = {name: whole(weight) for name, weight in self.model.state_dict().items()}
+            state = training_state(self.model, self.optimizer, own)
+            if self.team.is_first:
+                write_checkpoint(self.folder, self.files(progress, weights), state, progress)
+
+
+def make_optimizer(model: Transformer, config: RunConfig) -> Optimizer:
+    """Adam with the paper's betas and epsilon."""
+    settings = config.training
+    if settings.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), eps=1e-9, weight_decay=settings.weight_decay)
+    return torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
