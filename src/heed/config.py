@@ -164,6 +164,12 @@ class DataConfig(Settings):
     source_language: str = Field("", description="The source's language code, for the model card and the server.")
     target_language: str = Field("", description="The target's language code, for the model card and the server.")
 
+    @model_validator(mode="after")
+    def _can_be_honoured(self) -> Self:
+        if self.bpe_dropout and self.tokenizer != "bpe":
+            raise ConfigError(f"bpe_dropout = {self.bpe_dropout} needs tokenizer = 'bpe', found {self.tokenizer!r}")
+        return self
+
 
 class TrainingConfig(Settings):
     """How a model learns. The defaults are the paper's, for millions of pairs."""

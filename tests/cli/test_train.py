@@ -17,7 +17,7 @@ from heed.model.folder import read_model_folder, read_tensors, verify
 from heed.training.journal import read_journal
 from tests.cli.command import ONE_THREAD, heed
 
-# Dropout on, two batches a step, checkpoints that fall into the middle of epochs.
+# Everything random on, two batches a step, checkpoints that fall into the middle of epochs.
 SETTINGS = [
     "model.d_model=16",
     "model.heads=2",
@@ -25,14 +25,16 @@ SETTINGS = [
     "model.decoder_layers=1",
     "model.d_ff=16",
     "model.dropout=0.2",
-    "data.tokenizer=characters",
     "data.vocab_size=300",
+    "data.bpe_dropout=0.3",
     "training.tokens_per_batch=80",
     "training.accumulate=2",
     "training.validate_every=4",
     "training.checkpoint_every=3",
     "training.keep_last=2",
     "training.warmup_steps=5",
+    "training.ema_decay=0.9",
+    "training.r_drop=1.0",
 ]
 
 
@@ -196,6 +198,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
         (["--set", "training"], "--set training: expected section.name=value"),
         (["--set", "model.vocab_size=30"], "model.vocab_size follows from the tokenizer: set data.vocab_size instead"),
         (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),
+        (["--set", "data.tokenizer=words"], "bpe_dropout = 0.3 needs tokenizer = 'bpe', found 'words'"),
         (["--preset", "huge"], "unknown preset 'huge': known are tiny, small, base, big"),
         (["--source", "x"], "2 times --source and 1 times its target"),
         (["--weight", "1", "--weight", "2"], "2 times --weight for 1 corpora"),

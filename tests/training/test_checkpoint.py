@@ -79,7 +79,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
     tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1)
-    really_write = folder._write
+    really_write = folder.write_safely
     written: list[Path] = []
 
     def crash(path: Path, content: bytes) -> None:
@@ -89,7 +89,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
         written.append(path)
         really_write(path, content)
 
-    monkeypatch.setattr(folder, "_write", crash)
+    monkeypatch.setattr(folder, "write_safely", crash)
     if write < 4:
         with pytest.raises(OSError, match="no space left"):
             save(tmp_path, 2)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
-from heed.training.loss import smoothed_cross_entropy
+from heed.training.loss import disagreement, smoothed_cross_entropy
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -28,3 +29,11 @@ def test_pieces_of_a_batch_add_up_to_the_batch() -> None:
     pieces = [smoothed_cross_entropy(logits[i : i + 2], tgt_out[i : i + 2], 0, 0.1) for i in range(0, 6, 2)]
     torch.testing.assert_close(sum(total for total, _ in pieces), whole[0])
     assert sum(tokens for _, tokens in pieces) == whole[1]
+
+
+def test_disagreement_is_the_mean_of_both_divergences() -> None:
+    one, other = torch.randn(6, 7), torch.randn(6, 7)
+    p, q = one.log_softmax(-1), other.log_softmax(-1)
+    both = [functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
+    torch.testing.assert_close(disagreement(one, other), (both[0] + both[1]) / 2)
+    assert disagreement(one, one).item() == 0

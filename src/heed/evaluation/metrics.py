@@ -1,17 +1,176 @@
-"""Scores of translations against references, by sacreBLEU."""
+"""What is measured: sacreBLEU's BLEU, chrF and TER, and two plain rates; each with its signature and interval.
 
-from collections.abc import Sequence
+Enters: translations and their references, one for each. Leaves: a `Score` for each metric. All that is random is
+sacreBLEU's bootstrap, whose seed stands in every signature. Knows nothing of files.
 
+    BLEU                cased, tokenised by 13a unless told otherwise
+    BLEU lowercased     the same, in lower case: what papers call tokenised lowercased BLEU
+    chrF2               character n-grams
+    TER                 edits and shifts a reference word; sacreBLEU's default is in lower case
+    exact match         translations that are their reference, white space at the ends aside
+    token error rate    insertions, deletions and substitutions a reference token, tokens being what white space
+                        parts: the word (or phoneme) error rate; token accuracy is 100 less it
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics.base import Metric, Signature
+from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest, Result
 
-from heed.errors import DataError
+from heed.config import nearest
+from heed.errors import ConfigError, DataError
+from heed.version import __version__
+
+RESAMPLES = 1000
+TOKENIZE = "13a"
+_LOWER_IS_BETTER = ("TER", "token error rate")
+_MOST_DRAWN = 50_000_000  # sentences drawn in all: sacreBLEU holds them all at once, some 80 bytes each
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric's value, and the 95 % interval, mean ± half_width, of its bootstrap."""
+
+    metric: str
+    value: float
+    mean: float
+    half_width: float
+    signature: str
+    short_signature: str
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether the metric counts mistakes."""
+        return self.metric in _LOWER_IS_BETTER
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus BLEU as sacreBLEU computes it by default: cased, tokenised by 13a.
+    """Corpus BLEU as sacreBLEU computes it by default: cased, tokenised by 13a."""
+    check_counts(hypotheses, references)
+    return float(_bleu(TOKENIZE, lowercase=False).corpus_score(list(hypotheses), [list(references)]).score)
 
-    force: sacreBLEU says nothing about text that looks tokenised already; whoever trains on such text knows.
-    """
+
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = TOKENIZE, resamples: int = RESAMPLES
+) -> list[Score]:
+    """Every metric's score. tokenize: sacreBLEU's name of BLEU's tokenizer, "none" for text that is tokenised."""
+    return [
+        resampled(name, metric, [hypotheses], references, resamples)[0][0] for name, metric in metrics(tokenize).items()
+    ]
+
+
+def metrics(tokenize: str = TOKENIZE) -> dict[str, Metric]:
+    """The metrics, by the names that this module's table explains."""
+    return {
+        "BLEU": _bleu(tokenize, lowercase=False),
+        "BLEU lowercased": _bleu(tokenize, lowercase=True),
+        "chrF2": CHRF(),
+        "TER": TER(),
+        "exact match": _Rate(_exact, "none"),
+        "token error rate": _Rate(_token_errors, "space"),
+    }
+
+
+def resampled(
+    name: str, metric: Metric, systems: Sequence[Sequence[str]], references: Sequence[str], resamples: int
+) -> tuple[list[Score], list[float | None]]:
+    """Each system's score, and sacreBLEU's p-value of its difference from the first one."""
+    for hypotheses in systems:
+        check_counts(hypotheses, references)
+    if len(references) * resamples > _MOST_DRAWN:
+        raise DataError(
+            f"{resamples:,} resamples of {len(references):,} sentences do not fit into memory: "
+            f"ask for at most {_MOST_DRAWN // len(references):,} resamples"
+        )
+    named: list[tuple[str, Sequence[str]]] = [
+        (str(number), list(hypotheses)) for number, hypotheses in enumerate(systems)
+    ]
+    signatures, columns = PairedTest(named, {name: metric}, [list(references)], "bs", resamples)()
+    ((own_name, signature),) = signatures.items()
+    results = [result for result in columns[own_name] if isinstance(result, Result)]
+    texts = (signature.format(), signature.format(short=True))
+    scores = [Score(name, float(r.score), float(r.mean or 0), float(r.ci or 0), *texts) for r in results]
+    return scores, [result.p_value for result in results]
+
+
+def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """One translation for each reference, and something to compare with."""
     if len(hypotheses) != len(references):
         raise DataError(f"{len(hypotheses)} translations cannot be scored against {len(references)} references")
-    return float(BLEU(force=True).corpus_score(list(hypotheses), [list(references)]).score)
+    if not any(reference.strip() for reference in references):
+        raise DataError(f"there is nothing to score against: {len(references)} references, and none with any text")
+
+
+def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
+    """The fewest insertions, deletions and substitutions that turn one into the other (Levenshtein)."""
+    row = list(range(len(other) + 1))  # distances from what is read of `one` to each beginning of `other`
+    for count, item in enumerate(one, 1):
+        before, row = row, [count]
+        for place, wanted in enumerate(other):
+            row.append(min(before[place] + (item != wanted), before[place + 1] + 1, row[place] + 1))
+    return row[-1]
+
+
+def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
+    """force: sacreBLEU says nothing about text that looks tokenised already; whoever scores such text knows."""
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}: {nearest(tokenize, BLEU.TOKENIZERS)}")
+    try:
+        return BLEU(lowercase=lowercase, force=True, tokenize=tokenize)
+    except (ImportError, RuntimeError, OSError) as error:  # some need a package or a file that is not there
+        raise ConfigError(f"sacreBLEU's tokenizer {tokenize!r}: {' '.join(str(error).split())}") from None
+
+
+def _exact(hypothesis: str, reference: str) -> tuple[int, int]:
+    return int(hypothesis.strip() == reference.strip()), 1
+
+
+def _token_errors(hypothesis: str, reference: str) -> tuple[int, int]:
+    wanted = reference.split()
+    return edit_distance(hypothesis.split(), wanted), len(wanted)
+
+
+class _Rate(Metric):
+    """So many of so many, in percent, counted sentence by sentence; a sacreBLEU metric, for its bootstrap and test.
+
+    As in its TER, where there are none to count, nothing found is 0 % and anything found is 100 %.
+    """
+
+    def __init__(self, count: Callable[[str, str], tuple[int, int]], tokenize: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._count = count
+        self._tokenize = tokenize
+
+    def get_signature(self) -> Signature:
+        return _RateSignature(vars(self), self._tokenize)
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {"reference": refs[0]}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[int]:
+        return list(self._count(hypothesis, ref_kwargs["reference"]))
+
+    def _aggregate_and_compute(self, stats: list[list[int]]) -> MetricScore:
+        return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
+
+    def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
+        found, total = stats
+        return MetricScore("rate", 100 * (found / total if total else float(found > 0)))
+
+
+class _RateSignature(Signature):
+    """What makes a rate comparable with another."""
+
+    def __init__(self, args: dict[str, Any], tokenize: str) -> None:
+        super().__init__(args)
+        self._abbr.update(case="c", tok="tok")
+        self.info.update(case="mixed", tok=tokenize, version=f"heed-{__version__}")

@@ -79,7 +79,7 @@ def model_files(
     source, target = tokenizers
     settings = {**run.model_dump(mode="json"), "trained": dict(trained)}
     files = {
-        "config.json": _json(settings),
+        "config.json": as_json(settings),
         "model.safetensors": save({name: weight.contiguous() for name, weight in weights.items()}),
         "tokenizer.json": target.to_json().encode(),
         "README.md": card.encode(),
@@ -95,10 +95,10 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     for name, content in files.items():
-        _write(building / name, content)
+        write_safely(building / name, content)
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
-    _write(building / MANIFEST, _json({"format": FORMAT, "sha256": sums}))
-    _sync(building)
+    write_safely(building / MANIFEST, as_json({"format": FORMAT, "sha256": sums}))
+    sync(building)
     if path.exists():
         old = path.parent / f".{path.name}.old"
         shutil.rmtree(old, ignore_errors=True)
@@ -107,7 +107,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(old)
     else:
         building.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def publish(path: Path, files: Mapping[str, bytes]) -> None:
@@ -118,7 +118,7 @@ def publish(path: Path, files: Mapping[str, bytes]) -> None:
     for name in (*files, MANIFEST):
         (building / name).replace(path / name)
     building.rmdir()
-    _sync(path)
+    sync(path)
 
 
 def verify(path: Path) -> None:
@@ -163,18 +163,20 @@ def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -
     model.load_state_dict(dict(weights))
 
 
-def _json(value: object) -> bytes:
+def as_json(value: object) -> bytes:
+    """A value as this project writes JSON."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_safely(path: Path, content: bytes) -> None:
+    """Write a file and bring it to the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
+def sync(folder: Path) -> None:
     """Bring a folder's own entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

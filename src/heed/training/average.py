@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from heed.errors import FolderError
+from heed.model.card import CARD, without_scores
 from heed.model.folder import model_files, read_model_folder, read_tensors, verify, write_folder
 from heed.training.checkpoint import checkpoints
 
@@ -30,7 +31,7 @@ def average(run: Path, last: int, out: Path) -> list[Path]:
     mean = {name: (weight / len(paths)).float() for name, weight in total.items()}
     newest = read_model_folder(paths[-1])
     trained = {**newest.trained, "average_of": [path.name for path in paths]}
-    card = (paths[-1] / "README.md").read_text(encoding="utf-8")
+    card = without_scores((paths[-1] / CARD).read_text(encoding="utf-8"))
     card += f"\nIts weights are the mean of {len(paths)} checkpoints: {json.dumps([path.name for path in paths])}.\n"
     write_folder(out, model_files(mean, newest.run, trained, newest.tokenizers, card))
     return paths

@@ -5,7 +5,7 @@ remembered between two batches: batch `position` of epoch `epoch` can be made at
 the same. So resuming needs two numbers, and skips nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +65,21 @@ def _end_to_end(rows: list[list[int]]) -> Tensor:
     return torch.tensor([token for row in rows for token in row], dtype=torch.int64)
 
 
+@dataclass(frozen=True)
+class Recut:
+    """How the sentences of each side are cut into other tokens every time: a function of sentences and their keys."""
+
+    source: Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
+    target: Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
+    max_tokens: int  # a sentence that would become longer stays as it is
+
+
 class Batches:
     """All batches there will ever be."""
 
-    def __init__(self, pairs: Prepared, tokens_per_batch: int, seed: int) -> None:
+    def __init__(self, pairs: Prepared, tokens_per_batch: int, seed: int, recut: Recut | None = None) -> None:
         self._pairs = pairs
+        self._recut = recut
         self._budget = tokens_per_batch
         self._seed = seed
         self._lengths = pairs.target.lengths() + 1  # with the token that ends it
@@ -87,7 +97,15 @@ class Batches:
 
     def batch(self, numbers: Numbers, epoch: int) -> Batch:
         """The batch of these pairs as they are seen in an epoch."""
-        return collate(_take(self._pairs.source, numbers), _take(self._pairs.target, numbers))
+        sources, targets = _take(self._pairs.source, numbers), _take(self._pairs.target, numbers)
+        if (recut := self._recut) is not None:
+            keys = [f"{self._seed} {epoch} {number}" for number in numbers.tolist()]
+            again = recut.source(sources, keys), recut.target(targets, [f"{key} target" for key in keys])
+            sources, targets = (
+                [new if len(new) <= recut.max_tokens else old for old, new in zip(*sides, strict=True)]
+                for sides in zip((sources, targets), again, strict=True)
+            )
+        return collate(sources, targets)
 
 
 def in_order(pairs: Prepared, tokens_per_batch: int) -> Iterator[Batch]:

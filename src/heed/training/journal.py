@@ -1,9 +1,15 @@
-"""What happened in a run, one JSON object a line, for people and programs to read while it goes on."""
+"""What happened in a run, one JSON object a line, for people and programs to read while it goes on.
+
+The JSON is strict: a number that is not finite is written as null, which every reader of JSON understands.
+"""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
+
+from heed.errors import FolderError
 
 
 class Journal:
@@ -17,21 +23,42 @@ class Journal:
     def write(self, entry: dict[str, Any]) -> None:
         """One more line."""
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            file.write(_line(entry))
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """All whole lines; a last one that was cut off while being written does not count."""
     if not path.exists():
         return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    # Bytes, since the cut may go through a letter, and since text has line ends that JSON does not escape (U+2028).
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [_entry(path, number, line) for number, line in enumerate(whole.splitlines(), start=1)]
+
+
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line, parse_constant=lambda _: None)  # NaN, as journals once said
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        found = line[:40].decode(errors="replace")
+        raise FolderError(f"{path}:{number}: expected a JSON object with a step, found {found!r}")
+    return entry
+
+
+def _line(entry: dict[str, Any]) -> str:
+    strict = {name: None if _is_nonsense(value) else value for name, value in entry.items()}
+    return json.dumps(strict, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _is_nonsense(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _replace(path: Path, entries: list[dict[str, Any]]) -> None:
     building = path.with_suffix(".writing")
     with building.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        file.writelines(_line(entry) for entry in entries)
         file.flush()
         os.fsync(file.fileno())
     building.replace(path)

@@ -13,7 +13,8 @@ from heed.errors import ConfigError
 from heed.model.folder import ModelFolder, model_files, put_weights, read_tensors
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
-from heed.training.batches import Batches
+from heed.text.bpe_dropout import BpeDropout
+from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
 from heed.training.material import Material
@@ -58,9 +59,19 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
         return model_files(weights, config, trained, material.tokenizers, card)
 
     validator = None if material.validation is None else Validator(material, material.validation, team)
-    batches = Batches(material.pairs, settings.tokens_per_batch, settings.seed)
+    batches = Batches(material.pairs, settings.tokens_per_batch, settings.seed, _recut(material))
     run = Run(folder, config, model, optimizer, batches, files, validator, device, team, mean)
     return Ready(run, progress, material.notes)
+
+
+def _recut(material: Material) -> Recut | None:
+    data = material.config.data
+    if not data.bpe_dropout:
+        return None
+    source, target = material.tokenizers
+    cut_source = BpeDropout(source, data.bpe_dropout)
+    cut_target = cut_source if target is source else BpeDropout(target, data.bpe_dropout)
+    return Recut(cut_source, cut_target, data.max_tokens)
 
 
 def _card(config: RunConfig, texts: dict[str, list[dict[str, Any]]], progress: Progress, processes: int) -> str:

@@ -1,0 +1,247 @@
+"""`heed evaluate`: scores that can be quoted, of a model or of any translation; and is it better than another?"""
+
+import json
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from heed.cli.settings import from_options
+from heed.config import SearchConfig
+from heed.errors import ConfigError, DataError
+from heed.text.corpus import read_lines
+
+if TYPE_CHECKING:
+    from heed.evaluation.compare import Comparison, Disagreement
+    from heed.evaluation.metrics import Score
+
+Lines = dict[str, list[str]]  # what each of source, reference, hypothesis and against says
+
+
+def evaluate(
+    reference: Annotated[str, typer.Option(help="The translations to compare with, a sentence a line.")],
+    model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --source with.")] = None,
+    source: Annotated[str | None, typer.Option(help="What is translated; beside --hypothesis, only shown.")] = None,
+    hypothesis: Annotated[str | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another system's translations, to compare with.")] = None,
+    tokenize: Annotated[str, typer.Option(help="BLEU's tokenizer, one of sacreBLEU's; none: tokenised text.")] = "13a",
+    resamples: Annotated[int, typer.Option(min=40, help="Test sets drawn for intervals and p-values.")] = 1000,
+    show: Annotated[int, typer.Option(min=0, help="Sentences shown where --against differs most.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="Where to write the model's translations.")] = None,
+    set_: Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")] = [],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
+) -> None:
+    """Score translations: BLEU, chrF, TER, exact match and error rate, with 95 % intervals and signatures."""
+    search = _search(set_)
+    given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
+    files = {name: path for name, path in given.items() if path is not None}
+    _check_form(model, files, output, search)
+    lines = _read(files)
+
+    from heed.evaluation.compare import compare, disagreements  # noqa: PLC0415 - numpy takes a while to import
+    from heed.evaluation.metrics import metrics, score  # noqa: PLC0415
+
+    metrics(tokenize)  # refuses what it cannot do before a model translates for minutes
+    _note_tokenised(lines["reference"], tokenize)
+    if model is not None:
+        lines["hypothesis"] = _translated(model, lines["source"], search)
+        if output is not None:
+            output.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
+    comparisons: list[Comparison] = []
+    apart: list[Disagreement] = []
+    if against is None:
+        scores = score(lines["hypothesis"], lines["reference"], tokenize, resamples)
+    else:
+        texts = (lines["hypothesis"], lines["against"], lines["reference"])
+        comparisons, apart = compare(*texts, tokenize, resamples), disagreements(*texts, show)
+        scores = [comparison.this for comparison in comparisons]
+    if as_json:
+        told = {"model": None if model is None else str(model), **given}
+        typer.echo(json.dumps(told | _as_json(lines, scores, comparisons, apart), indent=2, ensure_ascii=False))
+    else:
+        console = Console(highlight=False)
+        console.print(_titles(model, files, lines), _compared(comparisons) if comparisons else _scored(scores), sep="")
+        console.print(_signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
+    if model is not None and card:
+        _write_card(model, files, lines, scores, search)
+
+
+def _search(options: list[str]) -> dict[str, Any]:
+    settings = from_options(options)
+    for section in settings:
+        if section != "search":
+            raise ConfigError(f"--set {section}.…: only the search can be set here, such as search.beam=5")
+    search = settings.get("search", {})
+    SearchConfig.model_validate(search)
+    return search
+
+
+def _check_form(model: Path | None, files: dict[str, str], output: Path | None, search: dict[str, Any]) -> None:
+    """Find mistakes in what was asked for before a model translates for minutes."""
+    if (model is None) == ("hypothesis" not in files):
+        found = "neither" if model is None else f"both {model} and {files['hypothesis']}"
+        raise DataError(f"give a model folder to translate with, or --hypothesis to score: found {found}")
+    if model is not None and "source" not in files:
+        raise DataError(f"{model} needs something to translate: give --source")
+    if model is None and (output is not None or search):
+        raise DataError("--output and --set are for a model that translates, but --hypothesis is a translation")
+    if output is not None:
+        for name, path in files.items():
+            if output.resolve() == Path(path).resolve():
+                raise DataError(f"--output {output} would overwrite --{name}: choose another name")
+        try:
+            output.open("ab").close()
+        except OSError as error:
+            raise DataError(f"{output}: cannot be written: {error.strerror}") from None
+
+
+def _read(files: dict[str, str]) -> Lines:
+    if list(files.values()).count("-") > 1:
+        raise DataError("standard input (-) was asked for more than once, and can be read only once")
+    lines = {name: list(read_lines(path)) for name, path in files.items()}
+    count = len(lines["reference"])
+    if count == 0:
+        raise DataError(f"{_spoken(files['reference'])} is empty: there is nothing to score against")
+    for name, path in files.items():
+        if len(lines[name]) != count:
+            raise DataError(
+                f"{_spoken(path)} has {len(lines[name])} lines and {_spoken(files['reference'])} has {count}: "
+                "line n of one must belong to line n of the other"
+            )
+    return lines
+
+
+def _spoken(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _note_tokenised(references: list[str], tokenize: str) -> None:
+    """Papers tokenise once; whoever lets 13a do it again gets a figure that compares with none of theirs."""
+    tokenised = sum(line.endswith(" .") for line in references)
+    if tokenize != "none" and tokenised > len(references) / 2:
+        typer.echo(
+            f"note: {tokenised:,} of {len(references):,} references end in ' .', as tokenised text does; "
+            "the BLEU of papers on such text is --tokenize none",
+            err=True,
+        )
+
+
+def _translated(model: Path, sources: list[str], search: dict[str, Any]) -> list[str]:
+    """The model's translations. This is the only place that knows how a Translator is made and called."""
+    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
+
+    if search:
+        raise ConfigError(f"search.{next(iter(search))} cannot be set: translation is greedy for now")
+    translator = load(model)
+    typer.echo(f"translating {len(sources):,} sentences …", err=True)
+    # A model may have learnt to write line ends; here, as for `heed translate`, a translation is one line.
+    return [" ".join(text.splitlines()) for text in translator(sources)]
+
+
+def _write_card(
+    model: Path, files: dict[str, str], lines: Lines, scores: "list[Score]", search: dict[str, Any]
+) -> None:
+    from heed.model.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
+
+    evaluation = Evaluation(
+        " + ".join(Path(_spoken(files[name])).name for name in ("source", "reference")),
+        digest_of(lines["source"], lines["reference"]),
+        ", ".join(f"{name}={value}" for name, value in sorted(search.items())),
+        date.today().isoformat(),
+    )
+    try:
+        write_scores(model, evaluation, scores)
+    except OSError as error:
+        typer.echo(f"note: the scores are not in {model / CARD}: {error}", err=True)
+    else:
+        typer.echo(f"the scores are in {model / CARD}", err=True)
+
+
+def _as_json(
+    lines: Lines, scores: "list[Score]", comparisons: "list[Comparison]", apart: "list[Disagreement]"
+) -> dict[str, Any]:
+    def numbers(score: "Score") -> dict[str, Any]:
+        return {name: getattr(score, name) for name in ("value", "mean", "half_width", "signature")}
+
+    def key(score: "Score") -> str:
+        return score.metric.lower().replace(" ", "_")
+
+    found: dict[str, Any] = {"sentences": len(lines["reference"])}
+    found["scores"] = {key(score): numbers(score) for score in scores}
+    if comparisons:
+        found["different_sentences"] = _different(lines)
+        found["comparison"] = {
+            key(one.this): {"against": numbers(one.other), "difference": one.difference, "p_value": one.p_value}
+            for one in comparisons
+        }
+        found["furthest_apart"] = [
+            {"line": one.place + 1, "chrf2": one.this, "against_chrf2": one.other}
+            | {name: texts[one.place] for name, texts in lines.items()}
+            for one in apart
+        ]
+    return found
+
+
+def _different(lines: Lines) -> int:
+    return sum(one != other for one, other in zip(lines["hypothesis"], lines["against"], strict=True))
+
+
+def _titles(model: Path | None, files: dict[str, str], lines: Lines) -> Table:
+    titles = Table.grid(padding=(0, 2))
+    titles.add_row("reference", Text(f"{_spoken(files['reference'])}, {len(lines['reference']):,} sentences"))
+    titles.add_row("this", Text(_spoken(files.get("hypothesis", str(model)))))
+    if "against" in files:
+        titles.add_row("other", Text(f"{_spoken(files['against'])}, different in {_different(lines):,} of them"))
+    return titles
+
+
+def _scored(scores: "list[Score]") -> Table:
+    table = _table("value", "95 % interval")
+    for score in scores:
+        table.add_row(_metric(score), f"{score.value:.2f}", f"{score.mean:.2f} ± {score.half_width:.2f}")
+    return table
+
+
+def _compared(comparisons: "list[Comparison]") -> Table:
+    table = _table("this", "± 95 %", "other", "± 95 %", "differs", "p")
+    table.caption = "p: sacreBLEU's paired bootstrap, one-sided\n"
+    table.caption_justify = "left"
+    for one in comparisons:
+        both = (number for score in (one.this, one.other) for number in (score.value, score.half_width))
+        numbers = (f"{number:.2f}" for number in both)
+        table.add_row(_metric(one.this), *numbers, f"{one.difference:+.2f}", f"{one.p_value:.3f}")
+    return table
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("metric")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _metric(score: "Score") -> str:
+    return f"{score.metric} {'↓' if score.lower_is_better else '↑'}"
+
+
+def _signatures(scores: "list[Score]") -> Table:
+    signatures = Table.grid(padding=(0, 2))
+    for score in scores:
+        signatures.add_row(score.metric, Text(score.short_signature))
+    return signatures
+
+
+def _sentence(lines: Lines, one: "Disagreement") -> Group:
+    texts = Table.grid(padding=(0, 2))
+    titles = {"source": "source", "reference": "reference", "hypothesis": "this", "against": "other"}
+    for name, title in titles.items():
+        if name in lines:
+            texts.add_row(title, Text(lines[name][one.place]))
+    return Group(Text(f"\nline {one.place + 1:,}: chrF2 of this {one.this:.1f}, of other {one.other:.1f}"), texts)

@@ -1,0 +1,191 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from heed.cli.main import app
+from heed.config import RunConfig
+from heed.errors import HeedError
+from heed.evaluation.metrics import score
+from heed.model.folder import model_files, verify, write_folder
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+from tests.cli.command import ONE_THREAD
+from tests.cli.command import heed as command
+from tests.evaluation.examples import REFERENCES, damaged
+
+GOOD, BAD = damaged(0.1, seed=1), damaged(0.5, seed=2)
+SOURCES = [f"source {number}" for number in range(len(REFERENCES))]
+KEYS = ["bleu", "bleu_lowercased", "chrf2", "ter", "exact_match", "token_error_rate"]
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, lines in (("s", SOURCES), ("r", REFERENCES), ("good", GOOD), ("bad", BAD), ("short", GOOD[:3])):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+    (tmp_path / "empty").touch()
+    (tmp_path / "few.s").write_text("a b\n\nb [bold]a\n")
+    (tmp_path / "few.r").write_text("b a\nc\na b\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model that has learnt nothing: what it writes does not matter here."""
+    tokenizer = Tokenizer.train([], "bytes", 259)
+    shape = {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1, "max_length": 64}
+    run = RunConfig.model_validate(
+        {"model": {"vocab_size": tokenizer.vocab_size, **shape}, "data": {"tokenizer": "bytes", "vocab_size": 259}}
+    )
+    files = model_files(Transformer(run.model).state_dict(), run, {}, (tokenizer, tokenizer), "# A model\n")
+    write_folder(tmp_path / "model", files)
+    return tmp_path / "model"
+
+
+def evaluate(*arguments: str) -> str:
+    """What is printed; mistakes are raised."""
+    run = CliRunner().invoke(app, ["evaluate", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    return run.stdout
+
+
+def test_a_file_is_scored_without_torch(texts: Path) -> None:
+    code = (
+        "import sys; from heed.cli.main import app; app(sys.argv[1:], standalone_mode=False);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    options = ["evaluate", "--hypothesis", "good", "--reference", "r", "--resamples", "100"]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *options], capture_output=True, text=True, check=False, env=ONE_THREAD, cwd=texts
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    for one in score(GOOD, REFERENCES, resamples=100):
+        cells = f"{one.value:.2f} {one.mean:.2f} ± {one.half_width:.2f}"
+        assert any(line.startswith(one.metric) and cells in line for line in _lines(run.stdout)), one
+        assert f"{one.metric} {one.short_signature}" in _lines(run.stdout)
+
+
+@pytest.mark.usefixtures("texts")
+def test_json_is_one_object_with_every_score() -> None:
+    found = json.loads(
+        evaluate("--hypothesis", "good", "--reference", "r", "--json", "--tokenize", "none", "--resamples", "99")
+    )
+    assert (found["hypothesis"], found["reference"], found["model"], found["sentences"]) == ("good", "r", None, 80)
+    assert list(found["scores"]) == KEYS
+    for one, (key, numbers) in zip(score(GOOD, REFERENCES, "none", 99), found["scores"].items(), strict=True):
+        expected = {"value": one.value, "mean": one.mean, "half_width": one.half_width, "signature": one.signature}
+        assert numbers == expected, key
+    assert "tok:none" in found["scores"]["bleu"]["signature"]
+
+
+@pytest.mark.usefixtures("texts")
+def test_against_another_system_both_stand_side_by_side() -> None:
+    texts = ("--hypothesis", "good", "--reference", "r", "--source", "s", "--against", "bad")
+    options = (*texts, "--show", "2", "--resamples", "200")
+    lines = _lines(evaluate(*options))
+    found = json.loads(evaluate(*options, "--json"))
+    assert list(found["comparison"]) == KEYS
+    for title, key in (("BLEU ↑", "bleu"), ("TER ↓", "ter"), ("token error rate ↓", "token_error_rate")):
+        this, other = found["scores"][key], found["comparison"][key]["against"]
+        numbers = (this["value"], this["half_width"], other["value"], other["half_width"])
+        cells = " ".join(f"{number:.2f}" for number in numbers)
+        difference, p_value = this["value"] - other["value"], found["comparison"][key]["p_value"]
+        assert p_value < 0.01
+        assert f"{title} {cells} {difference:+.2f} {p_value:.3f}" in lines
+    different = sum(one != other for one, other in zip(GOOD, BAD, strict=True))
+    assert found["different_sentences"] == different
+    assert f"other bad, different in {different} of them" in lines
+    assert len(found["furthest_apart"]) == 2
+    for one in found["furthest_apart"]:
+        place = one["line"] - 1
+        for title, name, text in (
+            ("source", "source", SOURCES[place]),
+            ("reference", "reference", REFERENCES[place]),
+            ("this", "hypothesis", GOOD[place]),
+            ("other", "against", BAD[place]),
+        ):
+            assert one[name] == text
+            assert " ".join(f"{title} {text}".split())[:60] in "\n".join(lines)
+        assert f"line {place + 1}: chrF2 of this {one['chrf2']:.1f}, of other {one['against_chrf2']:.1f}" in lines
+
+
+def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: Path, model: Path) -> None:
+    form = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
+    run = command(*form, "--output", f"{texts}/out", "--json", "--resamples", "40")
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == f"translating 3 sentences …\nthe scores are in {model}/README.md\n"
+    found = json.loads(run.stdout)
+    assert found["model"] == str(model)
+    verify(model)
+    card = (model / "README.md").read_text()
+    assert card.startswith("# A model\n\n## Scores\n")
+    assert card.count("| few.s + few.r (") == len(KEYS)
+    assert f"| BLEU | {found['scores']['bleu']['value']:.2f} |" in card
+    assert (texts / "out").read_text().count("\n") == 3
+    again = json.loads(
+        evaluate("--hypothesis", f"{texts}/out", "--reference", f"{texts}/few.r", "--json", "--resamples", "40")
+    )
+    assert again["scores"] == found["scores"]
+
+
+def test_a_card_is_left_alone_when_asked_and_when_it_must_be(texts: Path, model: Path) -> None:
+    form = [str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r", "--resamples", "40"]
+    before = {file.name: file.read_bytes() for file in model.iterdir()}
+    evaluate(*form, "--no-card")
+    (model / ".manifest.json.writing").mkdir()  # a folder that cannot be written, even by root
+    run = CliRunner().invoke(app, ["evaluate", *form])
+    assert run.exit_code == 0
+    assert f"note: the scores are not in {model}/README.md: [Errno 21] Is a directory" in run.stderr
+    assert {file.name: file.read_bytes() for file in model.iterdir() if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--hypothesis short", "short has 3 lines and r has 80: line n of one must belong to line n of the other"),
+        ("--hypothesis good --source few.s", "few.s has 3 lines and r has 80"),
+        ("--hypothesis good --against short", "short has 3 lines and r has 80"),
+        ("model --source few.s", "few.s has 3 lines and r has 80"),
+        ("", "give a model folder to translate with, or --hypothesis to score: found neither"),
+        ("model --hypothesis good", "or --hypothesis to score: found both model and good"),
+        ("model", "model needs something to translate: give --source"),
+        ("--hypothesis good --output out", "--output and --set are for a model that translates"),
+        ("model --source s --output s", "--output s would overwrite --source: choose another name"),
+        ("model --source s --output no/out", "no/out: cannot be written: No such file or directory"),
+        ("--hypothesis - --against -", "standard input (-) was asked for more than once"),
+        ("--hypothesis good --tokenize 13b", "sacreBLEU has no tokenizer '13b': did you mean '13a'?"),
+        ("model --source s --set model.norm=pre", "--set model.…: only the search can be set here"),
+        ("model --source s --set search.baem=5", "unknown setting 'baem' in SearchConfig: did you mean 'beam'?"),
+    ],
+)
+@pytest.mark.usefixtures("texts")
+def test_mistakes_are_named(arguments: str, message: str) -> None:
+    with pytest.raises(HeedError) as error:
+        evaluate(*arguments.split(), "--reference", "r")
+    assert message in str(error.value)
+
+
+def test_an_empty_reference_is_the_users_mistake(texts: Path) -> None:
+    run = command("evaluate", "--hypothesis", f"{texts}/empty", "--reference", f"{texts}/empty")
+    assert run.returncode == 2
+    assert run.stderr == f"error: {texts}/empty is empty: there is nothing to score against\n"
+    assert run.stdout == ""
+
+
+def test_text_that_is_tokenised_already_is_noticed(texts: Path) -> None:
+    (texts / "tokenised").write_text("a dog runs .\ntwo men sit .\n")
+    form = ["evaluate", "--hypothesis", "tokenised", "--reference", "tokenised", "--resamples", "40"]
+    note = "note: 2 of 2 references end in ' .', as tokenised text does; the BLEU of papers on such text is"
+    assert note in CliRunner().invoke(app, form).stderr
+    assert CliRunner().invoke(app, [*form, "--tokenize", "none"]).stderr == ""
+
+
+def _lines(printed: str) -> list[str]:
+    """The lines of a page of 80 columns, with one space for each gap."""
+    assert max(map(len, printed.splitlines())) <= 80
+    return [" ".join(line.split()) for line in printed.splitlines()]
