@@ -6,12 +6,12 @@ Public names are imported when first used, so that settings and `heed --help` ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
 from heed.version import __version__
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translator, load
+    from heed.decoding.translator import Translation, Translator, load
     from heed.model.transformer import Transformer
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "RunConfig",
+    "SearchConfig",
     "TrainingConfig",
     "TrainingError",
     "Transformer",
+    "Translation",
     "Translator",
     "__version__",
     "load",
@@ -33,6 +35,7 @@ __all__ = [
 
 _NEED_TORCH = {
     "Transformer": "heed.model.transformer",
+    "Translation": "heed.decoding.translator",
     "Translator": "heed.decoding.translator",
     "load": "heed.decoding.translator",
 }

@@ -227,7 +227,9 @@ class SearchConfig(Settings):
         None, description="Sampling: only among the likeliest tokens that together have this probability."
     )
     seed: Annotated[int, Field(ge=0)] = Field(1, description="Sampling: the same seed draws the same tokens.")
-    tokens_per_batch: Size = Field(2048, description="Source tokens translated at a time, times beam.")
+    tokens_per_batch: Size | None = Field(
+        None, description="Tokens in work at a time: the sources', padding included, times beam; none: by the device."
+    )
 
     @model_validator(mode="after")
     def _can_be_honoured(self) -> Self:

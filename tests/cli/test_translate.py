@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,13 +49,123 @@ def test_the_command_and_the_library_agree(model: Path, tmp_path: Path) -> None:
     assert translator("a b") == translator(["x y z", "a b"])[1]
 
 
-def test_invalid_text_is_an_error_with_its_line(model: Path) -> None:
-    run = translate(model, b"a b\n\xff\n")
+def test_invalid_text_is_an_error_with_its_line_and_what_came_before_is_written(model: Path) -> None:
+    run = translate(model, b"a b\n\nc\n\xff\nb\n")
     assert run.returncode == 2
-    assert run.stderr.startswith(b"error: standard input:2: ")
+    assert run.stderr.startswith(b"error: standard input:4: ")
+    assert run.stdout == translate(model, b"a b\n\nc\n").stdout
+    assert len(run.stdout.splitlines()) == 3
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     run = translate(tmp_path, b"a\n")
     assert run.returncode == 2
     assert run.stderr.decode() == f"error: {tmp_path} is not a model folder: it has no manifest.json\n"
+
+
+def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> None:
+    translator = heed.load(model)
+    (tmp_path / "in.tsv").write_text("a b\tkept\nc\n")
+    written = translate(model, b"", str(tmp_path / "in.tsv")).stdout.decode()
+    assert written.splitlines() == [f"a b\tkept\t{_line(translator('a b'))}", f"c\t{_line(translator('c'))}"]
+    rows = [{"id": 7, "text": "a b", "é": [1, {"x": None}]}, {"text": ""}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["--source-key", "text", "--target-key", "out", "--nbest", "2", "--scores", "--alignment"]
+    run = translate(model, b"", str(tmp_path / "in.jsonl"), *options)
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    assert found[0].items() >= rows[0].items()
+    assert (found[0]["out"], len(found[0]["alternatives"])) == (translator("a b"), 1)
+    assert found[0]["score"] >= found[0]["alternatives"][0]["score"]
+    assert found[1] == {"text": "", "out": "", "score": 0.0, "alignment": "", "alternatives": []}
+    run = translate(model, b'{"text": "a"}\n[1]\n', "--format", "jsonl", "--source-key", "text")
+    assert run.returncode == 2
+    assert b"standard input:2: expected a JSON object, found list" in run.stderr
+    assert len(run.stdout.splitlines()) == 1
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines()).replace("\t", " ")
+
+
+def test_nbest_scores_and_alignment_are_columns(model: Path) -> None:
+    run = translate(model, b"a b c\n", "--nbest", "5", "--scores", "--alignment", "--set", "search.max_length=6")
+    assert run.returncode == 0, run.stderr
+    rows = [line.split("\t") for line in run.stdout.decode().split("\n")[:-1]]
+    scores = [float(row[0]) for row in rows]
+    assert len(rows) == 5
+    assert scores == sorted(scores, reverse=True)
+    expected = heed.load(model).translate(["a b c"], search=heed.SearchConfig(beam=5, nbest=5, max_length=6))[0]
+    assert scores[0] == pytest.approx(expected.score, abs=1e-4)
+
+
+def test_texts_may_be_arguments(model: Path) -> None:
+    translator = heed.load(model)
+    run = translate(model, b"", "--text", "a b", "--text", "c")
+    assert run.stdout.decode().splitlines() == [_line(translator("a b")), _line(translator("c"))]
+    run = translate(model, b"", "in.txt", "--text", "a b")
+    assert run.stderr == b"error: give --text or files to translate, not both: found --text and in.txt\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "search.beem=5"], "unknown setting 'beem' in SearchConfig: did you mean 'beam'?"),
+        (["--set", "training.seed=5"], "--set training.…: only the search can be set here"),
+        (["--beam", "2", "--nbest", "3"], "nbest = 3 is more than beam = 2"),
+    ],
+)
+def test_mistakes_are_one_line(model: Path, options: list[str], message: str) -> None:
+    run = translate(model, b"a\n", *options)
+    assert run.returncode == 2
+    assert run.stderr.decode().startswith(f"error: {message}")
+
+
+def test_a_reader_that_has_had_enough_is_no_error(model: Path) -> None:
+    command = [sys.executable, "-m", "heed", "translate", str(model), "--lines", "1", "--beam", "1"]
+    run = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD
+    )
+    assert run.stdin is not None
+    assert run.stdout is not None
+    assert run.stderr is not None
+    run.stdin.write(b"a b\n")
+    run.stdin.flush()
+    assert run.stdout.readline()  # the first line is there although more is to come
+    run.stdout.close()
+    run.stdin.write(b"a b\n" * 50)
+    run.stdin.close()
+    assert run.stderr.read() == b""
+    run.stderr.close()
+    assert run.wait(timeout=60) == 0
+
+
+def test_a_person_at_a_terminal_is_asked_for_lines(model: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "heed", "translate", str(model)]
+    run = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD)
+    os.write(ours, b"a b\n\x04")
+    written, said = run.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert run.returncode == 0
+    assert said.startswith(b"a line in, its translation out; end with Ctrl-D")
+    assert written.decode() == f"> {_line(heed.load(model)('a b'))}\n> "
+
+
+def test_score_gives_back_what_the_search_found(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").write_text("a b\nc\n")
+    (tmp_path / "target").write_text("b a\n\n")
+    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    run = command("score", str(model), *files)
+    assert run.returncode == 0, run.stderr
+    expected = heed.load(model).score(["a b", "c"], ["b a", ""])
+    assert [float(line) for line in run.stdout.splitlines()] == pytest.approx(expected, abs=1e-5)
+    assert "2 sentences, 5 tokens:" in run.stderr
+    run = command("score", str(model), *files, "--tokens")
+    shown = [json.loads(line) for line in run.stdout.splitlines()]
+    assert shown[0]["tokens"] == ["b", " ", "a", "⏎"]
+    assert sum(shown[0]["log_probs"]) == pytest.approx(expected[0], abs=1e-5)
+    (tmp_path / "target").write_text("b a\n")
+    run = command("score", str(model), *files)
+    assert run.returncode == 2
+    assert "target ended after 1 lines" in run.stderr

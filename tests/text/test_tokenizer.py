@@ -115,3 +115,14 @@ def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None
         Tokenizer.from_json(json.dumps(parts), "bpe")
     with pytest.raises(DataError, match=r"missing.json: No such file"):
         Tokenizer.load(tmp_path / "missing.json", "bpe")
+
+
+@every_kind
+@settings(max_examples=50, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_the_pieces_of_the_tokens_are_the_text(kind: Kind, text: str) -> None:
+    tokenizer = TRAINED[kind]
+    (ids,) = tokenizer.encode([text])
+    before = " " if text and kind in ("bpe", "unigram", "words") else ""
+    assert b"".join(tokenizer.pieces(ids)).decode() == before + text
+    assert tokenizer.pieces([0, 1, 2]) == [b"", b"", b""]

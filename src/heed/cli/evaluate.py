@@ -11,9 +11,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from heed.cli.settings import from_options
-from heed.config import SearchConfig
-from heed.errors import ConfigError, DataError
+from heed.cli.searching import Set, open_translator, search_settings
+from heed.errors import DataError
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
@@ -33,12 +32,12 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=40, help="Test sets drawn for intervals and p-values.")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="Sentences shown where --against differs most.")] = 5,
     output: Annotated[Path | None, typer.Option(help="Where to write the model's translations.")] = None,
-    set_: Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")] = [],
+    set_: Set = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
 ) -> None:
     """Score translations: BLEU, chrF, TER, exact match and error rate, with 95 % intervals and signatures."""
-    search = _search(set_)
+    search = search_settings(set_)
     given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
     files = {name: path for name, path in given.items() if path is not None}
     _check_form(model, files, output, search)
@@ -70,16 +69,6 @@ def evaluate(
         console.print(_signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
     if model is not None and card:
         _write_card(model, files, lines, scores, search)
-
-
-def _search(options: list[str]) -> dict[str, Any]:
-    settings = from_options(options)
-    for section in settings:
-        if section != "search":
-            raise ConfigError(f"--set {section}.…: only the search can be set here, such as search.beam=5")
-    search = settings.get("search", {})
-    SearchConfig.model_validate(search)
-    return search
 
 
 def _check_form(model: Path | None, files: dict[str, str], output: Path | None, search: dict[str, Any]) -> None:
@@ -133,12 +122,8 @@ def _note_tokenised(references: list[str], tokenize: str) -> None:
 
 
 def _translated(model: Path, sources: list[str], search: dict[str, Any]) -> list[str]:
-    """The model's translations. This is the only place that knows how a Translator is made and called."""
-    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
-
-    if search:
-        raise ConfigError(f"search.{next(iter(search))} cannot be set: translation is greedy for now")
-    translator = load(model)
+    """The model's translations."""
+    translator = open_translator(model, [], search)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
     # A model may have learnt to write line ends; here, as for `heed translate`, a translation is one line.
     return [" ".join(text.splitlines()) for text in translator(sources)]

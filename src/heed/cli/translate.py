@@ -1,36 +1,175 @@
 """`heed translate`: lines in, as many lines out, in the same order."""
 
+import json
+import os
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.text.corpus import read_lines
+from heed.cli.searching import Set, Together, open_translator, search_settings
+from heed.errors import DataError, HeedError
+from heed.text.corpus import parse_object, read_lines, take_text
 
-_PIECE = 512  # lines read, translated and written at a time
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translation, Translator
+
+Format = Literal["text", "tsv", "jsonl"]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line to translate, and what it came in."""
+
+    text: str
+    format: Format
+    columns: tuple[str, ...] = ()
+    row: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be written beside the translations."""
+
+    nbest: int
+    scores: bool
+    alignment: bool
+    target_key: str
 
 
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    files: Annotated[list[str], typer.Argument(help="Files to translate, a sentence a line; none: standard input.")] = [
-        "-"
-    ],
+    files: Annotated[
+        list[str], typer.Argument(help="Files to translate, a sentence a line; none: standard input.")
+    ] = [],
+    text: Annotated[list[str], typer.Option(help="A text to translate; may be given several times.")] = [],
+    together: Together = [],
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="Of what is read: text, tsv or jsonl; else by the file's name.")
+    ] = None,
+    source_key: Annotated[str, typer.Option(help="Where a JSON object has its text.")] = "source",
+    target_key: Annotated[str, typer.Option(help="Where a JSON object gets its translation.")] = "target",
+    beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
+    nbest: Annotated[int | None, typer.Option(help="Translations of each line, one a line, best first.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write each translation's score before it.")] = False,
+    alignment: Annotated[
+        bool, typer.Option("--alignment", help="Write after it which source word goes with which: 0-0 1-2 …")
+    ] = False,
+    lines: Annotated[int, typer.Option(min=1, help="Lines read before they are translated; 1: each at once.")] = 512,
+    set_: Set = [],
 ) -> None:
-    """Translate text, a sentence a line, from files or standard input to standard output."""
-    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
+    """Translate text, a sentence a line, from files, standard input or the command line to standard output.
 
-    translator = load(model)
-    lines = (line for file in files for line in read_lines(file))
-    for piece in _pieces(lines):
-        for text in translator(piece):
-            # A model may have learnt to write line ends; here a translation is one line.
-            sys.stdout.write(" ".join(text.splitlines()) + "\n")
-        sys.stdout.flush()
+    A TSV line gets its translation as one more column, a JSON object as one more key; all else passes through.
+    """
+    search = search_settings(set_, beam=beam, nbest=nbest)
+    if text and files:
+        raise DataError(f"give --text or files to translate, not both: found --text and {files[0]}")
+    translator = open_translator(model, together, search)
+    wanted = _Wanted(translator.search.nbest, scores, alignment, target_key)
+    if not files and not text and sys.stdin.isatty():
+        _converse(translator, wanted)
+        return
+    read = _given(text) if text else _read(files or ["-"], format_, source_key)
+    try:
+        for piece in _pieces(read, lines):
+            found = translator.translate([line.text for line in piece], align=alignment)
+            for line, translation in zip(piece, found, strict=True):
+                sys.stdout.write(_written(line, translation, wanted))
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _pieces(lines: Iterator[str]) -> Iterator[list[str]]:
-    while piece := list(islice(lines, _PIECE)):
+def _given(texts: list[str]) -> Iterator[_Line]:
+    return (_Line(text, "text") for text in texts)
+
+
+def _read(files: list[str], format_: Format | None, source_key: str) -> Iterator[_Line]:
+    for file in files:
+        known = format_ or _format_of(file)
+        for number, line in enumerate(read_lines(file), 1):
+            match known:
+                case "tsv":
+                    columns = tuple(line.split("\t"))
+                    yield _Line(columns[0], "tsv", columns)
+                case "jsonl":
+                    row = parse_object(line, file, number)
+                    yield _Line(take_text(row, source_key, file, number), "jsonl", (), row)
+                case "text":
+                    yield _Line(line, "text")
+
+
+def _format_of(file: str) -> Format:
+    name = file.removesuffix(".gz").removesuffix(".zst")
+    return "tsv" if name.endswith(".tsv") else "jsonl" if name.endswith(".jsonl") else "text"
+
+
+def _pieces(read: Iterator[_Line], size: int) -> Iterator[list[_Line]]:
+    """Some lines at a time. A line that cannot be read ends the work, after those before it have been dealt with."""
+    piece: list[_Line] = []
+    try:
+        for line in read:
+            piece.append(line)
+            if len(piece) == size:
+                yield piece
+                piece = []
+    except HeedError:
+        if piece:
+            yield piece
+        raise
+    if piece:
         yield piece
+
+
+def _written(line: _Line, best: "Translation", wanted: _Wanted) -> str:
+    found = (best, *best.alternatives)[: wanted.nbest]
+    if line.row is not None:
+        return json.dumps({**line.row, **_as_json(found, wanted)}, ensure_ascii=False) + "\n"
+    rows = []
+    for one in found:
+        # A model may have learnt to write line ends and tabs; here a translation is one line, and one column.
+        columns = [*line.columns, " ".join(one.text.splitlines())]
+        if line.format == "tsv":
+            columns[-1] = columns[-1].replace("\t", " ")
+        if wanted.scores:
+            columns.insert(len(line.columns), f"{one.score:.6f}")
+        if wanted.alignment:
+            columns.append(_pharaoh(one, best))
+        rows.append("\t".join(columns) + "\n")
+    return "".join(rows)
+
+
+def _as_json(found: "tuple[Translation, ...]", wanted: _Wanted) -> dict[str, Any]:
+    best = found[0]
+    new: dict[str, Any] = {wanted.target_key: best.text}
+    if wanted.scores:
+        new["score"] = best.score
+    if wanted.alignment:
+        new["alignment"] = _pharaoh(best, best)
+    if wanted.nbest > 1:
+        new["alternatives"] = [{"text": one.text, "score": one.score} for one in found[1:]]
+    return new
+
+
+def _pharaoh(one: "Translation", best: "Translation") -> str:
+    from heed.decoding.alignment import word_links  # noqa: PLC0415
+
+    pairs = word_links(best.source_tokens, one.tokens, one.alignment)
+    return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+def _converse(translator: "Translator", wanted: _Wanted) -> None:
+    """A prompt: a line in, its translation out, until the end of input."""
+    typer.echo("a line in, its translation out; end with Ctrl-D", err=True)
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            typer.echo("", err=True)
+            return
+        (best,) = translator.translate([line], align=wanted.alignment)
+        typer.echo(_written(_Line(line, "text"), best, wanted), nl=False)

@@ -10,8 +10,9 @@ from rich.text import Text
 from heed.model.folder import publish
 from heed.model.size import parameters
 from heed.training.checkpoint import model_part
-from heed.training.run import StepReport, Validation
+from heed.training.run import Listener, StepReport, Validation
 from heed.training.setup import Ready
+from heed.training.tensorboard import tensorboard_listener
 from heed.training.trainer import best_checkpoint, train
 
 _SECONDS = 10.0  # between plain lines
@@ -30,6 +31,7 @@ class Watch:
         self._printed = time.monotonic()
         self._speed = 0.0
         self._max_steps = 0
+        self._tensorboard: Listener | None = None
 
     def __enter__(self) -> "Watch":
         self._progress.start()
@@ -59,6 +61,8 @@ class Watch:
             self.note(f"going on after step {ready.progress.step:,}")
         self._max_steps = config.training.max_steps
         self._progress.update(self._bar, description="step", total=self._max_steps, completed=ready.progress.step)
+        if team.is_first:
+            self._tensorboard = tensorboard_listener(ready.run.folder, ready.progress.step)
         progress = train(ready.run, ready.progress, self)
         best = best_checkpoint(ready.run.folder, progress)
         if team.is_first:
@@ -69,6 +73,8 @@ class Watch:
 
     def step(self, report: StepReport) -> None:
         """A step was taken."""
+        if self._tensorboard is not None:
+            self._tensorboard.step(report)
         speed = report.tokens / report.seconds
         self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
         state = f"loss {report.loss:.3f}  rate {report.rate:.2g}  {self._speed:,.0f} tokens/s"
@@ -81,6 +87,8 @@ class Watch:
 
     def validation(self, step: int, found: Validation, best: bool) -> None:
         """The model was tried."""
+        if self._tensorboard is not None:
+            self._tensorboard.validation(step, found, best)
         score = "" if found.bleu is None else f"  BLEU {found.bleu:.1f}"
         self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
         if found.sample is not None:

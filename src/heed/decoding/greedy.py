@@ -1,40 +1,80 @@
-"""The likeliest word, then the likeliest next: the simplest search. Knows ids, not text."""
+"""The likeliest token, then the likeliest next: the simplest search, and the walk that sampling shares.
 
-from collections.abc import Sequence
+A walk goes from token to token, one hypothesis a sentence, and never back. A sentence that has ended leaves the batch,
+so a long one makes no other wait.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
-from heed.model.transformer import Transformer
+from heed.config import SearchConfig
+from heed.decoding.search import Hypothesis, Prefixes, Rules, S, Start, precise
 
-_EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
+# From the log-probabilities the rules allow, the numbers of their sentences and how many tokens are written.
+Choose: TypeAlias = Callable[[Float[Tensor, "B V"], Int[Tensor, "B"], int], Int[Tensor, "B"]]
 
 
 @torch.no_grad()
-def greedy(model: Transformer, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The words that follow one another most likely for each source, all without special tokens.
+def walk(start: Start[S], rules: Rules, choose: Choose) -> Iterator[list[tuple[int, int, float]]]:
+    """Each step's tokens: (number of the sentence, token, log-probability so far) of all that are under way.
 
-    Sentences that have ended leave the batch, so a long one makes no other wait.
+    The last token of a sentence is eos.
     """
-    config, device = model.config, model.vocabulary.embedding.weight.device
-    rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
-    src = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
-    cache = model.start(src.to(device))
-    written: list[list[int]] = [[] for _ in sources]
-    going = list(range(len(sources)))
-    ids = torch.full((len(going), 1), config.bos_id, device=device)
-    while going:
-        logits, cache = model.step(ids, cache)
-        logits[..., [config.pad_id, config.bos_id]] = -torch.inf
-        ids = logits[:, -1].argmax(-1, keepdim=True)
-        for number, word in zip(going, ids[:, 0].tolist(), strict=True):
-            written[number].append(word)
-        stay = [
-            row
-            for row, number in enumerate(going)
-            if written[number][-1] != config.eos_id and len(written[number]) < len(sources[number]) + _EXTRA
-        ]
-        if len(stay) < len(going):
-            going = [going[row] for row in stay]
-            kept = torch.tensor(stay, dtype=torch.int64, device=device)
-            cache, ids = cache.select(kept[:, None], kept), ids[kept]
-    return [words[:-1] if words[-1] == config.eos_id else words for words in written]
+    state, ids = start.state, start.first
+    going = torch.arange(len(ids), device=ids.device)
+    numbers = going.tolist()
+    written = ids.new_empty(len(ids), 1, 0)
+    totals = torch.zeros(len(ids), dtype=precise(ids.device), device=ids.device)
+    while numbers:
+        log_probs, state = start.step(ids, state)
+        allowed = rules.allow(log_probs.float()[:, None], written)[:, 0]
+        ids = choose(allowed, going, written.shape[-1])
+        totals = totals + allowed.gather(1, ids[:, None])[:, 0]
+        written = torch.cat((written, ids[:, None, None]), -1)
+        tokens, so_far = ids.tolist(), totals.tolist()
+        yield list(zip(numbers, tokens, so_far, strict=True))
+        stay = [row for row, token in enumerate(tokens) if token != start.eos_id]
+        if len(stay) < len(numbers):
+            numbers = [numbers[row] for row in stay]
+            left = torch.tensor(stay, dtype=torch.int64, device=ids.device)
+            ids, written, totals, going = ids[left], written[left], totals[left], going[left]
+            state, rules = state.select(left[:, None], left), rules.select(left)
+
+
+def whole_walk(start: Start[S], rules: Rules, choose: Choose, alpha: float) -> list[Hypothesis]:
+    """Where the walk of each sentence ended."""
+    written: list[list[int]] = [[] for _ in start.first]
+    ended: dict[int, Hypothesis] = {}
+    for tokens in walk(start, rules, choose):
+        for number, token, log_prob in tokens:
+            if token == start.eos_id:
+                rules.check(number, log_prob)
+                ended[number] = Hypothesis.of(written[number], log_prob, alpha)
+            else:
+                written[number].append(token)
+    return [ended[number] for number in range(len(written))]
+
+
+def _likeliest(allowed: Float[Tensor, "B V"], _going: Int[Tensor, "B"], _length: int) -> Int[Tensor, "B"]:
+    return allowed.argmax(-1)  # of equals, torch promises the first
+
+
+def greedy_search(
+    start: Start[S], max_lengths: Sequence[int], config: SearchConfig, prefixes: Prefixes = None
+) -> list[Hypothesis]:
+    """What a beam of one finds, without a beam: the tokens that follow one another most likely."""
+    rules = Rules.of(start, max_lengths, config, prefixes)
+    return whole_walk(start, rules, _likeliest, config.length_penalty)
+
+
+def greedy_stream(start: Start[S], max_length: int, config: SearchConfig, prefix: Sequence[int] = ()) -> Iterator[int]:
+    """The tokens of one sentence by greedy search, each as soon as it is chosen, the prefix included."""
+    rules = Rules.of(start, [max_length], config, [prefix])
+    for [(number, token, log_prob)] in walk(start, rules, _likeliest):
+        rules.check(number, log_prob)
+        if token != start.eos_id:
+            yield token

@@ -1,28 +1,65 @@
 """Text to text: a model folder at work.
 
-Enters: texts. Leaves: their translations, in the same order. Sentences of like length are translated together; an empty
-text stays empty. For now the search is greedy.
+Enters: texts. Leaves: their translations, in the same order. Sentences of like length are translated together; white
+space stays as it is; a text longer than the model was trained for is cut where sentences end, and so are lines.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import overload
 
 import torch
 
-from heed.decoding.greedy import greedy
+from heed.config import SearchConfig
+from heed.decoding.alignment import cross_attention, links
+from heed.decoding.greedy import greedy_search, greedy_stream
+from heed.decoding.sampling import sample
+from heed.decoding.scoring import token_log_probs
+from heed.decoding.search import Hypothesis, beam_search
+from heed.decoding.steps import begin, greatest_lengths
+from heed.errors import InputError
 from heed.model.folder import read_model_folder
 from heed.model.transformer import Transformer
+from heed.text.split import Piece, split
 from heed.text.tokenizer import Tokenizer
 
-_AT_ONCE = 64
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of one text."""
+
+    text: str
+    score: float  # the log-probability, divided by the length penalty: what the search ranks by
+    log_prob: float
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]  # the same as text to be shown
+    source_tokens: tuple[str, ...]
+    alignment: tuple[tuple[int, int], ...]  # (source token, target token)
+    alternatives: tuple["Translation", ...] = ()  # the next best, if more than one was asked for
 
 
 class Translator:
-    """A model and its tokenizers: call it with a text, or with a list of them."""
+    """A model, or several that translate together, and their tokenizers: call it with a text, or a list of them."""
 
-    def __init__(self, model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
-        self.model = model
+    def __init__(
+        self,
+        models: Sequence[Transformer],
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        search: SearchConfig | None = None,
+        max_tokens: int = 256,
+    ) -> None:
+        self.models = list(models)
         self.tokenizers = tokenizers
+        self.search = search or SearchConfig()
+        self.max_tokens = max_tokens
+
+    @property
+    def model(self) -> Transformer:
+        """The model; the first of several."""
+        return self.models[0]
 
     @overload
     def __call__(self, texts: str) -> str: ...
@@ -34,20 +71,207 @@ class Translator:
         """The translation of each text."""
         if isinstance(texts, str):
             return self([texts])[0]
+        return [translation.text for translation in self.translate(texts, align=False)]
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        nbest: int | None = None,
+        search: SearchConfig | None = None,
+        prefixes: Sequence[str] | None = None,
+        align: bool = True,
+    ) -> list[Translation]:
+        """The translation of each text with its score, its tokens and where they come from.
+
+        search: all settings of the search, instead of the model folder's; beam, length_penalty and nbest one by one.
+        prefixes: how the translation of each text must begin. align: False saves the pass that alignment takes.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"translate takes a list of texts, found one: translate([{texts!r}])")
+        changed = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
+        settings = (search or self.search).model_dump() | {
+            name: value for name, value in changed.items() if value is not None
+        }
+        config = SearchConfig.model_validate(settings)
+        pieces = self._pieces(texts, prefixes)
+        flat = [piece.text for of_text in pieces for piece in of_text if piece.text]
+        starts = (
+            None
+            if prefixes is None
+            else self.tokenizers[1].encode(
+                [prefix for prefix, of_text in zip(prefixes, pieces, strict=True) for piece in of_text if piece.text]
+            )
+        )
+        found = iter(self._translate(flat, config, starts, align=align))
+        return [_joined([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """The log-probability of each target, its end included, as the translation of its source."""
+        return [sum(tokens) for tokens in self.token_scores(sources, targets)]
+
+    def token_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
+        """The log-probability of each token of each target, and of the end after them."""
+        if len(sources) != len(targets):
+            raise InputError(f"{len(sources)} sources cannot be scored with {len(targets)} targets")
+        ids = self.tokenizers[0].encode(sources), self.tokenizers[1].encode(targets)
+        scores: list[list[float]] = [[] for _ in sources]
+        lengths = [len(one) + len(other) + 2 for one, other in zip(*ids, strict=True)]
+        for numbers in self._batches(lengths, beam=1, budget=self.search.tokens_per_batch):
+            batch = [[side[number] for number in numbers] for side in ids]
+            for number, found in zip(numbers, token_log_probs(self.models, *batch), strict=True):
+                scores[number] = found
+        return scores
+
+    def stream(self, text: str, prefix: str = "") -> Iterator[str]:
+        """The greedy translation of one text, piece by piece as it comes to mind; joined, it is the translation."""
+        for piece in self._pieces([text], None if not prefix else [prefix])[0]:
+            yield piece.before
+            if piece.text:
+                yield from self._stream(piece.text, prefix)
+            yield piece.after
+
+    def alternatives(self, text: str, prefix: str, count: int = 5) -> list[Translation]:
+        """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
+        self._pieces([text], [prefix])
         source, target = self.tokenizers
-        ids = source.encode(texts)
-        translations = [""] * len(texts)
-        by_length = sorted((number for number in range(len(ids)) if ids[number]), key=lambda number: len(ids[number]))
-        for start in range(0, len(by_length), _AT_ONCE):
-            numbers = by_length[start : start + _AT_ONCE]
-            written = greedy(self.model, [ids[number] for number in numbers])
-            for number, text in zip(numbers, target.decode(written), strict=True):
-                translations[number] = text
-        return translations
+        (ids,), (start,) = source.encode([text]), target.encode([prefix])
+        begun = begin(self.models, [ids])
+        newest, state = begun.first, begun.state
+        for token in start:
+            _, state = begun.step(newest, state)
+            newest = newest.new_full((1,), token)
+        log_probs, _ = begun.step(newest, state)
+        log_probs[:, begun.eos_id] = -torch.inf
+        following = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
+        forced = [[*start, token] for token in following]
+        return self._translate([text] * len(forced), self.search.model_copy(update={"nbest": 1}), forced, align=True)
+
+    def _pieces(self, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[list[Piece]]:
+        encode = self.tokenizers[0].encode
+        pieces = [split(text, self.max_tokens, lambda parts: [len(ids) for ids in encode(parts)]) for text in texts]
+        if prefixes is not None:
+            if len(prefixes) != len(texts):
+                raise InputError(f"{len(prefixes)} prefixes are given for {len(texts)} texts")
+            for text, of_text in zip(texts, pieces, strict=True):
+                if len([piece for piece in of_text if piece.text]) != 1:
+                    raise InputError(f"a prefix needs a text of one line that is not too long, found {text[:50]!r}")
+        return pieces
+
+    def _translate(
+        self, texts: Sequence[str], config: SearchConfig, prefixes: Sequence[Ids] | None, *, align: bool
+    ) -> list[Translation]:
+        """Texts short enough, in batches of like length."""
+        ids = self.tokenizers[0].encode(texts)
+        found: list[Translation | None] = [None] * len(texts)
+        beam = config.nbest if config.sample else config.beam
+        for numbers in self._batches([len(one) + 1 for one in ids], beam, config.tokens_per_batch):
+            batch = [ids[number] for number in numbers]
+            starts = None if prefixes is None else [prefixes[number] for number in numbers]
+            hypotheses = self._search(batch, config, numbers, starts)
+            for number, translation in zip(numbers, self._described(batch, hypotheses, align=align), strict=True):
+                found[number] = translation
+        return [translation for translation in found if translation is not None]
+
+    def _search(
+        self, sources: Sequence[Ids], config: SearchConfig, numbers: Sequence[int], prefixes: Sequence[Ids] | None
+    ) -> list[list[Hypothesis]]:
+        start, longest = begin(self.models, sources), greatest_lengths(self.models, sources, config)
+        if prefixes is not None:
+            longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
+        if config.sample:
+            return sample(start, longest, config, numbers, prefixes)
+        if config.beam == 1:
+            return [[found] for found in greedy_search(start, longest, config, prefixes)]
+        return beam_search(start, longest, config, prefixes)
+
+    def _described(
+        self, sources: Sequence[Ids], found: list[list[Hypothesis]], *, align: bool
+    ) -> Iterator[Translation]:
+        source, target = self.tokenizers
+        attention = cross_attention(self.model, sources, [each[0].ids for each in found]) if align else None
+        for number, hypotheses in enumerate(found):
+            texts = target.decode([one.ids for one in hypotheses])
+            best, *others = (
+                Translation(text, one.score, one.log_prob, one.ids, tuple(target.tokens(one.ids)), (), ())
+                for one, text in zip(hypotheses, texts, strict=True)
+            )
+            yield replace(
+                best,
+                source_tokens=tuple(source.tokens(sources[number])),
+                alignment=() if attention is None else tuple(links(attention[number])),
+                alternatives=tuple(others),
+            )
+
+    def _stream(self, text: str, prefix: str) -> Iterator[str]:
+        source, target = self.tokenizers
+        ids, starts = source.encode([text]), target.encode([prefix])
+        (longest,) = greatest_lengths(self.models, ids, self.search)
+        written: list[int] = []
+        shown = ""
+        for token in greedy_stream(begin(self.models, ids), max(longest, len(starts[0])), self.search, starts[0]):
+            written.append(token)
+            (so_far,) = target.decode([written])
+            if not so_far.endswith("�"):  # a character of several tokens is not yet whole
+                yield so_far[len(shown) :]
+                shown = so_far
+        (whole,) = target.decode([written])
+        yield whole[len(shown) :]
+
+    def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
+        """Numbers of sentences of like length, as many at a time as the budget allows."""
+        if budget is None:
+            on_gpu = self.model.vocabulary.embedding.weight.device.type == "cuda"
+            budget = 65_536 if on_gpu else 4096
+        batch: list[int] = []
+        for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):  # the longest first
+            if batch and lengths[batch[0]] * (len(batch) + 1) * beam > budget:
+                yield batch
+                batch = []
+            batch.append(number)
+        if batch:
+            yield batch
 
 
-def load(path: str | Path) -> Translator:
-    """Open a model folder: ``heed.load("runs/ende")``. It runs on a GPU where there is one."""
-    folder = read_model_folder(Path(path))
+def _joined(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
+    """The translations of a text's pieces as one; white space pieces have none."""
+    whole = [one for one in found if one is not None]
+    if len(pieces) == 1 and len(whole) == 1 and not pieces[0].before and not pieces[0].after:
+        return whole[0]
+    depth = min((len(one.alternatives) for one in whole), default=0)
+    ranks = [[one and (one, *one.alternatives)[rank] for one in found] for rank in range(depth + 1)]
+    best, *others = (_in_a_row(rank, pieces) for rank in ranks)
+    return replace(best, alternatives=tuple(others))
+
+
+def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
+    text, score, log_prob = "", 0.0, 0.0
+    ids: list[int] = []
+    tokens: list[str] = []
+    sources: list[str] = []
+    alignment: list[tuple[int, int]] = []
+    for one, piece in zip(found, pieces, strict=True):
+        text += piece.before + (one.text if one else "") + piece.after
+        if one is not None:
+            alignment += [(len(sources) + source, len(tokens) + target) for source, target in one.alignment]
+            ids += one.ids
+            tokens += one.tokens
+            sources += one.source_tokens
+            score, log_prob = score + one.score, log_prob + one.log_prob
+    return Translation(text, score, log_prob, tuple(ids), tuple(tokens), tuple(sources), tuple(alignment))
+
+
+def load(*paths: str | Path) -> Translator:
+    """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one."""
+    if not paths:
+        raise InputError("load needs at least one model folder")
+    folders = [read_model_folder(Path(path)) for path in paths]
+    first = folders[0]
+    for other in folders[1:]:
+        if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
+            raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Translator(folder.model().to(device), folder.tokenizers)
+    models = [folder.model().to(device) for folder in folders]
+    return Translator(models, first.tokenizers, first.run.search, first.run.data.max_tokens)

@@ -137,11 +137,12 @@ def _read_jsonl(path: str, source_key: str, target_key: str) -> Iterator[Pair]:
     for line, text in lines:
         if not text and next(lines, None) is None:
             return  # one empty line at the very end is a habit of editors, not a row
-        row = _parse_object(text, path, line)
-        yield Pair(_take_text(row, source_key, path, line), _take_text(row, target_key, path, line), line)
+        row = parse_object(text, path, line)
+        yield Pair(take_text(row, source_key, path, line), take_text(row, target_key, path, line), line)
 
 
-def _parse_object(text: str, path: str, line: int) -> dict[str, Any]:
+def parse_object(text: str, path: str, line: int) -> dict[str, Any]:
+    """The JSON object that a line is."""
     if not text.strip():
         raise DataError(f"{_at(path, line)}: blank line, expected a JSON object; remove the line")
     try:
@@ -155,7 +156,8 @@ def _parse_object(text: str, path: str, line: int) -> dict[str, Any]:
     return row
 
 
-def _take_text(row: dict[str, Any], key: str, path: str, line: int) -> str:
+def take_text(row: dict[str, Any], key: str, path: str, line: int) -> str:
+    """The text that a JSON object has under a key."""
     if key not in row:
         found = ", ".join(repr(name) for name in row) or "none"
         raise DataError(f"{_at(path, line)}: no key {key!r}, the keys are {found}: set source_key and target_key")

@@ -29,6 +29,12 @@ SPECIAL = ("⟨pad⟩", "⟨s⟩", "⟨/s⟩")  # ids 0, 1 and 2
 PAD, BOS, EOS = range(3)
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
+# ByteLevel shows a byte that is a printable character of Latin-1 as that, and the others as the characters from 256 on.
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_BYTE = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(256 + place): byte for place, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
+}
+
 # A word at the start of a sentence is the same token as elsewhere: " word", with a space put before the text.
 _WITH_SPACE = ("bpe", "unigram", "words")
 _ALLOWED = {
@@ -87,6 +93,15 @@ class Tokenizer:
         """The text of each sequence of ids. Special tokens are silent."""
         plain = [[token for token in ids if token >= len(SPECIAL)] for ids in batch]
         return [text.removeprefix(self._prefix) for text in self._backend.decode_batch(plain)]
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes that each token stands for; joined, they are the text, after a space where kinds put one before."""
+        names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
+        return [bytes(_BYTE[character] for character in name) for name in names]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Each token as text to be shown; bytes that are no whole character are shown as �."""
+        return [piece.decode(errors="replace") for piece in self.pieces(ids)]
 
     def to_json(self) -> str:
         """Everything there is to know, in Hugging Face's format."""

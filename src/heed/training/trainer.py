@@ -99,9 +99,9 @@ def _validate_if_due(
         found = run.validate(run.model, progress.step)
     after = progress.validated(found.loss, found.bleu, settings.best_by)
     improved = after.best_step == progress.step
-    entry = {"step": progress.step, "validation_loss": found.loss, "bleu": found.bleu, "sample": found.sample}
+    entry = {"step": progress.step, "validation_loss": found.loss, "bleu": found.bleu, "best": improved}
     if journal is not None:
-        journal.write(entry)
+        journal.write({**entry, "sample": found.sample})
     listener.validation(progress.step, found, improved)
     return after, improved
 

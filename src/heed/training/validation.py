@@ -8,6 +8,7 @@ import zlib
 
 import torch
 
+from heed.config import SearchConfig
 from heed.decoding.translator import Translator
 from heed.evaluation.metrics import bleu
 from heed.model.transformer import Transformer
@@ -38,6 +39,9 @@ class Validator:
         score = bleu(translations, [reference for _, reference in self._samples])
         return Validation(self._loss(model), score, (source, reference, translations[number]))
 
+    def _translator(self, model: Transformer) -> Translator:
+        return Translator([model], self._tokenizers, SearchConfig(beam=1), self._config.data.max_tokens)
+
     def _loss(self, model: Transformer) -> float:
         pad_id, budget = self._config.model.pad_id, self._config.training.tokens_per_batch
         own_total, own_tokens = 0.0, 0
@@ -52,7 +56,7 @@ class Validator:
 
     def _translations(self, model: Transformer) -> list[str]:
         own = [source for source, _ in self._samples[self._team.rank :: self._team.size]]
-        written = self._team.gather(json.dumps(Translator(model, self._tokenizers)(own)).encode())
+        written = self._team.gather(json.dumps(self._translator(model)(own)).encode())
         translations = [""] * len(self._samples)
         for rank, texts in enumerate(written):
             translations[rank :: self._team.size] = json.loads(texts)

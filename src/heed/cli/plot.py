@@ -1,0 +1,36 @@
+"""`heed plot`: how training went, as a picture."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heed.errors import ConfigError, FolderError
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs' folders; finished or not.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .svg or .png; else RUN/curves.svg.")] = None,
+    by: Annotated[str, typer.Option(help="What to go by: steps, or minutes of training.")] = "steps",
+) -> None:
+    """Draw loss, BLEU and learning rate of one run, or of several to compare."""
+    from heed.training.curves import draw, read_curves  # noqa: PLC0415 - numpy, and matplotlib to draw with
+
+    out = out or runs[0] / "curves.svg"
+    if out.suffix not in (".svg", ".png"):
+        raise ConfigError(f"{out} ends in {out.suffix or 'nothing'}: expected .svg or .png")
+    if by not in ("steps", "minutes"):
+        raise ConfigError(f"--by {by}: expected steps or minutes")
+    curves = read_curves(runs)
+    shown = [one for one in curves if not one.is_blank()]
+    if not shown:
+        raise FolderError(f"{', '.join(map(str, runs))}: no step with a finite loss yet, so there is nothing to draw")
+    for one in curves:
+        if one.is_blank():
+            typer.echo(f"{one.name} is left out: no step with a finite loss yet", err=True)
+    picture = draw(shown, "steps" if by == "steps" else "minutes", "svg" if out.suffix == ".svg" else "png")
+    try:
+        out.write_bytes(picture)
+    except OSError as error:
+        raise FolderError(f"{out}: {error.strerror}") from None
+    typer.echo(f"the curves are in {out}", err=True)

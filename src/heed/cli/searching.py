@@ -1,0 +1,40 @@
+"""The settings of a search, as a command's options give them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heed.cli.settings import from_options
+from heed.config import SearchConfig
+from heed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
+
+Set = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
+Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate together with it.")]
+
+
+def search_settings(options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
+    """What was set of the search, by `--set search.beam=5` and by options of its own; found wrong here, if it is."""
+    settings = from_options(options)
+    for section in settings:
+        if section != "search":
+            raise ConfigError(f"--set {section}.…: only the search can be set here, such as search.beam=5")
+    named = {"beam": beam, "nbest": nbest}
+    search = settings.get("search", {}) | {name: value for name, value in named.items() if value is not None}
+    SearchConfig.model_validate({"beam": search.get("nbest", 1)} | search)
+    return search
+
+
+def open_translator(model: Path, others: list[Path], search: dict[str, Any]) -> "Translator":
+    """A model folder at work, with its own settings of the search where none were given."""
+    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
+
+    translator = load(model, *others)
+    settings = translator.search.model_dump() | search
+    if "beam" not in search and not settings["sample"]:
+        settings["beam"] = max(settings["beam"], settings["nbest"])
+    translator.search = SearchConfig.model_validate(settings)
+    return translator

@@ -1,0 +1,297 @@
+"""Beam search over a step function, and what every search shares: where it starts, its rules, its hypotheses.
+
+Enters: a `Start`, the greatest length of each sentence, the settings. Leaves: the best hypotheses of each sentence.
+Knows neither text nor Transformers: a model is a function from the newest token of each row and a state to the
+log-probabilities of the next token and another state. The beam is an axis of its own, (B, W, …), folded into rows,
+R = B·W, only around that function.
+
+At each step all W·V continuations of a sentence's W live hypotheses are ranked by log-probability. Those among the best
+W that end are set aside, and the W best that do not end live on. A sentence is over when no live hypothesis can any
+more score better than the worst of the nbest best that have ended: going on would change nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+
+from heed.config import SearchConfig
+from heed.errors import InputError
+
+S = TypeVar("S", bound="State")
+
+
+@runtime_checkable
+class State(Protocol):
+    """What a step function remembers of R = B·W hypotheses, W for each of B sentences. A model's `Cache` is one."""
+
+    def select(self: S, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> S:
+        """The state in which row rows[b, w] goes on as hypothesis w of sentence b.
+
+        sentences says which of the old sentences those are; none: all of them, as they are.
+        """
+
+
+Prefixes: TypeAlias = Sequence[Sequence[int]] | None  # what each sentence must begin with
+Step: TypeAlias = Callable[[Int[Tensor, "R"], S], tuple[Float[Tensor, "R V"], S]]
+
+
+@dataclass(frozen=True)
+class Start(Generic[S]):
+    """Where a search starts. It works on the device where `first` is."""
+
+    step: Step[S]  # its log-probabilities are at most 0, and -inf for what must never be said
+    state: S  # of B rows, one a sentence
+    first: Int[Tensor, "B"]  # what each sentence begins with; not part of any hypothesis
+    eos_id: int
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A sequence that has ended. Its log-probability counts the eos, which `ids` does not show."""
+
+    ids: tuple[int, ...]
+    log_prob: float
+    score: float  # log_prob / length_penalty, the eos counted in the length too
+
+    @classmethod
+    def of(cls, ids: Sequence[int], log_prob: float, alpha: float) -> "Hypothesis":
+        """With the score that follows from the rest."""
+        return cls(tuple(ids), log_prob, log_prob / length_penalty(len(ids) + 1, alpha))
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """What a log-probability is divided by, that the short may not win for being short (Wu et al., 2016)."""
+    return float(((5 + length) / 6) ** alpha)
+
+
+def precise(device: torch.device) -> torch.dtype:
+    """The type of sums of log-probabilities: in float32 a hundred of them may miss by more than 1e-4."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a hypothesis may say next, whatever its model would like.
+
+    A sentence says its prefix first. Then it may not end before `min_length` tokens, must end after its greatest
+    length, so that every hypothesis has ended and its score is one a forced pass would give, and may not repeat itself.
+    """
+
+    eos_id: int
+    min_length: int
+    no_repeat_ngram: int | None
+    max_lengths: Int[Tensor, "B"]
+    prefixes: Int[Tensor, "B P"]  # -1 after the end of each
+    earliest_end: int  # the least of the greatest lengths: known here, so that no step must ask the device
+
+    @classmethod
+    def of(cls, start: Start[S], max_lengths: Sequence[int], config: SearchConfig, prefixes: Prefixes) -> "Rules":
+        """The rules for all sentences of a search; lengths count tokens without the eos."""
+        prefixes = [()] * len(start.first) if prefixes is None else prefixes
+        for name, given in (("greatest lengths", max_lengths), ("prefixes", prefixes)):
+            if len(given) != len(start.first):
+                raise InputError(f"{len(given)} {name} are given for {len(start.first)} sentences")
+        for number, (prefix, longest) in enumerate(zip(prefixes, max_lengths, strict=True)):
+            if max(config.min_length, len(prefix)) > longest:
+                raise InputError(
+                    f"sentence {number} may have at most {longest} tokens, fewer than its prefix ({len(prefix)}) or "
+                    f"min_length ({config.min_length})"
+                )
+            if start.eos_id in prefix or min(prefix, default=0) < 0:
+                raise InputError(f"the prefix of sentence {number} holds an id that is no word: {list(prefix)}")
+        rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
+        forced = pad_sequence(rows, batch_first=True, padding_value=-1).to(start.first.device)
+        lengths = torch.tensor(max_lengths).to(start.first.device)
+        return cls(start.eos_id, config.min_length, config.no_repeat_ngram, lengths, forced, min(max_lengths))
+
+    def select(self, sentences: Int[Tensor, "B"]) -> "Rules":
+        """The rules for the sentences that are left."""
+        return replace(self, max_lengths=self.max_lengths[sentences], prefixes=self.prefixes[sentences])
+
+    def allow(self, log_probs: Float[Tensor, "B W V"], written: Int[Tensor, "B W T"]) -> Float[Tensor, "B W V"]:
+        """The log-probabilities after what is written, -inf where the rules forbid it."""
+        allowed, length = log_probs, written.shape[-1]
+        if self.no_repeat_ngram is not None:
+            allowed = _without_repeats(allowed, written, self.no_repeat_ngram)
+        ends = torch.arange(log_probs.shape[-1], device=written.device) == self.eos_id
+        if length < self.min_length:
+            allowed = allowed.masked_fill(ends, -torch.inf)
+        if length >= self.earliest_end:
+            must_end = (self.max_lengths <= length)[:, None, None]
+            allowed = allowed.masked_fill(must_end & ~ends, -torch.inf)
+        if length < self.prefixes.shape[1]:
+            allowed = self._say_prefix(log_probs, allowed, length)
+        return allowed
+
+    def _say_prefix(
+        self, log_probs: Float[Tensor, "B W V"], allowed: Float[Tensor, "B W V"], length: int
+    ) -> Float[Tensor, "B W V"]:
+        vocabulary = log_probs.shape[-1]
+        if length == 0 and (largest := int(self.prefixes.max())) >= vocabulary:
+            raise InputError(f"a prefix holds id {largest}, outside a vocabulary of {vocabulary} tokens")
+        forced = self.prefixes[:, length, None, None]
+        others = torch.arange(vocabulary, device=forced.device) != forced
+        return torch.where(forced < 0, allowed, log_probs.masked_fill(others, -torch.inf))
+
+    def check(self, number: int, log_prob: float) -> None:
+        """A sentence of which nothing came is the caller's mistake, or the model's."""
+        if not log_prob > -torch.inf:
+            raise InputError(
+                f"sentence {number} ends with log-probability {log_prob}: no sequence keeps min_length = "
+                f"{self.min_length}, no_repeat_ngram = {self.no_repeat_ngram} and the prefix, or the model gives nan"
+            )
+
+
+def _without_repeats(
+    log_probs: Float[Tensor, "B W V"], written: Int[Tensor, "B W T"], size: int
+) -> Float[Tensor, "B W V"]:
+    """Forbids each token that would complete a run of `size` tokens which is written already."""
+    length, vocabulary = written.shape[-1], log_probs.shape[-1]
+    if length < size:
+        return log_probs
+    runs = written.unfold(-1, size, 1)  # (B, W, T - size + 1, size)
+    newest = written[..., None, length - size + 1 :]
+    again = (runs[..., :-1] == newest).all(-1)
+    completing = runs[..., -1].where(again, vocabulary)  # one place more than there are words, for those that do not
+    forbidden = log_probs.new_zeros((*log_probs.shape[:-1], vocabulary + 1), dtype=torch.bool)
+    return log_probs.masked_fill(forbidden.scatter(-1, completing, value=True)[..., :-1], -torch.inf)
+
+
+def likeliest(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
+    """The `count` likeliest tokens of each row, or all there are: values and ids, best first.
+
+    Of equals, the lower id comes first, on every device and in every batch. torch.topk promises no order, so rows with
+    equals on both sides of the cut are sorted as a whole; they are few. What is -inf is never said: it has no order.
+    """
+    if count >= log_probs.shape[-1]:
+        values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
+        return values, tokens
+    values, tokens = log_probs.topk(count + 1)
+    cut = (values[:, -2] == values[:, -1]) & (values[:, -1] > -torch.inf)
+    tokens = tokens[:, :count].sort(dim=-1).values
+    if bool(cut.any()):
+        whole = log_probs[cut].sort(dim=-1, descending=True, stable=True)
+        tokens[cut] = whole.indices[:, :count].sort(dim=-1).values
+    values, order = log_probs.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
+    return values, tokens.gather(-1, order)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """N hypotheses of each sentence, best first; where there is none, the log-probability is -inf."""
+
+    log_probs: Float[Tensor, "B N"]
+    written: Int[Tensor, "B N T"]  # of those that have ended, filled up with eos
+
+    def select(self, sentences: Int[Tensor, "B"]) -> "_Group":
+        """The sentences that are left."""
+        return _Group(self.log_probs[sentences], self.written[sentences])
+
+
+def _grow(live: _Group, log_probs: Float[Tensor, "B W V"], eos_id: int) -> tuple[_Group, _Group, Int[Tensor, "B W"]]:
+    """One token more: those that end, those that live on, and which old hypothesis each of these continues.
+
+    Of equals the continuation of the lower hypothesis comes first, then the lower token. No more than W + 1
+    continuations of a hypothesis can matter: W that live on and its end.
+    """
+    width = live.log_probs.shape[1]
+    values, tokens = likeliest(log_probs.flatten(0, 1), width + 1)
+    totals = (live.log_probs[..., None] + values.unflatten(0, (-1, width))).flatten(1)  # (B, W·N)
+    of_each, tokens = tokens.shape[1], tokens.view_as(totals)
+
+    def best(ranked: Float[Tensor, "B WN"]) -> tuple[_Group, Int[Tensor, "B W"]]:
+        order = ranked.sort(dim=-1, descending=True, stable=True)
+        places = order.indices[:, :width]
+        parents = places // of_each
+        before = live.written.take_along_dim(parents[..., None], 1)
+        return _Group(order.values[:, :width], torch.cat((before, tokens.gather(1, places)[..., None]), -1)), parents
+
+    everything, _ = best(totals)
+    ending = everything.log_probs.masked_fill(everything.written[..., -1] != eos_id, -torch.inf)
+    going_on, parents = best(totals.masked_fill(tokens == eos_id, -torch.inf))
+    return replace(everything, log_probs=ending), going_on, parents
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The best that have ended, by score."""
+
+    scores: Float[Tensor, "B N"]
+    best: _Group
+
+    def add(self, ending: _Group, eos_id: int, penalty: float) -> "_Ended":
+        """With those that end now; of equals, who ended first comes first."""
+        count = self.scores.shape[1]
+        scores = torch.cat((self.scores, ending.log_probs / penalty), 1).sort(dim=-1, descending=True, stable=True)
+        places = scores.indices[:, :count]
+        log_probs = torch.cat((self.best.log_probs, ending.log_probs), 1).gather(1, places)
+        written = torch.cat((pad(self.best.written, (0, 1), value=eos_id), ending.written), 1)
+        return _Ended(scores.values[:, :count], _Group(log_probs, written.take_along_dim(places[..., None], 1)))
+
+    def select(self, sentences: Int[Tensor, "B"]) -> "_Ended":
+        """The sentences that are left."""
+        return _Ended(self.scores[sentences], self.best.select(sentences))
+
+    def hypotheses(self, row: int, eos_id: int, alpha: float) -> list[Hypothesis]:
+        """Those of one sentence."""
+        pairs = zip(self.best.written[row].tolist(), self.best.log_probs[row].tolist(), strict=True)
+        return [Hypothesis.of(ids[: ids.index(eos_id)], value, alpha) for ids, value in pairs if value != -torch.inf]
+
+
+def _over(live: _Group, ended: _Ended, last_penalty: Float[Tensor, "B"], config: SearchConfig) -> Bool[Tensor, "B"]:
+    """Which sentences are done; `last_penalty` is that of a hypothesis as long as may be.
+
+    A log-probability only falls, and of the lengths that can still be reached the first or the last has the greatest
+    penalty, whatever the sign of alpha: no live hypothesis will score better than `bound`.
+    """
+    best, worst = live.log_probs[:, 0], ended.scores[:, -1]
+    if config.stop == "first" or config.beam == 1:
+        return (worst > -torch.inf) | ~(best > -torch.inf)
+    next_penalty = length_penalty(live.written.shape[-1] + 1, config.length_penalty)
+    bound = best / last_penalty.clamp(min=next_penalty)
+    return ~(bound > worst)  # and not `<=`: what is not a number must end too
+
+
+@torch.no_grad()
+def beam_search(
+    start: Start[S], max_lengths: Sequence[int], config: SearchConfig, prefixes: Prefixes = None
+) -> list[list[Hypothesis]]:
+    """The `nbest` best hypotheses of each sentence, best first; fewer only where no more exist.
+
+    A beam of one is greedy search: it ends where its only hypothesis ends.
+    """
+    rules, width, device = Rules.of(start, max_lengths, config, prefixes), config.beam, start.first.device
+    none = torch.full((len(max_lengths), width), -torch.inf, dtype=precise(device), device=device)
+    empty = start.first.new_empty(*none.shape, 0)
+    live = _Group(none.index_fill(1, start.first.new_zeros(1), 0.0), empty)  # one hypothesis, and places for more
+    ended = _Ended(none[:, : config.nbest], _Group(none[:, : config.nbest], empty[:, : config.nbest]))
+    last_penalty = none.new_tensor([length_penalty(longest + 1, config.length_penalty) for longest in max_lengths])
+    going, found = list(range(len(max_lengths))), {}
+    state = start.state.select(torch.arange(len(going), device=device)[:, None].expand(-1, width))
+    ids = start.first[:, None].expand(-1, width)
+    while going:
+        log_probs, state = start.step(ids.flatten(), state)
+        allowed = rules.allow(log_probs.float().unflatten(0, (-1, width)), live.written)
+        ending, live, parents = _grow(live, allowed, start.eos_id)
+        ended = ended.add(ending, start.eos_id, length_penalty(live.written.shape[-1], config.length_penalty))
+        over = _over(live, ended, last_penalty, config).tolist()
+        for row, number in enumerate(going):
+            if over[row]:
+                found[number] = ended.hypotheses(row, start.eos_id, config.length_penalty)
+                rules.check(number, found[number][0].log_prob if found[number] else -torch.inf)
+        rows = parents + width * torch.arange(len(going), device=device)[:, None]
+        stay = [row for row in range(len(going)) if not over[row]]
+        if len(stay) < len(going):
+            going, left = [going[row] for row in stay], torch.tensor(stay, dtype=torch.int64, device=device)
+            live, ended, rules = live.select(left), ended.select(left), rules.select(left)
+            last_penalty, state = last_penalty[left], state.select(rows[left], left)
+        else:
+            state = state.select(rows)
+        ids = live.written[..., -1]
+    return [found[number] for number in range(len(max_lengths))]

@@ -1,0 +1,80 @@
+"""From Transformers to a step function: where search meets the model.
+
+Enters: one model, or several that translate together, and source ids. Leaves: a `Start` for any search. Several models
+say what the mean of their probabilities says.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from heed.config import SearchConfig
+from heed.decoding.search import Start
+from heed.errors import InputError
+from heed.model.cache import Cache
+from heed.model.transformer import Transformer
+
+_EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
+
+
+@dataclass(frozen=True)
+class Caches:
+    """What each of several models remembers of the same hypotheses."""
+
+    each: tuple[Cache, ...]
+
+    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Caches":
+        """The hypotheses a search goes on with, for every model."""
+        return Caches(tuple(cache.select(rows, sentences) for cache in self.each))
+
+
+def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> Start[Caches]:
+    """The sources, ids without special tokens, encoded by each of the models and ready to be translated."""
+    _check(models, sources)
+    config = models[0].config
+    device = models[0].vocabulary.embedding.weight.device
+    rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
+    src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
+    never = torch.tensor([config.pad_id, config.bos_id], device=device)
+
+    def step(ids: Int[Tensor, "R"], state: Caches) -> tuple[Float[Tensor, "R V"], Caches]:
+        stepped = [model.step(ids[:, None], cache) for model, cache in zip(models, state.each, strict=True)]
+        log_probs = _mean([logits[:, -1].float().log_softmax(-1) for logits, _ in stepped])
+        return log_probs.index_fill(-1, never, -torch.inf), Caches(tuple(cache for _, cache in stepped))
+
+    first = torch.full((len(sources),), config.bos_id, device=device)
+    return Start(step, Caches(tuple(model.start(src) for model in models)), first, config.eos_id)
+
+
+def greatest_lengths(
+    models: Sequence[Transformer], sources: Sequence[Sequence[int]], config: SearchConfig
+) -> list[int]:
+    """The most tokens each translation may have: by default those of its source and 50 more.
+
+    Never fewer than `min_length`, and never more than a model with learned positions has places for, less the one that
+    its first token takes.
+    """
+    places = [model.config.max_length - 1 for model in models if model.config.positions == "learned"]
+    wanted = [config.max_length or max(len(ids) + _EXTRA, config.min_length) for ids in sources]
+    return [min(length, *places) if places else length for length in wanted]
+
+
+def _mean(log_probs: list[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:
+    """The logarithm of the mean of the probabilities."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
+
+
+def _check(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> None:
+    if not models or not sources:
+        raise InputError(f"a search needs a model and a source, found {len(models)} models and {len(sources)} sources")
+    for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
+        found = [getattr(model.config, name) for model in models]
+        if len(set(found)) > 1:
+            raise InputError(f"models that translate together must agree in {name}, found {found}")

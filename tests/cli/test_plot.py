@@ -1,0 +1,89 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from heed.cli.plot import plot
+from heed.errors import HeedError
+from heed.training.curves import draw, read_curves
+from tests.cli.command import ONE_THREAD, heed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, one that has just begun, and a folder that is no run."""
+    folder = tmp_path_factory.mktemp("plot")
+    for name in ("first", "second", "new", "other"):
+        (folder / name).mkdir()
+    for name in ("first", "second"):
+        lines: list[dict[str, Any]] = [
+            {"step": step, "loss": 8 / step, "rate": 1e-3, "tokens": 9, "seconds": 0.5} for step in range(1, 9)
+        ]
+        lines += [{"step": 8, "validation_loss": 1.25, "bleu": 30.0, "sample": None}]
+        (folder / name / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "new" / "journal.jsonl").write_text("")
+    return folder
+
+
+def test_a_run_is_drawn_into_its_own_folder(folder: Path) -> None:
+    made = heed("plot", str(folder / "first"))
+    assert (made.returncode, made.stdout) == (0, "")
+    assert made.stderr == f"the curves are in {folder}/first/curves.svg\n"
+    content = (folder / "first" / "curves.svg").read_bytes()
+    assert content == draw(read_curves([folder / "first"]), "steps", "svg")  # the same bytes in every process
+    svg = ElementTree.fromstring(content)  # noqa: S314 - our own
+    assert {"first", "validation 1.25", "BLEU", "step"} <= {text.text for text in svg.iter() if text.text}
+
+
+def test_several_runs_are_compared_by_minutes_and_one_that_has_not_begun_is_left_out(
+    folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "curves.png"
+    runs = [str(folder / name) for name in ("first", "new", "second")]
+    made = heed("plot", *runs, "--by", "minutes", "-o", str(out))
+    assert made.returncode == 0
+    assert made.stderr == f"new is left out: no step with a finite loss yet\nthe curves are in {out}\n"
+    assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_folder_that_is_no_run_is_named(folder: Path) -> None:
+    made = heed("plot", str(folder / "first"), str(folder / "other"))
+    assert made.returncode == 2
+    assert made.stderr == f"error: {folder}/other is not a run's folder: it has no journal.jsonl\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "out", "by", "message"),
+    [
+        ("new", None, "steps", "{folder}/new: no step with a finite loss yet, so there is nothing to draw"),
+        ("first", "curves.pdf", "steps", "curves.pdf ends in .pdf: expected .svg or .png"),
+        ("first", "curves", "steps", "curves ends in nothing: expected .svg or .png"),
+        ("first", None, "hours", "--by hours: expected steps or minutes"),
+        ("first", "missing/curves.svg", "steps", "missing/curves.svg: No such file or directory"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_cannot_be_drawn_is_said(folder: Path, run: str, out: str | None, by: str, message: str) -> None:
+    with pytest.raises(HeedError) as caught:
+        plot([folder / run], Path(out) if out else None, by)
+    assert str(caught.value) == message.format(folder=folder)
+
+
+def test_without_matplotlib_the_user_is_told_what_to_install(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('No module named matplotlib')")
+    environment = {**ONE_THREAD, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "heed", "plot", str(folder / "second")]
+    made = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert made.returncode == 2
+    assert made.stderr == ("error: drawing needs matplotlib, which is not installed: pip install 'heed[plot]'\n")
+    assert not (folder / "second" / "curves.svg").exists()
+
+
+def test_drawing_does_not_wait_for_torch() -> None:
+    code = "import sys, heed.training.curves; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

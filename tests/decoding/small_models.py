@@ -1,0 +1,23 @@
+"""Transformers small enough to be asked again and again, whose translations end early and late."""
+
+import torch
+
+from heed import ModelConfig, Transformer
+from tests.model.examples import SHAPE, make, sentences
+
+SMALL = {**SHAPE, "encoder_layers": 1, "decoder_layers": 1, "norm": "pre", "tie_embeddings": False}
+
+
+def small_model(seed: int, device: torch.device) -> tuple[Transformer, list[list[int]]]:
+    """A model and four sources."""
+    torch.manual_seed(seed)
+    model = make(ModelConfig.model_validate(SMALL), device)
+    return model, [ids.tolist() for ids in sentences([5, 1, 7, 3], device)]
+
+
+def forced_log_probs(model: Transformer, source: list[int], words: tuple[int, ...]) -> torch.Tensor:
+    """Of every next token after each of the words, in one pass without a cache."""
+    device = model.vocabulary.embedding.weight.device
+    with torch.no_grad():
+        logits = model(torch.tensor([[*source, 2]], device=device), torch.tensor([[1, *words]], device=device))
+    return logits[0].float().log_softmax(-1)

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+import torch
+
+from heed.config import SearchConfig
+from heed.decoding.greedy import greedy_search
+from heed.decoding.sampling import draw, sample, uniform
+from heed.decoding.steps import begin
+from heed.errors import InputError
+from tests.decoding.small_models import small_model
+from tests.decoding.tables import Tables
+
+DRAWS = 4000
+
+
+def test_a_sample_is_the_same_in_any_batch(device: torch.device) -> None:
+    model, sources = small_model(2, device)
+    config = SearchConfig(sample=True, nbest=3, top_p=0.95)
+    together = sample(begin([model], sources), [12] * 4, config, numbers=[10, 11, 12, 13])
+    for order in ([3, 0], [2], [1, 2, 3]):
+        few = sample(
+            begin([model], [sources[at] for at in order]), [12] * len(order), config, [10 + at for at in order]
+        )
+        for found, at in zip(few, order, strict=True):
+            assert [each.ids for each in found] == [each.ids for each in together[at]]
+    assert len({each.ids for one in together for each in one}) > 6
+
+
+def test_seed_number_and_copy_each_draw_anew() -> None:
+    tables = Tables(0, vocabulary=50, eos_bonus=-5)
+    config = SearchConfig(sample=True, nbest=4)
+
+    def ids(seed: int, number: int) -> list[tuple[int, ...]]:
+        [found] = sample(tables.start([0]), [9], config.model_copy(update={"seed": seed}), [number])
+        return [each.ids for each in found]
+
+    assert ids(1, 0) == ids(1, 0)
+    assert len(set(ids(1, 0) + ids(2, 0) + ids(1, 1))) == 12
+
+
+def test_a_greater_length_changes_no_random_number() -> None:
+    long = uniform(seed=7, sentence=3, copy=1, max_length=30)
+    assert np.array_equal(uniform(7, 3, 1, max_length=5), long[:6])
+    assert len(long) == 31
+    assert ((long >= 0) & (long < 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [({}, 6), ({"temperature": 0.5}, 6), ({"temperature": 2.0}, 6), ({"top_k": 3}, 3), ({"top_p": 0.7}, 3)],
+    ids=str,
+)
+def test_tokens_are_drawn_by_their_probability(settings: dict[str, float], kept: int) -> None:
+    """Chi-square of up to five degrees of freedom: above 25 once in seven thousand seeds."""
+    probabilities = torch.tensor([0.05, 0.3, 0.0, 0.15, 0.1, 0.36, 0.04], dtype=torch.float64)
+    config = SearchConfig.model_validate({"sample": True, **settings})
+    random = torch.tensor([uniform(1, sentence, 0, 0)[0] for sentence in range(DRAWS)])
+    drawn = draw(probabilities.log().float().expand(DRAWS, -1), random, config)
+    counts = torch.bincount(drawn, minlength=7)
+
+    wanted = probabilities ** (1 / config.temperature)
+    wanted[wanted.argsort(descending=True)[kept:]] = 0
+    expected = wanted / wanted.sum() * DRAWS
+    assert not counts[expected == 0].any()
+    assert float(((counts - expected)[expected > 0] ** 2 / expected[expected > 0]).sum()) < 25
+
+
+def test_the_token_drawn_is_where_the_sum_first_exceeds_the_random_number() -> None:
+    alike = torch.tensor([0.0, -torch.inf, 0.0, 0.0, 0.0]) - 1.0
+    random = torch.tensor([0.0, 0.25, 0.5 - 2**-53, 0.5, 1 - 2**-53], dtype=torch.float64)
+    assert draw(alike.expand(5, -1), random, SearchConfig(sample=True)).tolist() == [0, 2, 2, 3, 4]
+
+
+@pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-9}], ids=str)
+def test_samples_from_one_token_only_are_greedy(settings: dict[str, float]) -> None:
+    tables = Tables(4, vocabulary=9)
+    start, lengths = tables.start(range(6)), [7, 3, 5, 9, 0, 2]
+    config = SearchConfig.model_validate({"sample": True, "nbest": 2, "min_length": 0, **settings})
+    found = sample(start, lengths, config, range(6))
+    assert found == [[each, each] for each in greedy_search(start, lengths, config)]
+
+
+def test_the_log_probability_of_a_sample_is_the_models() -> None:
+    tables = Tables(4, vocabulary=9, eos_bonus=-1)
+    config = SearchConfig(sample=True, nbest=3, temperature=3.0, top_k=5, length_penalty=1.0)
+    for number, found in enumerate(sample(tables.start(range(5)), [6] * 5, config, range(5), [(8,)] * 5)):
+        for each in found:
+            steps = [tables.log_probs(number, each.ids[:at]) for at in range(len(each.ids) + 1)]
+            said = sum(row[word] for row, word in zip(steps, [*each.ids, 1], strict=True))
+            assert each.log_prob == pytest.approx(said)
+            assert each.ids[0] == 8
+        assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+
+
+def test_sentences_without_a_number_are_refused() -> None:
+    with pytest.raises(InputError, match="3 sentence numbers are given for 2 sentences"):
+        sample(Tables(0, vocabulary=5).start([0, 1]), [4, 4], SearchConfig(sample=True), [0, 1, 2])
+
+
+def test_a_sample_that_cannot_go_on_is_refused() -> None:
+    config = SearchConfig(sample=True, no_repeat_ngram=1, min_length=4)
+    with pytest.raises(InputError, match="sentence 0 ends with log-probability -inf"):
+        sample(Tables(0, vocabulary=4).start([0]), [5], config, [0])

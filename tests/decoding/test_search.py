@@ -1,0 +1,239 @@
+import re
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed import Transformer
+from heed.config import SearchConfig
+from heed.decoding.search import Hypothesis, State, beam_search, likeliest
+from heed.decoding.steps import begin
+from heed.errors import InputError
+from tests.decoding.reference_beam import NextLogProbs, exhaustive, reference_beam
+from tests.decoding.small_models import forced_log_probs, small_model
+from tests.decoding.tables import EOS, Level, Said, Tables
+
+ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.5)
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[SearchConfig, list[int], list[tuple[int, ...]], int]:
+    """Settings, greatest lengths, prefixes and a size of vocabulary, most of them awkward in some way."""
+    vocabulary, beam = draw(st.integers(2, 7)), draw(st.integers(1, 8))
+    config = SearchConfig(
+        beam=beam,
+        nbest=draw(st.integers(1, beam)),
+        length_penalty=draw(st.sampled_from(ALPHAS)),
+        stop=draw(st.sampled_from(("exact", "exact", "first"))),
+        min_length=draw(st.integers(0, 3)),
+        no_repeat_ngram=draw(st.sampled_from((None, None, 1, 2, 3))),
+    )
+    words = st.sampled_from([word for word in range(vocabulary) if word != EOS])
+    prefixes = draw(st.lists(st.lists(words, max_size=3).map(tuple), min_size=1, max_size=4))
+    lengths = [draw(st.integers(max(config.min_length, len(prefix)), 6)) for prefix in prefixes]
+    return config, lengths, prefixes, vocabulary
+
+
+@settings(max_examples=150, deadline=None)
+@given(search=searches(), seed=st.integers(0, 10**6), steps=st.booleans())
+def test_fast_beam_equals_the_plain_one_which_never_stops_early(
+    search: tuple[SearchConfig, list[int], list[tuple[int, ...]], int], seed: int, steps: bool
+) -> None:
+    """Exactly: the same words, log-probabilities and scores, equals in the same order (`steps` makes many)."""
+    config, lengths, prefixes, vocabulary = search
+    tables = Tables(seed, vocabulary, steps=steps)
+    expected = [
+        reference_beam(partial(tables.log_probs, number), EOS, config, length, prefix)
+        for number, (length, prefix) in enumerate(zip(lengths, prefixes, strict=True))
+    ]
+    start = tables.start(range(len(lengths)))
+    if all(expected):
+        assert beam_search(start, lengths, config, prefixes) == expected
+    else:  # so few words that none may follow, yet the end may not either
+        with pytest.raises(InputError, match=f"no_repeat_ngram = {config.no_repeat_ngram}"):
+            beam_search(start, lengths, config, prefixes)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_beam_finds_the_exhaustive_best_on_a_tiny_vocabulary(alpha: float) -> None:
+    config = SearchConfig(beam=81, nbest=20, length_penalty=alpha)
+    for seed in range(4):
+        tables = Tables(seed, vocabulary=4)
+        best = [exhaustive(partial(tables.log_probs, number), EOS, config, 4)[:20] for number in range(2)]
+        found = beam_search(tables.start(range(2)), [4, 4], config)
+        assert [[each.ids for each in one] for one in found] == [[each.ids for each in one] for one in best]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_exact_stop_saves_steps_but_never_changes_the_result(alpha: float) -> None:
+    lengths, rows = [4, 14, 7], 0
+    for seed in range(12):
+        tables = Tables(seed, vocabulary=9)
+        config = SearchConfig(beam=4, nbest=1 + seed % 3, length_penalty=alpha)
+        found = beam_search(tables.start(range(3)), lengths, config)
+        rows += sum(tables.rows_seen)
+        for number, length in enumerate(lengths):
+            assert found[number] == reference_beam(partial(tables.log_probs, number), EOS, config, length)
+    assert rows < 12 * 4 * sum(length + 1 for length in lengths)
+
+
+def test_first_stop_ends_when_enough_have_ended() -> None:
+    for seed in range(20):
+        tables = Tables(seed, vocabulary=9)
+        config = SearchConfig(beam=4, nbest=2, length_penalty=1.0)
+        exact = beam_search(tables.start([0]), [12], config)[0]
+        steps = len(tables.rows_seen)
+        first = beam_search(tables.start([0]), [12], config.model_copy(update={"stop": "first"}))[0]
+        assert len(first) == 2
+        assert len(tables.rows_seen) - steps <= steps
+        assert first[0].score <= exact[0].score
+
+
+def test_each_sentence_alone_equals_the_same_sentence_in_any_batch() -> None:
+    tables, config = Tables(3, vocabulary=8), SearchConfig(beam=3, nbest=3)
+    lengths = [5, 1, 8, 3, 0]
+    alone = {number: beam_search(tables.start([number]), [lengths[number]], config)[0] for number in range(5)}
+    for order in ([0, 1, 2, 3, 4], [4, 2, 0], [3, 1]):
+        together = beam_search(tables.start(order), [lengths[number] for number in order], config)
+        assert together == [alone[number] for number in order]
+
+
+def test_finished_sentences_leave_the_batch() -> None:
+    tables = Tables(0, vocabulary=6, eos_bonus=-40)  # nobody ends before the greatest length
+    found = beam_search(tables.start([0, 1, 2]), [3, 1, 5], SearchConfig(beam=2))
+    assert tables.rows_seen == [6, 6, 4, 4, 2, 2]
+    assert [len(one[0].ids) for one in found] == [3, 1, 5]
+
+
+def test_equals_are_ranked_by_hypothesis_then_by_token(device: torch.device) -> None:
+    start = Level([-1.0], vocabulary=300).start([0], device)
+    found = beam_search(start, [2], SearchConfig(beam=3, nbest=3, length_penalty=0.0))
+    assert [each.ids for each in found[0]] == [(), (0,), (0, 0)]
+    assert [each.log_prob for each in found[0]] == [-1, -2, -3]
+
+
+def test_the_likeliest_are_those_of_a_stable_sort(device: torch.device) -> None:
+    for levels in (2, 5, 1000):
+        values = -torch.randint(levels, (20, 400), device=device).float()
+        values[:3, 7:] = -torch.inf
+        for count in (1, 5, 60, 400, 1000):
+            best, tokens = likeliest(values, count)
+            expected, order = values.sort(dim=-1, descending=True, stable=True)
+            real = expected[:, :count] > -torch.inf
+            assert torch.equal(best, expected[:, :count])
+            assert torch.equal(tokens[real], order[:, :count][real])
+
+
+def test_settings_are_kept() -> None:
+    tables = Tables(1, vocabulary=4, eos_bonus=2.0)
+    free = beam_search(tables.start(range(10)), [8] * 10, SearchConfig(beam=3, nbest=3))
+    assert min(len(each.ids) for one in free for each in one) < 4
+    long = beam_search(tables.start(range(10)), [8] * 10, SearchConfig(beam=3, nbest=3, min_length=4))
+    assert min(len(each.ids) for one in long for each in one) >= 4
+    pairs = SearchConfig(beam=3, nbest=3, min_length=5, no_repeat_ngram=2)
+    for each in (each for one in beam_search(tables.start(range(10)), [8] * 10, pairs) for each in one):
+        runs = list(zip(each.ids, each.ids[1:], strict=False))
+        assert len(set(runs)) == len(runs)
+    prefixed = beam_search(tables.start([0, 1]), [8, 8], SearchConfig(beam=3, nbest=3), [(2, 2, 3), ()])
+    assert all(each.ids[:3] == (2, 2, 3) for each in prefixed[0])
+    assert prefixed[1] == free[1]
+
+
+def test_a_vocabulary_smaller_than_the_beam_leaves_places_empty() -> None:
+    found = beam_search(Tables(0, vocabulary=2).start([0]), [2], SearchConfig(beam=6, nbest=6))
+    assert sorted(each.ids for each in found[0]) == [(), (0,), (0, 0)]
+
+
+# On Transformers ------------------------------------------------------------------------------------------------------
+
+
+def as_reference(model: Transformer, source: list[int]) -> NextLogProbs:
+    def log_probs(words: tuple[int, ...]) -> list[float]:
+        row = forced_log_probs(model, source, words)[-1]
+        row[[0, 1]] = -torch.inf
+        return row.tolist()
+
+    return log_probs
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SearchConfig(),
+        SearchConfig(beam=1, min_length=2),
+        SearchConfig(beam=3, nbest=3, length_penalty=-1.0, no_repeat_ngram=1),
+        SearchConfig(beam=5, nbest=2, length_penalty=1.5, no_repeat_ngram=2, min_length=3),
+        SearchConfig(beam=2, length_penalty=0.0, stop="first"),
+    ],
+    ids=lambda config: f"beam {config.beam}",
+)
+def test_fast_beam_equals_the_plain_one_on_random_transformers(config: SearchConfig, device: torch.device) -> None:
+    model, sources = small_model(config.beam, device)
+    prefixes, lengths = [(), (4, 4), (), (7,)], [6, 4, 5, 3]
+    found = beam_search(begin([model], sources), lengths, config, prefixes)
+    for one, source, length, prefix in zip(found, sources, lengths, prefixes, strict=True):
+        expected = reference_beam(as_reference(model, source), 2, config, length, prefix)
+        assert [each.ids for each in one] == [each.ids for each in expected]
+        assert [each.score for each in one] == pytest.approx([each.score for each in expected], abs=1e-5)
+
+
+def test_beam_score_equals_forced_score(device: torch.device) -> None:
+    model, sources = small_model(1, device)
+    found = beam_search(begin([model], sources), [30, 10, 40, 20], SearchConfig(nbest=4), [(), (), (5, 3), ()])
+    for source, hypotheses in zip(sources, found, strict=True):
+        for each in hypotheses:
+            rows = forced_log_probs(model, source, each.ids)
+            forced = rows.gather(1, torch.tensor([[*each.ids, 2]], device=device).T).double().sum()
+            assert each.log_prob == pytest.approx(float(forced), abs=1e-4)
+            assert each.score == pytest.approx(each.log_prob / ((5 + len(each.ids) + 1) / 6) ** 0.6)
+
+
+def test_no_sentence_of_a_transformer_minds_its_company(device: torch.device) -> None:
+    model, sources = small_model(2, device)
+    together = beam_search(begin([model], sources), [20] * 4, SearchConfig(nbest=2))
+    assert len({len(one[0].ids) for one in together}) > 1
+    for source, expected in zip(sources, together, strict=True):
+        [alone] = beam_search(begin([model], [source]), [20], SearchConfig(nbest=2))
+        assert [each.ids for each in alone] == [each.ids for each in expected]
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    start = Tables(0, vocabulary=5).start([0, 1])
+    config = SearchConfig(min_length=3)
+    with pytest.raises(InputError, match="3 greatest lengths are given for 2 sentences"):
+        beam_search(start, [4, 4, 4], config)
+    with pytest.raises(InputError, match="1 prefixes are given for 2 sentences"):
+        beam_search(start, [4, 4], config, [(2,)])
+    with pytest.raises(InputError, match=re.escape("sentence 1 may have at most 2 tokens")):
+        beam_search(start, [4, 2], config)
+    with pytest.raises(InputError, match=re.escape("at most 4 tokens, fewer than its prefix (5) or min_length (3)")):
+        beam_search(start, [4, 4], config, [(2,) * 5, ()])
+    with pytest.raises(InputError, match=re.escape(f"sentence 1 holds an id that is no word: [0, {EOS}]")):
+        beam_search(start, [4, 4], config, [(), (0, EOS)])
+    with pytest.raises(InputError, match=re.escape("sentence 0 holds an id that is no word: [-1]")):
+        beam_search(start, [4, 4], config, [(-1,), ()])
+    with pytest.raises(InputError, match="a prefix holds id 5, outside a vocabulary of 5 tokens"):
+        beam_search(start, [4, 4], config, [(5,), ()])
+
+
+def test_a_model_that_gives_no_numbers_is_found_out() -> None:
+    start = Level([-1.0, float("nan")], vocabulary=5).start([0, 1])
+    for stop in ("exact", "first"):
+        with pytest.raises(InputError, match="sentence 1 ends with log-probability nan"):
+            beam_search(start, [4, 4], SearchConfig(stop=stop))
+
+
+def test_a_prefix_that_the_model_never_says_is_refused(device: torch.device) -> None:
+    model, sources = small_model(0, device)
+    with pytest.raises(InputError, match="sentence 2 ends with log-probability -inf"):
+        beam_search(begin([model], sources), [9] * 4, SearchConfig(), [(), (4,), (1,), ()])
+
+
+def test_states_are_recognised_and_hypotheses_are_values() -> None:
+    assert isinstance(Said(()), State)
+    assert {Hypothesis((3,), -1.0, -1.0), Hypothesis((3,), -1.0, -1.0)} == {Hypothesis((3,), -1.0, -1.0)}

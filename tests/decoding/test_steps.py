@@ -1,0 +1,92 @@
+import re
+
+import pytest
+import torch
+
+from heed import ModelConfig, Transformer
+from heed.config import SearchConfig
+from heed.decoding.greedy import greedy_search
+from heed.decoding.search import State, beam_search
+from heed.decoding.steps import begin, greatest_lengths
+from heed.errors import InputError
+from tests.decoding.small_models import SMALL, forced_log_probs, small_model
+from tests.model.examples import VOCAB, make
+
+
+def two_models(device: torch.device) -> tuple[list[Transformer], list[list[int]]]:
+    """Of different sizes, with one vocabulary."""
+    model, sources = small_model(2, device)
+    return [model, make(ModelConfig.model_validate({**SMALL, "d_model": 8}), device)], sources
+
+
+def next_log_probs(models: list[Transformer], sources: list[list[int]]) -> torch.Tensor:
+    """After two steps, with one row of each sentence."""
+    start = begin(models, sources)
+    _, state = start.step(start.first, start.state)
+    log_probs, _ = start.step(torch.full_like(start.first, 4), state)
+    return log_probs
+
+
+def test_a_step_gives_the_models_log_probabilities_but_never_padding_or_beginning(device: torch.device) -> None:
+    [model, _], sources = two_models(device)
+    found = next_log_probs([model], sources)
+    assert found.dtype == torch.float32
+    assert (found[:, :2] == -torch.inf).all()
+    for row, source in zip(found, sources, strict=True):
+        expected = forced_log_probs(model, source, (4,))[-1, 2:]  # not scaled up for what is never said
+        torch.testing.assert_close(row[2:], expected, rtol=0, atol=1e-6)
+
+
+def test_a_model_in_company_with_itself_says_what_it_says_alone(device: torch.device) -> None:
+    [model, _], sources = two_models(device)
+    config = SearchConfig(beam=1)
+    alone = greedy_search(begin([model], sources), [9] * 4, config)
+    twice = greedy_search(begin([model, model], sources), [9] * 4, config)
+    assert [each.ids for each in twice] == [each.ids for each in alone]
+    assert [each.log_prob for each in twice] == pytest.approx([each.log_prob for each in alone], abs=1e-5)
+
+
+def test_an_ensemble_of_two_says_the_mean_of_their_probabilities(device: torch.device) -> None:
+    models, sources = two_models(device)
+    for row, source in zip(next_log_probs(models, sources), sources, strict=True):
+        each = torch.stack([forced_log_probs(model, source, (4,))[-1].exp() for model in models])
+        torch.testing.assert_close(row[2:].exp(), each.mean(0)[2:], rtol=1e-5, atol=0)
+
+
+def test_an_ensemble_is_searched_as_one_model(device: torch.device) -> None:
+    models, sources = two_models(device)
+    together = beam_search(begin(models, sources), [9, 4, 12, 0], SearchConfig(nbest=3))
+    assert isinstance(begin(models, sources).state, State)
+    for source, length, expected in zip(sources, [9, 4, 12, 0], together, strict=True):
+        [alone] = beam_search(begin(models, [source]), [length], SearchConfig(nbest=3))
+        assert [each.ids for each in alone] == [each.ids for each in expected]
+
+
+def test_a_translation_may_be_fifty_tokens_longer_than_its_source() -> None:
+    model, sources = Transformer(ModelConfig.model_validate(SMALL)), [[5] * 3, [], [5] * 40]
+    assert greatest_lengths([model], sources, SearchConfig()) == [53, 50, 90]
+    assert greatest_lengths([model], sources, SearchConfig(min_length=60)) == [60, 60, 90]
+    assert greatest_lengths([model], sources, SearchConfig(max_length=7)) == [7, 7, 7]
+
+
+def test_a_model_with_learned_positions_is_not_led_beyond_them(device: torch.device) -> None:
+    model = make(ModelConfig.model_validate({**SMALL, "positions": "learned", "max_length": 9}), device)
+    with torch.no_grad():
+        model.vocabulary.embedding.weight[2] = 0
+    sources = [[5, 6, 7], [3]]
+    lengths = greatest_lengths([Transformer(ModelConfig.model_validate(SMALL)), model], sources, SearchConfig())
+    assert lengths == [8, 8]
+    found = beam_search(begin([model], sources), lengths, SearchConfig(min_length=8))
+    assert [len(one[0].ids) for one in found] == [8, 8]
+
+
+def test_models_that_cannot_translate_together_are_refused() -> None:
+    model, larger = (
+        Transformer(ModelConfig.model_validate({**SMALL, "vocab_size": size})) for size in (VOCAB, VOCAB + 1)
+    )
+    with pytest.raises(InputError, match=re.escape(f"must agree in vocab_size, found [{VOCAB}, {VOCAB + 1}]")):
+        begin([model, larger], [[3]])
+    with pytest.raises(InputError, match=re.escape("must agree in eos_id, found [2, 5]")):
+        begin([model, Transformer(ModelConfig.model_validate({**SMALL, "eos_id": 5}))], [[3]])
+    with pytest.raises(InputError, match="found 1 models and 0 sources"):
+        begin([model], [])

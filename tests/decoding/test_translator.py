@@ -1,0 +1,165 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+import heed
+from heed import ModelConfig, RunConfig, SearchConfig, Transformer, Translator
+from heed.config import DataConfig
+from heed.decoding.alignment import word_links
+from heed.decoding.scoring import token_log_probs
+from heed.errors import InputError
+from heed.model.folder import model_files, write_folder
+from heed.text.tokenizer import Tokenizer
+
+TEXTS = ["a dog runs", "the cat", "", "a bird sees the old dog and the cat", "  ", "dog", "a dog runs"]
+TOKENIZER = Tokenizer.train(TEXTS * 3, "characters", 300)
+
+
+def make(seed: int = 0, tokenizer: Tokenizer = TOKENIZER) -> Transformer:
+    torch.manual_seed(seed)
+    size = tokenizer.vocab_size
+    config = ModelConfig(vocab_size=size, d_model=16, heads=2, encoder_layers=2, decoder_layers=3, d_ff=16)
+    return Transformer(config).eval()
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator([make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), max_tokens=40)
+
+
+def test_order_is_kept_and_each_text_is_translated_as_if_alone(translator: Translator) -> None:
+    together = translator(TEXTS)
+    assert together == [translator(text) for text in TEXTS]
+    assert together[0] == together[-1]
+    small = translator.translate(TEXTS, search=SearchConfig(max_length=12, tokens_per_batch=10))
+    assert [one.text for one in small] == together
+
+
+def test_what_is_only_white_space_stays_as_it_is(translator: Translator) -> None:
+    assert translator(["", "  ", "\n"]) == ["", "  ", "\n"]
+    one = translator.translate([" "])[0]
+    assert (one.score, one.tokens, one.alignment, one.alternatives) == (0.0, (), (), ())
+
+
+def test_a_long_text_is_translated_in_pieces_and_nothing_is_dropped(translator: Translator) -> None:
+    sentences = ["a dog runs.", "the cat sees a bird.", "the old dog and the cat run."]
+    whole = translator.translate(["  ".join(sentences) + "\n\na dog\n"])[0]
+    parts = [translator(sentence) for sentence in [*sentences, "a dog"]]
+    # The first two fit into 40 tokens together.
+    assert whole.text == translator("a dog runs.  the cat sees a bird.") + "  " + parts[2] + "\n\n" + parts[3] + "\n"
+    pieces = translator.translate(["a dog runs.  the cat sees a bird.", sentences[2], "a dog"])
+    assert whole.log_prob == pytest.approx(sum(piece.log_prob for piece in pieces))
+    assert whole.tokens == tuple(token for piece in pieces for token in piece.tokens)
+    assert all(source < len(whole.source_tokens) for source, _ in whole.alignment)
+    assert [target for _, target in whole.alignment] == list(range(len(whole.tokens)))
+
+
+def test_the_score_of_a_translation_is_that_of_a_forced_pass(translator: Translator) -> None:
+    for one, source in zip(translator.translate(TEXTS, nbest=3), TEXTS, strict=True):
+        if source.strip():
+            for found in (one, *one.alternatives):
+                (forced,) = token_log_probs(translator.models, TOKENIZER.encode([source]), [found.ids])
+                assert sum(forced) == pytest.approx(found.log_prob, abs=1e-4)
+                assert found.score == pytest.approx(found.log_prob / ((5 + len(forced)) / 6) ** 0.6)
+
+
+def test_score_is_the_log_probability_of_the_text(translator: Translator) -> None:
+    sources, targets = ["a dog", "the cat", ""], ["dog", "", "a cat"]
+    scores = translator.score(sources, targets)
+    for source, target, score in zip(sources, targets, scores, strict=True):
+        src, tgt = (TOKENIZER.encode([text])[0] for text in (source, target))
+        logits = translator.model(torch.tensor([[*src, 2]]), torch.tensor([[1, *tgt]])).log_softmax(-1)
+        expected = sum(logits[0, place, token].item() for place, token in enumerate([*tgt, 2]))
+        assert score == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(InputError, match="3 sources cannot be scored with 2 targets"):
+        translator.score(sources, targets[:2])
+
+
+def test_the_best_come_first_and_there_are_as_many_as_asked_for(translator: Translator) -> None:
+    one = translator.translate(["a dog"], beam=6, nbest=5)[0]
+    scores = [one.score, *(other.score for other in one.alternatives)]
+    assert len(scores) == 5
+    assert scores == sorted(scores, reverse=True)
+    assert translator.translate(["a dog"])[0].alternatives == ()
+
+
+def test_a_stream_is_the_greedy_translation(translator: Translator) -> None:
+    for text in [*TEXTS, "a dog runs. the cat sees a bird. the old dog and the cat run.\nyes"]:
+        greedy = translator.translate([text], beam=1)[0].text
+        assert "".join(translator.stream(text)) == greedy
+
+
+def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Translator) -> None:
+    (one,) = translator.translate(["a dog"], prefixes=["the "])
+    assert one.text.startswith("the ")
+    found = translator.alternatives("a dog", "the ", 4)
+    assert len({other.ids[4] for other in found}) == 4
+    assert all(other.text.startswith("the ") for other in found)
+    with pytest.raises(InputError, match="2 prefixes are given for 1 texts"):
+        translator.translate(["a dog"], prefixes=["a", "b"])
+    with pytest.raises(InputError, match=r"a prefix needs a text of one line that is not too long, found 'a\\nb'"):
+        translator.translate(["a\nb"], prefixes=["a"])
+
+
+def test_one_text_is_not_a_list_of_letters(translator: Translator) -> None:
+    with pytest.raises(InputError, match=r"found one: translate\(\['a dog'\]\)"):
+        translator.translate("a dog")
+
+
+def test_samples_depend_on_seed_and_place_not_on_company(translator: Translator) -> None:
+    drawing = SearchConfig(sample=True, max_length=12, nbest=2)
+    alone = translator.translate(["a dog"], search=drawing)[0]
+    first = translator.translate(["a dog", "the cat sees a bird"], search=drawing)[0]
+    assert (alone.text, alone.alternatives[0].text) == (first.text, first.alternatives[0].text)
+    other = translator.translate(["a dog"], search=drawing.model_copy(update={"seed": 2}))[0]
+    assert other.text != alone.text
+
+
+def test_models_translate_together() -> None:
+    one, other = make(0), make(1)
+    search = SearchConfig(max_length=12)
+    alone = Translator([one], (TOKENIZER, TOKENIZER), search)
+    assert Translator([one, one], (TOKENIZER, TOKENIZER), search)(TEXTS) == alone(TEXTS)
+    both = Translator([one, other], (TOKENIZER, TOKENIZER), search).score(["a dog"], ["cat"])[0]
+    source, target = TOKENIZER.encode(["a dog"]), TOKENIZER.encode(["cat"])
+    parts = [token_log_probs([model], source, target)[0] for model in (one, other)]
+    means = (torch.tensor(parts).exp().mean(0)).log().sum().item()
+    assert both == pytest.approx(means, abs=1e-4)
+
+
+def save(folder: Path, tokenizer: Tokenizer, seed: int) -> Path:
+    model = make(seed, tokenizer)
+    run = RunConfig(
+        model=model.config, data=DataConfig(tokenizer=tokenizer.kind), search=SearchConfig(beam=2, max_length=9)
+    )
+    write_folder(folder, model_files(model.state_dict(), run, {}, (tokenizer, tokenizer), "# card\n"))
+    return folder
+
+
+def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocabularies_are_one(tmp_path: Path) -> None:
+    one, other = save(tmp_path / "one", TOKENIZER, 0), save(tmp_path / "other", TOKENIZER, 1)
+    translator = heed.load(one, other)
+    assert len(translator.models) == 2
+    assert (translator.search.beam, translator.search.max_length) == (2, 9)
+    strange = save(tmp_path / "strange", Tokenizer.train(["äöü"] * 3, "characters", 300), 0)
+    with pytest.raises(InputError, match=f"{one} and {strange} have different vocabularies"):
+        heed.load(one, strange)
+    with pytest.raises(InputError, match="load needs at least one model folder"):
+        heed.load()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "alignment", "expected"),
+    [
+        ([" a", " dog"], [" ein", " Hund"], [(0, 0), (1, 1)], [(0, 0), (1, 1)]),
+        ([" a", " do", "g"], [" Hu", "nd"], [(1, 0), (2, 1)], [(1, 0)]),
+        (["a", " ", "b"], ["x", " ", "y"], [(2, 0), (1, 1), (0, 2)], [(0, 1), (1, 0)]),
+        ([" it", ".", " no"], [" es", "."], [(0, 0), (1, 1)], [(0, 0)]),
+        ([], [], [], []),
+    ],
+)
+def test_links_between_tokens_become_links_between_words(
+    source: list[str], target: list[str], alignment: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    assert word_links(source, target, alignment) == expected

@@ -1,0 +1,110 @@
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util.tensor_util import make_ndarray
+
+from heed.training.checkpoint import Progress
+from heed.training.journal import read_journal
+from heed.training.run import Listener, StepReport, Validation
+from heed.training.tensorboard import tensorboard_listener
+from heed.training.trainer import train
+from tests.training.test_trainer import Notes, make_run
+
+SAMPLE = ("*a* <b>", "# c", "d_e_f")
+
+
+def written(folder: Path) -> EventAccumulator:
+    return EventAccumulator(str(folder / "tensorboard")).Reload()
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in written(folder).Scalars(tag)]
+
+
+def in_float32(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    return [(step, float(np.float32(value))) for step, value in points]
+
+
+def test_tensorboard_shows_what_the_journal_says(tmp_path: Path) -> None:
+    tried = iter([Validation(3.0, 12.5, SAMPLE), Validation(2.5), Validation(2.0, 20.25, SAMPLE)])
+    run = replace(make_run(tmp_path, validate_every=2), validate=lambda _model, _step: next(tried))
+    listener = tensorboard_listener(tmp_path, after_step=0)
+    assert isinstance(listener, Listener)
+    train(run, Progress(), listener)
+    del listener  # nobody else has to close it
+    journal = read_journal(tmp_path / "journal.jsonl")
+    steps, tests = ([line for line in journal if key in line] for key in ("loss", "validation_loss"))
+    assert len(steps) == 6
+    for tag, expected in {
+        "loss/training": [(line["step"], line["loss"]) for line in steps],
+        "learning_rate": [(line["step"], line["rate"]) for line in steps],
+        "tokens_per_second": [(line["step"], line["tokens"] / line["seconds"]) for line in steps],
+        "loss/validation": [(line["step"], line["validation_loss"]) for line in tests],
+        "bleu": [(line["step"], line["bleu"]) for line in tests if line["bleu"] is not None],
+    }.items():
+        assert scalars(tmp_path, tag) == in_float32(expected), tag
+
+
+def test_the_sample_is_text_that_markdown_leaves_alone(tmp_path: Path) -> None:
+    listener = tensorboard_listener(tmp_path, after_step=0)
+    assert listener is not None
+    listener.validation(7, Validation(1.0, None, SAMPLE), True)  # noqa: FBT003
+    (event,) = written(tmp_path).Tensors("sample/text_summary")  # a validation is on disk at once
+    assert event.step == 7
+    (text,) = make_ndarray(event.tensor_proto)
+    assert text.decode() == "    source *a* <b>\n    wanted # c\n    got    d_e_f"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_resumed_run_has_no_point_twice(tmp_path: Path, killed: bool) -> None:
+    def take(listener: Listener | None, steps: range, loss: float) -> None:
+        assert listener is not None
+        for step in steps:
+            listener.step(StepReport(step, 0, loss, 0.1, 10, 0.5))
+        if killed:
+            listener.validation(steps[-1], Validation(loss), False)  # noqa: FBT003 - flushed, and never closed
+            left.append(listener)
+
+    left: list[Listener] = []
+    take(tensorboard_listener(tmp_path, after_step=0), range(1, 7), 3.0)
+    take(tensorboard_listener(tmp_path, after_step=4), range(5, 9), 2.0)
+    take(tensorboard_listener(tmp_path, after_step=8), range(9, 10), 1.0)
+    expected = [(step, 3.0 if step < 5 else 2.0 if step < 9 else 1.0) for step in range(1, 10)]
+    assert scalars(tmp_path, "loss/training") == expected
+
+
+def test_a_loss_that_is_not_finite_is_passed_on(tmp_path: Path) -> None:
+    listener = tensorboard_listener(tmp_path, after_step=0)
+    assert listener is not None
+    listener.step(StepReport(1, 0, math.nan, 0.1, 10, 0.5))
+    listener.note("step 1: the loss is nan")
+    del listener
+    ((step, value),) = scalars(tmp_path, "loss/training")
+    assert step == 1
+    assert math.isnan(value)
+
+
+def test_watching_changes_no_bit_of_the_model(tmp_path: Path) -> None:
+    weights = []
+    for name in ("watched", "alone"):
+        (tmp_path / name).mkdir()
+        listener = tensorboard_listener(tmp_path / name, after_step=0) if name == "watched" else Notes()
+        assert listener is not None
+        run = make_run(tmp_path / name, [3.0, 2.0, 1.0], validate_every=2)
+        train(run, Progress(), listener)
+        weights.append(run.model.state_dict())
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+
+
+def test_without_the_package_there_is_no_listener_and_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert tensorboard_listener(tmp_path, after_step=0) is None
+    assert list(tmp_path.iterdir()) == []
