@@ -235,6 +235,8 @@ class SearchConfig(Settings):
     def _can_be_honoured(self) -> Self:
         if not self.sample and self.nbest > self.beam:
             raise ConfigError(f"nbest = {self.nbest} is more than beam = {self.beam}: a search ends with at most beam")
+        if self.max_length is not None and self.max_length < self.min_length:
+            raise ConfigError(f"max_length = {self.max_length} is less than min_length = {self.min_length}")
         return self
 
 

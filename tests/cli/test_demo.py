@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from heed import load
 from heed.cli.demo import FAMOUS
 from heed.model.folder import verify
 from tests.cli.command import heed
@@ -31,6 +32,17 @@ def test_the_demo_learns_the_small_world(tmp_path: Path, seed: int) -> None:
     assert float(found[2]) >= 95.0
     assert "L'animal n'a pas traversé la rue parce qu'il était trop fatigué." in out
     assert "L'animal n'a pas traversé la rue parce qu'elle était trop large." in out
+    _assert_scores_come_back(tmp_path / "demo")
     again = heed(*options)  # shown again without learning again
     assert again.stdout == out
     assert "going on after step 900" in again.stderr
+
+
+def _assert_scores_come_back(demo: Path) -> None:
+    """1,000 translations scored as given text have the log-probabilities that the search found."""
+    sources = [line.split("\t")[0] for line in (demo / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    translator = load(demo)
+    found = translator.translate(sources, align=False)
+    scores = translator.score(sources, [one.text for one in found])
+    assert len(scores) == 1000
+    assert [one.log_prob for one in found] == pytest.approx(scores, abs=1e-4)

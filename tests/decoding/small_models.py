@@ -9,10 +9,10 @@ SMALL = {**SHAPE, "encoder_layers": 1, "decoder_layers": 1, "norm": "pre", "tie_
 
 
 def small_model(seed: int, device: torch.device) -> tuple[Transformer, list[list[int]]]:
-    """A model and four sources."""
+    """A model and four sources, the same on every device."""
     torch.manual_seed(seed)
-    model = make(ModelConfig.model_validate(SMALL), device)
-    return model, [ids.tolist() for ids in sentences([5, 1, 7, 3], device)]
+    model = make(ModelConfig.model_validate(SMALL), torch.device("cpu")).to(device)
+    return model, [ids.tolist() for ids in sentences([5, 1, 7, 3], torch.device("cpu"))]
 
 
 def forced_log_probs(model: Transformer, source: list[int], words: tuple[int, ...]) -> torch.Tensor:

@@ -90,6 +90,22 @@ def test_a_stream_is_the_greedy_translation(translator: Translator) -> None:
         assert "".join(translator.stream(text)) == greedy
 
 
+def test_a_stream_comes_token_by_token(translator: Translator) -> None:
+    seen = 0
+
+    class Counting(Transformer):
+        def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
+            nonlocal seen
+            seen += 1
+            return super().step(*arguments, **more)  # type: ignore[arg-type]
+
+    model = Counting(translator.model.config).eval()
+    model.load_state_dict(translator.model.state_dict())
+    stream = Translator([model], (TOKENIZER, TOKENIZER), SearchConfig(min_length=8, max_length=12)).stream("a dog")
+    next(stream)
+    assert seen < 8
+
+
 def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Translator) -> None:
     (one,) = translator.translate(["a dog"], prefixes=["the "])
     assert one.text.startswith("the ")

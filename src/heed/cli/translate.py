@@ -138,7 +138,7 @@ def _written(line: _Line, best: "Translation", wanted: _Wanted) -> str:
         if wanted.scores:
             columns.insert(len(line.columns), f"{one.score:.6f}")
         if wanted.alignment:
-            columns.append(_pharaoh(one, best))
+            columns.append(_pharaoh(one))
         rows.append("\t".join(columns) + "\n")
     return "".join(rows)
 
@@ -149,16 +149,16 @@ def _as_json(found: "tuple[Translation, ...]", wanted: _Wanted) -> dict[str, Any
     if wanted.scores:
         new["score"] = best.score
     if wanted.alignment:
-        new["alignment"] = _pharaoh(best, best)
+        new["alignment"] = _pharaoh(best)
     if wanted.nbest > 1:
         new["alternatives"] = [{"text": one.text, "score": one.score} for one in found[1:]]
     return new
 
 
-def _pharaoh(one: "Translation", best: "Translation") -> str:
+def _pharaoh(one: "Translation") -> str:
     from heed.decoding.alignment import word_links  # noqa: PLC0415
 
-    pairs = word_links(best.source_tokens, one.tokens, one.alignment)
+    pairs = word_links(one.source_tokens, one.tokens, one.alignment)
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

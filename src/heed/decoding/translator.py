@@ -6,6 +6,7 @@ space stays as it is; a text longer than the model was trained for is cut where 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import overload
 
@@ -128,10 +129,8 @@ class Translator:
     def stream(self, text: str, prefix: str = "") -> Iterator[str]:
         """The greedy translation of one text, piece by piece as it comes to mind; joined, it is the translation."""
         for piece in self._pieces([text], None if not prefix else [prefix])[0]:
-            yield piece.before
-            if piece.text:
-                yield from self._stream(piece.text, prefix)
-            yield piece.after
+            written = self._stream(piece.text, prefix) if piece.text else iter(())
+            yield from filter(None, chain([piece.before], written, [piece.after]))
 
     def alternatives(self, text: str, prefix: str, count: int = 5) -> list[Translation]:
         """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
@@ -191,19 +190,23 @@ class Translator:
         self, sources: Sequence[Ids], found: list[list[Hypothesis]], *, align: bool
     ) -> Iterator[Translation]:
         source, target = self.tokenizers
-        attention = cross_attention(self.model, sources, [each[0].ids for each in found]) if align else None
-        for number, hypotheses in enumerate(found):
-            texts = target.decode([one.ids for one in hypotheses])
+        flat = [(ids, one.ids) for ids, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+        attention = iter(cross_attention(self.model, *zip(*flat, strict=True)) if align else [[] for _ in flat])
+        for ids, hypotheses in zip(sources, found, strict=True):
+            texts, shown = target.decode([one.ids for one in hypotheses]), tuple(source.tokens(ids))
             best, *others = (
-                Translation(text, one.score, one.log_prob, one.ids, tuple(target.tokens(one.ids)), (), ())
+                Translation(
+                    text,
+                    one.score,
+                    one.log_prob,
+                    one.ids,
+                    tuple(target.tokens(one.ids)),
+                    shown,
+                    tuple(links(next(attention))),
+                )
                 for one, text in zip(hypotheses, texts, strict=True)
             )
-            yield replace(
-                best,
-                source_tokens=tuple(source.tokens(sources[number])),
-                alignment=() if attention is None else tuple(links(attention[number])),
-                alternatives=tuple(others),
-            )
+            yield replace(best, alternatives=tuple(others))
 
     def _stream(self, text: str, prefix: str) -> Iterator[str]:
         source, target = self.tokenizers
