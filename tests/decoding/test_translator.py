@@ -101,9 +101,10 @@ def test_a_stream_comes_token_by_token(translator: Translator) -> None:
 
     model = Counting(translator.model.config).eval()
     model.load_state_dict(translator.model.state_dict())
-    stream = Translator([model], (TOKENIZER, TOKENIZER), SearchConfig(min_length=8, max_length=12)).stream("a dog")
-    next(stream)
-    assert seen < 8
+    stream = Translator([model], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12)).stream("a dog", prefix="the")
+    for letter, steps in (("t", 1), ("h", 2), ("e", 3)):
+        assert next(stream) == letter
+        assert seen == steps
 
 
 def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Translator) -> None:

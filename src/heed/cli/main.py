@@ -13,6 +13,11 @@ import typer
 from heed.cli.average import average
 from heed.cli.demo import demo
 from heed.cli.describe import describe
+from heed.cli.doctor import doctor
+from heed.cli.evaluate import evaluate
+from heed.cli.plot import plot
+from heed.cli.prepare import prepare
+from heed.cli.score import score
 from heed.cli.train import train
 from heed.cli.translate import translate
 from heed.errors import HeedError
@@ -24,9 +29,14 @@ UsageError: Any = typer.BadParameter.__base__
 app = typer.Typer(name="heed", add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(describe)
+app.command()(doctor)
+app.command()(prepare)
 app.command()(train)
 app.command()(translate)
+app.command()(score)
+app.command()(evaluate)
 app.command()(average)
+app.command()(plot)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,278 @@
+"""What this machine is, and what training would take on it: found out by trying, in a few seconds.
+
+Enters: settings, and how long sentences are. Leaves: time and memory. A model of these settings takes a few real steps
+on random ids in sentences of the corpus's lengths; on a slow machine in smaller batches, and the rest is
+arithmetic. So it is an estimate: validation and saving are not in it, nor whatever else the machine has to do.
+"""
+
+import gc
+import importlib.metadata
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from heed.config import RunConfig
+from heed.errors import ConfigError, TrainingError
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import SPECIAL
+from heed.training.batches import Batch, collate
+from heed.training.loss import smoothed_cross_entropy
+from heed.training.run import make_optimizer
+
+_FIRST = 128  # target tokens to begin with on a CPU
+_SMALLEST = 16  # target tokens; where these do not fit into a GPU's memory, nothing will
+_LONG_ENOUGH = 0.4  # seconds a step: larger batches would tell no more
+_TIMED = 3  # steps
+_PATIENCE = 6.0  # seconds for everything; a step that has begun is finished
+_PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A CUDA device; memory in bytes."""
+
+    name: str
+    memory: int
+    free: int
+    bfloat16: bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where heed is running; memory in bytes, None where the system does not say."""
+
+    system: str
+    python: str
+    torch: str
+    cores: int
+    threads: int
+    instructions: str
+    memory: int | None
+    cpu_bfloat16: str  # "works", or what happened
+    gpus: tuple[Gpu, ...]
+    packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What training would take; memory in bytes, time in seconds."""
+
+    device: str
+    tokens_per_step: int  # target tokens, as all tokens here
+    tokens_timed: int
+    tokens_per_second: float
+    seconds_per_step: float
+    max_steps: int
+    seconds: float
+    memory: int
+    memory_measured: bool  # else computed from what a smaller batch keeps for its gradients
+    memory_there: int | None
+    processor_share: float  # of the time, 1.0 where nobody else wanted it; on a GPU it says nothing
+
+
+def machine() -> Machine:
+    """All about this machine that matters to training."""
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        torch=torch.__version__,
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        instructions=torch.backends.cpu.get_cpu_capability(),
+        memory=_memory(torch.device("cpu")),
+        cpu_bfloat16=probe_bfloat16(),
+        gpus=tuple(_gpu(number) for number in range(torch.cuda.device_count())),
+        packages=optional_packages(),
+    )
+
+
+def _gpu(number: int) -> Gpu:
+    free, there = torch.cuda.mem_get_info(number)
+    return Gpu(torch.cuda.get_device_name(number), there, free, torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def probe_bfloat16(code: str = _PROBE, seconds: float = 60.0) -> str:
+    """What becomes of a bfloat16 matrix product on this CPU; in a process of its own, since some CPUs die of it."""
+    command = [sys.executable, "-c", code]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"no answer in {seconds:g} seconds"
+    if child.returncode < 0:
+        return f"kills the process ({signal.Signals(-child.returncode).name})"
+    if child.returncode:
+        return f"fails: {child.stderr.strip().rpartition(chr(10))[2]}"
+    return "works" if child.stdout == "256.0\n" else f"gives {child.stdout.strip()} instead of 256.0"
+
+
+def optional_packages() -> dict[str, dict[str, str | None]]:
+    """The packages each extra of heed would install, and their versions here; None where one is missing."""
+    found: dict[str, dict[str, str | None]] = {}
+    installed = _version("heed") is not None  # and not only on Python's path
+    for requirement in (installed and importlib.metadata.requires("heed")) or ():
+        parts = re.match(r"([\w.-]+).*extra == [\"'](\w+)", requirement)
+        if parts and parts[2] != "dev":
+            found.setdefault(parts[2], {})[parts[1]] = _version(parts[1])
+    return found
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
+
+
+def _memory(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf; others need not know these names
+        return None
+
+
+def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> Estimate:
+    """What training with these settings would take; lengths: tokens of source and target, (pairs, 2)."""
+    settings = config.training
+    if settings.precision == "bfloat16" and device.type == "cpu":
+        raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
+    began, worked = time.monotonic(), time.thread_time()
+    try:
+        trial = _Trial(config, lengths, device)
+        tokens, step = trial.find_size(settings.tokens_per_batch)
+    except torch.OutOfMemoryError:
+        raise TrainingError(f"a model of these settings does not fit into the memory of {_name(device)}") from None
+    steps = [step]
+    while len(steps) < _TIMED and time.monotonic() - began < _PATIENCE:
+        steps.append(trial.step(tokens))
+    share = (time.thread_time() - worked) / (time.monotonic() - began)
+    learning, changing = np.min(steps, 0).tolist()  # what disturbs a step only ever makes it longer
+    tokens_per_step = settings.tokens_per_batch * settings.accumulate
+    seconds = learning * tokens_per_step + changing
+    measured = device.type == "cuda" and tokens == settings.tokens_per_batch
+    return Estimate(
+        device=_name(device),
+        tokens_per_step=tokens_per_step,
+        tokens_timed=tokens,
+        tokens_per_second=tokens_per_step / seconds,
+        seconds_per_step=seconds,
+        max_steps=settings.max_steps,
+        seconds=seconds * settings.max_steps,
+        memory=torch.cuda.max_memory_allocated(device) if measured else trial.memory(settings.tokens_per_batch),
+        memory_measured=measured,
+        memory_there=_memory(device),
+        processor_share=share,
+    )
+
+
+class _Trial:
+    """A model that is trained on nothing in particular."""
+
+    def __init__(self, config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> None:
+        self._config, self._device = config, device
+        ranked = lengths[np.lexsort((lengths[:, 0], lengths[:, 1]))]  # a batch has sentences of like length, so
+        self._lengths = np.concatenate((ranked, ranked[::-1]))  # whoever comes to the end goes back
+        self._random = np.random.default_rng(config.training.seed)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self._model = Transformer(config.model).to(device).train()
+        self._optimizer = make_optimizer(self._model, config)
+        self._kept = 0.0  # bytes a target token
+
+    def find_size(self, budget: int) -> tuple[int, tuple[float, float]]:
+        """Warm up, and find a batch of at most `budget` tokens that takes neither too long nor too short to be timed.
+
+        Returns its tokens, and what a step with it took.
+        """
+        self.step(_SMALLEST)  # the first step of all is slow whatever its size
+        tokens, fits = budget if self._device.type == "cuda" else min(budget, _FIRST), True
+        while True:
+            try:
+                taken = min(self.step(tokens), self.step(tokens))
+                if not fits or tokens == budget or taken[0] * tokens > _LONG_ENOUGH:
+                    return tokens, taken
+                tokens = min(budget, 4 * tokens)
+            except torch.OutOfMemoryError:
+                if tokens <= _SMALLEST:
+                    raise
+                tokens, fits = max(tokens // 2, _SMALLEST), False
+            if not fits:
+                self._optimizer.zero_grad()
+                gc.collect()  # the error holds on to all that did fit
+
+    def step(self, tokens: int) -> tuple[float, float]:
+        """Seconds a token for the gradients of a batch, and seconds for the change of the weights."""
+        config, batch = self._config, self._batch(tokens)
+        began = self._now()
+        given = batch.to(self._device)
+        half = config.training.precision != "float32" and self._device.type == "cuda"
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=half), self._counting(batch.tokens):
+            logits = self._model(given.src, given.tgt_in, given.src_layout, given.tgt_layout)
+            total, count = smoothed_cross_entropy(
+                logits, given.tgt_out, config.model.pad_id, config.training.label_smoothing
+            )
+        (total / count).backward()
+        learnt = self._now()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return (learnt - began) / batch.tokens, self._now() - learnt
+
+    @contextmanager
+    def _counting(self, tokens: int) -> Iterator[None]:
+        """While this is on, count what the forward pass keeps for the backward pass, each piece of memory once."""
+        weights = {weight.untyped_storage().data_ptr() for weight in self._model.parameters()}
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach()  # which, unlike the tensor, does not hold what holds it
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            yield
+        self._kept = sum(kept.values()) / tokens
+
+    def memory(self, budget: int) -> int:
+        """Bytes for batches of this size: weights, gradients, what the optimiser keeps, and what a batch needs."""
+        settings = self._config.training
+        copies = 4 if settings.ema_decay is None else 5  # weight, gradient and Adam's two moments; a running mean
+        weights = sum(weight.numel() * weight.element_size() for weight in self._model.parameters())
+        logits = 4 * 4 * self._config.model.vocab_size * (2 if settings.r_drop else 1)  # their gradients and such
+        return round(copies * weights + (self._kept + logits) * budget)
+
+    def _batch(self, tokens: int) -> Batch:
+        """Random ids in sentences that lie next to one another in length, of at most `tokens` target tokens or one."""
+        start = self._random.integers(len(self._lengths))
+        rows = np.resize(np.roll(self._lengths, -start, 0), (tokens, 2))
+        count = int(np.searchsorted(np.cumsum(rows[:, 1] + 1), tokens, side="right"))
+        model = self._config.model
+        sizes = model.source_vocab_size or model.vocab_size, model.vocab_size
+        sources, targets = (
+            [self._random.integers(len(SPECIAL), size, length).tolist() for length in rows[: max(count, 1), side]]
+            for side, size in enumerate(sizes)
+        )
+        batch = collate(sources, targets)
+        return batch.twice() if self._config.training.r_drop else batch
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.monotonic()

@@ -1,0 +1,124 @@
+"""Text and machine examined through the real command."""
+
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from heed.cli.findings import WORDS, Lengths, show_text
+from heed.cli.main import app
+from heed.config import DataConfig
+from heed.text.corpus import Corpus
+from heed.text.health import Kind, examine
+from heed.text.microworld import corpus
+from tests.cli.command import heed
+
+# A model that is nothing to wait for.
+SMALL = ("d_model=16", "heads=2", "d_ff=16", "encoder_layers=1", "decoder_layers=1")
+SETTINGS = [word for setting in SMALL for word in ("--set", f"model.{setting}")]
+SETTINGS += ["--set", "training.tokens_per_batch=100", "--set", "data.vocab_size=300"]
+
+
+@pytest.fixture(scope="module")
+def clean() -> list[str]:
+    return [f"{one.source}\t{one.target}" for one in corpus("train", 300)]
+
+
+def table(path: Path, lines: Sequence[str]) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
+    """What it prints, called in this process, where torch has been imported already."""
+    run = CliRunner().invoke(app, ["doctor", "--json", *arguments], input=stdin, catch_exceptions=False)
+    assert run.exit_code == 0
+    return dict(json.loads(run.stdout))
+
+
+def test_every_kind_of_finding_has_words() -> None:
+    assert WORDS.keys() == set(get_args(Kind))
+
+
+def test_findings_are_shown_with_place_number_and_remedy_in_80_columns(clean: list[str], tmp_path: Path) -> None:
+    faulty = clean[:]
+    faulty[41] = "\t".join(reversed(faulty[41].split("\t")))
+    faulty[99] = faulty[99].replace(" ", "  ", 1)
+    faulty[120] += " [bold]&amp;\x1b[31m"  # neither rich nor the terminal may take text for commands
+    train, valid = table(tmp_path / "train.tsv", faulty), table(tmp_path / "valid.tsv", [*clean[:1], *faulty[7:8]])
+    run = heed("doctor", "--pairs", train, "--valid-pairs", valid, *SETTINGS)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    lines = [line.rstrip() for line in run.stdout.splitlines()]
+    assert max(len(line) for line in lines) <= int(os.environ.get("COLUMNS", "80"))
+    for kind, count, where in (
+        ("swapped", "1 pair", "train.tsv:42"),
+        ("spaces", "1 text", "train.tsv:100"),
+        ("markup", "1 text", "train.tsv:121"),
+        ("control", "1 text", "train.tsv:121"),
+        ("leaked", "2 pairs", "valid.tsv:1"),
+    ):
+        what, _, remedy = WORDS[kind]
+        heading = next(number for number, line in enumerate(lines) if what in line)
+        assert lines[heading].endswith(count)
+        assert lines[heading + 1].lstrip().startswith(where)
+        assert remedy[:40] in " ".join(lines[heading:])
+    assert any("also train.tsv:8" in line for line in lines)
+    assert r"[bold]&amp;\x1b[31m" in run.stdout
+    assert "\x1b" not in run.stdout
+    assert "parameters" in run.stdout
+
+
+def test_json_says_everything_in_one_object_of_standard_input_too(clean: list[str]) -> None:
+    text = "\n".join([*clean, "\tVide."])
+    found = as_json("--pairs", "-", "--preset", "small", *SETTINGS, stdin=text)
+    assert found["training"] == [{"name": "standard-input.tsv", "pairs": 301}]
+    assert [(one["kind"], one["count"]) for one in found["findings"]] == [("empty", 1)]
+    where = {"file": "standard-input.tsv", "line": 301, "texts": ["", "Vide."], "also": ""}
+    assert found["findings"][0]["examples"] == [where]
+    assert {(one["side"], one["unit"]) for one in found["lengths"]} >= {("source", "words"), ("target", "tokens")}
+    assert found["plan"]["preset"] == "small"
+    assert found["plan"]["estimate"]["tokens_per_step"] == 100
+    assert found["plan"]["vocab_size"] == 300
+
+
+def test_a_clean_corpus_is_said_to_be_clean(clean: list[str], tmp_path: Path) -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    show_text(console, examine([Corpus(pairs=table(tmp_path / "a.tsv", clean))], [], DataConfig(vocab_size=300)))
+    assert "Nothing wrong was found: 300 clean pairs." in console.export_text()
+
+
+def test_without_text_the_machine_is_examined() -> None:
+    found = as_json()
+    assert found["plan"] is None
+    assert found["machine"]["threads"] == 1
+    assert found["machine"]["cpu_bfloat16"]
+    assert found["machine"]["packages"].keys() >= {"serve", "interop"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--source", "missing.en", "--target", "missing.fr"], "missing.en: cannot be opened: No such file"),
+        (["--valid-pairs", "a.tsv"], "there is nothing to learn from"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    run = heed("doctor", *arguments)
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: ")
+    assert message in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:
+    found = Lengths.of("source", "words", Counter(range(1, 101)))
+    assert (found.shortest, found.low, found.median, found.high, found.longest) == (1, 5, 50, 95, 100)
+    assert sum(found.histogram) == 100

@@ -1,0 +1,95 @@
+"""What an estimate rests on. How long anything takes is not tested: it depends on who else is working."""
+
+import importlib.metadata
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heed.config import ModelConfig, RunConfig, TrainingConfig
+from heed.errors import ConfigError, TrainingError
+from heed.model.size import parameters
+from heed.training import estimate as module
+from heed.training.estimate import Estimate, estimate, optional_packages, probe_bfloat16
+
+MODEL = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=32, encoder_layers=1, decoder_layers=1)
+PARAMETERS = sum(part.total for part in parameters(MODEL))
+LENGTHS = np.random.default_rng(1).integers(3, 9, (50, 2))
+
+
+def estimated(lengths: np.ndarray[Any, Any] = LENGTHS, **settings: Any) -> Estimate:
+    config = RunConfig(model=MODEL, training=TrainingConfig(**{"tokens_per_batch": 100, "max_steps": 10, **settings}))
+    return estimate(config, lengths, torch.device("cpu"))
+
+
+def test_all_steps_take_as_long_as_one_times_their_number() -> None:
+    found = estimated(accumulate=3)
+    assert found.tokens_per_step == 300
+    assert found.tokens_timed == 100
+    assert found.seconds == found.seconds_per_step * 10
+    assert found.tokens_per_second == pytest.approx(300 / found.seconds_per_step)
+    assert not found.memory_measured
+
+
+def test_memory_has_four_copies_of_the_weights_and_a_fifth_for_their_running_mean() -> None:
+    plain, with_mean = estimated(), estimated(ema_decay=0.9)
+    assert plain.memory > 16 * PARAMETERS
+    assert with_mean.memory - plain.memory == 4 * PARAMETERS
+
+
+def test_the_batch_in_memory_doubles_where_every_sentence_goes_through_twice() -> None:
+    once, twice = (estimated(r_drop=r_drop).memory - 16 * PARAMETERS for r_drop in (0.0, 5.0))
+    assert twice == pytest.approx(2 * once, rel=0.02)
+
+
+def test_memory_is_what_autograd_keeps_for_one_sentence_times_their_number() -> None:
+    same = np.full((1, 2), 9)  # 10 target tokens a sentence, so 10 of them fill a batch
+    small, large = (estimated(same, tokens_per_batch=tokens).memory - 16 * PARAMETERS for tokens in (50, 100))
+    assert large == pytest.approx(2 * small, rel=0.02)
+
+
+def test_a_batch_that_does_not_fit_is_made_smaller_and_the_rest_is_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, step = estimated(), module._Trial.step
+
+    def too_much(self: module._Trial, tokens: int) -> tuple[float, float]:
+        if tokens > 40:
+            raise torch.OutOfMemoryError
+        return step(self, tokens)
+
+    monkeypatch.setattr(module._Trial, "step", too_much)
+    found = estimated()
+    assert found.tokens_timed == 25
+    assert found.memory == pytest.approx(whole.memory, rel=0.2)
+    monkeypatch.setattr(module._Trial, "step", lambda trial, _tokens: too_much(trial, 41))
+    with pytest.raises(TrainingError, match="does not fit into the memory of CPU"):
+        estimated()
+
+
+def test_bfloat16_on_a_cpu_is_refused_as_in_training() -> None:
+    with pytest.raises(ConfigError, match=r"training\.precision = 'bfloat16' needs a GPU"):
+        estimated(precision="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("print(256.0)", "works"),
+        ("print(255.0)", "gives 255.0 instead of 256.0"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "kills the process (SIGILL)"),
+        ("raise RuntimeError('no such type')", "fails: RuntimeError: no such type"),
+    ],
+)
+def test_a_probe_that_dies_harms_nobody(code: str, answer: str) -> None:
+    assert probe_bfloat16(code) == answer
+
+
+def test_a_probe_that_hangs_is_given_up() -> None:
+    assert probe_bfloat16("import time; time.sleep(60)", seconds=0.2) == "no answer in 0.2 seconds"
+
+
+def test_the_optional_packages_are_those_of_the_project() -> None:
+    found = optional_packages()
+    assert {*found, "dev"} == set(importlib.metadata.metadata("heed").get_all("Provides-Extra") or ())
+    assert found["serve"].keys() == {"fastapi", "uvicorn"}
+    assert found["interop"]["transformers"] == importlib.metadata.version("transformers")
