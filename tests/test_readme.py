@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from heed.config import DataConfig, TrainingConfig
+from heed import Transformer
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, Settings, TrainingConfig
+from heed.model.folder import model_files, write_folder
+from heed.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -22,14 +25,31 @@ def test_the_file_map_is_true() -> None:
     assert sorted(mapped) == sorted(files)
 
 
+@pytest.fixture(scope="module")
+def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the models that the pages speak of have not learnt anything yet."""
+    folder = tmp_path_factory.mktemp("pages")
+    tokenizer = Tokenizer.train(["a b"], "bytes", 259)
+    config = ModelConfig.preset("tiny", vocab_size=tokenizer.vocab_size)
+    run = RunConfig(model=config, data=DataConfig(tokenizer="bytes"), search=SearchConfig(max_length=5))
+    files = model_files(Transformer(config).state_dict(), run, {}, (tokenizer, tokenizer), "# card\n")
+    for name in ("demo", "ende"):
+        write_folder(folder / "runs" / name, files)
+    return folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_code_on_every_page_runs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    for block in code:
-        if "runs/demo" not in block:  # that needs the demo's model; tests/cli/test_translate loads one
-            exec(compile(block, page.name, "exec"), {})  # noqa: S102 - our own page
-    if page.name == "model.md":
-        assert capsys.readouterr().out == "12 torch.Size([1, 4, 2, 3])\n"
+def test_the_code_on_every_page_runs_and_prints_what_the_page_says(
+    page: Path, folder_with_models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder_with_models)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    for code, printed in blocks:
+        exec(compile(code, page.name, "exec"), {})  # noqa: S102 - our own page
+        if printed:
+            assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -48,12 +68,14 @@ def test_the_commands_of_the_readme_are_targets_of_the_makefile() -> None:
     assert set(re.findall(r"\bmake ([a-z]+) ", README)) <= targets | {"on"}
 
 
-@pytest.mark.parametrize("settings", [TrainingConfig, DataConfig], ids=lambda settings: settings.__name__)
-def test_the_docs_name_every_setting_with_its_default(settings: type[TrainingConfig] | type[DataConfig]) -> None:
-    page = (ROOT / "docs" / "training.md").read_text()
+@pytest.mark.parametrize(
+    ("settings", "page"), [(TrainingConfig, "training"), (DataConfig, "training"), (SearchConfig, "translating")]
+)
+def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     for name, field in settings.model_fields.items():
         default = "none" if field.default is None else field.default
-        assert f"| `{name}` | {default} | {field.description} |" in page
+        assert f"| `{name}` | {default} | {field.description} |" in text
 
 
 def test_no_file_of_the_source_is_too_long_to_read_at_once() -> None:
