@@ -12,6 +12,7 @@ from heed.version import __version__
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translation, Translator, load
+    from heed.inside.trace import Trace
     from heed.model.transformer import Transformer
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "ModelConfig",
     "RunConfig",
     "SearchConfig",
+    "Trace",
     "TrainingConfig",
     "TrainingError",
     "Transformer",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
+    "Trace": "heed.inside.trace",
     "Transformer": "heed.model.transformer",
     "Translation": "heed.decoding.translator",
     "Translator": "heed.decoding.translator",

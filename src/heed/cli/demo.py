@@ -108,13 +108,12 @@ def _scores(tests: list[Example], written: list[str]) -> str:
 
 def _what_it_looks_at(translator: "Translator", sentence: str) -> Text:
     """Every encoder head's view from `it`: the darker a cell, the more weight on the word above it."""
-    from heed.inside.attention import encoder_attention  # noqa: PLC0415
-
-    tokens, weights = encoder_attention(translator, sentence)
+    trace = translator.look(sentence)
+    tokens = [token.strip() for token in trace.source_tokens]
     it = tokens.index("it")
     widths = [max(len(token), 2) for token in tokens]
     lines = ["         " + " ".join(token.ljust(width) for token, width in zip(tokens, widths, strict=True))]
-    for layer, heads in enumerate(weights, 1):
+    for layer, heads in enumerate(trace.encoder_attention, 1):
         for head, rows in enumerate(heads, 1):
             cells = [
                 _SHADES[min(int(weight * len(_SHADES)), len(_SHADES) - 1)] * width

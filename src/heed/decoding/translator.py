@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -17,13 +17,16 @@ from heed.decoding.alignment import cross_attention, links
 from heed.decoding.greedy import greedy_search, greedy_stream
 from heed.decoding.sampling import sample
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import Hypothesis, beam_search
-from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.search import Hypothesis, Start, beam_search
+from heed.decoding.steps import Watch, begin, greatest_lengths
 from heed.errors import InputError
 from heed.model.folder import read_model_folder
 from heed.model.transformer import Transformer
 from heed.text.split import Piece, split
 from heed.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import heed.inside.trace
 
 Ids = Sequence[int]
 
@@ -99,15 +102,12 @@ class Translator:
         config = SearchConfig.model_validate(settings)
         pieces = self._pieces(texts, prefixes)
         flat = [piece.text for of_text in pieces for piece in of_text if piece.text]
-        starts = (
-            None
-            if prefixes is None
-            else self.tokenizers[1].encode(
-                [prefix for prefix, of_text in zip(prefixes, pieces, strict=True) for piece in of_text if piece.text]
-            )
-        )
-        found = iter(self._translate(flat, config, starts, align=align))
-        return [_joined([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces]
+        starts = None
+        if prefixes is not None:
+            each = zip(prefixes, pieces, strict=True)
+            starts = self.tokenizers[1].encode([prefix for prefix, of_text in each for piece in of_text if piece.text])
+        found = iter(self.translate_pieces(flat, config, starts, align=align))
+        return [joined([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability of each target, its end included, as the translation of its source."""
@@ -146,7 +146,14 @@ class Translator:
         log_probs[:, begun.eos_id] = -torch.inf
         following = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
         forced = [[*start, token] for token in following]
-        return self._translate([text] * len(forced), self.search.model_copy(update={"nbest": 1}), forced, align=True)
+        best_of_each = self.search.model_copy(update={"nbest": 1})
+        return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True)
+
+    def look(self, source: str, target: str | None = None) -> "heed.inside.trace.Trace":
+        """What happens inside when a text becomes the target given, or its own translation: every number, by name."""
+        from heed.inside.trace import look  # noqa: PLC0415 - the room above this one, needed by this name alone
+
+        return look(self, source, target)
 
     def _pieces(self, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[list[Piece]]:
         encode = self.tokenizers[0].encode
@@ -159,25 +166,37 @@ class Translator:
                     raise InputError(f"a prefix needs a text of one line that is not too long, found {text[:50]!r}")
         return pieces
 
-    def _translate(
-        self, texts: Sequence[str], config: SearchConfig, prefixes: Sequence[Ids] | None, *, align: bool
+    def translate_pieces(
+        self,
+        texts: Sequence[str],
+        config: SearchConfig,
+        prefixes: Sequence[Ids] | None = None,
+        *,
+        align: bool,
+        watch: Watch | None = None,
     ) -> list[Translation]:
-        """Texts short enough, in batches of like length."""
+        """Texts short enough and not empty, in batches of like length; prefixes are ids. `joined` joins what comes."""
         ids = self.tokenizers[0].encode(texts)
         found: list[Translation | None] = [None] * len(texts)
         beam = config.nbest if config.sample else config.beam
         for numbers in self._batches([len(one) + 1 for one in ids], beam, config.tokens_per_batch):
             batch = [ids[number] for number in numbers]
             starts = None if prefixes is None else [prefixes[number] for number in numbers]
-            hypotheses = self._search(batch, config, numbers, starts)
+            start = begin(self.models, batch)
+            hypotheses = self._search(watch(start, numbers) if watch else start, batch, config, numbers, starts)
             for number, translation in zip(numbers, self._described(batch, hypotheses, align=align), strict=True):
                 found[number] = translation
         return [translation for translation in found if translation is not None]
 
     def _search(
-        self, sources: Sequence[Ids], config: SearchConfig, numbers: Sequence[int], prefixes: Sequence[Ids] | None
+        self,
+        start: Start[Any],
+        sources: Sequence[Ids],
+        config: SearchConfig,
+        numbers: Sequence[int],
+        prefixes: Sequence[Ids] | None,
     ) -> list[list[Hypothesis]]:
-        start, longest = begin(self.models, sources), greatest_lengths(self.models, sources, config)
+        longest = greatest_lengths(self.models, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
         if config.sample:
@@ -238,7 +257,7 @@ class Translator:
             yield batch
 
 
-def _joined(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
+def joined(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
     """The translations of a text's pieces as one; white space pieces have none."""
     whole = [one for one in found if one is not None]
     if len(pieces) == 1 and len(whole) == 1 and not pieces[0].before and not pieces[0].after:

@@ -1,0 +1,148 @@
+"""The names of all the numbers between the words and the logits: every part of a pass, what it is and its axes.
+
+A name is a path: side, layer, sub-layer, part; `decoder.3.cross.weights` are the weights of the decoder's third layer
+when it attends to the source. Layers count from 1, as in the paper. The tables below hold every part there is, in the
+order in which a pass meets them:
+
+    encoder.embedding  .positions  .sum  .angles          BEFORE    the first layer
+    encoder.1.self.…                                      NORM_FIRST, ATTENTION, RESIDUAL
+    encoder.1.feed_forward.…                              NORM_FIRST, FEED_FORWARD, RESIDUAL
+    encoder.output                                        AFTER     the last layer
+    decoder.…                                             the same, with decoder.1.cross.… between the two
+    logits  probabilities                                 END
+
+In what a row says, x enters the sub-layer and c is what it attends to: x itself, or the encoder's output in `cross`.
+Axes are the house's letters, and R and C stand for S or T: R tokens of the part's own side, C tokens attended to. Knows
+nothing of text or of models, only of their settings.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from heed.config import ModelConfig
+
+
+class Row(NamedTuple):
+    """One part, in every layer that has it; `only` with one of these settings."""
+
+    name: str
+    axes: str
+    meaning: str
+    only: tuple[str, ...] = ()
+
+
+BEFORE = (
+    Row("embedding", "R D", "each token's row of the word matrix, times √d_model"),
+    Row("positions", "R D", "PE[pos, 2i] = sin(pos / 10000^(2i/d)), PE[pos, 2i+1] = cos(the same)", ("sinusoidal",)),
+    Row("positions", "R D", "the learned vector of each token's place", ("learned",)),
+    Row("sum", "R D", "embedding + positions: what enters the first layer", ("sinusoidal", "learned")),
+    Row("angles", "R K/2", "by how much each pair of a query or key is turned; nothing is added", ("rotary",)),
+)
+NORM_FIRST = (Row("norm", "R D", "layer norm of what came before: x", ("pre", "sandwich")),)
+ATTENTION = (
+    Row("query", "H R K", "Q = x W_Q + b_Q, each head its share"),
+    Row("key", "H C K", "K = c W_K + b_K, each head its share"),
+    Row("value", "H C K", "V = c W_V + b_V, each head its share"),
+    Row("turned_query", "H R K", "Q turned by the angles of each token's place", ("rotary",)),  # not in `cross`
+    Row("turned_key", "H C K", "K turned by the angles of each token's place", ("rotary",)),  # not in `cross`
+    Row("scores", "H R C", "Q Kᵀ, of the turned ones where there are any"),
+    Row("scaled", "H R C", "scores / √d_k"),
+    Row("mask", "R C", "true where a row may see a column"),
+    Row("weights", "H R C", "softmax of scaled, over the columns that may be seen"),
+    Row("heads", "H R K", "weights V"),
+    Row("concat", "R D", "the heads side by side"),
+    Row("output", "R D", "concat W_O + b_O"),
+)
+FEED_FORWARD = (
+    Row("gate", "R F", "x W_g + b_g", ("swiglu",)),
+    Row("wide", "R F", "x W₁ + b₁"),
+    Row("hidden", "R F", "max(0, wide)", ("relu",)),
+    Row("hidden", "R F", "GELU(wide)", ("gelu",)),
+    Row("hidden", "R F", "swish(gate) ⊙ wide", ("swiglu",)),
+    Row("output", "R D", "hidden W₂ + b₂"),
+)
+RESIDUAL = (
+    Row("outer_norm", "R D", "layer norm of output", ("sandwich",)),
+    Row("residual", "R D", "x + output", ("post",)),
+    Row("residual", "R D", "what came before + output: what leaves", ("pre",)),
+    Row("residual", "R D", "what came before + outer_norm: what leaves", ("sandwich",)),
+    Row("norm", "R D", "layer norm of residual: what leaves", ("post",)),
+)
+AFTER = (
+    Row("output", "R D", "what leaves the last layer", ("post",)),
+    Row("output", "R D", "layer norm of what leaves the last layer", ("pre", "sandwich")),
+)
+END = (
+    Row("logits", "R V", "output Eᵀ, a score for every word; E is the word matrix, or one of its own with a bias"),
+    Row("probabilities", "R V", "softmax of logits"),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a pass over one pair of sentences."""
+
+    name: str
+    axes: tuple[str, ...]  # the house's letters
+    meaning: str
+
+    def shape(self, sizes: dict[str, int]) -> tuple[int, ...]:
+        """How long each axis is."""
+        return tuple(sizes[axis] for axis in self.axes)
+
+    def bytes(self, sizes: dict[str, int]) -> int:
+        """How much memory it takes: float32, but for the mask, which is bool."""
+        return prod(self.shape(sizes)) * (1 if self.name.endswith(".mask") else 4)
+
+
+def sizes(config: ModelConfig, source: int, target: int) -> dict[str, int]:
+    """The length of every axis for sentences of so many tokens."""
+    return {
+        "S": source,
+        "T": target,
+        "D": config.d_model,
+        "H": config.heads,
+        "K": config.head_width,
+        "K/2": config.head_width // 2,
+        "F": config.d_ff,
+        "V": config.vocab_size,
+    }
+
+
+def parts(config: ModelConfig) -> dict[str, Part]:
+    """Every part that a model of these settings has, by name, in the order in which a pass meets them."""
+    return {part.name: part for part in _parts(config)}
+
+
+def attentions(config: ModelConfig) -> list[str]:
+    """The path of every attention, in the order in which a pass meets them."""
+    return [name.removesuffix(".weights") for name in parts(config) if name.endswith(".weights")]
+
+
+def _parts(config: ModelConfig) -> Iterator[Part]:
+    if config.has_encoder:
+        yield from _stack("encoder", config.encoder_layers, "S", config)
+    if config.has_decoder:
+        yield from _stack("decoder", config.decoder_layers, "T", config)
+    yield from _rows("", END, "T" if config.has_decoder else "S", config)
+
+
+def _stack(side: str, layers: int, own: str, config: ModelConfig) -> Iterator[Part]:
+    yield from _rows(f"{side}.", BEFORE, own, config)
+    for layer in (f"{side}.{number}" for number in range(1, layers + 1)):
+        yield from _rows(f"{layer}.self.", NORM_FIRST + ATTENTION + RESIDUAL, own, config, own)
+        if side == "decoder" and config.has_encoder:
+            unturned = tuple(row for row in ATTENTION if row.only != ("rotary",))
+            yield from _rows(f"{layer}.cross.", NORM_FIRST + unturned + RESIDUAL, own, config, "S")
+        yield from _rows(f"{layer}.feed_forward.", NORM_FIRST + FEED_FORWARD + RESIDUAL, own, config)
+    yield from _rows(f"{side}.", AFTER, own, config)
+
+
+def _rows(path: str, rows: tuple[Row, ...], own: str, config: ModelConfig, other: str = "") -> Iterator[Part]:
+    """Those rows of a table that a model of these settings has, R and C replaced by the letters they stand for."""
+    settings = {config.norm, config.positions, config.activation}
+    for name, axes, meaning, only in rows:
+        if not only or settings & set(only):
+            yield Part(path + name, tuple(axes.replace("R", own).replace("C", other).split()), meaning)

@@ -1,0 +1,132 @@
+"""A trace to a file: JSON, that any program reads. The path's ending says which format is meant.
+
+The JSON is one object. Numbers have four significant digits; what a model of this kind does not have is null or empty.
+
+    format, version     "heed.trace" and 1; a change that would mislead a reader of version 1 makes it 2
+    heed                the version of heed that wrote it
+    model               the settings of `ModelConfig`
+    source              {text, ids, tokens, spans}: what the encoder reads; spans are [start, end) in characters of text
+    target              the same, what the decoder reads: the rows of the target's side; the first token is ⟨s⟩
+    predicted           the same, what is predicted from each target row, and log_probs, one a row
+    attention           {encoder: [L][H][S][S], decoder: [L][H][T][T], cross: [L][H][T][S]}; [query][key] last
+    top                 [row][rank] {token, id, probability}: the ten likeliest words at each row of the output
+    lens                {top: [layer][row][rank] {token, id, probability}, log_probs: [layer][row]}: five words each
+    removal             [T][S]: change of log_probs[row] when source token [column] is removed
+    beam                {nodes: [{parent, step, id, token, log_prob, total, rank, fate, score, place}]}; see `beam_tree`
+    parts               [{name, axes, meaning, shape}], every part there is; full: with its values
+    full_bytes          what all parts take as float32
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heed.errors import DataError, InputError
+from heed.inside.parts import parts, sizes
+from heed.inside.tokens import Candidate, Tokens
+from heed.inside.trace import Trace
+from heed.version import __version__
+
+FORMAT, VERSION = "heed.trace", 1
+
+
+def save(trace: Trace, path: Path, *, full: bool = False) -> None:
+    """Write a trace in the format of the path's ending."""
+    if path.suffix not in _WRITERS:
+        raise InputError(f"{path}: a trace cannot be saved as {path.suffix!r}; known are {', '.join(_WRITERS)}")
+    data = _WRITERS[path.suffix](trace, full)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+
+
+def document(trace: Trace, *, full: bool = False) -> dict[str, Any]:
+    """A trace as the JSON has it."""
+    config = trace.translator.model.config
+    both, search = config.kind == "encoder-decoder", trace.translator.search
+    lens = trace.lens(5) if config.has_decoder else None
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "heed": __version__,
+        "model": config.model_dump(),
+        "source": _tokens(trace.source),
+        "target": _tokens(trace.target),
+        "predicted": {**_tokens(trace.predicted), "log_probs": rounded(trace.predicted_log_probs)},
+        "attention": {
+            "encoder": rounded(trace.encoder_attention),
+            "decoder": rounded(trace.decoder_attention),
+            "cross": rounded(trace.cross_attention),
+        },
+        "top": [_candidates(row) for row in trace.top(10)],
+        "lens": lens
+        and {"top": [[_candidates(row) for row in layer] for layer in lens.top], "log_probs": rounded(lens.log_probs)},
+        "removal": rounded(trace.removal().values) if both else None,
+        "beam": _beam(trace) if both and not search.sample else None,
+        "parts": _parts(trace, full=full),
+        "full_bytes": trace.size(),
+    }
+
+
+def rounded(values: np.ndarray) -> Any:
+    """As nested lists, with four significant digits."""
+    if values.dtype == np.bool_:
+        return values.tolist()
+    digits = [_four(value) for value in values.ravel().tolist()]
+    return np.array(digits, object).reshape(values.shape).tolist()
+
+
+def _four(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _tokens(tokens: Tokens) -> dict[str, Any]:
+    return asdict(tokens)
+
+
+def _candidates(row: list[Candidate]) -> list[dict[str, Any]]:
+    return [{**each._asdict(), "probability": _four(each.probability)} for each in row]
+
+
+def _beam(trace: Trace) -> dict[str, Any]:
+    nodes = [asdict(node) for node in trace.beam().nodes]
+    return {
+        "nodes": [
+            {name: _four(value) if isinstance(value, float) else value for name, value in node.items()}
+            for node in nodes
+        ]
+    }
+
+
+def _parts(trace: Trace, *, full: bool) -> list[dict[str, Any]]:
+    config = trace.translator.model.config
+    lengths = sizes(config, len(trace.source.ids), len(trace.target.ids))
+    values = trace.parts() if full else {}
+    return [
+        {"name": part.name, "axes": part.axes, "meaning": part.meaning, "shape": part.shape(lengths)}
+        | ({"values": rounded(values[part.name].values)} if full else {})
+        for part in parts(config).values()
+    ]
+
+
+def _json(trace: Trace, full: bool) -> bytes:
+    text = json.dumps(document(trace, full=full), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return (text + "\n").encode()
+
+
+def _no_pictures_yet(_trace: Trace, _full: bool) -> bytes:
+    raise InputError("a trace cannot be drawn yet: save it as .json")
+
+
+# How each format is made: from a trace, and whether the numbers of every part are asked for, to the bytes of the file.
+_WRITERS: dict[str, Callable[[Trace, bool], bytes]] = {
+    ".json": _json,
+    ".html": _no_pictures_yet,
+    ".svg": _no_pictures_yet,
+    ".png": _no_pictures_yet,
+}

@@ -1,0 +1,86 @@
+"""A text as a model takes it: token by token, each to be shown and to be found in the text.
+
+A token is bytes, and may be a part of a character. It is then shown as �, and its span is that of the whole character:
+the span of a token is the shortest stretch of text that holds all its bytes, so tokens that share a character have
+overlapping spans. A space that the tokenizer puts before a text is in no span. Special tokens are shown by their names
+and have empty spans, at the beginning or the end.
+"""
+
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heed.decoding.search import likeliest
+from heed.text.tokenizer import SPECIAL, Tokenizer
+
+Span = tuple[int, int]  # text[start:end]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One text, or none: then everything is empty."""
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    tokens: tuple[str, ...] = ()  # each token as text to be shown
+    spans: tuple[Span, ...] = ()  # where each stands in `text`, in characters
+
+    @classmethod
+    def of(
+        cls, tokenizer: Tokenizer, ids: Sequence[int], before: tuple[int, ...] = (), after: tuple[int, ...] = ()
+    ) -> "Tokens":
+        """The text that these ids are, with special tokens before and after."""
+        (text,) = tokenizer.decode([ids])
+        spans = (*((0, 0) for _ in before), *_spans(tokenizer.pieces(ids), text), *((len(text),) * 2 for _ in after))
+        everything = (*before, *ids, *after)
+        return cls(text, everything, tuple(shown(tokenizer, everything)), spans)
+
+
+class Candidate(NamedTuple):
+    """A token that might come next."""
+
+    token: str
+    id: int
+    probability: float
+
+
+def shown(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Each token as text to be shown, special ones by their names."""
+    plain = tokenizer.tokens(ids)
+    return [SPECIAL[token] if token < len(SPECIAL) else text for token, text in zip(ids, plain, strict=True)]
+
+
+def candidates(log_probs: Float[Tensor, "R V"], count: int, tokenizer: Tokenizer) -> list[list[Candidate]]:
+    """The likeliest tokens of each row, best first."""
+    values, ids = likeliest(log_probs, count)
+    return [
+        [Candidate(*each) for each in zip(shown(tokenizer, numbers), numbers, probabilities, strict=True)]
+        for numbers, probabilities in zip(ids.tolist(), values.exp().tolist(), strict=True)
+    ]
+
+
+def _spans(pieces: Sequence[bytes], text: str) -> list[Span]:
+    characters = _characters(b"".join(pieces))
+    put_before = (characters[-1] + 1 if characters else 0) - len(text)  # 1 where the text begins with a space of ours
+    spans: list[Span] = []
+    for start, end in pairwise(accumulate(map(len, pieces), initial=0)):
+        touched = [place - put_before for place in characters[start:end]]
+        here = spans[-1][1] if spans else 0
+        spans.append((max(touched[0], 0), touched[-1] + 1) if touched else (here, here))
+    return spans
+
+
+def _characters(data: bytes) -> list[int]:
+    """The number of the character that each byte belongs to; bytes that are none belong to the � shown for them."""
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    numbers, whole = [], 0
+    for byte in data:
+        whole += len(decoder.decode(bytes([byte])))
+        unfinished = bool(decoder.getstate()[0])
+        numbers.append(whole if unfinished else whole - 1)
+    return numbers
