@@ -68,7 +68,7 @@ def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> N
     (tmp_path / "in.tsv").write_text("a b\tkept\nc\n")
     written = translate(model, b"", str(tmp_path / "in.tsv")).stdout.decode()
     assert written.splitlines() == [f"a b\tkept\t{_line(translator('a b'))}", f"c\t{_line(translator('c'))}"]
-    rows = [{"id": 7, "text": "a b", "é": [1, {"x": None}]}, {"text": ""}]
+    rows: list[dict[str, object]] = [{"id": 7, "text": "a b", "é": [1, {"x": None}]}, {"text": ""}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--source-key", "text", "--target-key", "out", "--nbest", "2", "--scores", "--alignment"]
     run = translate(model, b"", str(tmp_path / "in.jsonl"), *options)

@@ -1,4 +1,5 @@
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from heed.text.split import Piece, split
 
 
-def characters(texts: list[str]) -> list[int]:
+def characters(texts: Sequence[str]) -> list[int]:
     return [len(text) for text in texts]
 
 
@@ -56,7 +57,7 @@ def test_a_hostile_text_takes_no_longer_than_a_friendly_one() -> None:
     """Work grows with the text, not with its square: how often a character is looked at is counted, not timed."""
     looked = 0
 
-    def count(texts: list[str]) -> list[int]:
+    def count(texts: Sequence[str]) -> list[int]:
         nonlocal looked
         looked += sum(map(len, texts))
         return characters(texts)
