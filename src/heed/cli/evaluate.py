@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from heed.cli.searching import Set, open_translator, search_settings
+from heed.cli.searching import Set, Together, open_translator, search_settings
 from heed.errors import DataError
 from heed.text.corpus import read_lines
 
@@ -32,6 +32,7 @@ def evaluate(
     resamples: Annotated[int, typer.Option(min=40, help="Test sets drawn for intervals and p-values.")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="Sentences shown where --against differs most.")] = 5,
     output: Annotated[Path | None, typer.Option(help="Where to write the model's translations.")] = None,
+    together: Together = [],
     set_: Set = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
@@ -49,7 +50,7 @@ def evaluate(
     metrics(tokenize)  # refuses what it cannot do before a model translates for minutes
     _note_tokenised(lines["reference"], tokenize)
     if model is not None:
-        lines["hypothesis"] = _translated(model, lines["source"], search)
+        lines["hypothesis"] = _translated(model, together, lines["source"], search)
         if output is not None:
             output.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
     comparisons: list[Comparison] = []
@@ -67,7 +68,7 @@ def evaluate(
         console = Console(highlight=False)
         console.print(_titles(model, files, lines), _compared(comparisons) if comparisons else _scored(scores), sep="")
         console.print(_signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
-    if model is not None and card:
+    if model is not None and card and not together:  # what several reach is no score of one
         _write_card(model, files, lines, scores, search)
 
 
@@ -121,9 +122,9 @@ def _note_tokenised(references: list[str], tokenize: str) -> None:
         )
 
 
-def _translated(model: Path, sources: list[str], search: dict[str, Any]) -> list[str]:
+def _translated(model: Path, together: list[Path], sources: list[str], search: dict[str, Any]) -> list[str]:
     """The model's translations."""
-    translator = open_translator(model, [], search)
+    translator = open_translator(model, together, search)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
     # A model may have learnt to write line ends; here, as for `heed translate`, a translation is one line.
     return [" ".join(text.splitlines()) for text in translator(sources)]

@@ -1,0 +1,100 @@
+"""`heed heads`: what each head of a model does, over a corpus."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from heed.cli.searching import open_translator
+from heed.config import SearchConfig
+from heed.errors import DataError
+from heed.text.corpus import Corpus, read_lines, read_pairs
+
+if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
+    from heed.inside.head_statistics import HeadStatistics
+
+_COLUMNS = {  # heading: field
+    "bits": "entropy",
+    "even": "evenness",
+    "away": "distance",
+    "prev": "previous",
+    "same": "same",
+    "next": "next",
+    "end": "end",
+    "sharp": "sharpness",
+    "cover": "coverage",
+}
+
+
+def heads(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    source: Annotated[str, typer.Option(help="Source text, a sentence a line.")],
+    target: Annotated[str | None, typer.Option(help="Its translations; else the model's own, greedy ones.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Measure what each head looks at, and say it in a word."""
+    if target is None:
+        sources, targets = list(read_lines(source)), None
+    else:
+        pairs = list(read_pairs(Corpus(source, target)))
+        sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    if not sources:
+        raise DataError(f"{source} is empty: there is nothing to look at")
+
+    from heed.inside.head_statistics import batches, head_statistics  # noqa: PLC0415 - torch takes seconds to import
+
+    translator = open_translator(model, [], {})
+    of_source, of_target = translator.tokenizers
+    batches(translator.model, [], [])  # refuses what it cannot measure before it translates for minutes
+    ids = of_source.encode(sources)
+    written = _own(translator, sources) if targets is None else of_target.encode(targets)
+    work = batches(translator.model, ids, written)
+    with typer.progressbar(work, label=f"looking at {len(sources):,} sentences", file=sys.stderr) as bar:
+        found = head_statistics(translator.model, bar)
+    if as_json:
+        told = [asdict(one) | {"description": one.description} for one in found]
+        targets_of = "the model, by greedy search" if target is None else target
+        typer.echo(json.dumps({"source": source, "target": targets_of, "sentences": len(ids), "heads": told}, indent=2))
+    else:
+        Console(highlight=False).print(_table(found))
+
+
+def _own(translator: "Translator", sources: list[str]) -> list[tuple[int, ...]]:
+    typer.echo(f"translating {len(sources):,} sentences …", err=True)
+    return [one.ids for one in translator.translate(sources, search=SearchConfig(beam=1), align=False)]
+
+
+def _table(found: "list[HeadStatistics]") -> Table:
+    from heed.inside.head_statistics import COVERING, EVEN, HALF, SHARP  # noqa: PLC0415 - imports torch
+
+    table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("head", no_wrap=True)
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("it is", no_wrap=True)
+    for one, after in zip(found, (*found[1:], None), strict=True):
+        numbers = asdict(one) | {"end": one.start if one.end is None else one.end}
+        cells = (_shown(field, numbers[field]) for field in _COLUMNS.values())
+        ends = after is None or after.path != one.path
+        table.add_row(f"{one.path}.{one.head}", *cells, one.description, end_section=ends)
+    table.caption = (
+        "Means over tokens. bits: entropy. even: entropy by the most there could be. away: distance. prev, same, next: "
+        "shares of the token before, of itself, of the one after. end: share of ⟨/s⟩; in decoder self-attention, of "
+        "⟨s⟩. sharp: the largest share of a source word. cover: of the words that could have it, those that do. "
+        f"A share of {HALF} names a head; alignment: sharp {SHARP} and cover {COVERING}; broad: even {EVEN}."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _shown(field: str, number: float | None) -> str:
+    if number is None:
+        return ""
+    return f"{number:.1f}" if field == "distance" else f"{number:.2f}"

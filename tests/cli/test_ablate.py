@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from heed.cli.main import app
+from heed.config import RunConfig, SearchConfig
+from heed.decoding.translator import load
+from heed.errors import HeedError
+from heed.evaluation.metrics import bleu
+from heed.inside.ablation import ablate as measure
+from heed.model.folder import model_files, write_folder
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+
+SOURCES, REFERENCES = ["a b", "", "b a c"], ["B A", "C", "A B"]
+
+
+def write_model(path: Path, **settings: object) -> Path:
+    """A folder of a model that has learnt nothing."""
+    tokenizer = Tokenizer.train([], "bytes", 259)
+    shape = {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1, **settings}
+    run = RunConfig.model_validate(
+        {
+            "model": {"vocab_size": tokenizer.vocab_size, **shape},
+            "data": {"tokenizer": "bytes", "vocab_size": 259},
+            "search": {"beam": 1, "max_length": 8},
+        }
+    )
+    files = model_files(Transformer(run.model).state_dict(), run, {}, (tokenizer, tokenizer), "# A model\n")
+    write_folder(path, files)
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, lines in (("s", SOURCES), ("r", REFERENCES), ("short", REFERENCES[:2]), ("empty", [])):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines))
+    write_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ablate(*arguments: str) -> str:
+    """What is printed; mistakes are raised."""
+    run = CliRunner().invoke(app, ["ablate", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    return run.stdout
+
+
+@pytest.mark.usefixtures("texts")
+def test_table_and_json_are_what_was_measured() -> None:
+    form = ("model", "--source", "s", "--reference", "r", "--resamples", "60")
+    expected = measure(load("model"), SOURCES, REFERENCES, resamples=60)
+    printed = ablate(*form)
+    assert max(map(len, printed.splitlines())) <= 80
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert f"nothing {expected.whole:.4f}" in lines
+    for one in expected.changes:
+        numbers = f"{one.value:.4f} {one.change:+.4f} {one.low:+.4f} to {one.high:+.4f}"
+        assert f"{one.piece.name} {numbers}" in lines
+    found = json.loads(ablate(*form, "--json"))
+    assert (found["metric"], found["sentences"], found["whole"]) == ("log-prob", 3, expected.whole)
+    assert [one["piece"]["name"] for one in found["changes"]] == [one.piece.name for one in expected.changes]
+    assert [one["low"] for one in found["changes"]] == [one.low for one in expected.changes]
+
+
+def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head(texts: Path) -> None:
+    search = SearchConfig(beam=1, max_length=2)
+    own = [one.text for one in load("model").translate(SOURCES, search=search)]
+    (texts / "own").write_text("".join(line + "\n" for line in own))
+    form = ["model", "--source", "s", "--reference", "own", "--metric", "bleu", "--set", "search.max_length=2"]
+    run = CliRunner().invoke(app, ["ablate", *form, "--resamples", "40", "-o", "a.svg", "--json"])
+    assert run.stderr == "switching off 18 pieces\nthe heat map is in a.svg\n"
+    assert json.loads(run.stdout)["whole"] == pytest.approx(bleu(own, own))
+    picture = ET.fromstring((texts / "a.svg").read_text())  # noqa: S314 - our own
+    told = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+    for path in ("encoder.1.self", "decoder.1.self", "decoder.1.cross"):
+        for head in (1, 2):
+            assert any(text and text.startswith(f"{path} without head.{head}: ") for text in told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("model --reference short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
+        ("model --reference empty --source empty", "empty is empty: there is nothing to score"),
+        ("model --reference r -o a.gif", "a.gif ends in .gif: expected .svg, .png, .pdf"),
+        ("model --reference r -o no/a.svg", "no/a.svg: there is no folder no"),
+        ("model --reference r --set search.beam=2", "--set is for a search, and --metric log-prob does not search"),
+        ("model --reference r --set model.norm=pre", "only the search can be set here"),
+        ("encoder --reference r", "kind = 'encoder' makes none: expected 'encoder-decoder'"),
+    ],
+)
+def test_mistakes_are_named(arguments: str, message: str, texts: Path) -> None:
+    write_model(texts / "encoder", kind="encoder")
+    with pytest.raises(HeedError) as error:
+        ablate("--source", "s", *arguments.split())
+    assert message in str(error.value)
+
+
+def test_an_unknown_metric_is_the_users_mistake() -> None:
+    run = CliRunner().invoke(app, ["ablate", "model", "--source", "s", "--reference", "r", "--metric", "chrf"])
+    assert run.exit_code == 2
+    assert "'chrf' is not one of" in run.stderr

@@ -1,0 +1,58 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from heed.cli.main import app
+from heed.errors import HeedError
+from tests.cli.test_ablate import write_model
+
+
+def pronouns(*arguments: str) -> str:
+    """What is printed; mistakes are raised."""
+    run = CliRunner().invoke(app, ["pronouns", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert run.exit_code == 0, run.output
+    assert run.stderr == "asking about 4 sentences …\n"
+    return run.stdout
+
+
+def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.decoding.steps._EXTRA", -40)  # a model that has learnt nothing goes on for ever
+    form = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
+    found = json.loads(pronouns(*form, "--json"))
+    printed = pronouns(*form)
+    assert max(map(len, printed.splitlines())) <= 80
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+
+    def rate(one: dict[str, float]) -> str:
+        assert one["of"] == 4
+        return f"{one['share']:.1%} {one['low']:.1%} to {one['high']:.1%}"
+
+    assert found["sentences"] == 4
+    assert [(one["looker"], one["layer"], one["head"]) for one in found["findings"]] == [
+        (looker, 1, head) for looker in ("it", "adjective") for head in (1, 2)
+    ]
+    for one in found["findings"]:
+        weights = f"{one['on_antecedent']:.3f} {one['on_other']:.3f}"
+        name = f"{one['looker']} {one['layer']}.{one['head']}"
+        assert f"{name} {rate(one['trained'])} {one['untrained']['share']:.1%} {weights}" in lines
+    for one in found["glances"]:
+        weights = " ".join(f"{one[word]:.3f}" for word in ("it", "antecedent", "other", "adjective"))
+        assert f"{one['layer']}.{one['head']} {weights}" in lines
+    assert [one["removed"] for one in found["removals"]] == ["nothing", "antecedent", "other noun", "adjective"]
+    for one in found["removals"]:
+        assert f"{one['removed']} {rate(one['forced'])} {rate(one['written'])}" in lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "message"),
+    [
+        ("encoder-decoder", "3", "expected an even number of sentences, one half for either meaning; found 3"),
+        ("decoder", "4", "kind = 'decoder' does not translate"),
+    ],
+)
+def test_mistakes_are_named(kind: str, count: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(HeedError) as error:
+        pronouns(str(write_model(tmp_path / "model", kind=kind)), "--sentences", count)
+    assert message in str(error.value)
