@@ -43,6 +43,18 @@ def test_a_trace_is_saved_as_json(tmp_path: Path, trace: Trace) -> None:
         np.testing.assert_allclose(part["values"], whole[part["name"]].values, rtol=5.1e-4)
 
 
+def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trace) -> None:
+    for ending in ("html", "svg", "png"):
+        trace.save(tmp_path / f"look.{ending}")
+    assert (tmp_path / "look.html").read_text().startswith("<!doctype html>")
+    svg = (tmp_path / "look.svg").read_text()
+    rows = [f"{read}→{predicted}" for read, predicted in (("⟨s⟩", "EIN"), ("EIN", "HUND"), ("LÄUFT", "⟨/s⟩"))]
+    assert all(row in svg for row in ["Attention to the source: layer 2, mean of the heads", *rows])
+    strongest = trace.cross_attention[1].mean(0)[0, 3]  # the last but one of three layers
+    assert f"⟨s⟩→EIN → o: {strongest:.3g}" in svg
+    assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_half_a_model_is_saved_with_what_it_has(tmp_path: Path, kind: str) -> None:
     trace = small_translator(kind=kind).look("EIN HUND")
@@ -50,6 +62,8 @@ def test_half_a_model_is_saved_with_what_it_has(tmp_path: Path, kind: str) -> No
     found = json.loads((tmp_path / "look.json").read_text())
     assert (found["removal"], found["beam"], found["attention"]["cross"]) == (None, None, [])
     assert (found["lens"] is None) == (kind == "encoder")
+    trace.save(tmp_path / "look.svg")
+    assert "layer 2, head 1" in (tmp_path / "look.svg").read_text()
 
 
 def test_what_was_drawn_at_random_is_saved_without_a_beam(tmp_path: Path) -> None:
@@ -64,7 +78,5 @@ def test_what_was_drawn_at_random_is_saved_without_a_beam(tmp_path: Path) -> Non
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, trace: Trace) -> None:
     with pytest.raises(InputError, match=r"look.txt: a trace cannot be saved as '.txt'; known are .json, .html"):
         trace.save(tmp_path / "look.txt")
-    with pytest.raises(InputError, match=r"cannot be drawn yet: save it as .json"):
-        trace.save(tmp_path / "look.html")
     with pytest.raises(DataError, match=r"nowhere/look.json: No such file"):
         trace.save(tmp_path / "nowhere" / "look.json")

@@ -1,4 +1,8 @@
-"""A trace to a file: JSON, that any program reads. The path's ending says which format is meant.
+"""A trace to a file. The path's ending says which format is meant.
+
+    .json       any program reads it; below
+    .html       a page to look around in: see `report`
+    .svg .png   attention to the source in the layer that alignment is read off; of half a model, all heads
 
 The JSON is one object. Numbers have four significant digits; what a model of this kind does not have is null or empty.
 
@@ -27,6 +31,9 @@ import numpy as np
 
 from heed.errors import DataError, InputError
 from heed.inside.parts import parts, sizes
+from heed.inside.picture import head_grid, heat_map
+from heed.inside.report import alignment_layer, report
+from heed.inside.svg import Kind, rendered
 from heed.inside.tokens import Candidate, Tokens
 from heed.inside.trace import Trace
 from heed.version import __version__
@@ -119,14 +126,31 @@ def _json(trace: Trace, full: bool) -> bytes:
     return (text + "\n").encode()
 
 
-def _no_pictures_yet(_trace: Trace, _full: bool) -> bytes:
-    raise InputError("a trace cannot be drawn yet: save it as .json")
+def _html(trace: Trace, full: bool) -> bytes:
+    return report(trace, document(trace), full=full)
+
+
+def _picture(trace: Trace, kind: Kind) -> bytes:
+    """The map that tells most: where the target comes from, or in half a model all its heads."""
+    if layer := alignment_layer(trace.translator.model.config):
+        title = f"Attention to the source: layer {layer}, mean of the heads"
+        svg = heat_map(trace.cross_attention[layer - 1].mean(0), _rows(trace), trace.source_tokens, title)
+        return rendered(svg, kind)
+    weights = trace.encoder_attention if trace.source.ids else trace.decoder_attention
+    tokens = trace.source if trace.source.ids else trace.target
+    return rendered(head_grid(weights, tokens.tokens, tokens.tokens, tokens.text), kind)
+
+
+def _rows(trace: Trace) -> list[str]:
+    """What the decoder reads, and what it predicts from there; a space in a token would be shown as one."""
+    pairs = zip(trace.target_tokens, trace.predicted_tokens, strict=True)
+    return [f"{read.strip() or read}→{predicted.strip() or predicted}" for read, predicted in pairs]
 
 
 # How each format is made: from a trace, and whether the numbers of every part are asked for, to the bytes of the file.
 _WRITERS: dict[str, Callable[[Trace, bool], bytes]] = {
     ".json": _json,
-    ".html": _no_pictures_yet,
-    ".svg": _no_pictures_yet,
-    ".png": _no_pictures_yet,
+    ".html": _html,
+    ".svg": lambda trace, _full: _picture(trace, "svg"),
+    ".png": lambda trace, _full: _picture(trace, "png"),
 }

@@ -1,0 +1,130 @@
+"""`heed look`: what a model looked at, and what it needed, word by word; or a file with all of it."""
+
+from collections.abc import Callable, Sequence
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from heed.cli.searching import Set, open_translator, search_settings
+from heed.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from heed.inside.trace import Trace
+
+_HEADS = 6
+_ROOM = 27  # columns of a list of words
+
+
+def look(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    sentence: Annotated[str, typer.Argument(help="What it is to translate.")],
+    target: Annotated[str | None, typer.Option(help="A translation to look at; none: the model's own.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Save as .html, .svg, .png or .json.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Save the numbers of every layer and part.")] = False,
+    set_: Set = [],
+) -> None:
+    """Show which source words each target word leaned on, by attention and by removal, and the strongest heads.
+
+    With -o look.html: a page to look around in, one file, with every head, a word step by step, and the search.
+    """
+    if full and (out is None or out.suffix not in (".html", ".json")):
+        raise ConfigError(f"--full is for -o look.html or -o look.json; found {f'-o {out}' if out else 'no -o'}")
+    trace = open_translator(model, [], search_settings(set_)).look(sentence, target)
+    if out is not None:
+        trace.save(out, full=full)
+        typer.echo(f"the trace is in {out}", err=True)
+        return
+    console = Console(highlight=False)
+    texts = [text for text in (trace.source.text, trace.target.text) if text]
+    console.print(Text("\n".join(_shown(text) for text in texts), style="bold"))
+    if trace.cross_attention.size:
+        _print_words(console, trace)
+    _print_heads(console, trace)
+
+
+def _print_words(console: Console, trace: "Trace") -> None:
+    from heed.inside.report import alignment_layer  # noqa: PLC0415 - torch takes seconds to import
+
+    layer = alignment_layer(trace.translator.model.config) or 1
+    attention, removal = trace.cross_attention[layer - 1].mean(0), trace.removal().values
+    console.print("\nWhich source words each word leaned on as it was written")
+    console.print(
+        f"by attention: where it looked (cross attention, layer {layer}, mean of its heads)\n"
+        "by removal:   what it needed (change of log-probability without the source word)\n"
+        "The two may differ: attention is not an explanation.",
+        style="dim",
+    )
+    table = Table("written", "p", "by attention", "by removal", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, width in zip(table.columns, (13, 4, _ROOM, _ROOM), strict=True):
+        column.no_wrap, column.max_width = True, width
+    table.columns[1].justify = "right"
+    for row, (token, log_prob) in enumerate(zip(trace.predicted_tokens, trace.predicted_log_probs, strict=True)):
+        looked = _telling(attention[row], trace.source_tokens, "{:.0%}".format, 1.0)
+        needed = _telling(-removal[row], trace.source_tokens, "−{:.1f}".format, 4.0)
+        table.add_row(Text(_shown(token), style="bold"), f"{exp(log_prob):.0%}", looked, needed)
+    console.print(table)
+
+
+def _telling(values: "np.ndarray", tokens: Sequence[str], say: Callable[[float], str], strong: float) -> Text:
+    """The tokens with the largest values, the stronger the brighter; what is too small to matter is left out."""
+    found = Text()
+    for place in values.argsort()[::-1][:3]:
+        if (value := float(values[place])) >= 0.1:
+            style = "bold cyan" if value >= strong / 2 else "cyan" if value >= strong / 4 else "dim"
+            said = "  " * bool(found) + f"{_shown(tokens[place])} {say(value)}"
+            if not found or cell_len(found.plain + said) <= _ROOM:
+                found.append(said, style)
+    return found
+
+
+def _print_heads(console: Console, trace: "Trace") -> None:
+    read, source = trace.target_tokens, trace.source_tokens
+    rows = [f"{_shown(one)}→{_shown(next_)}" for one, next_ in zip(read, trace.predicted_tokens, strict=True)]
+    found = [
+        (_peak(weights, kind), f"{kind} {layer}.{head}", _glances(weights, row_names, columns))
+        for kind, maps, row_names, columns in (
+            ("encoder", trace.encoder_attention, [_shown(token) for token in source], source),
+            ("decoder", trace.decoder_attention, rows, read),
+            ("cross", trace.cross_attention, rows, source),
+        )
+        for layer, heads in enumerate(maps, 1)
+        for head, weights in enumerate(heads, 1)
+    ]
+    strongest = sorted(found, key=lambda each: -each[0])[:_HEADS]
+    console.print(f"The strongest heads: the {len(strongest)} most peaked of {len(found)}")
+    told = "peak: the largest weight of a row, on average; 1.2 is head 2 of layer 1"
+    console.print(told + "\na→b:  the row of the target that reads a and predicts b" * bool(rows), style="dim")
+    table = Table("head", "peak", "for instance, a row and what it looks at", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[2].no_wrap = True
+    for peak, name, glances in strongest:
+        table.add_row(Text(name, style="bold"), f"{peak:.2f}", glances)
+    console.print(table)
+
+
+def _peak(weights: "np.ndarray", kind: str) -> float:
+    seen = weights[1:] if kind == "decoder" and len(weights) > 1 else weights  # ⟨s⟩ can see nothing but itself
+    return float(seen.max(-1).mean())
+
+
+def _glances(weights: "np.ndarray", rows: Sequence[str], columns: Sequence[str]) -> Text:
+    """Three rows of a head that look hardest, in their order."""
+    hardest = sorted(weights.max(-1).argsort()[::-1][:3])
+    return Text("   ").join(
+        Text.assemble((f"{rows[row]}: ", "dim"), (_shown(columns[weights[row].argmax()]), "cyan")) for row in hardest
+    )
+
+
+def _shown(text: str) -> str:
+    """Text that cannot do anything to a terminal: what cannot be seen has a sign."""
+    from heed.inside.lettering import isolated, spelt  # noqa: PLC0415 - numpy takes its time
+
+    return isolated(" ".join(spelt(word) for word in text.strip(" ").split(" ") if word) or spelt(text))

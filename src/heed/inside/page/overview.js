@@ -1,0 +1,214 @@
+/* The two stacks of the model. Every block is a button that tells what it does, in what shapes, and where to see it. */
+
+const BLOCKS = {
+  embedding: ["Embedding", "Every word becomes the vector of numbers that the model has learned for it."],
+  positions: ["Position", "Where each word stands, so that order is not lost."],
+  self: [
+    "Self-attention",
+    "Every word looks at the words of its own side and takes along what it finds; the only place, with cross attention, where words meet.",
+  ],
+  cross: ["Cross attention", "Every target word looks at the source: here the translation meets what is translated."],
+  feed_forward: ["Feed-forward", "Each word on its own: widened, bent and narrowed again."],
+  output: ["Output", "What leaves the stack."],
+  logits: ["Softmax", "A score for every word of the vocabulary, made into shares that add up to one."],
+};
+
+function overviewView(goTo) {
+  const panel = make("div", { class: "panel", "aria-live": "polite" });
+  const both = trace.model.kind === "encoder-decoder";
+  const chips = (side, title) =>
+    make(
+      "div",
+      {},
+      make("p", { class: "faint" }, title),
+      make("div", { class: "chips" }, trace[side].tokens.map(word)),
+    );
+  const bottom = [
+    trace.source.tokens.length ? chips("source", "the encoder reads") : null,
+    trace.target.tokens.length ? chips("target", "the decoder reads") : null,
+  ];
+  const top = trace.predicted.tokens.length
+    ? [both ? make("div", {}) : null, chips("predicted", "predicted from each place")]
+    : [];
+  const svg = stacks((name, block) => {
+    svg.querySelectorAll(".block").forEach((other) => other.setAttribute("aria-pressed", String(other === block)));
+    panel.replaceChildren(...aboutBlock(name, goTo));
+  });
+  panel.replaceChildren(
+    make(
+      "p",
+      { class: "prose" },
+      "Words enter at the bottom and flow up. The encoder reads the whole source at once; the decoder reads what has been written so far and, from each place, predicts the word that comes next. Press a block.",
+    ),
+  );
+  const picture = make(
+    "div",
+    { class: "panel" },
+    make("div", { class: "two" }, top),
+    svg,
+    make("div", { class: "two" }, bottom),
+  );
+  const view = make(
+    "section",
+    { class: "view" },
+    make("h2", {}, "Overview"),
+    make("div", { class: "beside" }, picture, panel),
+  );
+  return { view };
+}
+
+/* Blocks from the bottom up, as [name of the parts, what stands on it]. */
+function blocksOf(side, layers) {
+  const blocks = [
+    [`${side}.embedding`, "embedding"],
+    [`${side}.positions`, "positions"],
+  ];
+  for (let layer = 1; layer <= layers; layer++) {
+    for (const name of subLayers(side)) blocks.push([`${side}.${layer}.${name}`, name]);
+  }
+  return side === "decoder" || trace.model.kind === "encoder"
+    ? [...blocks, [`${side}.output`, "output"], ["logits", "logits"]]
+    : [...blocks, [`${side}.output`, "output"]];
+}
+
+function stacks(onChoose) {
+  const sides = ["encoder", "decoder"].filter((side) => trace[side === "encoder" ? "source" : "target"].tokens.length);
+  const columns = sides.map((side) => blocksOf(side, trace.model[`${side}_layers`]));
+  const [pitch, high, wide] = [34, 26, 138];
+  const height = Math.max(...columns.map((blocks) => blocks.length)) * pitch + 26;
+  const left = (column) => (sides.length === 1 ? 111 : 26 + column * 170);
+  const y = (place) => height - 18 - (place + 1) * pitch;
+  const shapes = [];
+  columns.forEach((blocks, column) => {
+    const middle = left(column) + wide / 2;
+    shapes.push(draw("path", { class: "flow", d: `M${middle} ${height}V${y(blocks.length - 1)}` }));
+    shapes.push(...frames(blocks, left(column), y, { pitch, high, wide, mirrored: column === 1 }));
+  });
+  if (sides.length === 2) shapes.push(...crossings(columns, left, y, high, wide));
+  columns.forEach((blocks, column) =>
+    blocks.forEach(([name, kind], place) =>
+      shapes.push(block(name, kind, left(column), y(place), { high, wide }, onChoose)),
+    ),
+  );
+  return draw(
+    "svg",
+    { class: "stacks", viewBox: `0 0 360 ${height}`, role: "group", "aria-label": "the stacks of the model" },
+    ...shapes,
+  );
+}
+
+function frames(blocks, x, y, { pitch, high, wide, mirrored }) {
+  const layers = new Map();
+  blocks.forEach(([name], place) => {
+    const layer = /\.(\d+)\./u.exec(name)?.[1];
+    if (layer) layers.set(layer, [...(layers.get(layer) ?? []), place]);
+  });
+  return [...layers].flatMap(([layer, places]) => {
+    const top = y(places.at(-1)) - 4;
+    return [
+      draw("rect", {
+        class: "frame",
+        x: mirrored ? x - 6 : x - 22,
+        y: top,
+        width: wide + 28,
+        height: places.length * pitch - (pitch - high) + 8,
+        rx: 7,
+      }),
+      draw(
+        "text",
+        {
+          class: "note",
+          x: mirrored ? x + wide + 11 : x - 11,
+          y: top + (places.length * pitch) / 2 + 4,
+          "text-anchor": "middle",
+        },
+        layer,
+      ),
+    ];
+  });
+}
+
+function crossings([encoder, decoder], left, y, high, wide) {
+  const from = y(encoder.length - 1) + high / 2;
+  const x = left(0) + wide;
+  const lines = decoder.flatMap(([, kind], place) =>
+    kind === "cross" ? [`M${x} ${from}H${x + 14}V${y(place) + high / 2}H${left(1)}`] : [],
+  );
+  return lines.map((d) => draw("path", { class: "flow", d }));
+}
+
+function block(name, kind, x, y, { high, wide }, onChoose) {
+  const choose = () => onChoose(name, element);
+  const layer = /\.(\d+)\./u.exec(name)?.[1];
+  const title = BLOCKS[kind][0];
+  const side = name.split(".")[0];
+  const element = draw(
+    "g",
+    {
+      class: kind === "self" || kind === "cross" ? "block attention" : "block",
+      role: "button",
+      tabindex: 0,
+      "aria-pressed": "false",
+      "data-name": name,
+      "aria-label": layer ? `${side} layer ${layer}: ${title}` : `${side}: ${title}`,
+      click: choose,
+      keydown: (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        choose();
+      },
+    },
+    draw("rect", { x, y, width: wide, height: high, rx: 6 }),
+    draw("text", { x: x + wide / 2, y: y + high / 2 + 4, "text-anchor": "middle" }, title),
+  );
+  return element;
+}
+
+function aboutBlock(name, goTo) {
+  const [side, layer, part] = name.split(".");
+  const kind = part ?? (BLOCKS[name] ? name : layer);
+  const parts = trace.parts.filter(
+    (one) =>
+      one.name === name ||
+      one.name.startsWith(`${name}.`) ||
+      (kind === "positions" && [`${side}.sum`, `${side}.angles`].includes(one.name)) ||
+      (kind === "logits" && one.name === "probabilities"),
+  );
+  const rows = parts.map((one) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, one.name === name ? kind : one.name.slice(one.name.lastIndexOf(".") + 1)),
+      make("td", {}, symbols(one.meaning)),
+      make("td", { class: "n nowrap" }, one.shape.join(" × ")),
+    ),
+  );
+  const links = [];
+  if (kind === "self" || kind === "cross") {
+    const attention = kind === "cross" ? "cross" : side;
+    links.push(["open its heads", () => goTo("heads", { kind: attention, layer: Number(layer) })]);
+    if (Number(layer) <= trace.followed_layers)
+      links.push(["follow a word through it", () => goTo("steps", { kind: attention, layer: Number(layer) })]);
+  } else if (kind === "positions") links.push(["see the codes", () => goTo("positions")]);
+  else if (kind === "logits" || (kind === "output" && side === "decoder"))
+    links.push(["see what it said", () => goTo("output")]);
+  else if (layer === undefined || Number(layer) <= trace.followed_layers || kind === "embedding" || kind === "output")
+    links.push(["follow a word through it", () => goTo("steps", { kind: side, layer: Number(layer) || 1 })]);
+  return [
+    make(
+      "h3",
+      {},
+      Number(layer) ? `${side[0].toUpperCase()}${side.slice(1)}, layer ${layer}: ${BLOCKS[kind][0]}` : BLOCKS[kind][0],
+    ),
+    make("p", { class: "prose" }, BLOCKS[kind][1]),
+    make(
+      "p",
+      {},
+      links.flatMap(([text, click], place) => [
+        place ? "  ·  " : "",
+        make("button", { type: "button", class: "link", click }, text),
+      ]),
+    ),
+    make("div", { class: "scroll" }, table(["number", "what it is", { face: "shape", number: true }], rows)),
+  ];
+}

@@ -1,0 +1,90 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heed.cli.look import look
+from heed.config import DataConfig, RunConfig, TrainingConfig
+from heed.errors import ConfigError, InputError
+from heed.model.folder import model_files, write_folder
+from tests.cli.command import ONE_THREAD, heed
+from tests.inside.translators import small_translator
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that has learnt nothing: what it looks at does not matter here."""
+    translator = small_translator()
+    run = RunConfig(
+        model=translator.model.config,
+        data=DataConfig(tokenizer="words", separate_vocabularies=True),
+        training=TrainingConfig(),
+        search=translator.search,
+    )
+    folder = tmp_path_factory.mktemp("look") / "model"
+    write_folder(folder, model_files(translator.model.state_dict(), run, {}, translator.tokenizers, "# A model\n"))
+    return folder
+
+
+def test_what_each_word_leaned_on_is_shown_by_attention_and_by_removal(model: Path) -> None:
+    run = heed("look", str(model), "a dog runs", "--target", "EIN HUND LÄUFT")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("a dog runs\nEIN HUND LÄUFT\n")
+    assert "by attention: where it looked (cross attention, layer 2, mean of its heads)" in run.stdout
+    assert "attention is not an explanation" in run.stdout
+    first = [line.split()[0] for line in run.stdout.splitlines() if "%" in line]
+    assert first == ["EIN", "HUND", "LÄUFT", "⟨/s⟩"]
+    assert "The strongest heads: the 6 most peaked of 16" in run.stdout
+    assert "⟨s⟩→EIN: " in run.stdout
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    assert "\x1b" not in run.stdout
+
+
+def test_a_terminal_gets_colour_and_hostile_text_no_hold_on_it(model: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "heed", "look", str(model), "a \x1b[2Jdog", "--target", "[red]HUND"]
+    settings = {**ONE_THREAD, "TERM": "xterm-256color", "COLUMNS": "80"}
+    run = subprocess.Popen(command, stdout=theirs, env=settings)
+    os.close(theirs)
+    written = b""
+    while chunk := _read(ours):
+        written += chunk
+    os.close(ours)
+    assert run.wait() == 0
+    shown = written.decode()
+    assert "\x1b[1m" in shown
+    assert "\x1b[2J" not in shown
+    assert "a ‹001B›[2Jdog" in shown
+    assert "[red]HUND" in shown
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how Linux says that nobody writes any more
+        return b""
+
+
+@pytest.mark.parametrize("ending", ["html", "svg", "png", "json"])
+def test_a_trace_is_saved_where_it_is_asked_for(
+    model: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / f"look.{ending}"
+    look(model, "a dog runs", "EIN HUND", out, full=ending == "json", set_=["search.max_length=5"])
+    beginnings = {"html": b"<!doctype html>", "svg": b"<svg", "png": b"\x89PNG", "json": b'{"format"'}
+    assert out.read_bytes().startswith(beginnings[ending])
+    assert capsys.readouterr() == ("", f"the trace is in {out}\n")
+    if ending == "json":
+        assert "values" in json.loads(out.read_text())["parts"][0]
+
+
+def test_what_cannot_be_saved_is_said(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--full is for -o look.html or -o look.json; found no -o"):
+        look(model, "a dog", full=True)
+    with pytest.raises(ConfigError, match=r"found -o look.svg"):
+        look(model, "a dog", out=Path("look.svg"), full=True)
+    with pytest.raises(InputError, match=r"look.gif: a trace cannot be saved as '.gif'"):
+        look(model, "a dog", "EIN", out=tmp_path / "look.gif")
