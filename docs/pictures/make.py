@@ -1,0 +1,35 @@
+"""Draws the figures of docs/looking.md from the demo's model: python docs/pictures/make.py runs/demo"""
+
+import sys
+from pathlib import Path
+
+import heed
+from heed.inside.chart import distance_curve
+from heed.inside.picture import dots_by_distance, head_grid, heat_map, position_picture, removal_map
+from heed.model.positions import sinusoids
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+HERE = Path(__file__).parent
+
+
+def draw(folder: str) -> None:
+    """One picture after another."""
+    import torch  # noqa: PLC0415
+
+    trace = heed.load(folder).look(SENTENCE)
+    rows = [f"{read} → {said}" for read, said in zip(trace.target_tokens, trace.predicted_tokens, strict=True)]
+    removal = trace.removal()
+    codes = sinusoids(torch.arange(60), 64).numpy()
+    pictures = {
+        "encoder": head_grid(trace.encoder_attention, trace.source_tokens, trace.source_tokens, "Encoder"),
+        "cross": heat_map(trace.cross_attention[0].mean(0), rows, trace.source_tokens, "Cross attention, layer 1"),
+        "removal": removal_map(removal.values, rows, trace.source_tokens, "Change when a source word is taken away"),
+        "positions": position_picture(codes, "Position codes"),
+        "distance": distance_curve(dots_by_distance(codes), "How alike two positions are"),
+    }
+    for name, picture in pictures.items():
+        (HERE / f"{name}.svg").write_text(picture, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    draw(sys.argv[1])
