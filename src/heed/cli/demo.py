@@ -70,9 +70,7 @@ def demo(
     for sentence in FAMOUS:
         console.print(f"\n{sentence}\n{translator(sentence)}\n")
         console.print(_what_it_looks_at(translator, sentence))
-    console.print(
-        "\nNot at what it means, it turns out: `heed pronouns` measures it, and docs/looking.md has the answer."
-    )
+    console.print("\nNot at what it means, it turns out: `heed pronouns` measures it, docs/looking.md has the answer.")
     console.print(f"\nThe model is in {out}. Try: echo 'The old cat sees a red bird.' | heed translate {out}")
 
 

@@ -25,8 +25,7 @@ class RunningMean:
     def update(self, step: int) -> None:
         """Take a step's new weights into account."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        for name, mean in self._mean.items():
-            mean.lerp_(self._weights[name], 1 - decay)
+        torch._foreach_lerp_(list(self._mean.values()), list(self._weights.values()), 1 - decay)  # in few kernels
 
     @contextmanager
     def in_place(self) -> Iterator[Mapping[str, Tensor]]:
