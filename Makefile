@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test slow check format clean
+.PHONY: help setup demo test slow endless check format clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -27,6 +27,9 @@ test: $(READY) ## every claim, proven
 
 slow: $(READY) ## the claims that take minutes to prove
 	$(BIN)/python -m pytest -m slow
+
+endless: $(READY) ## a run that is killed 500 times
+	$(BIN)/python -m pytest -m endless
 
 check: $(READY) ## style, types, and that imports go one way
 	$(BIN)/ruff check

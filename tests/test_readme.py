@@ -62,12 +62,6 @@ def test_every_link_and_file_named_on_a_page_is_there(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_the_commands_of_the_readme_are_targets_of_the_makefile() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    assert {"demo", "test", "check"} <= targets
-    assert set(re.findall(r"\bmake ([a-z]+) ", README)) <= targets | {"on"}
-
-
 @pytest.mark.parametrize(
     ("settings", "page"), [(TrainingConfig, "training"), (DataConfig, "training"), (SearchConfig, "translating")]
 )

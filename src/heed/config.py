@@ -240,6 +240,31 @@ class SearchConfig(Settings):
         return self
 
 
+class ServeConfig(Settings):
+    """What a server takes in, and what it refuses. Everything has a limit unless told otherwise."""
+
+    host: str = Field("127.0.0.1", description="The address to listen on; this machine alone unless told otherwise.")
+    port: Annotated[int, Field(ge=0, lt=65536)] = Field(8080, description="The port to listen on; 0: any that is free.")
+    body_bytes: Size = Field(1 << 20, description="Largest body of a request, in bytes.")
+    header_bytes: Size = Field(16 << 10, description="Largest head of a request, in bytes, its address included.")
+    characters: Size = Field(5000, description="Most characters of a request's texts together.")
+    texts: Size = Field(64, description="Most texts of a request.")
+    alternatives: Annotated[int, Field(ge=0)] = Field(5, description="Most alternatives that may be asked for.")
+    look_tokens: Size = Field(64, description="Longest sentence to look inside of, in tokens.")
+    queue: Size = Field(128, description="Requests taken in, waiting and in work; more are refused at once.")
+    deadline: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="Seconds until an answer, or a request is given up."
+    )
+    read_timeout: Annotated[float, Field(gt=0)] = Field(10.0, description="Seconds for a request to arrive whole.")
+    requests_per_minute: Size = Field(1200, description="Requests of one key, or else of one address, in the long run.")
+    burst: Size = Field(240, description="Requests of one key or address at once, after a pause.")
+    patience: Annotated[float, Field(ge=0)] = Field(0.004, description="Seconds that a text waits for company.")
+    tokens_per_batch: Size | None = Field(
+        None, description="Tokens in work at a time, padding included, times beam; none: by the device."
+    )
+    batching: bool = Field(default=True, description="Translate what is waiting together; otherwise one by one.")
+
+
 class RunConfig(Settings):
     """All settings of one training run: what is saved with it, and what a TOML file holds."""
 
@@ -259,6 +284,8 @@ def model_preset(name: str) -> dict[str, Any]:
             "decoder_layers": 4,
             "d_ff": 256,
             "dropout": 0.3,
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
             "norm": "pre",
         },
         "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024, "norm": "pre"},

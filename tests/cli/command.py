@@ -1,12 +1,40 @@
 """The real command, in a process of its own."""
 
+import atexit
 import os
 import subprocess
 import sys
+import uuid
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # tests run side by side, and waiting threads spin
+HERE = Path(__file__).parent
 
 
 def heed(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "heed", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=ONE_THREAD)
+    """Run `heed` by the fork server."""
+    return subprocess.run(
+        [*heed_command(), *arguments], input=stdin, capture_output=True, text=True, check=False, env=ONE_THREAD
+    )
+
+
+def heed_command() -> list[str]:
+    """What stands before the arguments of a `heed` that the fork server runs; signals do not reach it."""
+    return [sys.executable, "-I", "-S", str(HERE / "forked.py"), fork_server()]
+
+
+@cache
+def fork_server() -> str:
+    """The name of this process's fork server, which is started for its first command and ends with it."""
+    name = f"heed-{uuid.uuid4()}"
+    start = [sys.executable, str(HERE / "fork_server.py"), name]
+    ending = ExitStack()
+    server = ending.enter_context(
+        subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ONE_THREAD)
+    )
+    atexit.register(ending.close)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    return name

@@ -116,29 +116,6 @@ def test_resume_equals_uninterrupted(texts: list[str], whole: Path, tmp_path: Pa
     assert [entry for entry in ours if entry in theirs] == theirs
 
 
-def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
-    texts: list[str], whole: Path, tmp_path: Path
-) -> None:
-    out, draw = tmp_path / "killed", random.Random(time.time_ns())
-    command = [sys.executable, "-m", "heed", "train", *texts, "--out", str(out), "--set", "training.max_steps=12"]
-    kills = 0
-    for _ in range(30):
-        resume = ["--resume"] if list((out / "checkpoints").glob("step-*")) else []
-        run = subprocess.Popen([*command, *resume], stderr=subprocess.DEVNULL, env=ONE_THREAD)
-        try:
-            # Some die while starting, most while training or writing; the longer ones come through.
-            run.wait(timeout=draw.uniform(1.6, 3.0) if kills < 5 else 60)
-        except subprocess.TimeoutExpired:
-            run.kill()
-            run.wait()
-            kills += 1
-        if run.returncode == 0:
-            break
-    assert run.returncode == 0
-    assert last(out, 12) == last(whole, 12)
-    assert losses(out) == losses(whole)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_and_exits_with_130(
     texts: list[str], whole: Path, tmp_path: Path, number: signal.Signals

@@ -5,8 +5,9 @@ say what the mean of their probabilities says.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +20,8 @@ from heed.errors import InputError
 from heed.model.cache import Cache
 from heed.model.transformer import Transformer
 
+# What stands between a search and its steps: from its start, and the numbers of its sentences, to another start.
+Watch: TypeAlias = Callable[[Start[Any], Sequence[int]], Start[Any]]
 _EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
 
 

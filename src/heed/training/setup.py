@@ -14,6 +14,7 @@ from heed.model.folder import ModelFolder, model_files, put_weights, read_tensor
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
 from heed.text.bpe_dropout import BpeDropout
+from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
@@ -53,8 +54,17 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
     if material.checkpoint is not None:
         progress = restore(material.checkpoint, model, optimizer, mean)
 
+    trigrams = {
+        name: profile(pair[side] for pair in material.samples) for side, name in enumerate(("source", "target"))
+    }
+
     def files(now: Progress, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
-        trained = {"texts": material.texts, "step": now.step, "best_validation_loss": now.best_loss}
+        trained = {
+            "texts": material.texts,
+            "step": now.step,
+            "best_validation_loss": now.best_loss,
+            "trigrams": trigrams,
+        }
         card = _card(config, material.texts, now, team.size)
         return model_files(weights, config, trained, material.tokenizers, card)
 

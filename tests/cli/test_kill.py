@@ -1,0 +1,118 @@
+"""SIGKILL at random moments: what is on the disk is always whole, and the run ends as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.model.folder import MANIFEST, read_model_folder, verify
+from heed.training.checkpoint import newest_checkpoint, restore
+from heed.training.journal import read_journal
+from heed.training.run import make_optimizer
+from heed.training.running_mean import RunningMean
+from tests.cli.command import ONE_THREAD, fork_server
+from tests.cli.forked import Forked
+from tests.cli.test_train import last, texts
+
+__all__ = ["texts"]  # a fixture
+
+STEPS = 24
+INTERVAL = 3  # between checkpoints, by the settings of test_train
+
+
+def train(texts: list[str], out: Path) -> list[str]:
+    """The arguments that begin a run or go on with it. It has a cache of its own, so that a kill may hit its making."""
+    options = [*texts, "--out", str(out), "--cache", f"{out}.cache", "--set", f"training.max_steps={STEPS}"]
+    return ["train", *options, *(["--resume"] if newest_checkpoint(out)[0] else [])]
+
+
+def start(arguments: list[str], log: Path) -> Forked:
+    with log.open("w") as said, Path(os.devnull).open() as nothing:
+        return Forked.start(fork_server(), arguments, (nothing.fileno(), said.fileno(), said.fileno()))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody disturbed, in a process that shares nothing with the others, not even the order of sets."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    command = [sys.executable, "-m", "heed", *train(texts, out)]
+    subprocess.run(command, check=True, env=ONE_THREAD, capture_output=True)
+    return out
+
+
+@pytest.mark.parametrize("kills", [50, pytest.param(500, marks=pytest.mark.endless)])
+def test_a_run_killed_at_any_moment_loses_little_and_ends_as_if_nothing_had_happened(
+    texts: list[str], undisturbed: Path, tmp_path: Path, kills: int
+) -> None:
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    draw, log = random.Random(seed), tmp_path / "log"
+    out, saved, patience = tmp_path / "run", 0, 0.5
+    while kills:
+        run = start(train(texts, out), log)
+        wait_for_a_moment(run, out, patience, draw)
+        run.kill()
+        code, _ = run.wait()
+        assert code in (0, -signal.SIGKILL), log.read_text()
+        kills -= code != 0
+        before, saved = saved, assert_whole(out, saved)
+        if (out / MANIFEST).exists():
+            assert_same(out, undisturbed)
+            if draw.random() < 0.3:  # else the next kill hits a run that has nothing left to do but leave its model
+                out, saved = tmp_path / f"run-{kills}", 0
+        elif saved == before:
+            patience *= 1.1  # however slow the machine is, some get on
+        if code == 0:
+            patience *= 0.8
+    assert start(train(texts, out), log).wait()[0] == 0, log.read_text()
+    assert_same(out, undisturbed)
+
+
+def wait_for_a_moment(run: Forked, out: Path, patience: float, draw: random.Random) -> None:
+    """Any moment up to so many seconds; every second time the one after the next change in the run's folders."""
+    if run.ends_within(draw.uniform(0, patience)) or draw.random() < 0.5:
+        return
+    folders = out, out / "checkpoints", Path(f"{out}.cache")
+    before = [changed(folder) for folder in folders]
+    while [changed(folder) for folder in folders] == before and not run.ends_within(0.0005):
+        pass
+    run.ends_within(draw.uniform(0, 0.01))
+
+
+def changed(folder: Path) -> int | None:
+    """When something was last put into a folder, taken out of it or given another name."""
+    return folder.stat().st_mtime_ns if folder.exists() else None
+
+
+def assert_whole(out: Path, saved_before: int) -> int:
+    """All that a kill has left is sound and at most one interval is lost; returns the step of the newest checkpoint."""
+    newest, complaints = newest_checkpoint(out)
+    assert not complaints
+    saved = 0
+    if newest is not None:
+        folder = read_model_folder(newest)
+        model = folder.model()
+        saved = restore(newest, model, make_optimizer(model, folder.run), RunningMean(model, decay=0.9)).step
+    reached = max((entry["step"] for entry in read_journal(out / "journal.jsonl")), default=0)
+    assert saved_before <= saved <= reached <= saved + INTERVAL
+    if (out / MANIFEST).exists():
+        verify(out)
+    return saved
+
+
+def assert_same(ours: Path, theirs: Path) -> None:
+    """Weights, moments and losses, byte for byte."""
+    assert last(ours, STEPS) == last(theirs, STEPS)
+    assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
+    assert journal(ours) == journal(theirs)
+
+
+def journal(out: Path) -> list[dict[str, Any]]:
+    """All that it says but how long it took."""
+    return [{name: entry[name] for name in entry if name != "seconds"} for entry in read_journal(out / "journal.jsonl")]

@@ -1,0 +1,137 @@
+"""Every command on a page is run, in the page's order, in a folder that has the files it names."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+from heed.cli.main import app
+from tests.cli.command import ONE_THREAD, heed, heed_command
+
+ROOT = Path(__file__).parents[1]
+PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+
+# What a verb is given besides, to be done in a second; nothing else in a command is changed.
+SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
+BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
+BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
+BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20"}
+
+ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
+GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "Die alte Katze sieht einen Vogel."] * 5
+
+
+def fill(folder: Path) -> None:
+    """The texts that the pages name."""
+    pairs = list(zip(ENGLISH, GERMAN, strict=True))
+    texts = {
+        "en": ENGLISH,
+        "de": GERMAN,
+        "tsv": [f"{source}\t{target}" for source, target in pairs],
+        "jsonl": [json.dumps({"source": source, "target": target}) for source, target in pairs],
+    }
+    files = {f"{name}.{ending}": lines for name in ("train", "val", "test") for ending, lines in texts.items()}
+    files |= {"in.txt": ENGLISH, "in.jsonl": texts["jsonl"], "other.txt": GERMAN}
+    for name, lines in files.items():
+        (folder / name).write_text("".join(line + "\n" for line in lines))
+    (folder / "run.toml").write_text("[training]\nseed = 7\n")
+
+
+def in_blocks(page: str) -> list[str]:
+    """The commands that stand on lines of their own."""
+    text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)
+    return [re.sub(r"\s+# .*", "", line) for line in lines if re.search(r"\b(heed|torchrun) ", line)]
+
+
+def in_sentences(page: str) -> list[str]:
+    """Those within sentences, whole or not."""
+    return [" ".join(found.split()) for found in re.findall(r"`((?:heed|torchrun) [^`]+)`", page)]
+
+
+def is_whole(line: str) -> bool:
+    """Whether what stands in a sentence is all of a command: it has a verb with two words, and no gaps to fill in."""
+    return len(line.split()) > 3 and not re.search(r"…|\b[A-Z]{3,}\b", line)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps."""
+    folder = tmp_path_factory.mktemp("docs")
+    fill(folder)
+    texts = ["--pairs", f"{folder}/train.tsv", "--valid-pairs", f"{folder}/val.tsv", "--cache", f"{folder}/cache"]
+    made = heed("train", *texts, "--out", f"{folder}/run", *BRIEF.split())
+    assert made.returncode == 0, made.stderr
+    return folder / "run"
+
+
+@pytest.fixture
+def folder(run: Path, page: str, tmp_path: Path) -> Path:
+    """Where a page's commands find a `heed`, texts, and those runs that the page does not make itself."""
+    fill(tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "heed").write_text(f'#!/bin/sh\nexec {shlex.join(heed_command())} "$@"\n')
+    (tmp_path / "bin" / "heed").chmod(0o755)
+    lines = "\n".join((*in_blocks(page), *filter(is_whole, in_sentences(page))))
+    made = re.findall(r"--out (\S+)", lines)
+    for name in set(re.findall(r"\bruns/\w+", lines)) - set(made):
+        shutil.copytree(run, tmp_path / name)
+    return tmp_path
+
+
+@each_page
+def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
+    environment = {
+        **ONE_THREAD,
+        "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{ONE_THREAD['PATH']}",
+        "XDG_CACHE_HOME": f"{folder}/cache",
+        "PET_STANDALONE": "1",  # torchrun takes a port that is free
+    }
+    for line in (*in_blocks(page), *filter(is_whole, in_sentences(page))):
+        verb = re.findall(r"\bheed ([a-z]+)", line)[-1]
+        shell = ["bash", "-euo", "pipefail", "-c", f"{line} {BESIDES.get(verb, '')}"]
+        done = subprocess.run(
+            shell, cwd=folder, env=environment, input="", capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+@each_page
+def test_every_verb_and_option_in_a_sentence_is_there(page: str) -> None:
+    verbs = typer.main.get_group(app).commands
+    for line in in_sentences(page):
+        name = re.findall(r"\bheed ([a-z]+)", line)[-1]
+        assert name in verbs, line
+        known = {option for parameter in verbs[name].params for option in parameter.opts}
+        assert set(re.findall(r" (--?[a-z][a-z-]*)", line)) <= known | {"--help"}, line
+
+
+@each_page
+def test_what_a_page_makes_and_installs_is_there(page: str) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page, flags=re.MULTILINE)) <= set(targets)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"\bheed\[([a-z]+)\]", page)) <= set(extras)
+
+
+@each_page
+def test_commands_stand_where_they_are_found(page: str) -> None:
+    assert not re.search(r"^```(sh|shell|bash|zsh|console)\b", page, flags=re.MULTILINE), (
+        "indent commands by four spaces"
+    )
+
+
+def test_commands_are_found() -> None:
+    page = "Do\n\n    heed train --a \\\n        --b  # twice\n    no command\n    echo a | heed translate r\n\n"
+    page += "or `heed train --a\nb c`, `heed train …`, `heed demo`\n\n```python\n    heed = 1\n```\n"
+    assert in_blocks(page) == ["heed train --a \\\n        --b", "echo a | heed translate r"]
+    assert in_sentences(page) == ["heed train --a b c", "heed train …", "heed demo"]
+    assert list(filter(is_whole, in_sentences(page))) == ["heed train --a b c"]
