@@ -10,13 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
+from heed.cli.ablate import ablate
 from heed.cli.average import average
 from heed.cli.demo import demo
 from heed.cli.describe import describe
 from heed.cli.doctor import doctor
 from heed.cli.evaluate import evaluate
+from heed.cli.heads import heads
+from heed.cli.look import look
 from heed.cli.plot import plot
 from heed.cli.prepare import prepare
+from heed.cli.pronouns import pronouns
 from heed.cli.score import score
 from heed.cli.train import train
 from heed.cli.translate import translate
@@ -37,6 +41,10 @@ app.command()(score)
 app.command()(evaluate)
 app.command()(average)
 app.command()(plot)
+app.command()(look)
+app.command()(ablate)
+app.command()(heads)
+app.command()(pronouns)
 
 
 @app.callback(invoke_without_command=True)
