@@ -6,7 +6,7 @@ Public names are imported when first used, so that settings and `heed --help` ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, ServeConfig, TrainingConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
 from heed.version import __version__
 
@@ -25,6 +25,7 @@ __all__ = [
     "ModelConfig",
     "RunConfig",
     "SearchConfig",
+    "ServeConfig",
     "Trace",
     "TrainingConfig",
     "TrainingError",

@@ -84,12 +84,15 @@ def test_sharing_out_weights_needs_several_processes(texts: list[str], tmp_path:
     assert "error: training.shard = True needs several processes: start them with torchrun" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_job_which_then_resumes(texts: list[str], tmp_path: Path) -> None:
     out = tmp_path / "killed"
     job = subprocess.Popen(together(texts, out, 100_000), stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    deadline = time.monotonic() + 100
     while len(read_journal(out / "journal.jsonl")) < 8:
         time.sleep(0.1)
         assert job.poll() is None
+        assert time.monotonic() < deadline
     processes = [int(line) for line in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
     victim = next(pid for pid in processes if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     os.kill(victim, signal.SIGKILL)

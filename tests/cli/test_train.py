@@ -96,6 +96,7 @@ def test_a_run_leaves_a_whole_model_folder(whole: Path) -> None:
         "journal.jsonl",
         "manifest.json",
         "model.safetensors",
+        "tensorboard",
         "tokenizer.json",
     }
     assert "100 pairs" in (whole / "README.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import heed
-from tests.cli.command import ONE_THREAD
+from tests.cli.command import ONE_THREAD, heed_command
 from tests.cli.command import heed as command
 
 
@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def translate(model: Path, text: bytes, *files: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "heed", "translate", str(model), *files]
+    command = [*heed_command(), "translate", str(model), *files]
     return subprocess.run(command, input=text, capture_output=True, check=False, env=ONE_THREAD)
 
 

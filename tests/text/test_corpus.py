@@ -208,7 +208,10 @@ def test_a_corpus_that_cannot_be_is_refused_by_value(given_settings: dict[str, A
         (b"\xef\xbb\xbfab\xff", "1: not valid UTF-8: byte 0xff at column 3: convert the file to UTF-8"),
         ("\ufeffhi\n".encode("utf-16-le"), "1: not valid UTF-8: byte 0xff at column 1: looks like UTF-16; convert it"),
         ("\ufeffhi\n".encode("utf-16-be"), "1: not valid UTF-8: byte 0xfe at column 1: looks like UTF-16; convert it"),
-        (gzip.compress(b"a", mtime=0), "1: not valid UTF-8: byte 0x8b at column 2: looks like gzip; unpack it, or let its name"),
+        (
+            gzip.compress(b"a", mtime=0),
+            "1: not valid UTF-8: byte 0x8b at column 2: looks like gzip; unpack it, or let its name",
+        ),
         (PACK[".zst"](b"a"), "1: not valid UTF-8: byte 0xb5 at column 2: looks like zstd; unpack it, or let its name"),
         (b"a\nb\n\xff\xfe", "3: not valid UTF-8: byte 0xff at column 1: convert the file to UTF-8"),
         (b"a\n\xc3\xb6\x00b\n", "2: NUL byte at column 2: is this UTF-16, or binary?"),

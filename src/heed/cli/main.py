@@ -22,6 +22,7 @@ from heed.cli.plot import plot
 from heed.cli.prepare import prepare
 from heed.cli.pronouns import pronouns
 from heed.cli.score import score
+from heed.cli.serve import EPILOG, serve
 from heed.cli.train import train
 from heed.cli.translate import translate
 from heed.errors import HeedError
@@ -45,6 +46,7 @@ app.command()(look)
 app.command()(ablate)
 app.command()(heads)
 app.command()(pronouns)
+app.command(epilog=EPILOG)(serve)
 
 
 @app.callback(invoke_without_command=True)

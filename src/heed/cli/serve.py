@@ -1,0 +1,101 @@
+"""`heed serve`: models as a translation server."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heed.cli.settings import from_options
+from heed.config import SearchConfig, ServeConfig
+from heed.errors import ConfigError
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EPILOG = "\n\n".join(
+    (
+        "Settings, with --set:",
+        *(
+            f"serve.{name}={field.default}  {field.description}"
+            for name, field in ServeConfig.model_fields.items()
+            if name not in ("host", "port")
+        ),
+    )
+)
+
+
+def serve(
+    models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL...", help="Model folders to serve.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any that is free.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on; without it this machine alone.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="A file of API keys' hashes: only who has a key is served.")] = None,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Make a key, add its hash to --keys, show it.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve others than this machine without keys.")] = False,
+    languages: Annotated[
+        list[str], typer.Option(help="What a model translates, such as en-de, where its card does not say.")
+    ] = [],
+    set_: Annotated[
+        list[str], typer.Option("--set", help="A setting of server or search: serve.queue=64, search.beam=1.")
+    ] = [],
+) -> None:
+    """Serve models over HTTP, by LibreTranslate's interface and our own."""
+    if new_key:
+        _make_key(keys)
+        return
+    if not models:
+        raise ConfigError("heed serve needs a model folder: heed serve runs/ende")
+    missing = [name for name in ("fastapi", "uvicorn", "python_multipart") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"heed serve needs {', '.join(missing)}: install them with pip install 'heed[serve]'")
+    settings, search = _settings(set_, {"port": port, "host": host})
+    if settings.host not in _LOOPBACK and keys is None and not insecure:
+        raise ConfigError(
+            f"--host {settings.host} lets others in: ask for keys (heed serve --new-key --keys keys.txt, then "
+            "--keys keys.txt), or add --insecure"
+        )
+    sys.exit(_serve(models, languages, settings, search, keys))
+
+
+def _make_key(keys: Path | None) -> None:
+    from heed.serving.limits import add_key  # noqa: PLC0415 - no verb but this one serves
+
+    if keys is None:
+        raise ConfigError("--new-key needs a file to add the key's hash to: heed serve --new-key --keys keys.txt")
+    typer.echo(add_key(keys))
+    typer.echo(f"its hash is in {keys}; the key itself is kept nowhere: note it now", err=True)
+
+
+def _settings(options: list[str], named: dict[str, Any]) -> tuple[ServeConfig, dict[str, Any]]:
+    given = from_options(options)
+    for section in given:
+        if section not in ("serve", "search"):
+            raise ConfigError(f"--set {section}.…: only serve and search can be set here, such as serve.queue=64")
+    search = given.get("search", {})
+    SearchConfig.model_validate({"beam": search.get("nbest", 1)} | search)
+    server = given.get("serve", {}) | {name: value for name, value in named.items() if value is not None}
+    return ServeConfig.model_validate(server), search
+
+
+def _serve(
+    models: list[Path], languages: list[str], settings: ServeConfig, search: dict[str, Any], keys: Path | None
+) -> int:
+    from heed.serving.app import make_app  # noqa: PLC0415 - torch and FastAPI take seconds to import
+    from heed.serving.limits import Keys  # noqa: PLC0415
+    from heed.serving.models import Directions, open_served  # noqa: PLC0415
+    from heed.serving.server import bind, run  # noqa: PLC0415
+    from heed.serving.service import Service  # noqa: PLC0415
+
+    known = None if keys is None else Keys.read(keys)
+    if known is not None and not known:
+        raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
+    listening = bind(settings)
+    service = Service(Directions(open_served(models, languages, search)), settings)
+    host, port = listening.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return run(
+        make_app(service, settings, known),
+        service,
+        settings,
+        listening,
+        lambda: typer.echo(f"heed serves on {address}", err=True),
+    )

@@ -1,0 +1,94 @@
+"""The application: routes and what stands before them.
+
+Every route needs a key, where keys are in use, unless it is in `PUBLIC`; whatever is added later is guarded from its
+first day. The order for a request: its head is looked at (`guard`), its fields are read, its key and its rate are
+checked; then comes the route.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import Depends, FastAPI, Request
+from starlette.types import ASGIApp
+
+from heed.config import ServeConfig
+from heed.serving import libretranslate, own, problems
+from heed.serving.fields import read_fields
+from heed.serving.guard import LOOPBACK, Guard
+from heed.serving.health import Health
+from heed.serving.limits import Keys, Rates
+from heed.serving.metrics import Metrics
+from heed.serving.problems import Problem
+from heed.serving.service import Service
+from heed.version import __version__
+
+# What tells nothing that is not on the door anyway. The page itself is public; what it does is not.
+PUBLIC = frozenset({"/", "/docs", "/docs.css", "/spec", "/health", "/health/ready", "/languages", "/frontend/settings"})
+
+
+def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) -> ASGIApp:
+    """Everything that is served, as one ASGI application."""
+    metrics, health = Metrics(), Health(service)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.ensure_future(health.watch())
+        yield
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await asyncio.to_thread(service.close)
+
+    app = FastAPI(
+        title="heed",
+        version=__version__,
+        description="Translation, by LibreTranslate's interface and by more of our own.",
+        openapi_url="/spec",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        dependencies=[Depends(_Door(config, keys).admit)],
+    )
+    problems.install(app)
+    libretranslate.add_routes(app, service, health, key_required=keys is not None)
+    own.add_routes(app, service, health, metrics)
+    hosts = LOOPBACK if config.host in LOOPBACK else None
+    return Guard(app, metrics, header_bytes=config.header_bytes, hosts=hosts)
+
+
+class _Door:
+    """Reads a request and lets it in, or not."""
+
+    def __init__(self, config: ServeConfig, keys: Keys | None) -> None:
+        self._config, self._keys = config, keys
+        self._rates = Rates(config.requests_per_minute, config.burst)
+
+    async def admit(self, request: Request) -> None:
+        """Leaves what the request says in `request.state.fields`; raises what stands against it."""
+        config = self._config
+        request.state.fields = await read_fields(request, config.body_bytes, config.read_timeout)
+        if request.scope["route"].path in PUBLIC:
+            return
+        address = request.client.host if request.client else ""
+        key = self._key(request) if self._keys is not None else None
+        known = self._keys.knows(key) if self._keys is not None and key else None
+        wait = self._rates.take(known or f"address {address}", time.monotonic())
+        if wait:
+            seconds = int(wait) + 1
+            raise Problem(
+                429,
+                f"Slowdown: more than {config.requests_per_minute} requests a minute; try again in {seconds} s",
+                {"Retry-After": str(seconds)},
+            )
+        if self._keys is not None and known is None:
+            if not key:
+                raise Problem(400, "Please contact the server operator to get an API key")
+            raise Problem(403, "Invalid API key")
+
+    def _key(self, request: Request) -> str | None:
+        """Where clients put it: among the fields, or in the head."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = request.state.fields.get("api_key") or (token if scheme.lower() == "bearer" else None)
+        return given if isinstance(given, str) else None

@@ -1,0 +1,136 @@
+"""LibreTranslate's interface, as its clients use it: https://docs.libretranslate.com, and what they send in fact.
+
+Differences, all on purpose: every limit is on, wrong types are the client's mistakes and not the server's, `/health`
+tells the truth, and HTML never comes alive.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from heed.config import ServeConfig
+from heed.serving.health import Health
+from heed.serving.models import name_of
+from heed.serving.problems import Problem
+from heed.serving.schemas import (
+    ERRORS,
+    Details,
+    Detect,
+    Detected,
+    Language,
+    Translate,
+    Translated,
+    body_of,
+)
+from heed.serving.schemas import Health as Healthy
+from heed.serving.service import Answer, Service
+
+
+def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: bool) -> None:
+    """Add LibreTranslate's routes."""
+
+    @app.post(
+        "/translate",
+        response_model=Translated,
+        response_model_exclude_none=True,
+        responses=ERRORS,
+        openapi_extra=body_of(Translate),
+    )
+    async def translate(request: Request) -> Translated:
+        """Translate a text, or a list of texts."""
+        asked = Translate.of(request.state.fields)
+        check_size(asked.q, service.config)
+        if asked.alternatives > (most := service.config.alternatives):
+            raise Problem(400, f"Invalid request: alternatives parameter must be <= {most}")
+        answers = await service.admission.work(request.receive, lambda ticket: service.translate(asked, ticket))
+        return _translated(asked, answers)
+
+    @app.post("/detect", response_model=list[Detected], responses=ERRORS, openapi_extra=body_of(Detect))
+    async def detect(request: Request) -> list[Detected]:
+        """Which of the served languages a text is in, the likeliest first."""
+        asked = Detect.of(request.state.fields)
+        check_size(asked.q, service.config)
+        directions = service.directions
+        ranked = directions.detector.detect(asked.q) or [(directions.codes[0], 0.0)]
+        return [Detected(confidence=confidence, language=language) for language, confidence in ranked]
+
+    @app.get("/languages", response_model=list[Language], responses=ERRORS)
+    @app.post("/languages", response_model=list[Language], responses=ERRORS)
+    async def languages() -> list[Language]:
+        """Which languages there are, and what each can be translated to."""
+        directions = service.directions
+        return [Language(code=code, name=name_of(code), targets=directions.targets(code)) for code in directions.codes]
+
+    @app.get("/health", response_model=Healthy, responses=ERRORS)
+    async def healthy() -> Healthy:
+        """Whether the models work."""
+        if (problem := health.problem) is not None:
+            raise Problem(503, problem)
+        return Healthy(status="ok")
+
+    @app.get("/frontend/settings", responses=ERRORS)
+    async def settings() -> dict[str, Any]:
+        """What a page should know."""
+        return _settings(service, key_required=key_required)
+
+    @app.post("/suggest", responses=ERRORS)
+    async def suggest() -> None:
+        """Not here: nothing that is sent is kept."""
+        raise Problem(403, "Suggestions are disabled on this server.")
+
+    @app.post("/translate_file", responses=ERRORS)
+    async def translate_file() -> None:
+        """Not here."""
+        raise Problem(403, "Files translation are disabled on this server.")
+
+
+def check_size(q: str | list[str], config: ServeConfig) -> None:
+    """Refuse what is too much, before anything is done about it."""
+    texts = [q] if isinstance(q, str) else q
+    if len(texts) > config.texts:
+        raise Problem(400, f"Invalid request: request ({len(texts)}) exceeds text limit ({config.texts})")
+    size = sum(len(text) for text in texts)
+    if size > config.characters:
+        raise Problem(400, f"Invalid request: request ({size}) exceeds text limit ({config.characters})")
+
+
+def _translated(asked: Translate, answers: list[Answer]) -> Translated:
+    """A list for a list, even of one; else the one."""
+    found: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
+    if asked.alternatives:
+        found["alternatives"] = [answer.alternatives for answer in answers]
+    if asked.source == "auto":
+        found["detectedLanguage"] = [
+            Detected(language=language, confidence=confidence) for language, confidence in (a.language for a in answers)
+        ]
+    if asked.details and asked.format == "text":
+        found["details"] = [_details(answer) for answer in answers]
+    return Translated.model_validate(
+        {name: each[0] if isinstance(asked.q, str) else each for name, each in found.items()}
+    )
+
+
+def _details(answer: Answer) -> Details:
+    one = answer.translation
+    if one is None:
+        return Details(score=0.0, tokens=[], source_tokens=[], alignment=[])
+    return Details(
+        score=one.score, tokens=list(one.tokens), source_tokens=list(one.source_tokens), alignment=list(one.alignment)
+    )
+
+
+def _settings(service: Service, *, key_required: bool) -> dict[str, Any]:
+    first, config = service.directions.served[0], service.config
+    return {
+        "charLimit": config.characters,
+        "frontendTimeout": 500,
+        "apiKeys": key_required,
+        "keyRequired": key_required,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {
+            "source": {"code": first.source, "name": name_of(first.source)},
+            "target": {"code": first.target, "name": name_of(first.target)},
+        },
+    }

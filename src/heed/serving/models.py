@@ -1,0 +1,107 @@
+"""Model folders to models that are served: what each translates to what, and how languages are told apart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heed.config import SearchConfig
+from heed.decoding.translator import Translator, load
+from heed.errors import ConfigError
+from heed.model.folder import read_model_folder
+from heed.text.trigrams import Detector
+
+AUTO = "auto"
+
+# ISO 639-1, for people to read; a language that is not here is called by its code.
+_NAMES = """
+    ar Arabic   bg Bulgarian   bn Bengali    ca Catalan  cs Czech       da Danish     de German      el Greek
+    en English  eo Esperanto   es Spanish    et Estonian eu Basque      fa Persian    fi Finnish     fr French
+    ga Irish    gl Galician    he Hebrew     hi Hindi    hr Croatian    hu Hungarian  id Indonesian  is Icelandic
+    it Italian  ja Japanese    ko Korean     lt Lithuanian  lv Latvian  mk Macedonian ms Malay       nb Norwegian
+    nl Dutch    no Norwegian   pl Polish     pt Portuguese  ro Romanian ru Russian    sk Slovak      sl Slovenian
+    sq Albanian sr Serbian     sv Swedish    sw Swahili  ta Tamil       th Thai       tl Tagalog     tr Turkish
+    uk Ukrainian  ur Urdu      vi Vietnamese  zh Chinese
+""".split()  # noqa: SIM905 - a list of these would be sixty lines
+NAMES = dict(zip(_NAMES[::2], _NAMES[1::2], strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model, and what it translates."""
+
+    path: Path
+    source: str
+    target: str
+    translator: Translator
+    profiles: Mapping[str, str]  # language to trigrams, where the model was trained with validation texts
+
+    @property
+    def name(self) -> str:
+        """What it is called here: its folder's name, never a path."""
+        return self.path.resolve().name
+
+
+def open_served(paths: Sequence[Path], languages: Sequence[str], search: Mapping[str, Any]) -> list[Served]:
+    """Open model folders. languages: `en-de` for each folder whose card does not say, or says otherwise."""
+    if languages and len(languages) != len(paths):
+        raise ConfigError(f"--languages is given {len(languages)} times for {len(paths)} models: give it for each")
+    served = [_open(path, languages[number] if languages else None, search) for number, path in enumerate(paths)]
+    for number, one in enumerate(served):
+        for other in served[:number]:
+            if (one.source, one.target) == (other.source, other.target):
+                raise ConfigError(
+                    f"{other.path} and {one.path} both translate {one.source} to {one.target}: serve one of them"
+                )
+    return served
+
+
+def _open(path: Path, languages: str | None, search: Mapping[str, Any]) -> Served:
+    folder = read_model_folder(path)
+    if folder.run.model.kind != "encoder-decoder":
+        raise ConfigError(f"{path} is {folder.run.model.kind!r}: only an 'encoder-decoder' translates")
+    data = folder.run.data
+    source, dash, target = languages.partition("-") if languages else (data.source_language, "-", data.target_language)
+    for code in (source, target):
+        if not dash or not code.isascii() or not code.isalnum() or code == AUTO:
+            found = f"--languages {languages}" if languages else f"{path} says {source!r} to {target!r}"
+            raise ConfigError(f"{found}: expected two language codes; say which with --languages en-de")
+    translator = load(path)
+    translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
+    trigrams = folder.trained.get("trigrams") or {}
+    profiles = {code: trigrams[side] for code, side in ((source, "source"), (target, "target")) if trigrams.get(side)}
+    return Served(path, source, target, translator, profiles)
+
+
+class Directions:
+    """All that is served, by language."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        self.served = list(served)
+        self._by_pair = {(one.source, one.target): one for one in served}
+        self.codes = list(dict.fromkeys(code for one in served for code in (one.source, one.target)))
+        profiles = {code: ranked for one in reversed(served) for code, ranked in one.profiles.items()}
+        self.detector = Detector(profiles)
+
+    def between(self, source: str, target: str) -> Served | None:
+        """The model for a direction; none: the two are one language, and there is nothing to do. KeyError: no model."""
+        return None if source == target and source in self.codes else self._by_pair[source, target]
+
+    def targets(self, source: str) -> list[str]:
+        """What a language can be translated to, itself included, as LibreTranslate has it."""
+        return sorted({source, *(target for code, target in self._by_pair if code == source)})
+
+    def sources(self, target: str) -> list[str]:
+        """What can be translated to a language, itself included."""
+        return list(dict.fromkeys((*(code for code, other in self._by_pair if other == target), target)))
+
+    def detect(self, text: str, among: Sequence[str]) -> tuple[str, float] | None:
+        """The likeliest of these languages, in percent; none where they cannot be told apart."""
+        if ranked := self.detector.detect(text, among):
+            return ranked[0]
+        return (among[0], 0.0) if len(among) == 1 else None
+
+
+def name_of(code: str) -> str:
+    """A language's name in English."""
+    return NAMES.get(code, code)

@@ -1,0 +1,68 @@
+"""Everything that can go wrong with a request, as the one shape every client reads: {"error": text}."""
+
+import logging
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from heed.serving.batcher import WorkerGoneError
+
+_LOG = logging.getLogger("heed.serving")
+
+# LibreTranslate's texts where it has them; clients show them, and some look for them.
+_PLAIN = {404: "Not found", 405: "Method not allowed", 500: "Internal server error"}
+
+
+class Problem(Exception):  # noqa: N818 - it is an answer, not a defect
+    """What to answer instead of what was asked for."""
+
+    def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error)
+        self.status, self.error, self.headers = status, error, dict(headers or {})
+
+
+def answer(problem: Problem) -> JSONResponse:
+    """A problem as a response."""
+    return JSONResponse({"error": problem.error}, problem.status, problem.headers)
+
+
+def install(app: FastAPI) -> None:
+    """Have every exception answered in the one shape."""
+
+    @app.exception_handler(Problem)
+    async def on_problem(_: Request, error: Problem) -> JSONResponse:
+        return answer(error)
+
+    @app.exception_handler(HTTPException)
+    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+        text = _PLAIN.get(error.status_code, str(error.detail))
+        return answer(Problem(error.status_code, text, error.headers))
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return answer(Problem(400, f"Invalid request: {first['loc'][-1]}: {first['msg']}"))
+
+    @app.exception_handler(WorkerGoneError)
+    async def on_worker(_: Request, error: WorkerGoneError) -> JSONResponse:
+        return answer(Problem(503, f"Out of order: {error}"))
+
+    @app.exception_handler(Exception)
+    async def on_defect(request: Request, error: Exception) -> JSONResponse:
+        log_defect(request.scope["method"], error)
+        return answer(Problem(500, _PLAIN[500]))
+
+
+def log_defect(what: str, error: Exception) -> None:
+    """Note a defect of ours, without anything that a client wrote."""
+    _LOG.error("a request failed: %s", what, exc_info=_without_text(error))
+
+
+def _without_text(error: Exception) -> Exception:
+    """The same with its traceback and without its message, which may quote what someone wrote."""
+    return RuntimeError(f"{type(error).__name__} (message left out: it may quote a text)").with_traceback(
+        error.__traceback__
+    )

@@ -1,0 +1,209 @@
+"""Texts to translations, for one request: languages found out, HTML taken apart, long texts cut, all of it batched.
+
+Knows nothing of HTTP but the problems it may have. Nothing here blocks the event loop: cutting and counting go to
+threads, models to the batcher.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from heed.config import SearchConfig, ServeConfig
+from heed.decoding.translator import Translation, joined
+from heed.errors import InputError
+from heed.serving import markup
+from heed.serving.admission import Admission
+from heed.serving.batcher import Batcher, Job, Kind, Ticket
+from heed.serving.models import AUTO, Directions, Served
+from heed.serving.problems import Problem
+from heed.serving.schemas import Alternatives, Look, Stream, Translate
+from heed.text.split import Piece, split
+
+T = TypeVar("T")
+_ON_CPU, _ON_GPU = 4096, 65_536  # tokens in work at a time
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one text."""
+
+    text: str
+    alternatives: list[str]
+    language: tuple[str, float]  # its own, and how sure that is
+    translation: Translation | None = None  # none: its language was the target's, or it was HTML
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A text in pieces, ready for its model."""
+
+    pieces: list[Piece]
+    lengths: list[int]  # in tokens, of those that are not empty
+
+
+class Service:
+    """All that is served, and the thread that does it."""
+
+    def __init__(self, directions: Directions, config: ServeConfig) -> None:
+        self.directions, self.config = directions, config
+        self.admission = Admission(config.queue, config.deadline)
+        budget = config.tokens_per_batch or (_ON_GPU if torch.cuda.is_available() else _ON_CPU)
+        self.batcher = Batcher(patience=config.patience, budget=budget, batching=config.batching)
+        self._budget = budget
+
+    async def translate(self, asked: Translate, ticket: Ticket) -> list[Answer]:
+        """The translation of each text."""
+        texts = [asked.q] if isinstance(asked.q, str) else asked.q
+        routes = [self.route(text, asked.source, asked.target) for text in texts]
+        documents = [markup.parts(text) for text in texts] if asked.format == "html" else None
+        prose = [[text] for text in texts]
+        if documents is not None:
+            prose = [[part.text for part in parts if part.text is not None] for parts in documents]
+        found = await asyncio.gather(
+            *(
+                self._translations(of_text, model, asked, ticket)
+                for of_text, (model, _) in zip(prose, routes, strict=True)
+            )
+        )
+        answers = []
+        for number, (_, language) in enumerate(routes):
+            if documents is None:
+                (best,) = found[number]
+                kept = None if routes[number][0] is None else best
+                answers.append(Answer(best.text, [one.text for one in best.alternatives], language, kept))
+            else:
+                ranks = _ranks(found[number])
+                whole = [markup.joined(documents[number], rank) for rank in ranks]
+                answers.append(Answer(whole[0], whole[1:], language))
+        return answers
+
+    def route(self, text: str, source: str, target: str) -> tuple[Served | None, tuple[str, float]]:
+        """The model for a text (none: it is in the target's language already), and the text's language."""
+        known = self.directions.codes
+        for code in (source, target):
+            if code not in known and not (code == AUTO and code is source):
+                raise Problem(400, f"{code[:50]} is not supported")
+        language = (source, 100.0)
+        if source == AUTO:
+            among = self.directions.sources(target)
+            if (found := self.directions.detect(text, among)) is None:
+                raise Problem(400, "auto is not supported: these models do not say how to tell their languages apart")
+            language = found
+        try:
+            return self.directions.between(language[0], target), language
+        except KeyError:
+            raise Problem(400, f"{target} is not available as a target language from {language[0]}") from None
+
+    async def _translations(
+        self, texts: list[str], model: Served | None, asked: Translate, ticket: Ticket
+    ) -> list[Translation]:
+        if model is None:
+            return [Translation(text, 0.0, 0.0, (), (), (), ()) for text in texts]
+        cut = await asyncio.to_thread(_cut, texts, model)
+        kind = Kind(model.translator, self._search(model, asked.alternatives), asked.details)
+        jobs: list[Job[Translation]] = []
+        for one in cut:
+            texts_of = [piece.text for piece in one.pieces if piece.text]
+            jobs += [Job(ticket, length, kind, text) for text, length in zip(texts_of, one.lengths, strict=True)]
+        self.batcher.submit(jobs)
+        found = iter(await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs)))
+        return [joined([next(found) if piece.text else None for piece in one.pieces], one.pieces) for one in cut]
+
+    def _search(self, model: Served, alternatives: int) -> SearchConfig:
+        """The model's own settings, wide enough for what is asked, and never cut into smaller batches again."""
+        nbest = alternatives + 1
+        own = model.translator.search
+        wider = {"nbest": nbest, "beam": max(own.beam, nbest), "tokens_per_batch": self._budget}
+        return own.model_copy(update=wider)
+
+    async def errand(self, ticket: Ticket, length: int, do: Callable[[Callable[[], None]], T]) -> T:
+        """Have something else done by the thread that owns the models; the user's mistakes are answered as such."""
+        job: Job[T] = Job(ticket, length, errand=do)
+        self.batcher.submit([job])
+        try:
+            return await asyncio.wrap_future(job.future)
+        except InputError as error:
+            raise Problem(400, f"Invalid request: {error}") from None
+
+    async def stream(self, asked: Stream, model: Served, ticket: Ticket) -> AsyncIterator[str]:
+        """The greedy translation, piece by piece as it comes."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        cut = await asyncio.to_thread(_cut, [asked.q], model)
+
+        def do(between: Callable[[], None]) -> None:
+            try:
+                for text in model.translator.stream(asked.q):
+                    loop.call_soon_threadsafe(arrived.put_nowait, text)
+                    between()
+            finally:
+                loop.call_soon_threadsafe(arrived.put_nowait, None)
+
+        working = asyncio.ensure_future(self.errand(ticket, sum(cut[0].lengths) + 1, do))
+        working.add_done_callback(lambda _: arrived.put_nowait(None))
+        while (text := await arrived.get()) is not None:
+            yield text
+        await working
+
+    async def alternatives(self, asked: Alternatives, model: Served, ticket: Ticket) -> list[Translation]:
+        """Other ways to go on after a prefix."""
+        translator, prefix = model.translator, asked.prefix
+        if translator.tokenizers[1].kind not in ("characters", "bytes"):  # where a word brings the space before it
+            prefix = prefix.rstrip()
+        lengths = (await asyncio.to_thread(_cut, [asked.q], model))[0].lengths
+        return await self.errand(
+            ticket, sum(lengths) + 1, lambda _: translator.alternatives(asked.q, prefix, max(1, asked.alternatives))
+        )
+
+    async def look(self, asked: Look, model: Served, ticket: Ticket) -> bytes:
+        """The trace of a sentence, as the JSON document of `heed.inside.saving`, and the parts that were asked for."""
+        from heed.inside.saving import document, rounded  # noqa: PLC0415 - only where someone looks
+
+        source, target = model.translator.tokenizers
+        texts = (source, asked.q), (target, asked.translation or "")
+        longest = max([len((await asyncio.to_thread(side.encode, [text]))[0]) for side, text in texts])
+        if longest > self.config.look_tokens:
+            raise Problem(
+                400,
+                f"Invalid request: {longest} tokens are too many to look at; the limit is {self.config.look_tokens}",
+            )
+
+        def do(_: Callable[[], None]) -> bytes:
+            trace = model.translator.look(asked.q, asked.translation)
+            found: dict[str, Any] = document(trace)
+            if asked.parts:
+                known = trace.names()
+                for name in asked.parts:
+                    if name not in known:
+                        raise InputError(f"there is no part {name[:50]!r}")
+                found["values"] = {name: rounded(part.values) for name, part in trace.parts(asked.parts).items()}
+            return json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+
+        return await self.errand(ticket, longest, do)
+
+    def close(self) -> None:
+        """Finish what waits."""
+        self.batcher.close()
+
+
+def _cut(texts: Sequence[str], model: Served) -> list[_Cut]:
+    translator = model.translator
+    encode = translator.tokenizers[0].encode
+
+    def count(parts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in encode(parts)]
+
+    found = []
+    for text in texts:
+        pieces = split(text, translator.max_tokens, count)
+        found.append(_Cut(pieces, count([piece.text for piece in pieces if piece.text])))
+    return found
+
+
+def _ranks(found: Sequence[Translation]) -> list[list[str]]:
+    """The best of each, then the second best of each, as far as all have one."""
+    depth = min((len(one.alternatives) for one in found), default=0)
+    return [[(one, *one.alternatives)[rank].text for one in found] for rank in range(depth + 1)]

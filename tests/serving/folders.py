@@ -1,0 +1,47 @@
+"""Model folders that answer every sentence differently, made in a moment: nobody has trained them."""
+
+from pathlib import Path
+
+import torch
+
+from heed import ModelConfig, RunConfig, SearchConfig, Transformer
+from heed.config import DataConfig
+from heed.model.folder import model_files, write_folder
+from heed.text.tokenizer import Tokenizer
+from heed.text.trigrams import profile
+
+ENGLISH = ["A dog runs.", "The cat sees a bird and the old dog.", "This is the house that they want to see with him."]
+GERMAN = ["Ein Hund rennt.", "Die Katze sieht einen Vogel.", "Das ist das Haus, das sie mit ihm sehen wollen."]
+TOKENIZER = Tokenizer.train([*ENGLISH, *GERMAN, "0123456789"] * 3, "characters", 330)
+
+
+def make_folder(
+    folder: Path, source: str = "en", target: str = "de", *, seed: int = 0, max_length: int = 12, broken: bool = False
+) -> Path:
+    """A model whose weights are so large that no two words are nearly as likely: its choices bear rounding."""
+    torch.manual_seed(seed)
+    size = TOKENIZER.vocab_size
+    config = ModelConfig(
+        vocab_size=size, d_model=32, heads=2, encoder_layers=1, decoder_layers=1, d_ff=32, tie_embeddings=False
+    )
+    model = Transformer(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(float("nan") if broken else 4)
+        said = [2, *(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
+        bias = torch.full((size,), -1e4).index_fill(0, torch.tensor(said), 0.0)
+        model.get_parameter("vocabulary.output.bias").add_(bias)
+    run = RunConfig(
+        model=config,
+        data=DataConfig(tokenizer="characters", source_language=source, target_language=target, max_tokens=60),
+        search=SearchConfig(beam=2, max_length=max_length, no_repeat_ngram=1),
+    )
+    texts = {"en": ENGLISH, "de": GERMAN}
+    trained = {
+        "texts": {},
+        "trigrams": {
+            side: profile(texts[code]) for side, code in (("source", source), ("target", target)) if code in texts
+        },
+    }
+    write_folder(folder, model_files(model.state_dict(), run, trained, (TOKENIZER, TOKENIZER), "# A card\n"))
+    return folder

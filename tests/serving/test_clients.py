@@ -1,0 +1,109 @@
+"""Clients that were written for LibreTranslate, and have never heard of heed."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from deep_translator import LibreTranslator
+from libretranslatepy import LibreTranslateAPI
+
+from heed import Translator
+from heed.version import __version__
+from tests.serving.running import CLIENT, Running
+
+
+def test_libretranslatepy_translates_detects_and_lists(server: Running, translator: Translator) -> None:
+    client = LibreTranslateAPI(server.address)
+    assert client.translate("A dog runs.", "en", "de") == translator("A dog runs.")
+    found = client.detect("Das ist ein Haus")
+    assert (found[0]["language"], found[0]["confidence"] > 90) == ("de", True)
+    assert client.languages() == [  # a GET with a form as its body
+        {"code": "en", "name": "English", "targets": ["de", "en"]},
+        {"code": "de", "name": "German", "targets": ["de", "en"]},
+    ]
+
+
+def test_deep_translator_translates_from_the_query_string(server: Running, translator: Translator) -> None:
+    client = LibreTranslator("en", "de", api_key="not needed", custom_url=f"{server.address}/")
+    assert client.translate("A dog runs.") == translator("A dog runs.")
+
+
+def test_a_list_comes_back_as_a_list_of_equal_length_as_weblate_expects(
+    server: Running, translator: Translator
+) -> None:
+    for texts in (["A dog runs."], ["A dog runs.", "", " ", "The cat\n\nsees 5."]):
+        answer = server.post("/translate", q=texts, source="en", target="de", format="text").json()
+        assert answer == {"translatedText": translator(texts)}
+
+
+def test_argos_posts_for_the_languages(server: Running) -> None:
+    assert CLIENT.post(f"{server.address}/languages").json() == server.get("/languages").json()
+
+
+def test_curl_sends_forms_of_both_kinds_and_json(server: Running, translator: Translator) -> None:
+    expected = {"translatedText": translator("A dog runs.")}
+    forms = [
+        ["-d", "q=A dog runs.&source=en&target=de"],
+        ["-F", "q=A dog runs.", "-F", "source=en", "-F", "target=de"],
+        ["-H", "Content-Type: application/json", "-d", '{"q": "A dog runs.", "source": "en", "target": "de"}'],
+    ]
+    for form in forms:
+        done = subprocess.run(["curl", "-s", f"{server.address}/translate", *form], capture_output=True, check=True)
+        assert json.loads(done.stdout) == expected
+
+
+def test_auto_names_the_language_it_found_and_its_own_language_stays(server: Running, translator: Translator) -> None:
+    answer = server.post("/translate", q="The old dog", source="auto", target="de").json()
+    assert answer["translatedText"] == translator("The old dog")
+    assert answer["detectedLanguage"]["language"] == "en"
+    same = server.post("/translate", q=["Das Haus", "the house"], source="auto", target="de").json()
+    assert same["translatedText"] == ["Das Haus", translator("the house")]
+    assert [found["language"] for found in same["detectedLanguage"]] == ["de", "en"]
+
+
+def test_alternatives_are_the_next_best(server: Running, translator: Translator) -> None:
+    answer = server.post("/translate", q=["A dog", "5"], source="en", target="de", alternatives="2").json()
+    expected = translator.translate(["A dog", "5"], beam=3, nbest=3, align=False)
+    assert answer["translatedText"] == [one.text for one in expected]
+    assert answer["alternatives"] == [[other.text for other in one.alternatives] for one in expected]
+    one = server.post("/translate", q="A dog", source="en", target="de", alternatives=2).json()
+    assert one["alternatives"] == answer["alternatives"][0]
+
+
+def test_details_say_which_token_comes_from_which(server: Running, translator: Translator) -> None:
+    text = "A dog.\nThe cat."
+    details = server.post("/translate", q=text, source="en", target="de", details=True).json()["details"]
+    (expected,) = translator.translate([text])
+    assert details["tokens"] == list(expected.tokens)
+    assert details["source_tokens"] == list(expected.source_tokens)
+    assert [tuple(link) for link in details["alignment"]] == list(expected.alignment)
+
+
+def test_the_settings_for_a_page(server: Running) -> None:
+    assert server.get("/frontend/settings").json() == {
+        "charLimit": 5000,
+        "frontendTimeout": 500,
+        "apiKeys": False,
+        "keyRequired": False,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
+    }
+
+
+def test_models_health_and_documents(server: Running, folders: tuple[Path, Path]) -> None:
+    assert [(one["name"], one["source"], one["target"]) for one in server.get("/models").json()] == [
+        (folders[0].name, "en", "de"),
+        (folders[1].name, "de", "en"),
+    ]
+    assert server.get("/health").json() == {"status": "ok"}
+    assert server.get("/health/ready").json() == {"status": "ready"}
+    spec = server.get("/spec").json()
+    assert spec["info"]["version"] == __version__
+    page = server.get("/docs").text
+    assert all(path in page for path in spec["paths"])
+    assert "://" not in page  # nothing from elsewhere
+    assert server.get("/docs.css").headers["content-type"] == "text/css; charset=utf-8"
+    metrics = server.get("/metrics").text
+    assert 'heed_requests_total{route="/health",status="200"}' in metrics

@@ -1,0 +1,146 @@
+"""Requests that nobody would send: whatever comes, an answer in JSON, and never a defect of ours."""
+
+import json
+import random
+import socket
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks as conformance
+
+from tests.serving.running import CLIENT, Running
+
+ROUTES = ("/translate", "/detect", "/translate/stream", "/alternatives", "/look", "/languages", "/suggest")
+KINDS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x/y", "")
+NAMES = ("q", "source", "target", "format", "alternatives", "details", "prefix", "parts", "translation", "api_key")
+
+ODD = [
+    "A dog",
+    "\0",
+    "\u202eabc",
+    "😀" * 100,
+    "<b>&lt;</b>",
+    "\ufeff",
+    "a\u2028b\r\n\tc",
+    "  ",
+    "\x1c",
+    "en",
+    "de",
+    "auto",
+]
+texts = st.text(max_size=40) | st.sampled_from(ODD)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+sensible = st.fixed_dictionaries(
+    {"q": texts | st.lists(texts, max_size=3), "source": st.sampled_from(["en", "auto"]), "target": st.just("de")},
+    optional={
+        "format": st.sampled_from(["text", "html"]),
+        "alternatives": st.integers(0, 5),
+        "details": st.booleans(),
+        "prefix": texts,
+    },
+)
+fields = sensible | st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
+
+
+def check(answer: Any) -> None:
+    assert answer.status_code < 500, (answer.status_code, answer.text)
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        found = answer.json()
+        assert answer.status_code == 200 or (list(found) == ["error"] and isinstance(found["error"], str))
+
+
+def quick(examples: int) -> settings:
+    """Generate and nothing else."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def fuzz(server: Running, examples: int) -> None:
+    quickly = quick(examples)
+
+    @quickly
+    @given(st.sampled_from(ROUTES), fields, st.sampled_from(["json", "data", "params"]))
+    def any_fields(route: str, sent: dict[str, Any], where: str) -> None:
+        if where == "json":
+            body = json.dumps(sent, ensure_ascii=random.random() < 0.5).encode("utf-8", "surrogatepass")
+            check(CLIENT.post(server.address + route, content=body, headers={"Content-Type": "application/json"}))
+        else:
+            flat = {name: str(value).encode("utf-8", "replace")[:3000] for name, value in sent.items()}
+            check(CLIENT.post(server.address + route, **{where: flat}))  # type: ignore[arg-type]
+
+    @quickly
+    @given(
+        st.sampled_from(ROUTES),
+        st.binary(max_size=200),
+        st.sampled_from(KINDS),
+    )
+    def any_bytes(route: str, body: bytes, kind: str) -> None:
+        check(CLIENT.post(server.address + route, content=body, headers={"Content-Type": kind}))
+
+    any_fields()
+    any_bytes()
+
+
+@pytest.mark.parametrize("examples", [120, pytest.param(25_000, marks=pytest.mark.slow)])
+def test_whatever_is_sent_is_answered_in_json_and_without_a_defect(server: Running, examples: int) -> None:
+    fuzz(server, examples)
+    assert server.get("/health/ready").status_code == 200
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(500, marks=pytest.mark.slow)])
+def test_the_server_keeps_to_its_own_openapi_document(server: Running, examples: int) -> None:
+    schema = schemathesis.openapi.from_url(f"{server.address}/spec")
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
+
+        @quick(examples)
+        @given(case=found.ok().as_strategy())
+        def keeps_to_it(case: Any) -> None:
+            answer = case.call(base_url=server.address)
+            assert answer.status_code < 500 or answer.status_code == 503
+            case.validate_response(
+                answer,
+                checks=[
+                    schemathesis.checks.not_a_server_error,
+                    conformance.status_code_conformance,
+                    conformance.content_type_conformance,
+                    conformance.response_schema_conformance,
+                ],
+            )
+
+        keeps_to_it()
+
+
+def test_a_hundred_thousand_emoji_are_too_many(server: Running) -> None:
+    answer = server.post("/translate", q="😀" * 100_000, source="en", target="de")
+    error = "Invalid request: request (100000) exceeds text limit (5000)"
+    assert (answer.status_code, answer.json()) == (400, {"error": error})
+
+
+def test_bytes_that_are_no_requests_end_in_an_answer_or_in_silence(server: Running) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    random.seed(3)
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"
+    for _ in range(50):
+        damaged = bytearray(head)
+        for _ in range(random.randint(1, 5)):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(bytes(damaged))
+            client.shutdown(socket.SHUT_WR)
+            answer = client.makefile("rb").read()
+        assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 100"))
+    assert server.get("/health/ready").status_code == 200

@@ -1,0 +1,46 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from heed.errors import ConfigError
+from heed.serving.limits import Keys, Rates, add_key
+
+
+def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    one, other = add_key(file), add_key(file)
+    assert one not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    keys = Keys.read(file)
+    assert len(keys) == 2
+    assert keys.knows(one) != keys.knows(other)
+    for wrong in ("", one[:-1], one + "x", "\ud800", file.read_text()[:64]):
+        assert keys.knows(wrong) is None
+
+
+def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text("# mine\n\nsecret\n")
+    with pytest.raises(ConfigError, match=r"keys.txt:3: expected the SHA-256 of a key, found 6 characters"):
+        Keys.read(file)
+    with pytest.raises(ConfigError, match="none: No such file or directory"):
+        Keys.read(tmp_path / "none")
+    with pytest.raises(ConfigError, match=f"{tmp_path}: Is a directory"):
+        add_key(tmp_path)
+
+
+def test_a_bucket_holds_a_burst_and_fills_up_again() -> None:
+    rates = Rates(per_minute=60, burst=3)
+    assert [rates.take("a", 0.0) for _ in range(4)] == [0, 0, 0, 1.0]
+    assert rates.take("b", 0.0) == 0
+    assert rates.take("a", 0.5) == pytest.approx(0.5)
+    assert rates.take("a", 1.0) == 0
+    assert [rates.take("a", 1000.0) for _ in range(4)] == [0, 0, 0, 1.0]
+
+
+def test_a_crowd_of_callers_takes_bounded_memory() -> None:
+    rates = Rates(per_minute=60, burst=1)
+    for number in range(30_000):
+        rates.take(str(number), 0.0)
+    assert len(rates._buckets) == 10_000

@@ -1,0 +1,91 @@
+import json
+
+import pytest
+
+from heed import Translator
+from tests.serving.running import CLIENT, Running
+
+GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}
+
+
+def events(server: Running, **fields: object) -> list[tuple[str, dict[str, str]]]:
+    """What a browser's EventSource would give."""
+    found = []
+    with CLIENT.stream("POST", f"{server.address}/translate/stream", json=fields) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for event in answer.read().decode().split("\n\n")[:-1]:
+            lines = dict(line.split(": ", 1) for line in event.split("\n"))
+            found.append((lines.get("event", "message"), json.loads(lines["data"])))
+    return found
+
+
+def test_a_stream_comes_piece_by_piece_and_is_the_greedy_translation(server: Running, translator: Translator) -> None:
+    *pieces, (last, whole) = events(server, **GOOD)
+    greedy = translator.translate([str(GOOD["q"])], beam=1)[0].text
+    assert (last, whole) == ("done", {"translatedText": greedy})
+    assert len(pieces) > 5
+    assert {name for name, _ in pieces} == {"message"}
+    assert "".join(data["text"] for _, data in pieces) == greedy
+
+
+def test_a_stream_of_the_targets_own_language_is_the_text(server: Running) -> None:
+    assert events(server, q="Das Haus", source="de", target="de") == [("done", {"translatedText": "Das Haus"})]
+
+
+def test_a_stream_that_cannot_begin_is_refused_as_anything_else(server: Running) -> None:
+    answer = server.post("/translate/stream", **{**GOOD, "target": "zz"})
+    assert (answer.status_code, answer.json()) == (400, {"error": "zz is not supported"})
+
+
+def test_alternatives_go_on_after_a_prefix(server: Running, translator: Translator) -> None:
+    fields = {"q": "A dog", "source": "en", "target": "de", "prefix": "ab", "alternatives": 3}
+    answer = server.post("/alternatives", **fields).json()["alternatives"]
+    expected = translator.alternatives("A dog", "ab", 3)
+    assert [one["text"] for one in answer] == [one.text for one in expected]
+    assert all(one["text"].startswith("ab") for one in answer)
+    assert all(one["text"][2:].lstrip().startswith(one["next"]) for one in answer)
+    wrong = server.post("/alternatives", **{**fields, "q": "two\nlines"})
+    assert wrong.status_code == 400
+    assert wrong.json()["error"].startswith("Invalid request: a prefix needs a text of one line")
+    many = server.post("/alternatives", **{**fields, "alternatives": 6})
+    assert many.json() == {"error": "Invalid request: alternatives parameter must be <= 5"}
+
+
+def test_a_look_inside_is_the_trace_and_the_parts_asked_for(server: Running, translator: Translator) -> None:
+    fields = {"q": "A dog", "source": "en", "target": "de"}
+    answer = server.post("/look", **fields, parts=["decoder.1.cross.query"]).json()
+    trace = translator.look("A dog")
+    assert answer["source"]["tokens"] == list(trace.source_tokens)
+    assert answer["predicted"]["tokens"] == list(trace.predicted_tokens)
+    assert answer["attention"]["cross"][0][0][0] == pytest.approx(trace.cross_attention[0, 0, 0], abs=1e-3)
+    assert list(answer["values"]) == ["decoder.1.cross.query"]
+    forced = server.post("/look", **fields, translation="ab").json()
+    assert forced["target"]["tokens"] == ["⟨s⟩", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"q": "two\nlines"}, "Invalid request: look takes one line of words"),
+        ({"parts": ["nothing"]}, "Invalid request: there is no part 'nothing'"),
+        ({"q": "dogs " * 13}, "Invalid request: 65 tokens are too many to look at; the limit is 64"),
+        ({"target": "en"}, "en is not available as a target language from en"),
+    ],
+)
+def test_what_cannot_be_looked_at_says_why(server: Running, changed: dict[str, object], error: str) -> None:
+    answer = server.post("/look", **({"q": "A dog", "source": "en", "target": "de"} | changed))
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith(error)
+
+
+def test_html_keeps_its_markup_and_never_comes_alive(server: Running, translator: Translator) -> None:
+    html = '<p class="a dog">A dog <b>runs</b></p><script>a dog</script>&lt;img src=x onerror=alert(1)&gt;'
+    answer = server.post("/translate", q=html, source="en", target="de", format="html", alternatives=1).json()
+    a_dog, runs, image = (
+        one.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        for one in translator.translate(["A dog", "runs", "<img src=x onerror=alert(1)>"])
+    )
+    start, middle, end = '<p class="a dog">', "</p><script>a dog</script>", ""
+    assert answer["translatedText"] == f"{start}{a_dog} <b>{runs}</b>{middle}{image}{end}"
+    assert "<img" not in answer["translatedText"]
+    assert answer["alternatives"][0].startswith(start)

@@ -1,0 +1,190 @@
+"""Everything that is not as it should be, and what a client is told: JSON, always, with LibreTranslate's texts."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.serving.limits import add_key
+from tests.serving.running import CLIENT, Running, serving
+
+GOOD = {"q": "A dog", "source": "en", "target": "de"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"q": None}, "Invalid request: missing q parameter"),
+        ({"q": ""}, "Invalid request: missing q parameter"),
+        ({"q": []}, "Invalid request: missing q parameter"),
+        ({"source": ""}, "Invalid request: missing source parameter"),
+        ({"target": None}, "Invalid request: missing target parameter"),
+        ({"q": 123}, "Invalid request: q parameter: input should be a valid string"),
+        ({"q": {}}, "Invalid request: q parameter: input should be a valid string"),
+        ({"q": ["a", 1]}, "Invalid request: q parameter: input should be a valid string"),
+        ({"q": True}, "Invalid request: q parameter: input should be a valid string"),
+        ({"source": ["en"]}, "Invalid request: source parameter: input should be a valid string"),
+        ({"source": "zz"}, "zz is not supported"),
+        ({"target": "zz"}, "zz is not supported"),
+        ({"target": "auto"}, "auto is not supported"),
+        ({"format": "xml"}, "xml format is not supported"),
+        ({"format": 1}, "Invalid request: format parameter: input should be 'text' or 'html'"),
+        ({"alternatives": "abc"}, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": -1}, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": 1.5}, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": True}, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": "²"}, "Invalid request: alternatives parameter is not a number"),
+        ({"alternatives": 6}, "Invalid request: alternatives parameter must be <= 5"),
+        ({"q": "x" * 6000}, "Invalid request: request (6000) exceeds text limit (5000)"),
+        ({"q": ["x" * 3000] * 2}, "Invalid request: request (6000) exceeds text limit (5000)"),
+        ({"q": ["x"] * 65}, "Invalid request: request (65) exceeds text limit (64)"),
+    ],
+)
+def test_a_wrong_value_is_the_clients_mistake(server: Running, changed: dict[str, object], error: str) -> None:
+    answer = server.post("/translate", **(GOOD | changed))
+    assert (answer.status_code, answer.json()) == (400, {"error": error})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[1]",
+        b'"q"',
+        b"\xff\xfe",
+        b'{"q": "a", "q": "b"}',
+        b'{"q": NaN}',
+        b'{"q": 1e999}',
+        b'{"q": Infinity}',
+        b'{"q": "\\ud800"}',
+        b'{"q": ["\\udfff"]}',
+        b'{"q": ' + b"9" * 5000 + b"}",
+        b'{"q": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        '{"q": "ä"}'.encode("utf-16"),
+    ],
+)
+def test_json_is_what_the_standard_calls_json(server: Running, body: bytes) -> None:
+    answer = CLIENT.post(f"{server.address}/translate", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()) == (400, {"error": "Invalid JSON format"})
+
+
+@pytest.mark.parametrize(
+    ("request_of", "status", "error"),
+    [
+        ({"content": b"x", "headers": {"Content-Type": "text/plain"}}, 415, "Content type text/plain is not supported"),
+        ({"content": b"x"}, 415, "Content type none is not supported"),
+        (
+            {"content": b"{}", "headers": {"Content-Type": "application/json; charset=latin-1"}},
+            415,
+            "Character set latin-1 is not supported",
+        ),
+        (
+            {"content": b"q=%ff", "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
+            400,
+            "Invalid request: the form is not a form in UTF-8",
+        ),
+        (
+            {"content": b"q=a&q=b", "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
+            400,
+            "Invalid request: the form has a name twice",
+        ),
+        ({"params": [("q", "a"), ("q", "b")]}, 400, "Invalid request: the query string has a name twice"),
+        ({"files": {"q": b"a file"}}, 400, "Invalid request: the form is not a form in UTF-8, or has files"),
+        ({"content": b"x" * (1 << 20 | 1)}, 413, "Invalid request: a body of more than 1048576 bytes is not accepted"),
+        ({"headers": {"X-Long": "x" * 20_000}}, 431, "Invalid request: a head of more than 16384 bytes"),
+        ({"headers": {"Host": "evil.example"}}, 421, "This server answers to 127.0.0.1 and localhost only"),
+    ],
+)
+def test_a_wrong_body_or_head_is_told_so(server: Running, request_of: dict[str, Any], status: int, error: str) -> None:
+    answer = CLIENT.post(f"{server.address}/translate", **request_of)
+    assert answer.json()["error"].startswith(error)
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "status", "error"),
+    [
+        ("GET", "/nothing", 404, "Not found"),
+        ("GET", "/translate", 405, "Method not allowed"),
+        ("POST", "/suggest", 403, "Suggestions are disabled on this server."),
+        ("POST", "/translate_file", 403, "Files translation are disabled on this server."),
+        ("OPTIONS", "/translate", 405, "Method not allowed"),  # CORS is off
+        ("GET", "/docs/../../etc/passwd", 404, "Not found"),
+    ],
+)
+def test_what_is_not_here_says_so(server: Running, method: str, route: str, status: int, error: str) -> None:
+    answer = CLIENT.request(method, server.address + route)
+    assert (answer.status_code, answer.json()) == (status, {"error": error})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_what_is_not_http_is_answered_in_json_too(server: Running) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    for nonsense in (b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"POST / HTTP/1.1\r\nX: " + b"x" * 40_000):
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(nonsense)
+            head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400")
+        assert json.loads(body) == {"error": "Invalid request: Invalid HTTP request received."}
+
+
+def test_every_answer_lets_a_browser_do_as_little_as_possible(server: Running) -> None:
+    for route in ("/docs", "/languages", "/nothing", "/translate"):
+        headers = server.get(route).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+@pytest.fixture(scope="module")
+def strict(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
+    """A server that wants keys, and few requests."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    key = add_key(keys)
+    limits = ("--set", "serve.burst=40", "--set", "serve.requests_per_minute=1", "--set", "serve.read_timeout=0.5")
+    with serving(folders[0], "--keys", keys, *limits) as running:
+        yield running, key
+
+
+def test_every_route_is_guarded_unless_it_is_public(strict: tuple[Running, str]) -> None:
+    server, key = strict
+    public = {"/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
+    for route, methods in server.get("/spec").json()["paths"].items():
+        for method in methods:
+            answer = CLIENT.request(method, server.address + route)
+            if route in public:
+                assert answer.status_code == 200, route
+            else:
+                expected = {"error": "Please contact the server operator to get an API key"}
+                assert (answer.status_code, answer.json()) == (400, expected), route
+    wrong = server.post("/translate", **GOOD, api_key=key[:-1])
+    assert (wrong.status_code, wrong.json()) == (403, {"error": "Invalid API key"})
+    assert server.post("/translate", **GOOD, api_key=key).status_code == 200
+    assert CLIENT.post(f"{server.address}/translate", params={**GOOD, "api_key": key}).status_code == 200
+    assert CLIENT.get(f"{server.address}/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+    settings = server.get("/frontend/settings").json()
+    assert (settings["apiKeys"], settings["keyRequired"]) == (True, True)
+
+
+def test_too_many_requests_are_refused_by_key_and_by_address(strict: tuple[Running, str]) -> None:
+    server, key = strict
+    for fields in ({"api_key": key}, {"api_key": "wrong"}):
+        answers = [server.post("/detect", q="A dog", **fields) for _ in range(45)]
+        assert answers[-1].status_code == 429
+        assert answers[-1].json()["error"].startswith("Slowdown: more than 1 requests a minute; try again in ")
+        assert int(answers[-1].headers["retry-after"]) > 0
+    assert server.get("/health").status_code == 200
+
+
+def test_who_does_not_finish_is_hung_up_on(strict: tuple[Running, str]) -> None:
+    server, _ = strict
+    host, port = server.address.removeprefix("http://").split(":")
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    for beginning, answer in ((b"", b""), (b"POST /tran", b""), (head + b"{", b"HTTP/1.1 408 ")):
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(beginning)
+            assert client.makefile("rb").read().startswith(answer)

@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from heed.text.trigrams import Detector, profile
+
+ENGLISH = ["This is the house that they want to see with him.", "The cat sees a bird and the old dog."]
+GERMAN = ["Das ist das Haus, das sie mit ihm sehen wollen.", "Die Katze sieht einen Vogel und den alten Hund."]
+MULTI30K = Path("/work/shared/data/multi30k/raw")
+
+
+def test_a_profile_holds_the_most_frequent_trigrams_in_order() -> None:
+    assert profile(["abab ab", "12 -- 5"]) == " abab ababab"
+    assert profile([]) == ""
+    assert len(profile(["".join(chr(first + 200) for first in range(2000))])) == 1200
+
+
+def test_languages_are_told_apart() -> None:
+    detector = Detector({"en": profile(ENGLISH), "de": profile(GERMAN)})
+    assert detector.languages == ["en", "de"]
+    for text, language in (("They see the bird", "en"), ("Sie sehen das alte Haus", "de")):
+        (best, sure), (_, other) = detector.detect(text)
+        assert (best, sure > 90) == (language, True)
+        assert sure + other == pytest.approx(100, abs=0.1)
+    assert detector.detect("They see the bird", ["de", "zz"]) == [("de", 100.0)]
+
+
+def test_what_has_no_letters_is_in_no_language() -> None:
+    assert Detector({"en": profile(ENGLISH)}).detect("12 + 5") == [("en", 0.0)]
+    assert Detector({}).detect("hello") == []
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not here")
+def test_english_and_german_captions_are_told_apart() -> None:
+    def lines(name: str) -> list[str]:
+        return (MULTI30K / name).read_text(encoding="utf-8").splitlines()
+
+    detector = Detector({code: profile(lines(f"train.{code}")[:1000]) for code in ("en", "de")})
+    for words, least in ((100, 1.0), (3, 0.99), (1, 0.97)):
+        captions = [(code, " ".join(line.split()[:words])) for code in ("en", "de") for line in lines(f"val.{code}")]
+        right = sum(detector.detect(text)[0][0] == code for code, text in captions)
+        assert right / len(captions) >= least
