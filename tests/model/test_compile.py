@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX", "g++")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"torch.compile needs a C++ compiler; no {COMPILER} found")
 def test_padded_and_packed_training_steps_compile_whole_with_the_same_result(device: torch.device) -> None:
     run = subprocess.run(
