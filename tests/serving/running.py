@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import httpx
 
@@ -22,6 +23,7 @@ class Running:
     address: str
     process: int
     command: Forked
+    errors: TextIO  # what it says on standard error, after its first line
 
     def post(self, route: str, **fields: object) -> httpx.Response:
         """Fields as JSON."""
@@ -49,7 +51,7 @@ def serving(*arguments: str | Path) -> Iterator[Running]:
         said = errors.readline().split()
         assert said[:3] == ["heed", "serves", "on"], (said, errors.read())
         try:
-            yield Running(said[3], forked.process, forked)
+            yield Running(said[3], forked.process, forked, errors)
         finally:
             if forked.server.fileno() != -1:  # it has not been waited for
                 forked.kill()

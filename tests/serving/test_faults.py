@@ -18,7 +18,7 @@ from heed.serving.problems import Problem
 from heed.serving.schemas import Translate
 from heed.serving.service import Service
 from tests.serving.folders import make_folder
-from tests.serving.running import serving
+from tests.serving.running import CLIENT, serving
 
 ASKED = Translate(q="A dog", source="en", target="de")
 
@@ -75,6 +75,27 @@ def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) ->
             "broken gives nan for a log-probability: its weights are damaged",
         )
         assert server.get("/health").status_code == 503
+
+
+def test_what_is_logged_is_the_defect_and_never_a_text(tmp_path: Path) -> None:
+    broken = make_folder(tmp_path / "broken", broken=True)
+    with serving(broken) as server:
+        for content_type in ("multipart/form-data; boundary=x", "application/json"):
+            CLIENT.post(f"{server.address}/translate", content=b"SECRET", headers={"Content-Type": content_type})
+        assert server.post("/translate", q="SECRET", source="en", target="de").status_code == 500
+        assert server.end() == 0
+        said = server.errors.read()
+    assert "a request failed: POST" in said
+    assert "InputError (message left out: it may quote a text)" in said
+    assert "SECRET" not in said
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+    broken = make_folder(tmp_path / "broken", broken=True)
+    with serving(broken) as server:  # its standard error is a pipe with room for 64 KiB, and each defect takes 6
+        for _ in range(150):
+            assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
+        assert server.end() == 0
 
 
 def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:

@@ -24,10 +24,11 @@ import torch
 from heed.config import SearchConfig
 from heed.decoding.search import Start
 from heed.decoding.translator import Translation, Translator
+from heed.serving.logs import NAME
 from heed.serving.watching import Watched, watched
 
 T = TypeVar("T")
-_LOG = logging.getLogger("heed.serving")
+_LOG = logging.getLogger(NAME)
 
 _AGEING = 200.0  # tokens by which a second of waiting makes a job shorter
 _ALIKE = 2.0  # a batch holds nothing longer than this many times its shortest,

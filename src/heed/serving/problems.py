@@ -9,8 +9,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from heed.serving.batcher import WorkerGoneError
+from heed.serving.logs import NAME
 
-_LOG = logging.getLogger("heed.serving")
+_LOG = logging.getLogger(NAME)
 
 # LibreTranslate's texts where it has them; clients show them, and some look for them.
 _PLAIN = {404: "Not found", 405: "Method not allowed", 500: "Internal server error"}

@@ -7,7 +7,6 @@ second signal ends at once.
 import asyncio
 import contextlib
 import json
-import logging
 import signal
 import socket
 import time
@@ -23,6 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from heed.config import ServeConfig
 from heed.errors import ConfigError
 from heed.serving.guard import HEADERS
+from heed.serving.logs import only_our_own
 from heed.serving.service import Service
 
 _LAST_CALLS = 0.3  # seconds in which those who come after the signal are told so
@@ -46,7 +46,6 @@ def run(
     app: ASGIApp, service: Service, config: ServeConfig, listening: socket.socket, ready: Callable[[], None]
 ) -> int:
     """Serve until a signal; the exit code."""
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     settings = uvicorn.Config(
         app,
         http=_protocol(config.read_timeout),
@@ -62,7 +61,8 @@ def run(
         backlog=2048,
     )
     server = _Server(settings, service, ready)
-    server.run(sockets=[listening])
+    with only_our_own():
+        server.run(sockets=[listening])
     return 130 if server.signals[:1] == [signal.SIGINT] else 0
 
 
