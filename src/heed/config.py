@@ -68,7 +68,7 @@ class ModelConfig(Settings):
     dropout: Probability = Field(0.1, description="Dropout on the embeddings and on each sub-layer's output.")
     attention_dropout: Probability = Field(0.1, description="Dropout on the attention weights.")
     activation_dropout: Probability = Field(0.1, description="Dropout inside the feed-forward network.")
-    activation: Literal["relu", "gelu", "swiglu"] = Field(
+    activation: Literal["relu", "gelu", "swish", "swiglu"] = Field(
         "relu", description="Non-linearity of the feed-forward network; swiglu adds a third, gating matrix."
     )
     norm: Literal["post", "pre", "sandwich"] = Field(
@@ -81,6 +81,7 @@ class ModelConfig(Settings):
     tie_embeddings: bool = Field(
         default=True, description="One matrix embeds the source, embeds the target and makes the logits."
     )
+    output_bias: bool = Field(default=False, description="A bias on tied logits; those not tied always have one.")
     max_length: Size = Field(1024, description="Longest sequence of learned positions; the others have no limit.")
     pad_id: TokenId = Field(0, description="The token that fills up rows; never seen by attention.")
     bos_id: TokenId = Field(1, description="The token every target starts with.")
@@ -150,8 +151,8 @@ class ModelConfig(Settings):
 class DataConfig(Settings):
     """How text becomes token ids."""
 
-    tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes"] = Field(
-        "bpe", description="How text is cut into tokens; every kind brings back any text exactly."
+    tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes", "sentencepiece", "spaced"] = Field(
+        "bpe", description="How text is cut; the last two come with imported models, the others bring back any text."
     )
     vocab_size: Size | None = Field(None, description="Tokens to learn; none: chosen for the size of the corpus.")
     separate_vocabularies: bool = Field(
@@ -201,7 +202,12 @@ class TrainingConfig(Settings):
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of the arithmetic; weights stay float32. Auto is bfloat16 on a GPU, float32 elsewhere."
     )
-    compile: bool = Field(default=False, description="Compile the model with torch.compile before training.")
+    capture: bool = Field(
+        default=True, description="On a GPU: our own kernels, and every step a replay of the first (a CUDA graph)."
+    )
+    compile: bool | None = Field(
+        None, description="Compile the layers (torch.compile); none: where steps are captured, if there are many."
+    )
     shard: bool = Field(
         default=False, description="Each of several processes holds a share of weights and optimiser (FSDP2), not all."
     )

@@ -102,3 +102,16 @@ def test_prepared_text_is_reused_only_if_nothing_changed(tmp_path: Path, changed
     assert folders() == first
     prepared(tmp_path, [(["ab"], ["y" if changed == "text" else "x"], 1.0)], max_tokens=50 if changed == "text" else 49)
     assert len(folders()) == 2
+
+
+def test_mixed_batches_have_sentences_of_all_lengths_and_every_pair_once(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(500), words(500, 1), 1.0)])
+    spreads = {}
+    for mixed in (False, True):
+        batches = Batches(pairs, tokens_per_batch=200, seed=7, mixed=mixed)
+        order = batches.epoch(3)
+        assert sorted(np.concatenate(order).tolist()) == list(range(500))
+        assert all(batches.batch(numbers, 3).tokens <= 200 for numbers in order)
+        lengths = pairs.target.lengths()
+        spreads[mixed] = np.mean([lengths[numbers].std() for numbers in order])
+    assert spreads[True] > 3 * spreads[False]

@@ -35,5 +35,14 @@ def test_disagreement_is_the_mean_of_both_divergences() -> None:
     one, other = torch.randn(6, 7), torch.randn(6, 7)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
     both = [functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
-    torch.testing.assert_close(disagreement(one, other), (both[0] + both[1]) / 2)
-    assert disagreement(one, one).item() == 0
+    tgt_out = torch.tensor([3] * 6)
+    torch.testing.assert_close(disagreement(one, other, tgt_out, 0), (both[0] + both[1]) / 2)
+    assert disagreement(one, one, tgt_out, 0).item() == 0
+
+
+def test_padding_never_disagrees() -> None:
+    one, other, tgt_out = torch.randn(4, 7), torch.randn(4, 7), torch.tensor([3, 0, 5, 0])
+    real = torch.tensor([0, 2])
+    torch.testing.assert_close(
+        disagreement(one, other, tgt_out, 0), disagreement(one[real], other[real], tgt_out[real], 0)
+    )

@@ -8,19 +8,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed import ModelConfig, RunConfig, TrainingConfig
+from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.model.layout import Packed
 from heed.training.batches import collate
 from heed.training.checkpoint import Progress
 from heed.training.distributed import Team
 from heed.training.loss import disagreement, smoothed_cross_entropy
-from heed.training.step import _objective, _share, take_step
+from heed.training.objective import objective
+from heed.training.step import _own, share, take_step
 from tests.training.test_trainer import make_run
 
 
 @given(batches=st.integers(1, 12), size=st.integers(1, 5), sharded=st.booleans())
 def test_every_batch_of_a_step_counts_once_in_one_process(batches: int, size: int, sharded: bool) -> None:
     group = [np.array([number]) for number in range(batches)]
-    shares = [_share(group, Team(rank, size), sharded=sharded) for rank in range(size)]
+    shares = [_own(group, Team(rank, size), sharded=sharded) for rank in range(size)]
     counted = sorted(int(numbers[0]) for share in shares for _, numbers, weight in share if weight)
     assert counted == list(range(batches))
     if sharded:
@@ -31,30 +33,35 @@ def test_every_batch_of_a_step_counts_once_in_one_process(batches: int, size: in
 def test_the_dropout_of_a_batch_depends_on_its_number_not_on_its_process() -> None:
     group = [np.array([number]) for number in range(6)]
     for rank in range(3):
-        assert all(index == numbers[0] for index, numbers, _ in _share(group, Team(rank, 3), sharded=False))
+        assert all(index == numbers[0] for index, numbers, _ in _own(group, Team(rank, 3), sharded=False))
 
 
 def test_r_drop_without_dropout_is_the_plain_loss(tmp_path: Path) -> None:
     plain, twice = make_run(tmp_path), make_run(tmp_path, r_drop=5.0)
     group = plain.batches.epoch(0)[:2]
-    ours, theirs = (take_step(run, run.model, group, 0, 1)[0] for run in (plain, twice))
+    losses = []
+    for run in (plain, twice):
+        learner = run.learner()
+        losses.append(take_step(run, learner, share(run, learner, group, 0), 1)[0])
+    ours, theirs = losses
     assert math.isclose(ours, theirs, rel_tol=1e-5)
 
 
 def test_r_drop_is_its_formula_over_two_passes() -> None:
     batch = collate([[5, 6, 7], [8]], [[9, 10], [11, 12, 13]])
-    passes = iter([torch.randn(7, 20), torch.randn(7, 20)])
-    one, other = next(passes), next(passes)
+    one, other = torch.randn(7, 20), torch.randn(7, 20)
 
-    def forward(src: torch.Tensor, tgt_in: torch.Tensor, src_layout: object, tgt_layout: object) -> torch.Tensor:
-        assert (len(src), len(tgt_in)) == (12, 14)
-        assert src_layout is not tgt_layout
-        return torch.cat((one, other))
+    class TwoPasses(Transformer):
+        def forward(self, *ids: torch.Tensor | Packed | None, **_: object) -> torch.Tensor:
+            assert [len(one) for one in ids if isinstance(one, torch.Tensor)] == [12, 14]
+            return torch.cat((one, other))
 
-    config = RunConfig(model=ModelConfig(vocab_size=20), training=TrainingConfig(r_drop=3.0))
-    found = _objective(forward, batch, config, torch.device("cpu"))
+    config = RunConfig(
+        model=ModelConfig(vocab_size=20, d_model=8, heads=1, d_ff=8), training=TrainingConfig(r_drop=3.0)
+    )
+    found = objective(TwoPasses(config.model), batch, config)
     losses = [smoothed_cross_entropy(logits, batch.tgt_out, 0, 0.1)[0] for logits in (one, other)]
-    torch.testing.assert_close(found, (losses[0] + losses[1] + 3.0 * disagreement(one, other)) / 2)
+    torch.testing.assert_close(found, (losses[0] + losses[1] + 3.0 * disagreement(one, other, batch.tgt_out, 0)) / 2)
 
 
 @pytest.mark.parametrize("best_by", ["loss", "bleu"])

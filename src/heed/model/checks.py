@@ -13,8 +13,8 @@ def check_ids(name: str, ids: Tensor, vocab_size: int, shape: tuple[str, ...]) -
         raise InputError(f"{name} holds token ids and must be int64, found {ids.dtype}")
     if ids.ndim != len(shape) or ids.numel() == 0:
         raise InputError(f"{name} must have shape ({', '.join(shape)}) with no size of zero, found {tuple(ids.shape)}")
-    # Compiled code cannot look at values without stopping to wait for them: who compiles answers for the ids.
-    if not torch.compiler.is_compiling():
+    # Code that is compiled or captured cannot look at values: who does that answers for the ids.
+    if not torch.compiler.is_compiling() and not (ids.is_cuda and torch.cuda.is_current_stream_capturing()):
         smallest, largest = (int(bound) for bound in ids.aminmax())
         if smallest < 0 or largest >= vocab_size:
             wrong = smallest if smallest < 0 else largest

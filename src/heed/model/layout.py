@@ -13,6 +13,7 @@ keys and says who may see whom. Knows nothing of words, weights or heads.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -52,30 +53,46 @@ class Padded:
 class Packed:
     """Sentences laid end to end without padding.
 
-    Rows of the longest sentence's length exist only inside attention, and only while it works; memory there grows with
-    B·T², never with N².
+    Rows of the longest sentence's length exist only inside attention, and only where it works on rows; memory there
+    grows with B·T², never with N².
     """
 
-    real: Bool[Tensor, "B T"]  # which cells of the rows hold a token
     positions: Int[Tensor, "N"]  # each token's place in its sentence
-    cells: Int[Tensor, "N"]  # each token's cell among the B·T of the rows
-    offsets: Int[Tensor, "B+1"]  # sentence b is tokens offsets[b] up to offsets[b + 1]
+    owners: Int[Tensor, "N"]  # the sentence each token belongs to
+    offsets: Int[Tensor, "bounds"]  # B + 1 of them: sentence b is tokens offsets[b] up to offsets[b + 1]
+    longest: int  # T, the length of the longest sentence
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int]) -> "Packed":
+    def of_lengths(cls, lengths: Sequence[int] | Int[Tensor, "B"]) -> "Packed":
         """The layout of sentences of these lengths."""
-        if not lengths or min(lengths) < 1:
-            raise InputError(f"packed sentences need at least one token each, found lengths {list(lengths)}")
-        length = torch.tensor(lengths)
-        real = torch.arange(max(lengths)) < length[:, None]
+        length = torch.as_tensor(lengths)
+        if not len(length) or length.min() < 1:
+            raise InputError(f"packed sentences need at least one token each, found lengths {length.tolist()}")
         offsets = torch.cat((length.new_zeros(1), length.cumsum(0)))
-        cells = real.flatten().nonzero().squeeze(1)
-        return cls(real, cells % max(lengths), cells, offsets)
+        owners = torch.arange(len(length)).repeat_interleave(length)
+        positions = torch.arange(len(owners)) - offsets[owners]
+        return cls(positions, owners, offsets, int(length.max()))
 
     def to(self, device: torch.device) -> "Packed":
         """The same layout on another device."""
-        parts = (self.real, self.positions, self.cells, self.offsets)
-        return Packed(*(part.to(device, non_blocking=True) for part in parts))
+        parts = (self.positions, self.owners, self.offsets)
+        return Packed(*(part.to(device, non_blocking=True) for part in parts), self.longest)
+
+    def twice(self) -> "Packed":
+        """The layout of the same sentences a second time, after all of them."""
+        owners = torch.cat((self.owners, self.owners + len(self.offsets) - 1))
+        offsets = torch.cat((self.offsets, self.offsets[1:] + self.offsets[-1]))
+        return Packed(self.positions.repeat(2), owners, offsets, self.longest)
+
+    @cached_property
+    def real(self) -> Bool[Tensor, "B T"]:
+        """Which cells of the rows hold a token."""
+        return torch.arange(self.longest, device=self.offsets.device) < self.offsets.diff()[:, None]
+
+    @cached_property
+    def cells(self) -> Int[Tensor, "N"]:
+        """Each token's cell among the B·T of the rows."""
+        return self.owners * self.longest + self.positions
 
     def rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Vectors as rows, with zeros where a sentence is shorter than the longest."""
@@ -114,12 +131,12 @@ Layout: TypeAlias = Padded | Packed | Beams
 
 @dataclass(frozen=True)
 class Sight:
-    """Which keys each query may see."""
+    """Which keys each query may see. A mask of it is made when asked for: not every arithmetic needs one."""
 
     queries: Layout
     keys: Layout
-    mask: Bool[Tensor, "B #T S"]  # True = may be seen
-    blind: Bool[Tensor, "B #T"] | None  # queries that may see nothing; none: every query sees something
+    causal: bool
+    only: Bool[Tensor, "B T S"] | None
 
     @classmethod
     def between(
@@ -135,19 +152,32 @@ class Sight:
         causal: and that does not come later. The last query stands level with the last key, so a step's new tokens
         see everything before them. only: and that the caller's own mask allows.
         """
-        sentences, length = queries.real.shape
-        mask = keys.real[:, None, :]
-        if len(mask) != sentences:
-            raise InputError(f"{sentences} target sentences cannot attend to {len(mask)} source sentences")
-        if causal:
-            span = keys.real.shape[1]
-            mask = mask & mask.new_ones(length, span).tril(span - length)
+        if _sentences(queries) != _sentences(keys):
+            raise InputError(
+                f"{_sentences(queries)} target sentences cannot attend to {_sentences(keys)} source sentences"
+            )
         if only is not None:
-            check_mask(only, (sentences, length, keys.real.shape[1]))
-            mask = mask & only
+            check_mask(only, (*queries.real.shape, keys.real.shape[1]))
+        return cls(queries, keys, causal, only)
+
+    @cached_property
+    def mask(self) -> Bool[Tensor, "B #T S"]:
+        """True = may be seen."""
+        mask = self.keys.real[:, None, :]
+        if self.causal:
+            length, span = self.queries.real.shape[1], self.keys.real.shape[1]
+            mask = mask & mask.new_ones(length, span).tril(span - length)
+        return mask if self.only is None else mask & self.only
+
+    @cached_property
+    def blind(self) -> Bool[Tensor, "B #T"] | None:
+        """Queries that may see nothing; none: every query sees something."""
         # Packed sentences have at least one token each, so there only a caller can leave a query nothing to see.
-        blind = None if isinstance(keys, Packed) and only is None else ~mask.any(-1)
-        return cls(queries, keys, mask, blind)
+        return None if isinstance(self.keys, Packed) and self.only is None else ~self.mask.any(-1)
+
+
+def _sentences(layout: Layout) -> int:
+    return len(layout.offsets) - 1 if isinstance(layout, Packed) else len(layout.real)
 
 
 def check_mask(mask: Tensor, expected: tuple[int, ...]) -> None:

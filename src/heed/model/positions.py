@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.errors import InputError
-from heed.model.layout import Sight
+from heed.model.layout import Layout, Packed, Sight
 
 
 def angles(positions: Int[Tensor, "*tokens"], width: int) -> Float[Tensor, "*tokens half"]:
@@ -29,6 +29,13 @@ def sinusoids(positions: Int[Tensor, "*tokens"], width: int) -> Float[Tensor, "*
     """The paper's position code: sine and cosine side by side, from quick waves to slow ones."""
     angle = angles(positions, width)
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)
+
+
+def _sinusoids_of(layout: Layout, width: int, dtype: torch.dtype) -> Float[Tensor, "*tokens width"]:
+    if isinstance(layout, Packed):  # many tokens, few places: each place is worked out once
+        places = torch.arange(layout.longest, device=layout.positions.device)
+        return sinusoids(places, width).to(dtype)[layout.positions]
+    return sinusoids(layout.positions, width).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,18 @@ class PositionCode(nn.Module):
 
     def forward(self, embedded: Float[Tensor, "*tokens D"], sight: Sight) -> Float[Tensor, "*tokens D"]:
         """The embedded tokens with their places added, unless the places are told by rotation."""
-        positions = sight.queries.positions
         if self.kind == "rotary":
             return embedded
         if self.table is None:
-            return embedded + sinusoids(positions, embedded.shape[-1]).to(embedded.dtype)
-        longest = sight.keys.real.shape[1]
+            return embedded + _sinusoids_of(sight.queries, embedded.shape[-1], embedded.dtype)
+        keys = sight.keys
+        longest = keys.longest if isinstance(keys, Packed) else keys.real.shape[1]
         if longest > self.table.num_embeddings:
             raise InputError(
                 f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} learned positions of "
                 "this model: shorten it, or train with positions = 'sinusoidal' or 'rotary', which have no limit"
             )
-        return embedded + self.table(positions)
+        return embedded + self.table(sight.queries.positions)
 
     def rotation(self, sight: Sight, dtype: torch.dtype) -> Rotation | None:
         """How self-attention turns its queries and keys: not at all, unless positions are rotary."""

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,7 +15,7 @@ class Vocabulary(nn.Module):
 
     tied, one vocabulary     one matrix for all three
     tied, two vocabularies   the source has its own
-    not tied                 three matrices, and the output has a bias
+    not tied                 three matrices, and the output has a bias; tied, it has one if the settings say so
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -27,6 +28,8 @@ class Vocabulary(nn.Module):
             else nn.Embedding(config.source_vocab_size or config.vocab_size, config.d_model)
         )
         self.output = None if config.tie_embeddings else nn.Linear(config.d_model, config.vocab_size)
+        has_bias = config.tie_embeddings and config.output_bias
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
 
     def source(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
         """Source words as vectors."""
@@ -39,4 +42,8 @@ class Vocabulary(nn.Module):
 
     def logits(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens V"]:
         """A score for every word of the target vocabulary."""
-        return functional.linear(x, self.embedding.weight) if self.output is None else self.output(x)
+        return functional.linear(x, *self.output_matrix())
+
+    def output_matrix(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "V"] | None]:
+        """What turns vectors into scores: the matrix, and the bias if there is one."""
+        return (self.embedding.weight, self.bias) if self.output is None else (self.output.weight, self.output.bias)

@@ -16,7 +16,9 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,6 +32,9 @@ from heed.text.tokenizer import Tokenizer
 
 FORMAT = 2
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
+
+_BUILDING = ".building-"
+_ABANDONED = 3600  # seconds without a write
 
 Report = Callable[[int], None]
 
@@ -111,7 +116,8 @@ def prepare(
     folder = cache / _key(corpora, tokenizers, max_tokens)
     if not (folder / "prepared.json").exists():
         cache.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
+        _sweep(cache)
+        building = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=cache))
         try:
             _write(building, corpora, tokenizers, max_tokens, report)
             shutil.rmtree(folder, ignore_errors=True)
@@ -119,6 +125,15 @@ def prepare(
         finally:
             shutil.rmtree(building, ignore_errors=True)
     return open_prepared(folder)
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what was left half built by processes that were killed: whoever builds writes all the time."""
+    for left in cache.glob(f"{_BUILDING}*"):
+        with suppress(OSError):  # somebody else may be sweeping too
+            newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
+            if time.time() - newest > _ABANDONED:
+                shutil.rmtree(left)
 
 
 def _key(corpora: list[tuple[Corpus, Survey]], tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int) -> str:

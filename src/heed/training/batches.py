@@ -21,9 +21,8 @@ from heed.text.tokenizer import BOS, EOS
 
 Numbers = NDArray[np.int64]
 
-_WINDOW = (
-    100  # batches that are sorted by length together: long sentences meet long ones, yet batches differ every epoch
-)
+# Batches that are sorted by length together: long sentences meet long ones, yet batches differ every epoch.
+_WINDOW = 100
 
 
 @dataclass(frozen=True)
@@ -42,27 +41,67 @@ class Batch:
         src, tgt_in, tgt_out = (ids.to(device) for ids in (self.src, self.tgt_in, self.tgt_out))
         return Batch(src, tgt_in, tgt_out, self.src_layout.to(device), self.tgt_layout.to(device), self.tokens)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All there is in it."""
+        of_layouts = (
+            part for one in (self.src_layout, self.tgt_layout) for part in (one.positions, one.owners, one.offsets)
+        )
+        return (self.src, self.tgt_in, self.tgt_out, *of_layouts)
+
     def twice(self) -> "Batch":
         """Every sentence a second time, after all of them. `tokens` stays: it is what the loss is divided by."""
         src, tgt_in, tgt_out = (torch.cat((ids, ids)) for ids in (self.src, self.tgt_in, self.tgt_out))
-        src_layout, tgt_layout = (
-            Packed.of_lengths(layout.offsets.diff().tolist() * 2) for layout in (self.src_layout, self.tgt_layout)
+        return Batch(src, tgt_in, tgt_out, self.src_layout.twice(), self.tgt_layout.twice(), self.tokens)
+
+    def halves(self) -> "tuple[Batch, Batch]":
+        """The first half of the sentences, and the others."""
+        count = len(self.src_layout.offsets) - 1
+        return self._between(0, count // 2), self._between(count // 2, count)
+
+    def _between(self, first: int, last: int) -> "Batch":
+        (src_start, src_end), (tgt_start, tgt_end) = (
+            layout.offsets[[first, last]].tolist() for layout in (self.src_layout, self.tgt_layout)
         )
-        return Batch(src, tgt_in, tgt_out, src_layout, tgt_layout, self.tokens)
+        src_layout, tgt_layout = (
+            Packed.of_lengths(layout.offsets[first : last + 1].diff()) for layout in (self.src_layout, self.tgt_layout)
+        )
+        tgt_in, tgt_out = self.tgt_in[tgt_start:tgt_end], self.tgt_out[tgt_start:tgt_end]
+        return Batch(self.src[src_start:src_end], tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
+
+
+@dataclass(frozen=True)
+class _Ragged:
+    """Sentences of different lengths, without special tokens, end to end."""
+
+    ids: Numbers
+    lengths: Numbers
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "_Ragged":
+        lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
+        return cls(np.fromiter((token for row in rows for token in row), np.int64, lengths.sum()), lengths)
+
+    def with_room(self, special: int, *, before: bool = False) -> Tensor:
+        """The ids with a special token after each sentence, or before it."""
+        room = np.full(len(self.ids) + len(self.lengths), special)
+        earlier_sentences = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        room[np.arange(before, len(self.ids) + before) + earlier_sentences] = self.ids
+        return torch.from_numpy(room)
+
+    def rows(self) -> list[list[int]]:
+        """One list a sentence."""
+        return [row.tolist() for row in np.split(self.ids, np.cumsum(self.lengths)[:-1])]
 
 
 def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
     """Sentences without special tokens as a batch: the source ends, the target begins and ends."""
-    source = [[*ids, EOS] for ids in sources]
-    target = [[BOS, *ids, EOS] for ids in targets]
-    src_layout = Packed.of_lengths([len(ids) for ids in source])
-    tgt_layout = Packed.of_lengths([len(ids) - 1 for ids in target])
-    tgt_in, tgt_out = (_end_to_end([ids[part] for ids in target]) for part in (slice(None, -1), slice(1, None)))
-    return Batch(_end_to_end(source), tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
+    return _collate(_Ragged.of(sources), _Ragged.of(targets))
 
 
-def _end_to_end(rows: list[list[int]]) -> Tensor:
-    return torch.tensor([token for row in rows for token in row], dtype=torch.int64)
+def _collate(source: _Ragged, target: _Ragged) -> Batch:
+    src_layout, tgt_layout = (Packed.of_lengths(torch.from_numpy(side.lengths + 1)) for side in (source, target))
+    tgt_in, tgt_out = target.with_room(BOS, before=True), target.with_room(EOS)
+    return Batch(source.with_room(EOS), tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
 
 
 @dataclass(frozen=True)
@@ -75,13 +114,20 @@ class Recut:
 
 
 class Batches:
-    """All batches there will ever be."""
+    """All batches there will ever be.
 
-    def __init__(self, pairs: Prepared, tokens_per_batch: int, seed: int, recut: Recut | None = None) -> None:
+    mixed: a batch has sentences of all lengths, as they come; else of like length, which wastes less where attention
+    works on rows of the longest sentence's length.
+    """
+
+    def __init__(
+        self, pairs: Prepared, tokens_per_batch: int, seed: int, recut: Recut | None = None, *, mixed: bool = False
+    ) -> None:
         self._pairs = pairs
         self._recut = recut
         self._budget = tokens_per_batch
         self._seed = seed
+        self._mixed = mixed
         self._lengths = pairs.target.lengths() + 1  # with the token that ends it
         self._sources = pairs.source.lengths()
 
@@ -89,6 +135,8 @@ class Batches:
         """The numbers of the pairs in each batch of an epoch."""
         random = np.random.Generator(np.random.Philox([self._seed, epoch]))
         order = random.permutation(_drawn(self._pairs, random))
+        if self._mixed:
+            return _cut(order, self._lengths, self._budget)
         batches = []
         for window in _cut(order, self._lengths, self._budget * _WINDOW):
             by_length = window[np.lexsort((self._sources[window], self._lengths[window]))]
@@ -97,25 +145,31 @@ class Batches:
 
     def batch(self, numbers: Numbers, epoch: int) -> Batch:
         """The batch of these pairs as they are seen in an epoch."""
-        sources, targets = _take(self._pairs.source, numbers), _take(self._pairs.target, numbers)
-        if (recut := self._recut) is not None:
-            keys = [f"{self._seed} {epoch} {number}" for number in numbers.tolist()]
-            again = recut.source(sources, keys), recut.target(targets, [f"{key} target" for key in keys])
-            sources, targets = (
-                [new if len(new) <= recut.max_tokens else old for old, new in zip(*sides, strict=True)]
-                for sides in zip((sources, targets), again, strict=True)
-            )
+        source, target = _take(self._pairs.source, numbers), _take(self._pairs.target, numbers)
+        if (recut := self._recut) is None:
+            return _collate(source, target)
+        sources, targets = source.rows(), target.rows()
+        keys = [f"{self._seed} {epoch} {number}" for number in numbers.tolist()]
+        again = recut.source(sources, keys), recut.target(targets, [f"{key} target" for key in keys])
+        sources, targets = (
+            [new if len(new) <= recut.max_tokens else old for old, new in zip(*sides, strict=True)]
+            for sides in zip((sources, targets), again, strict=True)
+        )
         return collate(sources, targets)
 
 
 def in_order(pairs: Prepared, tokens_per_batch: int) -> Iterator[Batch]:
     """Every pair once, in the order of the corpus: for validation."""
     for numbers in _cut(np.arange(len(pairs)), pairs.target.lengths() + 1, tokens_per_batch):
-        yield collate(_take(pairs.source, numbers), _take(pairs.target, numbers))
+        yield _collate(_take(pairs.source, numbers), _take(pairs.target, numbers))
 
 
-def _take(side: Side, numbers: Numbers) -> list[list[int]]:
-    return [side[number].tolist() for number in numbers.tolist()]
+def _take(side: Side, numbers: Numbers) -> _Ragged:
+    starts = np.where(numbers > 0, side.ends[numbers - 1], 0)
+    lengths = side.ends[numbers] - starts
+    before = np.cumsum(lengths) - lengths
+    places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    return _Ragged(side.ids[places].astype(np.int64), lengths)
 
 
 def _drawn(pairs: Prepared, random: np.random.Generator) -> Numbers:

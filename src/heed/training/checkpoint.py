@@ -38,6 +38,7 @@ class Progress:
     step: int = 0
     epoch: int = 0
     position: int = 0  # batches of the epoch that are done
+    mixed: bool = False  # whether batches have sentences of all lengths, which decides what a position means
     best_step: int | None = None
     best_loss: float | None = None
     best_bleu: float | None = None

@@ -23,10 +23,13 @@ def smoothed_cross_entropy(
     return total, (tgt_out != pad_id).sum()
 
 
-def disagreement(one: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, ""]:
+def disagreement(
+    one: Float[Tensor, "N V"], other: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int
+) -> Float[Tensor, ""]:
     """How far two predictions for the same tokens lie apart: the mean of both Kullback-Leibler divergences, summed.
 
-    R-Drop (Liang et al. 2021) adds it to the loss of two passes that differ in dropout only.
+    R-Drop (Liang et al. 2021) adds it to the loss of two passes that differ in dropout only. Padding does not count.
     """
     p, q = one.float().log_softmax(-1), other.float().log_softmax(-1)
-    return ((p.exp() - q.exp()) * (p - q)).sum() / 2
+    apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
+    return apart.masked_fill(tgt_out == pad_id, 0.0).sum() / 2

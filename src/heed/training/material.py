@@ -152,7 +152,8 @@ def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
 def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer]) -> RunConfig:
     source, target = tokenizers
     model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size}
-    if source is not target:
+    # Two tokenizers need not be two vocabularies: an imported model may cut each side in its own way, to shared ids.
+    if DataConfig.model_validate(settings["data"]).separate_vocabularies:
         model["source_vocab_size"] = source.vocab_size
     return RunConfig.model_validate({**settings, "model": model})
 

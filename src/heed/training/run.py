@@ -15,7 +15,11 @@ from heed.model.transformer import Transformer
 from heed.training.batches import Batches
 from heed.training.checkpoint import Progress, training_state, write_checkpoint
 from heed.training.distributed import Team, whole
+from heed.training.filled import Shape
+from heed.training.learner import Learner, can_capture, make_learner
 from heed.training.running_mean import RunningMean
+
+_EXAMPLES = 16  # batches that say how large batches are
 
 
 @dataclass(frozen=True)
@@ -68,17 +72,13 @@ class Run:
     team: Team = field(default_factory=Team)
     mean: RunningMean | None = None
 
-    def forward(self) -> Callable[..., Tensor]:
-        """The model as training calls it: compiled if so set. Compiled once, whatever the lengths of the sentences."""
-        if self.config.training.compile:
-            return torch.compile(self.model, dynamic=True, fullgraph=True)
-        return self.model
-
-    def precision(self) -> torch.autocast:
-        """In which the arithmetic is done."""
-        wanted = self.config.training.precision
-        half = wanted == "bfloat16" or (wanted == "auto" and self.device.type == "cuda")
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=half)
+    def learner(self) -> Learner:
+        """What finds gradients on this device."""
+        shape = None
+        if can_capture(self.config, self.device):
+            examples = [self.batches.batch(numbers, 0) for numbers in self.batches.epoch(0)[:_EXAMPLES]]
+            shape = Shape.for_batches_like(examples, self.config.data.max_tokens + 1)
+        return make_learner(self.model, self.config, self.device, shape)
 
     @contextmanager
     def as_used(self) -> Iterator[Mapping[str, Tensor] | None]:
@@ -99,8 +99,9 @@ class Run:
 
 
 def make_optimizer(model: Transformer, config: RunConfig) -> Optimizer:
-    """Adam with the paper's betas and epsilon."""
-    settings = config.training
+    """Adam with the paper's betas and epsilon; on a GPU all weights in a few kernels."""
+    settings, weights = config.training, list(model.parameters())
+    fused = weights[0].device.type == "cuda"
     if settings.optimizer == "adamw":
-        return torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), eps=1e-9, weight_decay=settings.weight_decay)
-    return torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+        return torch.optim.AdamW(weights, betas=(0.9, 0.98), eps=1e-9, weight_decay=settings.weight_decay, fused=fused)
+    return torch.optim.Adam(weights, betas=(0.9, 0.98), eps=1e-9, fused=fused)

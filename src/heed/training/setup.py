@@ -18,6 +18,7 @@ from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
+from heed.training.learner import can_capture
 from heed.training.material import Material
 from heed.training.run import Run, make_optimizer
 from heed.training.running_mean import RunningMean
@@ -50,7 +51,7 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
         shard(model, team)
     optimizer = make_optimizer(model, config)
     mean = None if settings.ema_decay is None else RunningMean(model, settings.ema_decay)
-    progress = Progress()
+    progress = Progress(mixed=can_capture(config, device))
     if material.checkpoint is not None:
         progress = restore(material.checkpoint, model, optimizer, mean)
 
@@ -69,7 +70,7 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
         return model_files(weights, config, trained, material.tokenizers, card)
 
     validator = None if material.validation is None else Validator(material, material.validation, team)
-    batches = Batches(material.pairs, settings.tokens_per_batch, settings.seed, _recut(material))
+    batches = Batches(material.pairs, settings.tokens_per_batch, settings.seed, _recut(material), mixed=progress.mixed)
     run = Run(folder, config, model, optimizer, batches, files, validator, device, team, mean)
     return Ready(run, progress, material.notes)
 

@@ -6,47 +6,57 @@ into batches or shared out among processes.
 """
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from heed.config import RunConfig
 from heed.training.batches import Batch, Numbers
 from heed.training.distributed import Team
-from heed.training.loss import disagreement, smoothed_cross_entropy
+from heed.training.learner import Learner
 from heed.training.run import Run
 from heed.training.schedule import learning_rate
 
 
-def take_step(
-    run: Run, forward: Callable[..., Tensor], group: list[Numbers], epoch: int, step: int
-) -> tuple[float, int, float]:
+@dataclass(frozen=True)
+class Share:
+    """A batch that this process learns from: its number in the step, and how much its loss counts."""
+
+    index: int
+    weight: float
+    tokens: int
+    prepared: list[Batch]
+
+
+def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> tuple[float, int, float]:
     """Learn from a group of batches; returns loss a token, tokens, learning rate. Nonsense changes nothing."""
     settings, team = run.config.training, run.team
     rate = learning_rate(step, settings, run.config.model.d_model)
-    share = _share(group, team, sharded=settings.shard and team.size > 1)
-    batches = [(index, run.batches.batch(numbers, epoch), weight) for index, numbers, weight in share]
-    tokens = round(team.add_up(sum(batch.tokens for _, batch, weight in batches if weight))[0])
+    tokens = round(team.add_up(sum(one.tokens for one in batches if one.weight))[0])
     run.model.train()
-    own_loss = 0.0
-    for index, batch, weight in batches:
-        torch.manual_seed(_seed(settings.seed, step, index))
-        with run.precision():
-            total = _objective(forward, batch, run.config, run.device)
-        (total * (weight / tokens)).backward()
-        own_loss += total.item() / tokens if weight else 0.0
+    losses = [
+        learner.learn(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in batches
+    ]
+    own_loss = sum(loss.item() / tokens for loss, one in zip(losses, batches, strict=True) if one.weight)
     loss = team.add_up(own_loss)[0]
     if math.isfinite(loss):
         _change_weights(run, rate, step)
-    run.optimizer.zero_grad()
+    learner.forget()
     return loss, tokens, rate
 
 
-def _share(group: list[Numbers], team: Team, *, sharded: bool) -> list[tuple[int, Numbers, float]]:
-    """This process's batches of a group: the number of each, its pairs, and how much its loss counts.
+def share(run: Run, learner: Learner, group: list[Numbers], epoch: int) -> list[Share]:
+    """The batches of a group that are this process's to learn from, made ready for that."""
+    sharded = run.config.training.shard and run.team.size > 1
+    shares = []
+    for index, numbers, weight in _own(group, run.team, sharded=sharded):
+        batch = run.batches.batch(numbers, epoch)
+        shares.append(Share(index, weight, batch.tokens, learner.prepare(batch)))
+    return shares
+
+
+def _own(group: list[Numbers], team: Team, *, sharded: bool) -> list[tuple[int, Numbers, float]]:
+    """This process's part of a group: the number of each batch, its pairs, and how much its loss counts.
 
     Where weights are shared out, every process must take part in every pass, so one that has nothing to do repeats a
     batch that does not count; and gradients come back as a mean, so each loss counts as often as there are processes.
@@ -57,22 +67,6 @@ def _share(group: list[Numbers], team: Team, *, sharded: bool) -> list[tuple[int
     passes = -(-len(group) // team.size)
     idle = [(index, group[0], 0.0) for index in range(passes - len(own))]
     return [(index, numbers, float(team.size)) for index, numbers, _ in own] + idle
-
-
-def _objective(
-    forward: Callable[..., Tensor], batch: Batch, config: RunConfig, device: torch.device
-) -> Float[Tensor, ""]:
-    """What is to become smaller, summed over the batch's tokens."""
-    pad_id, settings = config.model.pad_id, config.training
-    if not settings.r_drop:
-        batch = batch.to(device)
-        logits = forward(batch.src, batch.tgt_in, batch.src_layout, batch.tgt_layout)
-        return smoothed_cross_entropy(logits, batch.tgt_out, pad_id, settings.label_smoothing)[0]
-    batch = batch.twice().to(device)
-    logits = forward(batch.src, batch.tgt_in, batch.src_layout, batch.tgt_layout)
-    total, _ = smoothed_cross_entropy(logits, batch.tgt_out, pad_id, settings.label_smoothing)
-    one, other = logits.chunk(2)
-    return (total + settings.r_drop * disagreement(one, other)) / 2
 
 
 def _change_weights(run: Run, rate: float, step: int) -> None:

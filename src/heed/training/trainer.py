@@ -9,16 +9,20 @@ import math
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from heed.errors import TrainingError
+from heed.training.ahead import ahead
 from heed.training.batches import Batches, Numbers
 from heed.training.checkpoint import Progress, checkpoint_path, checkpoints, prune
 from heed.training.journal import Journal
+from heed.training.learner import Learner
 from heed.training.run import Listener, Run, StepReport
-from heed.training.step import take_step
+from heed.training.step import Share, share, take_step
 
 _PATIENCE_WITH_NONSENSE = 5  # steps in a row whose loss is not finite
 
@@ -30,15 +34,15 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     """
     settings = run.config.training
     journal = Journal(run.folder / "journal.jsonl", after_step=progress.step) if run.team.is_first else None
-    nonsense, forward = 0, run.forward()
-    at_once = settings.accumulate * run.team.size
-    with _Interrupts() as interrupts:
-        for group, epoch, (next_epoch, position) in _groups(run.batches, progress, at_once):
+    nonsense, learner = 0, run.learner()
+    groups = _groups(run.batches, progress, settings.accumulate * run.team.size)
+    with _Interrupts() as interrupts, closing(ahead(partial(_share, run, learner), groups)) as shares:
+        for batches, (next_epoch, position) in shares:
             if progress.step >= settings.max_steps or _has_stalled(run, progress):
                 break
             started = time.monotonic()
             step = progress.step + 1
-            loss, tokens, rate = take_step(run, forward, group, epoch, step)
+            loss, tokens, rate = take_step(run, learner, batches, step)
             finite = math.isfinite(loss)
             nonsense = 0 if finite else nonsense + 1
             skipped = progress.skipped + (not finite)
@@ -75,6 +79,13 @@ def _groups(batches: Batches, progress: Progress, at_once: int) -> Iterator[tupl
             done = start + len(group) == len(order)
             yield group, epoch, (epoch + 1, 0) if done else (epoch, start + len(group))
         epoch, position = epoch + 1, 0
+
+
+def _share(
+    run: Run, learner: Learner, group: tuple[list[Numbers], int, tuple[int, int]]
+) -> tuple[list[Share], tuple[int, int]]:
+    numbers, epoch, after = group
+    return share(run, learner, numbers, epoch), after
 
 
 def _complain(run: Run, step: int, loss: float, in_a_row: int, listener: Listener) -> None:

@@ -1,0 +1,168 @@
+"""Attention for sentences that lie end to end: no padding, no rows, no mask.
+
+A query sees one run of keys: all of its sentence, or those up to itself. So a tile of queries, whatever sentences it
+cuts through, needs the keys from the first that its first query sees to the last that its last one sees, and one tile
+may hold many short sentences. Softmax is taken as it comes (Milakov and Gimelshein 2018; Dao et al. 2022), and which
+weights dropout takes is a hash of seed, query and key, so that the way back draws the same again.
+
+The twins are `plain_attention` and `fused_attention`, with whose signature `packed_attention` can be given to a model;
+`dropped` is the hash in plain torch. The shapes do not depend on where one sentence ends and the next begins.
+"""
+
+import math
+
+import torch
+import triton
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heed.errors import InputError
+from heed.kernels.programs import attention as programs
+from heed.model.layout import Packed, Sight
+
+# Queries and keys of a tile, found by trying on an H200: sentences are short, and the way back needs many registers.
+_TILE = {"ROWS": 64, "COLUMNS": 32, "num_stages": 2}
+_TILE_OF_KEYS = {"ROWS": 32, "COLUMNS": 64, "num_stages": 2}
+
+
+def packed_attention(
+    queries: Float[Tensor, "targets H K"],
+    keys: Float[Tensor, "sources H K"],
+    values: Float[Tensor, "sources H K"],
+    sight: Sight,
+    dropout: float,
+) -> Float[Tensor, "targets H K"]:
+    """Attention between packed sentences, on a GPU."""
+    ours, theirs = sight.queries, sight.keys
+    if not isinstance(ours, Packed) or not isinstance(theirs, Packed) or sight.only is not None:
+        raise InputError("packed attention is for packed sentences without a mask of the caller's own")
+    seed = torch.randint(2**31, (1,), device=queries.device) if dropout else ours.offsets
+    heads, _ = _attend(
+        queries, keys, values, ours.owners, ours.offsets, theirs.owners, theirs.offsets, seed, sight.causal, dropout
+    )
+    return heads
+
+
+def dropped(
+    seed: int, heads: int, targets: int, sources: int, dropout: float, device: torch.device
+) -> Bool[Tensor, "H targets sources"]:
+    """Which weights dropout takes: the kernels' hash, number by number in plain torch."""
+    query = torch.arange(targets, device=device)[:, None] * heads + torch.arange(heads, device=device)[:, None, None]
+    row = _mixed(seed + query)
+    return _mixed(row + torch.arange(sources, device=device)) < _threshold(dropout)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    return x ^ (x >> 15)
+
+
+def _threshold(dropout: float) -> int:
+    return min(round(dropout * 2**32), 2**32 - 1)
+
+
+@torch.library.custom_op("heed::packed_attention", mutates_args=())
+def _attend(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values made of them
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    owners: Tensor,
+    offsets: Tensor,
+    key_owners: Tensor,  # noqa: ARG001 - for the way back
+    key_offsets: Tensor,
+    seed: Tensor,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """What each query gathers, and the logarithm (to base 2) of the sum that its weights were divided by."""
+    queries, keys, values = (_rows(x) for x in (queries, keys, values))
+    count, heads, width = queries.shape
+    gathered = torch.empty_like(queries)
+    sums = torch.empty(heads, count, dtype=torch.float32, device=queries.device)
+    programs.forward[(triton.cdiv(count, _TILE["ROWS"]), heads)](
+        queries, keys, values, gathered, sums, owners, offsets, key_offsets, seed,
+        *_strides(queries, keys, values), count, heads, 1 / math.sqrt(width), _threshold(dropout), 1 / (1 - dropout),
+        **_constants(queries, causal, dropout), **_TILE,
+    )  # fmt: skip
+    return gathered, sums
+
+
+@torch.library.custom_op("heed::packed_attention_backward", mutates_args=())
+def _attend_back(  # noqa: PLR0913, PLR0917
+    above: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gathered: Tensor,
+    sums: Tensor,
+    owners: Tensor,
+    offsets: Tensor,
+    key_owners: Tensor,
+    key_offsets: Tensor,
+    seed: Tensor,
+    causal: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of queries, keys and values."""
+    queries, keys, values, above = (_rows(x) for x in (queries, keys, values, above.contiguous()))
+    count, heads, width = queries.shape
+    by_queries = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
+    by_keys, by_values = (torch.empty(keys.shape, dtype=keys.dtype, device=keys.device) for _ in range(2))
+    products = torch.empty_like(sums)
+    numbers = (heads, 1 / math.sqrt(width), _threshold(dropout), 1 / (1 - dropout))
+    constants = _constants(queries, causal, dropout)
+    strides = _strides(queries, keys, values)
+    programs.backward_queries[(triton.cdiv(count, _TILE["ROWS"]), heads)](
+        queries, keys, values, gathered, above, by_queries, sums, products, owners, offsets, key_offsets, seed,
+        *strides, count, *numbers, **constants, **_TILE,
+    )  # fmt: skip
+    programs.backward_keys[(triton.cdiv(len(keys), _TILE_OF_KEYS["COLUMNS"]), heads)](
+        queries, keys, values, above, by_keys, by_values, sums, products, key_owners, key_offsets, offsets, seed,
+        *strides, count, len(keys), *numbers, **constants, **_TILE_OF_KEYS,
+    )  # fmt: skip
+    return by_queries, by_keys, by_values
+
+
+@_attend.register_fake
+def _(queries: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    count, heads, _width = queries.shape
+    return queries.new_empty(queries.shape), queries.new_empty((heads, count), dtype=torch.float32)
+
+
+@_attend_back.register_fake
+def _(_above: Tensor, queries: Tensor, keys: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return queries.new_empty(queries.shape), keys.new_empty(keys.shape), keys.new_empty(keys.shape)
+
+
+def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    *tensors, ctx.causal, ctx.dropout = inputs
+    ctx.save_for_backward(*tensors[:3], *output, *tensors[3:])
+
+
+def _back(ctx, above: Tensor, _sums: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+    gradients = _attend_back(above, *ctx.saved_tensors, ctx.causal, ctx.dropout)
+    return *gradients, *(None,) * 7
+
+
+_attend.register_autograd(_back, setup_context=_remember)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _strides(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[int, ...]:
+    return tuple(x.stride(axis) for x in (queries, keys, values) for axis in (0, 1))
+
+
+def _constants(queries: Tensor, causal: bool, dropout: float) -> dict[str, object]:
+    width = queries.shape[-1]
+    return {
+        "WIDTH": width,
+        "ROOM": max(16, triton.next_power_of_2(width)),
+        "CAUSAL": causal,
+        "DROP": dropout > 0,
+        "PRECISION": "ieee" if queries.dtype == torch.float32 else "tf32",
+    }

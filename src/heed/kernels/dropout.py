@@ -1,0 +1,52 @@
+"""Dropout by a hash: cheap enough to be done again on the way back, so that nothing needs to be kept.
+
+Torch's dropout draws its numbers with ten rounds of Philox, which takes longer than all the reading and writing around
+it. Here the fate of number i of a tensor is a hash of i and a seed. It is written in plain torch, for the compiler to
+make one kernel of it and its neighbours.
+"""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+
+class HashedDropout(nn.Module):
+    """Sets a share of the numbers to zero and makes up for it in the others; which ones follows from `seed`."""
+
+    seed: Int[Tensor, "2"]
+
+    def __init__(self, share: float, seed: Int[Tensor, "2"]) -> None:
+        super().__init__()
+        self.share = share
+        self.register_buffer("seed", seed, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What is left of x."""
+        if not self.training or self.share == 0.0:
+            return x
+        number = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+        return torch.where(kept(number, self.seed, self.share), x * (1 / (1 - self.share)), 0.0)
+
+
+def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], share: float) -> Bool[Tensor, "*any"]:
+    """Which of the numbers dropout leaves: a hash of 32 bits, its seed in two halves."""
+    x = number ^ seed[0]
+    x = (x ^ ((x >> 16) & 0xFFFF)) * 0x21F0AAAD + seed[1]
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x735A2D97
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x1B56C4E9
+    x = x ^ ((x >> 14) & 0x3FFFF)
+    return (x & 0x7FFFFFFF) >= round(share * 2**31)
+
+
+def with_hashed_dropout(model: nn.Module, device: torch.device) -> Int[Tensor, "dropouts 2"]:
+    """Give a model this dropout in all places of torch's own; returns the seeds, to be drawn anew for each pass."""
+    places = [
+        (parent, name, part)
+        for parent in model.modules()
+        for name, part in parent.named_children()
+        if isinstance(part, nn.Dropout)
+    ]
+    seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
+    for (parent, name, part), seed in zip(places, seeds, strict=True):
+        setattr(parent, name, HashedDropout(part.p, seed))
+    return seeds

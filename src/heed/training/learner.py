@@ -1,0 +1,108 @@
+"""A batch to gradients: the part of a step that takes the time.
+
+Two ways, and the same gradients: `Plain` asks for one operation after another, on any device and in any layout;
+`captured.Captured` has a GPU repeat what it has done once. `make_learner` chooses.
+"""
+
+import copy
+from importlib.util import find_spec
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heed.config import RunConfig
+from heed.model.layers import DecoderLayer, EncoderLayer
+from heed.model.transformer import Transformer
+from heed.training.batches import Batch
+from heed.training.filled import Shape
+from heed.training.objective import objective
+
+_MANY_STEPS = 5000
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """Whatever finds gradients."""
+
+    def prepare(self, batch: Batch) -> list[Batch]:
+        """What can be done for a batch ahead of time: the batches it is best learnt from in, ready to be sent."""
+
+    def learn(self, prepared: list[Batch], scale: float, seed: int) -> Float[Tensor, ""]:
+        """Add to the gradients those of a batch's loss times `scale`; returns the loss. The seed decides on dropout."""
+
+    def forget(self) -> None:
+        """Begin anew: no gradients."""
+
+
+class Plain:
+    """One operation after another."""
+
+    def __init__(self, model: Transformer, config: RunConfig, device: torch.device) -> None:
+        self._model, self._config, self._device = model, config, device
+        self._called = model
+        if will_compile(config, device):
+            self._called = sharing_weights(model)
+            compile_layers(self._called, dynamic=True)
+
+    def prepare(self, batch: Batch) -> list[Batch]:
+        """Nothing."""
+        return [batch]
+
+    def learn(self, prepared: list[Batch], scale: float, seed: int) -> Float[Tensor, ""]:
+        """Forward and back."""
+        torch.manual_seed(seed)
+        (batch,) = prepared
+        half = is_half(self._config, self._device)
+        self._called.train()
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+            total = objective(self._called, batch.to(self._device), self._config)
+        (total * scale).backward()
+        return total.detach()
+
+    def forget(self) -> None:
+        """Drop the gradients."""
+        self._model.zero_grad()
+
+
+def make_learner(model: Transformer, config: RunConfig, device: torch.device, shape: Shape | None) -> Learner:
+    """The quickest way there is on this device; shape: that all batches can be filled up to, if there is one."""
+    if shape is None or not can_capture(config, device):
+        return Plain(model, config, device)
+    from heed.training.captured import Captured  # noqa: PLC0415 - needs Triton, which not every machine has
+
+    return Captured(model, config, device, shape)
+
+
+def can_capture(config: RunConfig, device: torch.device) -> bool:
+    """Whether steps can be captured: on a GPU that has Triton, by a process that holds all of the weights."""
+    settings = config.training
+    return settings.capture and device.type == "cuda" and not settings.shard and find_spec("triton") is not None
+
+
+def will_compile(config: RunConfig, device: torch.device) -> bool:
+    """Whether layers are compiled: if so set, or where it is worth the half a minute it takes."""
+    settings = config.training
+    if settings.compile is not None:
+        return settings.compile
+    return can_capture(config, device) and settings.max_steps >= _MANY_STEPS
+
+
+def is_half(config: RunConfig, device: torch.device) -> bool:
+    """Whether the arithmetic is done in bfloat16."""
+    wanted = config.training.precision
+    return wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
+
+
+def sharing_weights(model: Transformer) -> Transformer:
+    """Another model of the very same weights: what is changed in its parts leaves the model as it is."""
+    shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def compile_layers(model: Transformer, *, dynamic: bool) -> None:
+    """Compile every layer: each kind once, for all layers of it."""
+    for part in model.modules():
+        if isinstance(part, EncoderLayer | DecoderLayer):
+            part.compile(dynamic=dynamic, fullgraph=True)

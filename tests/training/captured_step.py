@@ -1,0 +1,78 @@
+"""Run by test_captured in a process of its own, where signatures are not checked: the checks cannot be compiled.
+
+Steps of a small model, captured in every way there is, against plain ones; prints a line for each that agrees.
+"""
+
+import sys
+from itertools import product
+
+import numpy as np
+import torch
+
+from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.training.filled import Shape
+from heed.training.learner import Learner, Plain, make_learner
+from tests.training.test_filled import WORDS, random_batch
+
+GPU = torch.device("cuda")
+KINDS = list(product(("float32", "bfloat16"), (0.0, 5.0), (False, True)))
+
+
+def a_model(dropout: float = 0.0) -> Transformer:
+    config = ModelConfig(
+        vocab_size=WORDS, d_model=64, heads=2, encoder_layers=2, decoder_layers=2, d_ff=96,
+        dropout=dropout, attention_dropout=dropout, activation_dropout=dropout,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return Transformer(config).to(GPU)
+
+
+def run_config(model: Transformer, precision: str, r_drop: float, compiled: bool) -> RunConfig:
+    settings = {"precision": precision, "r_drop": r_drop, "compile": compiled}
+    return RunConfig(model=model.config, training=TrainingConfig.model_validate(settings))
+
+
+def gradients(learner: Learner, model: Transformer, seed: int = 3) -> list[torch.Tensor]:
+    """Those of three batches, one of which does not fit the shape."""
+    for number in range(3):
+        batch = random_batch(np.random.default_rng(number), 20 if number else 60)
+        learner.learn(learner.prepare(batch), 0.01, seed)
+    found = [one.grad.clone() for one in model.parameters() if one.grad is not None]
+    learner.forget()
+    return found
+
+
+def shape() -> Shape:
+    return Shape.for_batches_like([random_batch(np.random.default_rng(9), 20)], 40)
+
+
+def captured(model: Transformer, config: RunConfig) -> Learner:
+    learner = make_learner(model, config, GPU, shape())
+    assert not isinstance(learner, Plain)
+    return learner
+
+
+def same_gradients(precision: str, r_drop: float, compiled: bool) -> bool:
+    model = a_model()
+    wanted = gradients(Plain(model, run_config(model, "float32", r_drop, compiled=False), GPU), model)
+    learner = captured(model, run_config(model, precision, r_drop, compiled))
+    gradients(learner, model)
+    found = gradients(learner, model)  # of a second round: what was captured first is not special
+    apart = [(own - other).norm() / other.norm().clamp(min=1e-3) for own, other in zip(found, wanted, strict=True)]
+    return max(apart).item() < (0.05 if precision == "bfloat16" else 1e-3)
+
+
+def dropout_follows_from_the_seed(precision: str, r_drop: float, compiled: bool) -> bool:
+    model = a_model(dropout=0.2)
+    learner = captured(model, run_config(model, precision, r_drop, compiled))
+    first, again, other = (gradients(learner, model, seed) for seed in (3, 3, 4))
+    return all(
+        torch.allclose(one, two, rtol=1e-3, atol=1e-4) and not torch.allclose(one, three, rtol=1e-3, atol=1e-4)
+        for one, two, three in zip(first, again, other, strict=True)
+    )
+
+
+if __name__ == "__main__":
+    for kind in KINDS:
+        said = f"same gradients {same_gradients(*kind)}, seeded dropout {dropout_follows_from_the_seed(*kind)}"
+        sys.stdout.write(f"{kind}: {said}\n")
