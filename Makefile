@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test slow endless check format clean
+.PHONY: help setup demo chromium test slow endless check format clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -22,7 +22,15 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## train a small model before your eyes and look inside it
 	$(BIN)/heed demo
 
-test: $(READY) ## every claim, proven
+# Pages are proven in a real browser. Where it can be had without asking for a password it is installed; else those tests
+# are skipped and say so.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
+		(apt-get update && apt-get install --yes --no-install-recommends chromium) > /dev/null 2>&1 || echo "no Chromium: tests of pages are skipped"; \
+	fi
+
+test: $(READY) chromium ## every claim, proven
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 slow: $(READY) ## the claims that take minutes to prove

@@ -20,6 +20,7 @@ CONTRACT = {
     "norm_eps": 1e-5,
     "positions": "sinusoidal",
     "tie_embeddings": True,
+    "output_bias": False,
     "max_length": 1024,
     "pad_id": 0,
     "bos_id": 1,

@@ -7,13 +7,18 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from heed.cli.main import app
 from tests.cli.command import ONE_THREAD, heed, heed_command
+from tests.interop.marian_models import TINY, Recipe, make
+from tests.serving.running import serving
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -24,6 +29,7 @@ SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set da
 BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
 BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
 BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20"}
+LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}  # of runs that are all copies of one
 
 ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
 GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "Die alte Katze sieht einen Vogel."] * 5
@@ -49,7 +55,12 @@ def in_blocks(page: str) -> list[str]:
     """The commands that stand on lines of their own."""
     text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)
-    return [re.sub(r"\s+# .*", "", line) for line in lines if re.search(r"\b(heed|torchrun) ", line)]
+    return [re.sub(r"\s+# .*", "", line) for line in lines if re.search(r"\b(heed|torchrun|curl) ", line)]
+
+
+def answers(page: str) -> dict[str, str]:
+    """What a page says that a server answers: the line after the one that asks it."""
+    return dict(re.findall(r"^    (curl .*)\n    ([\[{].*)", page, flags=re.MULTILINE))
 
 
 def in_sentences(page: str) -> list[str]:
@@ -80,6 +91,9 @@ def folder(run: Path, page: str, tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "heed").write_text(f'#!/bin/sh\nexec {shlex.join(heed_command())} "$@"\n')
     (tmp_path / "bin" / "heed").chmod(0o755)
+    if "opus-mt-en-de" in page:
+        pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+        make(tmp_path / "opus-mt-en-de", Recipe(TINY, pairs=200, pieces=120))
     lines = "\n".join((*in_blocks(page), *filter(is_whole, in_sentences(page))))
     made = re.findall(r"--out (\S+)", lines)
     for name in set(re.findall(r"\bruns/\w+", lines)) - set(made):
@@ -95,13 +109,52 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
         "XDG_CACHE_HOME": f"{folder}/cache",
         "PET_STANDALONE": "1",  # torchrun takes a port that is free
     }
-    for line in (*in_blocks(page), *filter(is_whole, in_sentences(page))):
-        verb = re.findall(r"\bheed ([a-z]+)", line)[-1]
-        shell = ["bash", "-euo", "pipefail", "-c", f"{line} {BESIDES.get(verb, '')}"]
-        done = subprocess.run(
-            shell, cwd=folder, env=environment, input="", capture_output=True, text=True, check=False, timeout=120
-        )
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    lines = (*in_blocks(page), *filter(is_whole, in_sentences(page)))
+    if any(line.startswith("curl ") for line in lines) and shutil.which("curl") is None:
+        pytest.skip("no curl here: apt-get install curl")
+    with ExitStack() as last_server:
+        address = ""
+        for line in lines:
+            if is_server(line):
+                last_server.close()
+                address = last_server.enter_context(served(line, folder))
+                continue
+            asks = line.startswith("curl ")
+            verb = "curl" if asks else re.findall(r"\bheed ([a-z]+)", line)[-1]
+            command = line.replace("localhost:8080", address) if asks else f"{line} {BESIDES.get(verb, '')}"
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command],
+                cwd=folder,
+                env=environment,
+                input="",
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            if line in answers(page):
+                assert shape(json.loads(done.stdout)) == shape(json.loads(answers(page)[line])), done.stdout
+
+
+def is_server(line: str) -> bool:
+    return line.startswith("heed serve ") and "--new-key" not in line
+
+
+@contextmanager
+def served(line: str, folder: Path) -> Iterator[str]:
+    """A server that is started as the page says, but on a port that is free; its address. It must end in order."""
+    languages = [f"--languages={LANGUAGES[name]}" for name in re.findall(r"\bruns/(\w+)", line)]
+    with chdir(folder), serving(*shlex.split(line)[2:], "--port=0", *languages) as running:
+        yield running.address.removeprefix("http://")
+        assert running.end() == 0
+
+
+def shape(answer: Any) -> Any:
+    """An answer without its values, which are another model's on the page."""
+    if isinstance(answer, dict):
+        return {name: shape(value) for name, value in answer.items()}
+    return [shape(value) for value in answer] if isinstance(answer, list) else type(answer).__name__
 
 
 @each_page
@@ -130,8 +183,11 @@ def test_commands_stand_where_they_are_found(page: str) -> None:
 
 
 def test_commands_are_found() -> None:
-    page = "Do\n\n    heed train --a \\\n        --b  # twice\n    no command\n    echo a | heed translate r\n\n"
+    page = "Do\n\n    heed train --a \\\n        --b  # twice\n    no command\n    echo a | heed translate r\n"
+    page += "    curl host -d a\n    {}\n\n"
     page += "or `heed train --a\nb c`, `heed train …`, `heed demo`\n\n```python\n    heed = 1\n```\n"
-    assert in_blocks(page) == ["heed train --a \\\n        --b", "echo a | heed translate r"]
+    assert in_blocks(page) == ["heed train --a \\\n        --b", "echo a | heed translate r", "curl host -d a"]
+    assert answers(page) == {"curl host -d a": "{}"}
+    assert shape(json.loads('{"a": [1, "b"]}')) == {"a": ["int", "str"]}
     assert in_sentences(page) == ["heed train --a b c", "heed train …", "heed demo"]
     assert list(filter(is_whole, in_sentences(page))) == ["heed train --a b c"]

@@ -7,6 +7,7 @@ import pytest
 
 from heed import Transformer
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, Settings, TrainingConfig
+from heed.interop.marian_export import export_marian
 from heed.model.folder import model_files, write_folder
 from heed.text.tokenizer import Tokenizer
 
@@ -35,6 +36,10 @@ def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = model_files(Transformer(config).state_dict(), run, {}, (tokenizer, tokenizer), "# card\n")
     for name in ("demo", "ende"):
         write_folder(folder / "runs" / name, files)
+    post = RunConfig(model=ModelConfig.preset("tiny", vocab_size=259, norm="post"), data=run.data, search=run.search)
+    files = model_files(Transformer(post.model).state_dict(), post, {}, (tokenizer, tokenizer), "# card\n")
+    write_folder(folder / "runs" / "post", files)
+    export_marian(folder / "runs" / "post", folder / "ende-marian")
     return folder
 
 

@@ -78,9 +78,7 @@ class ModelConfig(Settings):
     positions: Literal["sinusoidal", "learned", "rotary"] = Field(
         "sinusoidal", description="How a token knows its place; rotary acts inside self-attention."
     )
-    tie_embeddings: bool = Field(
-        default=True, description="One matrix embeds the source, embeds the target and makes the logits."
-    )
+    tie_embeddings: bool = Field(default=True, description="One matrix embeds source and target and makes the logits.")
     output_bias: bool = Field(default=False, description="A bias on tied logits; those not tied always have one.")
     max_length: Size = Field(1024, description="Longest sequence of learned positions; the others have no limit.")
     pad_id: TokenId = Field(0, description="The token that fills up rows; never seen by attention.")
@@ -155,9 +153,7 @@ class DataConfig(Settings):
         "bpe", description="How text is cut; the last two come with imported models, the others bring back any text."
     )
     vocab_size: Size | None = Field(None, description="Tokens to learn; none: chosen for the size of the corpus.")
-    separate_vocabularies: bool = Field(
-        default=False, description="Source and target get a vocabulary each; otherwise they share one."
-    )
+    separate_vocabularies: bool = Field(default=False, description="A vocabulary for each side and not one shared.")
     max_tokens: Size = Field(256, description="Pairs with a side longer than this are left out, and counted.")
     bpe_dropout: Probability = Field(
         0.0, description="Chance that a merge is left out, anew each time a sentence is seen; for bpe and little text."

@@ -214,6 +214,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
     for kind in ("encoder", "decoder"):
         with pytest.raises(HeedError, match=f"kind = '{kind}' makes none: expected 'encoder-decoder'"):
             ablate(small_translator(kind=kind), ["a"], ["A"])
-    translator.models *= 2
+    together = Translator(translator.models * 2, translator.tokenizers)
     with pytest.raises(HeedError, match="of one model at a time, found 2 that translate together"):
-        ablate(translator, ["a"], ["A"])
+        ablate(together, ["a"], ["A"])

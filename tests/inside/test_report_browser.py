@@ -1,23 +1,21 @@
 """The report in a real browser, which is not there on every machine."""
 
 import copy
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from heed import Trace
 from heed.inside.report import report
 from heed.inside.saving import document
+from tests import browser as browsing
+from tests.browser import Opened
 from tests.inside.translators import small_translator
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
 HOSTILE = [
     "</script><script>window.harmed=1</script>",
@@ -30,16 +28,8 @@ HOSTILE = [
     "javascript:window.harmed=1",
 ]
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
+pytestmark = browsing.needs_chromium
+browser = browsing.browser
 
 
 @pytest.fixture(scope="module")
@@ -47,35 +37,9 @@ def trace() -> Trace:
     return small_translator().look("a dog runs", "EIN HUND LÄUFT")
 
 
-@dataclass
-class Opened:
-    page: Page
-    complaints: list[str] = field(default_factory=list)  # errors, warnings, dialogs, and requests for anything else
-
-
-@contextmanager
-def opened(browser: Browser, path: Path, **settings: Any) -> Iterator[Opened]:
-    """A page in a browser; by its end, nothing may have gone wrong."""
-    context = browser.new_context(**settings)
-    found = Opened(context.new_page())
-    address = path.as_uri()
-
-    def admit(route: Any) -> None:
-        if route.request.url == address:
-            route.continue_()
-        else:
-            found.complaints.append(f"asked for {route.request.url}")
-            route.abort()
-
-    context.route("**/*", admit)
-    found.page.on("console", lambda said: found.complaints.append(said.text))
-    found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
-    found.page.goto(address)
-    found.page.wait_for_selector("html[data-ready]")
-    yield found
-    assert found.page.evaluate("window.harmed") is None
-    assert found.complaints == []
-    context.close()
+def opened(browser: Browser, path: Path, **settings: Any) -> AbstractContextManager[Opened]:
+    """A report in a browser, which may ask for nothing but itself."""
+    return browsing.opened(browser, path.as_uri(), lambda address: address == path.as_uri(), **settings)
 
 
 def saved(tmp_path: Path, trace: Trace, data: dict[str, Any] | None = None) -> Path:

@@ -34,7 +34,8 @@ def expected(config: ModelConfig, weights: Arrays, seen: Arrays, ids: Arrays) ->
                     x = seen[f"{path}.{'norm' if config.norm == 'post' else 'residual'}"]
         yield f"{side}.output", x if config.norm == "post" else _norm(config, weights, f"{side}.norm", x)
     last = seen["decoder.output" if config.has_decoder else "encoder.output"]
-    yield "logits", last @ weights["vocabulary.embedding.weight"].T
+    bias = weights.get("vocabulary.bias", np.zeros(config.vocab_size))
+    yield "logits", last @ weights["vocabulary.embedding.weight"].T + bias
     yield "probabilities", _softmax(seen["logits"])
 
 
@@ -96,8 +97,8 @@ def _feed_forward(
         gate = seen[f"{path}.gate"]
         yield f"{path}.hidden", gate / (1 + np.exp(-gate)) * wide
     else:
-        activate: Callable[[float], float] = _relu if config.activation == "relu" else _gelu
-        yield f"{path}.hidden", np.vectorize(activate)(wide)
+        ways: dict[str, Callable[[float], float]] = {"relu": _relu, "gelu": _gelu, "swish": _swish}
+        yield f"{path}.hidden", np.vectorize(ways[config.activation])(wide)
     yield f"{path}.output", _linear(weights, f"{module}.narrow", seen[f"{path}.hidden"])
 
 
@@ -149,3 +150,7 @@ def _relu(x: float) -> float:
 
 def _gelu(x: float) -> float:
     return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def _swish(x: float) -> float:
+    return x / (1 + math.exp(-x))

@@ -29,13 +29,13 @@ COMBINATIONS = [
         ("encoder-decoder", "decoder", "encoder"),
         ("post", "pre", "sandwich"),
         ("sinusoidal", "learned", "rotary"),
-        ("relu", "gelu", "swiglu"),
+        ("relu", "gelu", "swish", "swiglu"),
     )
-]
+] + [ModelConfig.model_validate({**SHAPE, "output_bias": True})]
 
 
 def _name(config: ModelConfig) -> str:
-    return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}"
+    return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}" + "-bias" * config.output_bias
 
 
 every_combination = pytest.mark.parametrize("config", COMBINATIONS, ids=_name)

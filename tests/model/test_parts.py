@@ -18,7 +18,7 @@ def config_of(**settings: object) -> ModelConfig:
     return ModelConfig.model_validate({**SHAPE, **settings})
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "swiglu"])
 def test_feed_forward_is_its_formula_in_numpy(activation: str) -> None:
     part = FeedForward(config_of(activation=activation)).double().eval()
     x = torch.randn(3, 16, dtype=torch.float64)
@@ -32,6 +32,8 @@ def test_feed_forward_is_its_formula_in_numpy(activation: str) -> None:
         inner = gate / (1 + np.exp(-gate)) * wide
     elif activation == "relu":
         inner = np.maximum(0, wide)
+    elif activation == "swish":
+        inner = wide / (1 + np.exp(-wide))
     else:
         inner = wide * 0.5 * (1 + np.vectorize(math.erf)(wide / np.sqrt(2)))
     np.testing.assert_allclose(part(x).detach().numpy(), linear(part.narrow, inner), atol=1e-12)
@@ -72,6 +74,16 @@ def test_tied_words_are_one_matrix_and_untied_words_three() -> None:
     assert torch.equal(tied.logits(x), x @ tied.embedding.weight.T)
     names = ["embedding.weight", "source_embedding.weight", "output.weight", "output.bias"]
     assert [name for name, _ in untied.named_parameters()] == names
+
+
+def test_tied_words_have_a_bias_if_asked() -> None:
+    words = Vocabulary(config_of(output_bias=True))
+    assert words.bias is not None
+    assert not words.bias.any()
+    torch.nn.init.normal_(words.bias)
+    x = torch.randn(2, 16)
+    torch.testing.assert_close(words.logits(x), x @ words.embedding.weight.T + words.bias)
+    assert Vocabulary(config_of(output_bias=True, tie_embeddings=False)).bias is None  # it is in `output`
 
 
 def test_two_vocabularies_share_nothing_but_the_target_side() -> None:

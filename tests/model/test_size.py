@@ -16,8 +16,9 @@ def test_the_sum_from_the_settings_is_what_the_model_has(config: ModelConfig) ->
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("source", [None, 30])
-def test_the_sum_knows_every_way_of_tying(tied: bool, source: int | None) -> None:
-    config = ModelConfig(**SHAPE, tie_embeddings=tied, source_vocab_size=source)
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_sum_knows_every_way_of_tying(tied: bool, source: int | None, bias: bool) -> None:
+    config = ModelConfig(**SHAPE, tie_embeddings=tied, source_vocab_size=source, output_bias=bias)
     assert sum(part.total for part in parameters(config)) == count(config)
 
 

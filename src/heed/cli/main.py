@@ -12,11 +12,14 @@ import typer
 
 from heed.cli.ablate import ablate
 from heed.cli.average import average
+from heed.cli.bench import bench
 from heed.cli.demo import demo
 from heed.cli.describe import describe
 from heed.cli.doctor import doctor
 from heed.cli.evaluate import evaluate
+from heed.cli.export import export
 from heed.cli.heads import heads
+from heed.cli.import_model import import_model
 from heed.cli.look import look
 from heed.cli.plot import plot
 from heed.cli.prepare import prepare
@@ -47,6 +50,9 @@ app.command()(ablate)
 app.command()(heads)
 app.command()(pronouns)
 app.command(epilog=EPILOG)(serve)
+app.command()(export)
+app.command("import")(import_model)
+app.add_typer(bench, name="bench")
 
 
 @app.callback(invoke_without_command=True)

@@ -8,12 +8,16 @@ import typer
 from heed.cli.settings import from_options
 from heed.config import SearchConfig
 from heed.errors import ConfigError
+from heed.interop.engine_names import EngineName
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
 
 Set = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
 Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate together with it.")]
+Engine = Annotated[
+    EngineName | None, typer.Option(help="What translates; by default heed, or what the folder was exported for.")
+]
 
 
 def search_settings(options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
@@ -28,11 +32,19 @@ def search_settings(options: list[str], beam: int | None = None, nbest: int | No
     return search
 
 
-def open_translator(model: Path, others: list[Path], search: dict[str, Any]) -> "Translator":
-    """A model folder at work, with its own settings of the search where none were given."""
-    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
+def open_translator(
+    model: Path, others: list[Path], search: dict[str, Any], engine: EngineName | None = "heed"
+) -> "Translator":
+    """A model folder at work, with its own settings of the search where none were given.
 
-    translator = load(model, *others)
+    engine: what translates; none: whatever the folder is for.
+    """
+    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interop.engines import open_engine  # noqa: PLC0415
+
+    if others and engine not in (None, "heed"):
+        raise ConfigError(f"--with {others[0]}: only heed's own engine translates with several models, found {engine}")
+    translator = load(model, *others) if others or engine == "heed" else open_engine(model, engine)
     settings = translator.search.model_dump() | search
     if "beam" not in search and not settings["sample"]:
         settings["beam"] = max(settings["beam"], settings["nbest"])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from heed.cli.settings import from_options
 from heed.config import SearchConfig, ServeConfig
 from heed.errors import ConfigError
+from heed.interop.engine_names import EngineName
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EPILOG = "\n\n".join(
@@ -34,6 +36,7 @@ def serve(
     languages: Annotated[
         list[str], typer.Option(help="What a model translates, such as en-de, where its card does not say.")
     ] = [],
+    engine: Annotated[EngineName, typer.Option(help="What translates; heed's own model does all else.")] = "heed",
     set_: Annotated[
         list[str], typer.Option("--set", help="A setting of server or search: serve.queue=64, search.beam=1.")
     ] = [],
@@ -53,7 +56,7 @@ def serve(
             f"--host {settings.host} lets others in: ask for keys (heed serve --new-key --keys keys.txt, then "
             "--keys keys.txt), or add --insecure"
         )
-    sys.exit(_serve(models, languages, settings, search, keys))
+    sys.exit(_serve(models, languages, settings, search, keys, engine))
 
 
 def _make_key(keys: Path | None) -> None:
@@ -77,9 +80,15 @@ def _settings(options: list[str], named: dict[str, Any]) -> tuple[ServeConfig, d
 
 
 def _serve(
-    models: list[Path], languages: list[str], settings: ServeConfig, search: dict[str, Any], keys: Path | None
+    models: list[Path],
+    languages: list[str],
+    settings: ServeConfig,
+    search: dict[str, Any],
+    keys: Path | None,
+    engine: EngineName,
 ) -> int:
-    from heed.serving.app import make_app  # noqa: PLC0415 - torch and FastAPI take seconds to import
+    from heed.interop.engines import open_engine  # noqa: PLC0415 - torch and FastAPI take seconds to import
+    from heed.serving.app import make_app  # noqa: PLC0415
     from heed.serving.limits import Keys  # noqa: PLC0415
     from heed.serving.models import Directions, open_served  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
@@ -89,7 +98,7 @@ def _serve(
     if known is not None and not known:
         raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
     listening = bind(settings)
-    service = Service(Directions(open_served(models, languages, search)), settings)
+    service = Service(Directions(open_served(models, languages, search, partial(open_engine, name=engine))), settings)
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(

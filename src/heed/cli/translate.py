@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.cli.searching import Set, Together, open_translator, search_settings
+from heed.cli.searching import Engine, Set, Together, open_translator, search_settings
 from heed.errors import DataError, HeedError
 from heed.text.corpus import parse_object, read_lines, take_text
 
@@ -41,12 +41,13 @@ class _Wanted:
 
 
 def translate(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Annotated[Path, typer.Argument(help="A model folder, or one that heed export wrote for an engine.")],
     files: Annotated[
         list[str], typer.Argument(help="Files to translate, a sentence a line; none: standard input.")
     ] = [],
     text: Annotated[list[str], typer.Option(help="A text to translate; may be given several times.")] = [],
     together: Together = [],
+    engine: Engine = None,
     format_: Annotated[
         Format | None, typer.Option("--format", help="Of what is read: text, tsv or jsonl; else by the file's name.")
     ] = None,
@@ -68,7 +69,7 @@ def translate(
     search = search_settings(set_, beam=beam, nbest=nbest)
     if text and files:
         raise DataError(f"give --text or files to translate, not both: found --text and {files[0]}")
-    translator = open_translator(model, together, search)
+    translator = open_translator(model, together, search, engine)
     wanted = _Wanted(translator.search.nbest, scores, alignment, target_key)
     if not files and not text and sys.stdin.isatty():
         _converse(translator, wanted)

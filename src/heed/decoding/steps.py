@@ -7,14 +7,14 @@ say what the mean of their probabilities says.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.config import SearchConfig
+from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Start
 from heed.errors import InputError
 from heed.model.cache import Cache
@@ -23,6 +23,15 @@ from heed.model.transformer import Transformer
 # What stands between a search and its steps: from its start, and the numbers of its sentences, to another start.
 Watch: TypeAlias = Callable[[Start[Any], Sequence[int]], Start[Any]]
 _EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """Anything that knows a model's settings; a model does."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """They."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +63,7 @@ def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> St
     return Start(step, Caches(tuple(model.start(src) for model in models)), first, config.eos_id)
 
 
-def greatest_lengths(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], config: SearchConfig
-) -> list[int]:
+def greatest_lengths(models: Sequence[Configured], sources: Sequence[Sequence[int]], config: SearchConfig) -> list[int]:
     """The most tokens each translation may have: by default those of its source and 50 more.
 
     Never fewer than `min_length`, and never more than a model with learned positions has places for, less the one that

@@ -6,18 +6,19 @@ space stays as it is; a text longer than the model was trained for is cut where 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 
 from heed.config import SearchConfig
 from heed.decoding.alignment import cross_attention, links
-from heed.decoding.greedy import greedy_search, greedy_stream
-from heed.decoding.sampling import sample
+from heed.decoding.engine import Engine, Stepwise
+from heed.decoding.greedy import greedy_stream
 from heed.decoding.scoring import token_log_probs
-from heed.decoding.search import Hypothesis, Start, beam_search
+from heed.decoding.search import Hypothesis
 from heed.decoding.steps import Watch, begin, greatest_lengths
 from heed.errors import InputError
 from heed.model.folder import read_model_folder
@@ -46,7 +47,10 @@ class Translation:
 
 
 class Translator:
-    """A model, or several that translate together, and their tokenizers: call it with a text, or a list of them."""
+    """A model, or several that translate together, and their tokenizers: call it with a text, or a list of them.
+
+    engine: what translates, if not the models themselves; then there may be none, and all but translating is refused.
+    """
 
     def __init__(
         self,
@@ -54,11 +58,23 @@ class Translator:
         tokenizers: tuple[Tokenizer, Tokenizer],
         search: SearchConfig | None = None,
         max_tokens: int = 256,
+        engine: Engine | None = None,
     ) -> None:
-        self.models = list(models)
+        self._models = list(models)
         self.tokenizers = tokenizers
         self.search = search or SearchConfig()
         self.max_tokens = max_tokens
+        self.engine = engine or Stepwise(partial(begin, self._models), self._models)
+
+    @property
+    def models(self) -> list[Transformer]:
+        """The models; an exported model has none of heed's."""
+        if not self._models:
+            raise InputError(
+                "an exported model translates and does nothing else: to score, align, stream, suggest or look inside, "
+                "open the model folder it was made from"
+            )
+        return self._models
 
     @property
     def model(self) -> Transformer:
@@ -132,7 +148,7 @@ class Translator:
             written = self._stream(piece.text, prefix) if piece.text else iter(())
             yield from filter(None, chain([piece.before], written, [piece.after]))
 
-    def alternatives(self, text: str, prefix: str, count: int = 5) -> list[Translation]:
+    def alternatives(self, text: str, prefix: str, count: int = 5, watch: Watch | None = None) -> list[Translation]:
         """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
         self._pieces([text], [prefix])
         source, target = self.tokenizers
@@ -147,7 +163,7 @@ class Translator:
         following = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
         forced = [[*start, token] for token in following]
         best_of_each = self.search.model_copy(update={"nbest": 1})
-        return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True)
+        return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True, watch=watch)
 
     def look(self, source: str, target: str | None = None) -> "heed.inside.trace.Trace":
         """What happens inside when a text becomes the target given, or its own translation: every number, by name."""
@@ -182,28 +198,10 @@ class Translator:
         for numbers in self._batches([len(one) + 1 for one in ids], beam, config.tokens_per_batch):
             batch = [ids[number] for number in numbers]
             starts = None if prefixes is None else [prefixes[number] for number in numbers]
-            start = begin(self.models, batch)
-            hypotheses = self._search(watch(start, numbers) if watch else start, batch, config, numbers, starts)
+            hypotheses = self.engine.search(batch, config, numbers, starts, watch)
             for number, translation in zip(numbers, self._described(batch, hypotheses, align=align), strict=True):
                 found[number] = translation
         return [translation for translation in found if translation is not None]
-
-    def _search(
-        self,
-        start: Start[Any],
-        sources: Sequence[Ids],
-        config: SearchConfig,
-        numbers: Sequence[int],
-        prefixes: Sequence[Ids] | None,
-    ) -> list[list[Hypothesis]]:
-        longest = greatest_lengths(self.models, sources, config)
-        if prefixes is not None:
-            longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
-        if config.sample:
-            return sample(start, longest, config, numbers, prefixes)
-        if config.beam == 1:
-            return [[found] for found in greedy_search(start, longest, config, prefixes)]
-        return beam_search(start, longest, config, prefixes)
 
     def _described(
         self, sources: Sequence[Ids], found: list[list[Hypothesis]], *, align: bool
@@ -245,7 +243,7 @@ class Translator:
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         """Numbers of sentences of like length, as many at a time as the budget allows."""
         if budget is None:
-            on_gpu = self.model.vocabulary.embedding.weight.device.type == "cuda"
+            on_gpu = any(model.vocabulary.embedding.weight.is_cuda for model in self._models)
             budget = 65_536 if on_gpu else 4096
         batch: list[int] = []
         for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):  # the longest first

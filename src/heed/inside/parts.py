@@ -60,6 +60,7 @@ FEED_FORWARD = (
     Row("wide", "R F", "x W₁ + b₁"),
     Row("hidden", "R F", "max(0, wide)", ("relu",)),
     Row("hidden", "R F", "GELU(wide)", ("gelu",)),
+    Row("hidden", "R F", "swish(wide) = wide / (1 + e^-wide)", ("swish",)),
     Row("hidden", "R F", "swish(gate) ⊙ wide", ("swiglu",)),
     Row("output", "R D", "hidden W₂ + b₂"),
 )
@@ -75,7 +76,11 @@ AFTER = (
     Row("output", "R D", "layer norm of what leaves the last layer", ("pre", "sandwich")),
 )
 END = (
-    Row("logits", "R V", "output Eᵀ, a score for every word; E is the word matrix, or one of its own with a bias"),
+    Row(
+        "logits",
+        "R V",
+        "output Eᵀ, a score for every word; E is the word matrix, or one of its own, and may have a bias",
+    ),
     Row("probabilities", "R V", "softmax of logits"),
 )
 

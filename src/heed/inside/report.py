@@ -77,8 +77,7 @@ def alignment_layer(config: ModelConfig) -> int | None:
 
 def assembled(data: dict[str, Any]) -> str:
     """The template with its style, its script and its data, and a policy that allows just these."""
-    style = _page("report.css")
-    script = '"use strict";\n' + "\n".join(_page(f"{name}.js") for name in SCRIPTS)
+    style, script = style_and_script()
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -87,6 +86,11 @@ def assembled(data: dict[str, Any]) -> str:
     for place, text in {"policy": policy, "style": style, "script": script, "data": escaped(data)}.items():
         page = page.replace("{{" + place + "}}", text)
     return page
+
+
+def style_and_script() -> tuple[str, str]:
+    """What every report has within it, whatever it shows."""
+    return _page("report.css"), '"use strict";\n' + "\n".join(_page(f"{name}.js") for name in SCRIPTS)
 
 
 def digest(text: str) -> str:

@@ -64,13 +64,15 @@ def candidates(log_probs: Float[Tensor, "R V"], count: int, tokenizer: Tokenizer
 
 
 def _spans(pieces: Sequence[bytes], text: str) -> list[Span]:
-    characters = _characters(b"".join(pieces))
-    put_before = (characters[-1] + 1 if characters else 0) - len(text)  # 1 where the text begins with a space of ours
+    joined = b"".join(pieces)
+    characters = _characters(joined)
+    put_before = joined.decode(errors="replace").rfind(text)  # 1 where the text begins with a space of the tokenizer's
     spans: list[Span] = []
     for start, end in pairwise(accumulate(map(len, pieces), initial=0)):
         touched = [place - put_before for place in characters[start:end]]
         here = spans[-1][1] if spans else 0
-        spans.append((max(touched[0], 0), touched[-1] + 1) if touched else (here, here))
+        inside = [min(max(place, 0), len(text)) for place in (touched[0], touched[-1] + 1)] if touched else [here, here]
+        spans.append((inside[0], inside[1]))
     return spans
 
 

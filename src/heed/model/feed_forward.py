@@ -2,6 +2,8 @@
 
     FFN(x) = max(0, x W₁ + b₁) W₂ + b₂          swiglu: (swish(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂
 
+where swish(x) = x / (1 + e⁻ˣ), which may also stand in the place of max(0, x), as GELU may.
+
 Each token is worked on alone: attention has gathered what it needs to know, this decides what to make of it.
 """
 
@@ -30,4 +32,7 @@ class FeedForward(nn.Module):
     def _activate(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens F"]:
         if self.gate is not None:
             return functional.silu(self.gate(x)) * self.widen(x)
-        return functional.relu(self.widen(x)) if self.activation == "relu" else functional.gelu(self.widen(x))
+        wide = self.widen(x)
+        if self.activation == "relu":
+            return functional.relu(wide)
+        return functional.gelu(wide) if self.activation == "gelu" else functional.silu(wide)

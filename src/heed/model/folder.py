@@ -31,6 +31,7 @@ from heed.text.tokenizer import Tokenizer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+EXPORTED = "heed.json"  # a model exported to another system's format has this beside the other's files
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class ModelFolder:
 def read_model_folder(path: Path) -> ModelFolder:
     """Open a model folder after checking it against its manifest."""
     verify(path)
+    if (path / EXPORTED).is_file():
+        raise FolderError(
+            f"{path} is an exported model: heed translate opens it, by the engine it is for; give its model folder here"
+        )
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     run = RunConfig.model_validate_json(
         json.dumps({name: config[name] for name in RunConfig.model_fields if name in config})

@@ -37,6 +37,7 @@ def _words(config: ModelConfig) -> list[Part]:
         Part("word embedding, target" if source else "word embedding", 1, f"{v} × {d}", v * d),
         Part("word embedding, source", 1, f"{source} × {d}", source * d),
         Part("output", int(not config.tie_embeddings), f"{d} × {v} + {v}", d * v + v),
+        Part("output bias", int(config.tie_embeddings and config.output_bias), f"{v}", v),
         Part("learned positions", learned, f"{config.max_length} × {d}", config.max_length * d),
     ]
 

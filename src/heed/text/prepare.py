@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -154,29 +154,24 @@ def _write(
     ids = np.dtype("<u2" if largest <= 2**16 else "<u4")
     with _Writer(folder, "source", ids) as source, _Writer(folder, "target", ids) as target:
         for corpus, _ in corpora:
-            counts = {"kept": 0, "empty": 0, "too_long": 0}
+            empty = too_long = read = 0
             for pairs in _pieces(read_pairs(corpus)):
                 sources = tokenizers[0].encode([pair.source for pair in pairs])
                 targets = tokenizers[1].encode([pair.target for pair in pairs])
-                for one, other in zip(sources, targets, strict=True):
-                    fate = _fate(one, other, max_tokens)
-                    counts[fate] += 1
-                    if fate == "kept":
-                        source.add(one)
-                        target.add(other)
-                done += len(pairs)
-                report(done)
-            kept.append(Kept(corpus.name, corpus.weight, **counts, max_tokens=max_tokens))
+                lengths = np.array([[len(ids) for ids in side] for side in (sources, targets)])
+                nothing, long = lengths.min(0) == 0, lengths.max(0) > max_tokens
+                good = ~(nothing | long)
+                source.add(compress(sources, good), lengths[0, good])
+                target.add(compress(targets, good), lengths[1, good])
+                empty, too_long = empty + int(nothing.sum()), too_long + int((long & ~nothing).sum())
+                read += len(pairs)
+                report(done + read)
+            done += read
+            kept.append(Kept(corpus.name, corpus.weight, read - empty - too_long, empty, too_long, max_tokens))
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, "ids": ids.str, "corpora": [asdict(one) for one in kept]}, file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _fate(source: list[int], target: list[int], max_tokens: int) -> str:
-    if not source or not target:
-        return "empty"
-    return "too_long" if max(len(source), len(target)) > max_tokens else "kept"
 
 
 def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -197,11 +192,12 @@ class _Writer:
         self._files = [path.open("wb") for path in self._paths]
         return self
 
-    def add(self, ids: list[int]) -> None:
-        """One more sentence."""
-        self._end += len(ids)
-        self._files[0].write(np.array(ids, self._dtype).tobytes())
-        self._files[1].write(self._end.to_bytes(8, "little"))
+    def add(self, sentences: Iterable[list[int]], lengths: NDArray[np.int64]) -> None:
+        """More sentences, and how long each is."""
+        ends = self._end + np.cumsum(lengths)
+        self._files[0].write(np.fromiter(chain.from_iterable(sentences), self._dtype, lengths.sum()).tobytes())
+        self._files[1].write(ends.astype("<i8").tobytes())
+        self._end += int(lengths.sum())
 
     def __exit__(self, *_: object) -> None:
         for file in self._files:

@@ -11,20 +11,28 @@ that looks like one stays text.
     characters  whole characters where they occur, bytes where they do not
     bytes       256 bytes and nothing else
 
+A model that was trained elsewhere brings its own way of cutting text, which heed takes but does not learn:
+
+    sentencepiece    pieces of a SentencePiece model; see sentencepiece.py
+    spaced           words of a list, in text that has been cut before; see spaced.py
+
 Knows nothing of files of text, batches or models.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError
+from heed.text.sentencepiece import HIDDEN, UNKNOWN, SentencePiece
+from heed.text.spaced import Spaced
 
 Kind = Literal["bpe", "unigram", "words", "characters", "bytes"]
+AnyKind = Literal[Kind, "sentencepiece", "spaced"]
 SPECIAL = ("⟨pad⟩", "⟨s⟩", "⟨/s⟩")  # ids 0, 1 and 2
 PAD, BOS, EOS = range(3)
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
@@ -44,18 +52,27 @@ _ALLOWED = {
     "normalizer": (None,),
     "post_processor": (None,),
 }
+_ALLOWED_ELSEWHERE = {
+    "model": ("Unigram", "WordLevel"),
+    "pre_tokenizer": ("Metaspace", "WhitespaceSplit"),
+    "decoder": ("Metaspace", None),
+    "normalizer": ("Sequence", None),
+    "post_processor": (None,),
+}
 
 
 class Tokenizer:
-    """A trained tokenizer: `encode` and `decode` are inverse to each other on every text."""
+    """A trained tokenizer: `encode` and `decode` are inverse to each other on every text, if heed has learnt it."""
 
-    def __init__(self, backend: Backend, kind: Kind) -> None:
+    def __init__(self, backend: Backend, kind: AnyKind, text: str) -> None:
         self._backend = backend
         self.kind = kind
-        self._prefix = " " if kind in _WITH_SPACE else ""
+        self._text = text
+        self.prefix = " " if kind in _WITH_SPACE else ""  # put before every text but the empty one
+        self._elsewhere = _elsewhere(kind, json.loads(text), backend)
 
     @classmethod
-    def train(cls, texts: Iterable[str], kind: Kind = "bpe", vocab_size: int = 8000) -> "Tokenizer":
+    def train(cls, texts: Iterable[str], kind: AnyKind = "bpe", vocab_size: int = 8000) -> "Tokenizer":
         """Learn a vocabulary of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
         smallest = len(SPECIAL) + len(BYTES)
         if vocab_size < smallest:
@@ -77,44 +94,61 @@ class Tokenizer:
                 backend = _whole(sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind)
             case "bytes":
                 backend = _whole([], vocab_size, kind)
+            case _:
+                raise DataError(
+                    f"tokenizer = {kind!r} comes with a model from elsewhere and is not learnt: choose one of "
+                    f"{', '.join(get_args(Kind))}, or go on from such a model"
+                )
         return cls.from_json(_as_trained(backend), kind)
 
     @property
     def vocab_size(self) -> int:
         """How many ids there are."""
+        if self._elsewhere is not None:
+            return self._elsewhere.unk_id + 1
         return int(self._backend.get_vocab_size())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens; on all cores. An empty text has none."""
-        encoded = self._backend.encode_batch_fast([self._prefix + text if text else "" for text in texts])
+        if self._elsewhere is not None:
+            return self._elsewhere.encode(texts)
+        encoded = self._backend.encode_batch_fast([self.prefix + text if text else "" for text in texts])
         return [encoding.ids for encoding in encoded]
 
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of ids. Special tokens are silent."""
+        if self._elsewhere is not None:
+            return [self._elsewhere.decode(ids) for ids in batch]
         plain = [[token for token in ids if token >= len(SPECIAL)] for ids in batch]
-        return [text.removeprefix(self._prefix) for text in self._backend.decode_batch(plain)]
+        return [text.removeprefix(self.prefix) for text in self._backend.decode_batch(plain)]
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes that each token stands for; joined, they are the text, after a space where kinds put one before."""
+        if self._elsewhere is not None:
+            return self._elsewhere.pieces(ids)
         names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
         return [bytes(_BYTE[character] for character in name) for name in names]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Each token as text to be shown; bytes that are no whole character are shown as �."""
-        return [piece.decode(errors="replace") for piece in self.pieces(ids)]
+        shown = [piece.decode(errors="replace") for piece in self.pieces(ids)]
+        if self._elsewhere is None:
+            return shown
+        return [UNKNOWN if token == self._elsewhere.unk_id else text for token, text in zip(ids, shown, strict=True)]
 
     def to_json(self) -> str:
         """Everything there is to know, in Hugging Face's format."""
-        return str(self._backend.to_str(pretty=True))
+        return self._text
 
     @classmethod
-    def from_json(cls, text: str, kind: Kind) -> "Tokenizer":
+    def from_json(cls, text: str, kind: AnyKind) -> "Tokenizer":
         """The tokenizer that `to_json` wrote; parts that heed does not use are refused."""
         try:
             parts: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise DataError(f"this is not a tokenizer: {error}") from None
-        for name, allowed in _ALLOWED.items():
+        learnt_here = kind in get_args(Kind)
+        for name, allowed in (_ALLOWED if learnt_here else _ALLOWED_ELSEWHERE).items():
             part = parts.get(name)
             found = None if part is None else part.get("type")
             if found not in allowed:
@@ -122,13 +156,13 @@ class Tokenizer:
                 raise DataError(f"a tokenizer of heed has {name} = {wanted}, found {found}")
         backend = Backend.from_str(text)
         for number, special in enumerate(SPECIAL):
-            if backend.token_to_id(special) != number:
-                found = backend.token_to_id(special)
+            found = backend.token_to_id(special if learnt_here else HIDDEN + special)
+            if found != number:
                 raise DataError(f"the special token {special} must have id {number}, found {found}")
-        return cls(backend, kind)
+        return cls(backend, kind, str(backend.to_str(pretty=True)))
 
     @classmethod
-    def load(cls, path: Path, kind: Kind) -> "Tokenizer":
+    def load(cls, path: Path, kind: AnyKind) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         try:
             return cls.from_json(path.read_text(encoding="utf-8"), kind)
@@ -143,6 +177,13 @@ def suitable_vocab_size(pairs: int) -> int:
     published systems use at those two ends.
     """
     return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
+
+
+def _elsewhere(kind: AnyKind, parts: dict[str, Any], backend: Backend) -> SentencePiece | Spaced | None:
+    """How a tokenizer that heed has not learnt cuts text; none: heed has learnt it."""
+    if kind == "sentencepiece":
+        return SentencePiece(parts, backend, len(SPECIAL))
+    return Spaced(parts, len(SPECIAL)) if kind == "spaced" else None
 
 
 def _pieces(kind: Kind) -> pre_tokenizers.PreTokenizer:

@@ -102,12 +102,13 @@ function buildHead() {
 
 async function start() {
   const wish = window.matchMedia("(prefers-color-scheme: dark)");
-  setTheme(wish.matches);
+  const said = document.documentElement.dataset.theme; // by a page that shows this one within it
+  setTheme(said ? said === "dark" : wish.matches);
   await readData();
   buildHead();
   buildTabs();
   openView("overview");
-  wish.addEventListener("change", (event) => setTheme(event.matches));
+  if (!said) wish.addEventListener("change", (event) => setTheme(event.matches));
   document
     .getElementById("theme")
     .addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));

@@ -210,6 +210,7 @@ function feedForwardSteps(path, row, passed) {
   const names = {
     relu: "max(0, x W_1 + b_1) W_2 + b_2",
     gelu: "GELU(x W_1 + b_1) W_2 + b_2",
+    swish: "swish(x W_1 + b_1) W_2 + b_2",
     swiglu: "(swish(x W_g) ⊙ x W_1) W_2 + b_2",
   };
   const hidden = trace.hidden[`${path}.hidden`];

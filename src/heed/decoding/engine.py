@@ -1,0 +1,63 @@
+"""What finds translations: source ids to hypotheses.
+
+A translator needs no more than this of whatever does the arithmetic. `Stepwise` is heed's own search over anything that
+steps, our models or another system's; an engine that brings its own search is a class of its own, elsewhere.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from heed.config import SearchConfig
+from heed.decoding.greedy import greedy_search
+from heed.decoding.sampling import sample
+from heed.decoding.search import Hypothesis, Prefixes, Start, beam_search
+from heed.decoding.steps import Configured, Watch, greatest_lengths
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Source ids to hypotheses."""
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: SearchConfig,
+        numbers: Sequence[int],
+        prefixes: Prefixes = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each source, best first.
+
+        numbers: of the sources, among all that are translated at this time; sampling and `watch` go by them. watch:
+        what stands between the search and its steps; an engine with a search of its own cannot be watched.
+        """
+
+
+@dataclass(frozen=True)
+class Stepwise:
+    """Our own searches, over whatever begins."""
+
+    begin: Callable[[Sequence[Sequence[int]]], Start[Any]]
+    models: Sequence[Configured]  # those that begin: what they are, for the lengths they allow
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: SearchConfig,
+        numbers: Sequence[int],
+        prefixes: Prefixes = None,
+        watch: Watch | None = None,
+    ) -> list[list[Hypothesis]]:
+        """By the search that the settings ask for."""
+        start = self.begin(sources)
+        if watch is not None:
+            start = watch(start, numbers)
+        longest = greatest_lengths(self.models, sources, config)
+        if prefixes is not None:
+            longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
+        if config.sample:
+            return sample(start, longest, config, numbers, prefixes)
+        if config.beam == 1:
+            return [[found] for found in greedy_search(start, longest, config, prefixes)]
+        return beam_search(start, longest, config, prefixes)

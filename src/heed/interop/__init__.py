@@ -1,0 +1,1 @@
+"""Other systems' formats: theirs to model folders, and model folders to theirs."""

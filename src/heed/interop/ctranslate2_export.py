@@ -1,0 +1,171 @@
+"""A model of ours in CTranslate2's format, written by CTranslate2's own specification.
+
+Enters: a Transformer and its tokenizers. Leaves: the files of a folder that `ctranslate2.Translator` opens. Every norm,
+activation and kind of position has its place in the format; the paper's interleaved sinusoids, which CTranslate2 would
+lay out as two halves, go as a table of `POSITIONS` rows. Only a model that is no encoder-decoder is refused.
+"""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from ctranslate2.specs import TransformerSpec
+from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+from tokenizers import Tokenizer as Backend
+from torch import Tensor, nn
+
+from heed.config import ModelConfig
+from heed.errors import ConfigError
+from heed.model.attention import MultiHeadAttention
+from heed.model.feed_forward import FeedForward
+from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
+from heed.model.positions import sinusoids
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+
+POSITIONS = 2048  # rows of the table of sinusoids: the longest sequence that an exported model takes
+_ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "swish": Activation.SWISH,
+    "swiglu": Activation.SWISH,
+}
+
+
+def ctranslate2_files(
+    model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], quantization: str = "float32"
+) -> dict[str, bytes]:
+    """The files of the exported model, by name. quantization: how CTranslate2 keeps the weights, such as int8."""
+    spec = _specification(model)
+    config = model.config
+    source, target = vocabularies(config, tokenizers)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.unk_token = target[config.pad_id]  # there is no unknown word; CTranslate2 wants a name for it
+    spec.config.bos_token = spec.config.decoder_start_token = target[config.bos_id]
+    spec.config.eos_token = target[config.eos_id]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = config.norm_eps
+    spec.validate()
+    spec.optimize(quantization)
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def vocabularies(config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> tuple[list[str], list[str]]:
+    """What the tokens of source and target are called, by their ids."""
+    source, target = tokenizers
+    return _names(source, config.source_vocab_size or config.vocab_size), _names(target, config.vocab_size)
+
+
+def _names(tokenizer: Tokenizer, size: int) -> list[str]:
+    named = {number: name for name, number in Backend.from_str(tokenizer.to_json()).get_vocab().items()}
+    return [named.get(number, f"⟨{number}⟩") for number in range(size)]
+
+
+def _specification(model: Transformer) -> Any:
+    config = model.config
+    if model.encoder is None or model.decoder is None:
+        raise ConfigError(
+            f"kind = {config.kind!r} cannot be exported to ctranslate2: only an 'encoder-decoder' translates"
+        )
+    settings: dict[str, Any] = {
+        "num_heads": config.heads,
+        "pre_norm": config.norm != "post",
+        "pre_post_layer_norm": config.norm == "sandwich",
+        "activation": _ACTIVATIONS[config.activation],
+        "ffn_glu": config.activation == "swiglu",
+        "rotary_dim": config.head_width if config.positions == "rotary" else None,
+    }
+    encoder = TransformerEncoderSpec(config.encoder_layers, **settings)
+    decoder = TransformerDecoderSpec(
+        config.decoder_layers,
+        external_pre_post_encoder_layers=config.norm == "sandwich",
+        alignment_layer=max(0, config.decoder_layers - 2),  # whose attention comes closest to alignment
+        alignment_heads=config.heads,
+        **settings,
+    )
+    words = model.vocabulary
+    encoder.embeddings[0].weight = _copy((words.source_embedding or words.embedding).weight)
+    decoder.embeddings.weight = _copy(words.embedding.weight)
+    if words.output is not None:
+        _linear(decoder.projection, words.output)
+    else:
+        decoder.projection.weight = _copy(words.embedding.weight)
+        if words.bias is not None:
+            decoder.projection.bias = _copy(words.bias)
+    _stack(encoder, model.encoder, config)
+    _stack(decoder, model.decoder, config)
+    return TransformerSpec(encoder, decoder)
+
+
+def _stack(spec: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
+    if config.positions == "sinusoidal":
+        spec.position_encodings.encodings = sinusoids(torch.arange(POSITIONS), config.d_model).float()
+    elif stack.positions.table is not None:
+        spec.position_encodings.encodings = _copy(stack.positions.table.weight)
+    if config.norm != "post":
+        _norm(spec.layer_norm, cast("nn.LayerNorm", stack.norm))
+    for place, layer in zip(spec.layer, cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers), strict=True):
+        _attention(place.self_attention, layer.attention)
+        _feed_forward(place.ffn, layer.feed_forward)
+        if config.norm == "sandwich":
+            _around(place.input_layer_norm, place.post_attention_layer_norm, layer.around_attention)
+            _around(place.pre_feedforward_layer_norm, place.post_feedforward_layer_norm, layer.around_feed_forward)
+        else:
+            _norm(place.self_attention.layer_norm, layer.around_attention.norm)
+            _norm(place.ffn.layer_norm, layer.around_feed_forward.norm)
+        if isinstance(layer, DecoderLayer):
+            _across(place, layer)
+
+
+def _across(place: Any, layer: DecoderLayer) -> None:
+    attention, around = layer.cross_attention, layer.around_cross_attention
+    if attention is None or around is None:  # a decoder alone, which has been refused
+        return
+    _linear(place.attention.linear[0], attention.query)
+    _linear(place.attention.linear[1], attention.key, attention.value)
+    _linear(place.attention.linear[2], attention.output)
+    if around.outer_norm is None:
+        _norm(place.attention.layer_norm, around.norm)
+    else:
+        before, after = "external_pre_encoder_attention_layer_norm", "external_post_encoder_attention_layer_norm"
+        _around(getattr(place, before), getattr(place, after), around)
+
+
+def _attention(place: Any, attention: MultiHeadAttention) -> None:
+    _linear(place.linear[0], attention.query, attention.key, attention.value)
+    _linear(place.linear[1], attention.output)
+
+
+def _feed_forward(place: Any, network: FeedForward) -> None:
+    if network.gate is None:
+        _linear(place.linear_0, network.widen)
+    else:
+        _linear(place.linear_0, network.gate)
+        _linear(place.linear_0_noact, network.widen)
+    _linear(place.linear_1, network.narrow)
+
+
+def _around(before: Any, after: Any, around: Residual) -> None:
+    _norm(before, around.norm)
+    _norm(after, cast("nn.LayerNorm", around.outer_norm))
+
+
+def _linear(place: Any, *layers: nn.Linear) -> None:
+    """One matrix of several, which CTranslate2 multiplies with at once."""
+    place.weight = torch.cat([_copy(layer.weight) for layer in layers])
+    place.bias = torch.cat([_copy(layer.bias) for layer in layers])
+
+
+def _norm(place: Any, norm: nn.LayerNorm) -> None:
+    place.gamma, place.beta = _copy(norm.weight), _copy(norm.bias)
+
+
+def _copy(weight: Tensor) -> Tensor:
+    """CTranslate2 quantises in place: what it is given must not be the model's own."""
+    return weight.detach().cpu().clone()

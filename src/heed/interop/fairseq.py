@@ -1,0 +1,239 @@
+"""A fairseq `transformer` checkpoint and its dictionaries to a model folder, without fairseq.
+
+    checkpoint_best.pt              the weights, and the settings it was trained with
+    dict.en.txt  dict.de.txt        the words of source and target, one a line with its count
+    sentencepiece.bpe.model         if there is a .model or .spm file, it cuts text to words; otherwise text comes cut
+
+What fairseq does otherwise, and what becomes of it:
+
+    other sinusoids, counted from 2    a table of learned positions; exactly what fairseq adds, up to its length
+    decoding starts with </s>          its vector becomes that of ⟨s⟩, which is never said
+    no bias at the output              a bias of zeros
+    ids <s> <pad> </s> <unk> …         reordered: ⟨pad⟩ ⟨s⟩ ⟨/s⟩ first, the unknown word last
+
+The checkpoint is a pickle: torch reads it in its safe mode, where it may hold tensors, plain values and the plain
+record of settings (`argparse.Namespace`) that fairseq puts there, and must be named with --weights.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
+from torch import Tensor
+
+from heed.config import DataConfig, ModelConfig, RunConfig
+from heed.errors import FolderError
+from heed.interop.imported import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
+from heed.interop.spm import read_spm, tokenizer_of
+from heed.interop.vocabulary import Numbering, never_start, scaled
+from heed.interop.weight_names import layers_to_heed
+from heed.text.sentencepiece import HIDDEN, UNKNOWN
+from heed.text.tokenizer import SPECIAL, Tokenizer
+
+_BOS, _PAD, _EOS, _UNK = range(4)
+_FIRST = _PAD + 1  # fairseq's number of the first place
+# Settings that must be this, or not be there, and why nothing else can be taken over.
+_ONLY: dict[str, tuple[Any, str]] = {
+    "adaptive_softmax_cutoff": (None, "heed has one output matrix"),
+    "no_token_positional_embeddings": (False, "heed always tells the positions"),
+    "layernorm_embedding": (False, "heed does not normalise the embeddings"),
+    "no_cross_attention": (False, "heed's decoder attends to the source"),
+    "cross_self_attention": (False, "heed attends to source and target one after the other"),
+    "no_decoder_final_norm": (False, "heed's pre-norm stacks end with a norm"),
+    "base_layers": (0, "heed has no mixture of experts"),
+}
+_KNOWN = r"(encoder|decoder)\.(version|embed_(tokens|positions)\..*|layer_norm\..*|output_projection\.weight|embed_out)"
+_OLD_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+
+
+def import_fairseq(folder: Path, out: Path, weights: str | None = None, languages: tuple[str, str] = ("", "")) -> None:
+    """Write the model folder `out`.
+
+    weights: the checkpoint to read, which must be named. languages: of source and target, if it does not say.
+    """
+    refuse_to_overwrite(out)
+    if weights is None:
+        found = ", ".join(sorted(path.name for path in folder.glob("*.pt"))) or "none"
+        raise FolderError(f"{folder}: a fairseq checkpoint is a pickle: name it with --weights; found {found}")
+    checkpoint = read_pickle(folder / weights, [argparse.Namespace])
+    settings, theirs = _settings(folder / weights, checkpoint), _upgraded(checkpoint["model"])
+    languages = _languages(folder, settings, languages)
+    words = [_words(folder / f"dict.{language}.txt") for language in languages]
+    refuse_unknown(folder / weights, theirs, _KNOWN)
+    model = _model(folder, settings, theirs, [len(each) + 1 for each in words])
+    numberings = [Numbering.of(len(each), _PAD, _EOS, _EOS, _UNK) for each in words]
+    target, source = (_tokenizer(folder, names, one) for names, one in zip(words[::-1], numberings[::-1], strict=True))
+    data = DataConfig(
+        tokenizer=target.kind,
+        separate_vocabularies=model.source_vocab_size is not None,
+        max_tokens=min(256, model.max_length - 1),
+        source_language=languages[0],
+        target_language=languages[1],
+    )
+    tokenizers = (target if source.to_json() == target.to_json() else source, target)
+    origin = f"From the fairseq checkpoint `{weights}` in `{folder.resolve().name}`."
+    ours = _to_heed(theirs, settings, model, numberings)
+    write_imported(out, ours, RunConfig(model=model, data=data), tokenizers, origin)
+
+
+def _settings(path: Path, checkpoint: Any) -> dict[str, Any]:
+    """The model's settings, wherever this version of fairseq has put them."""
+    if not isinstance(checkpoint, dict) or "model" not in checkpoint:
+        raise FolderError(f"{path} is not a fairseq checkpoint: it has no 'model'")
+    found = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model")
+    if found is None:
+        raise FolderError(f"{path} does not say how its model was built: it has neither 'args' nor 'cfg'")
+    settings = vars(found) if isinstance(found, argparse.Namespace) else dict(found)
+    task = (checkpoint.get("cfg") or {}).get("task") or {}
+    return {**(vars(task) if isinstance(task, argparse.Namespace) else dict(task)), **settings}
+
+
+def _upgraded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights by the names that fairseq has given them since 2019, as float32."""
+    found: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        before, dot, last = name.rpartition(".")
+        if before.removesuffix(before.rpartition(".")[2]).endswith(".layers."):
+            continue  # fairseq 0.12 keeps each encoder layer's matrices a second time for a faster pass, and unused
+        if last in ("in_proj_weight", "in_proj_bias"):  # queries, keys and values in one
+            for part, share in zip(("q_proj", "k_proj", "v_proj"), weight.chunk(3), strict=True):
+                found[f"{before}.{part}.{last.removeprefix('in_proj_')}"] = share.float()
+        elif ".layer_norms." in name:
+            before, number = before.rsplit(".", 1)
+            norm = _OLD_NORMS[name.partition(".")[0]][int(number)]
+            found[f"{before.removesuffix('layer_norms')}{norm}.{last}"] = weight.float()
+        else:
+            found[before + dot + last] = weight.float()
+    return found
+
+
+def _languages(folder: Path, settings: Mapping[str, Any], told: tuple[str, str]) -> tuple[str, str]:
+    """Source and target, by which the dictionaries are named; fairseq writes them down only if told them."""
+    source, target = told[0] or settings.get("source_lang"), told[1] or settings.get("target_lang")
+    if not source or not target:
+        found = ", ".join(sorted(path.name for path in folder.glob("dict.*.txt"))) or "no dictionary"
+        raise FolderError(f"{folder}: the checkpoint does not name its languages: say --languages en-de; found {found}")
+    return str(source), str(target)
+
+
+def _words(path: Path) -> list[str]:
+    """The names of fairseq's ids: four special ones, then the dictionary's, a word and its count on each line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise FolderError(f"{path}: {error.strerror}") from None
+    words = ["<s>", "<pad>", "</s>", "<unk>"]
+    for number, line in enumerate(lines, 1):
+        word, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
+        if not space or not count.isdigit():
+            raise FolderError(f"{path}:{number}: expected a word and its count, found {line!r}")
+        words.append(word)
+    return words
+
+
+def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor], sizes: list[int]) -> ModelConfig:
+    _check(folder, settings, weights)
+    layers = [
+        len({name.split(".")[2] for name in weights if name.startswith(f"{side}.layers.")}) for side in _OLD_NORMS
+    ]
+    one = bool(settings.get("share_all_embeddings"))
+    tied = one or bool(settings.get("share_decoder_input_output_embed"))
+    relu_dropout = settings.get("relu_dropout") or 0.0  # its old name
+    return ModelConfig(
+        vocab_size=sizes[1],
+        source_vocab_size=None if one else sizes[0],
+        d_model=weights["encoder.embed_tokens.weight"].shape[1],
+        heads=settings["encoder_attention_heads"],
+        encoder_layers=layers[0],
+        decoder_layers=layers[1],
+        d_ff=weights["encoder.layers.0.fc1.weight"].shape[0],
+        dropout=float(settings.get("dropout", 0.1)),
+        attention_dropout=float(settings.get("attention_dropout") or 0.0),
+        activation_dropout=float(settings.get("activation_dropout") or relu_dropout),
+        activation=settings.get("activation_fn", "relu"),
+        norm="pre" if settings.get("encoder_normalize_before") else "post",
+        positions="learned",
+        max_length=_places(settings, weights),
+        tie_embeddings=tied,
+        output_bias=tied,
+    )
+
+
+def _check(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    for name, (only, why) in _ONLY.items():
+        if (found := settings.get(name, only)) != only:
+            raise FolderError(f"{folder}: {name} = {found!r} cannot be taken over: {why}")
+    if (found := settings.get("activation_fn", "relu")) not in ("relu", "gelu"):
+        raise FolderError(f"{folder}: activation_fn = {found!r} is not one of heed's: relu, gelu")
+    for name in ("attention_heads", "ffn_embed_dim", "normalize_before", "learned_pos", "embed_dim"):
+        one, other = settings.get(f"encoder_{name}"), settings.get(f"decoder_{name}")
+        if one != other:
+            raise FolderError(
+                f"{folder}: encoder_{name} = {one} and decoder_{name} = {other}, and heed has one for both"
+            )
+    if settings.get("encoder_normalize_before") and "decoder.layer_norm.weight" not in weights:
+        raise FolderError(f"{folder}: this pre-norm model of an early fairseq ends without a norm, and heed's with one")
+
+
+def _places(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
+    tables = [weights.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
+    if settings.get("encoder_learned_pos"):
+        return min(len(table) - _FIRST for table in tables if table is not None)
+    return max(int(settings.get(f"max_{side}_positions") or 1024) for side in ("source", "target"))
+
+
+def _to_heed(
+    theirs: Mapping[str, Tensor], settings: Mapping[str, Any], model: ModelConfig, numberings: list[Numbering]
+) -> dict[str, Tensor]:
+    ours = layers_to_heed(theirs, torch.arange(model.d_model))
+    for side in ("encoder", "decoder"):
+        table = theirs.get(
+            f"{side}.embed_positions.weight", fairseq_sinusoids(model.max_length + _FIRST, model.d_model)
+        )
+        ours[f"{side}.positions.table.weight"] = table[_FIRST : _FIRST + model.max_length]
+        if model.norm == "pre":
+            ours |= {f"{side}.norm.{part}": theirs[f"{side}.layer_norm.{part}"] for part in ("weight", "bias")}
+    words = theirs["decoder.embed_tokens.weight"]
+    ours["vocabulary.embedding.weight"] = numberings[1].rows(words)
+    if not model.shares_embedding:
+        ours["vocabulary.source_embedding.weight"] = numberings[0].rows(theirs["encoder.embed_tokens.weight"])
+    bias = never_start(torch.zeros(model.vocab_size))
+    if model.tie_embeddings:
+        ours["vocabulary.bias"] = bias
+    else:
+        output = theirs.get("decoder.output_projection.weight", theirs.get("decoder.embed_out"))
+        if output is None:
+            raise FolderError("the checkpoint has no output matrix: neither decoder.output_projection nor embed_out")
+        ours |= {"vocabulary.output.weight": numberings[1].rows(output), "vocabulary.output.bias": bias}
+    return scaled(ours, model) if settings.get("no_scale_embedding") else ours
+
+
+def fairseq_sinusoids(places: int, width: int) -> Float[Tensor, "places width"]:
+    """sin(pos · 10000^(-i / (d/2 - 1))) for all i, then the cosines: not quite the paper's waves, and in halves."""
+    pair = torch.arange(width // 2, dtype=torch.float64)
+    angle = torch.arange(places, dtype=torch.float64)[:, None] * (-pair * math.log(10_000) / (width // 2 - 1)).exp()
+    return torch.cat((angle.sin(), angle.cos()), 1).float()
+
+
+def _tokenizer(folder: Path, words: list[str], numbering: Numbering) -> Tokenizer:
+    names = [words[number] for number in numbering.theirs[len(SPECIAL) : -1]]
+    models_of_pieces = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
+    if models_of_pieces:
+        return tokenizer_of(read_spm(models_of_pieces[0]), names)
+    hidden = [*(HIDDEN + name for name in SPECIAL), HIDDEN + names[0], *names[1:], HIDDEN + UNKNOWN]  # <s> is no word
+    vocabulary = {name: number for number, name in enumerate(hidden)}
+    if len(vocabulary) < len(hidden):
+        raise FolderError(f"{folder}: a dictionary has {len(hidden) - len(vocabulary)} words twice")
+    backend = Backend(models.WordLevel(vocabulary, unk_token=HIDDEN + UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return Tokenizer.from_json(json.dumps(json.loads(backend.to_str()), ensure_ascii=False), "spaced")

@@ -1,0 +1,101 @@
+"""What comes from elsewhere to a model folder: files that another system wrote, and the folder they become."""
+
+import json
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heed.config import RunConfig
+from heed.errors import FolderError
+from heed.model.folder import model_files, put_weights, read_tensors, write_folder
+from heed.model.size import parameters
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+
+
+def refuse_to_overwrite(out: Path) -> None:
+    """Nothing that is there is written over."""
+    if out.exists():
+        raise FolderError(f"{out} is already there: choose another --out")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FolderError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise FolderError(f"{path} should hold an object, found {type(found).__name__}")
+    return found
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, safetensors or a pickle that torch reads in its safe mode; floats as float32."""
+    weights = read_tensors(path) if path.suffix == ".safetensors" else read_pickle(path)
+    tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
+    return {name: weight.float() if weight.is_floating_point() else weight for name, weight in tensors.items()}
+
+
+def read_pickle(path: Path, records: Sequence[type] = ()) -> Any:
+    """What a file of `torch.save` holds, if that is tensors and plain values; records: what else may be in it.
+
+    The one place where heed reads a pickle, for files that exist in no other form, and only when told so by name.
+    torch's safe mode calls nothing that such a file names.
+    """
+    try:
+        with torch.serialization.safe_globals(list(records)):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise FolderError(f"{path}: {error.strerror}") from None
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        found = f"it names {named[1]}" if named else "it is no file of torch.save"
+        raise FolderError(
+            f"{path} is refused: only tensors and plain values are read from a pickle, and {found}"
+        ) from None
+
+
+def refuse_unknown(path: Path, weights: Mapping[str, Tensor], known: str) -> None:
+    """Outside the layers, only weights that are known by this pattern can be taken over."""
+    strange = [name for name in weights if ".layers." not in name and not re.fullmatch(known, name)]
+    if strange:
+        raise FolderError(f"{path} has weights that heed's model does not have: {', '.join(strange)}")
+
+
+def write_imported(
+    out: Path,
+    weights: Mapping[str, Tensor],
+    run: RunConfig,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    origin: str,
+) -> None:
+    """Write the model folder. origin: where the model comes from, for its card."""
+    model = Transformer(run.model)
+    put_weights(model, weights, out)  # every weight must be there, and of the right shape
+    write_folder(out, model_files(model.state_dict(), run, {"imported": origin}, tokenizers, _card(run, origin)))
+
+
+def _card(run: RunConfig, origin: str) -> str:
+    config, size = run.model, sum(part.total for part in parameters(run.model))
+    return f"""# A Transformer imported into heed
+
+{origin}
+
+| | |
+|---|---|
+| languages | {run.data.source_language or "?"} to {run.data.target_language or "?"} |
+| model | {config.kind}, {config.encoder_layers}+{config.decoder_layers} layers, width {config.d_model}, \
+{config.heads} heads, feed-forward {config.d_ff}, {size:,} parameters |
+| vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer}) |
+
+What its authors say about its training, its data and its licence still holds, and is not repeated here.
+All settings are in `config.json`.
+"""

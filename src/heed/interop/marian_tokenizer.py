@@ -1,0 +1,138 @@
+"""The tokenizers of a MarianMT folder, read and written.
+
+source.spm  target.spm  vocab.json     MarianMT's own; target_vocab.json too, if the vocabularies are separate
+tokenizer.json                         one of heed's, exported as a fast tokenizer; target_tokenizer.json too, if
+                                       the target has its own, which the library has no place for
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heed.config import RunConfig
+from heed.errors import FolderError
+from heed.interop.imported import read_json
+from heed.interop.spm import read_spm, spm_of, tokenizer_of
+from heed.model.folder import as_json
+from heed.text.sentencepiece import UNKNOWN
+from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
+
+KIND, LANGUAGES = "heed_tokenizer", "heed_languages"  # in an exported config.json: what nothing else there tells
+_FAST = "tokenizer.json"
+_FAST_TARGET = "target_tokenizer.json"
+_FILES = ("source.spm", "target.spm", "vocab.json")
+_SPACE_BEFORE = {"type": "Prepend", "prepend": " "}
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tokenizer of one side, waiting for the order of ids."""
+
+    unk: int | None  # the id of the unknown token, if there is one
+    made: Callable[[Sequence[int]], Tokenizer]  # from their id of each of heed's ids
+    language: str
+    files: tuple[str, ...]  # what it is made from, by name or content
+    names: Mapping[int, str]  # of its tokens, or at least of the special ones
+
+    def same(self, other: "Side") -> bool:
+        """Whether one tokenizer does for both."""
+        return self.files == other.files
+
+
+def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
+    """Source and target."""
+    languages = config.get(LANGUAGES, ("", ""))
+    if (folder / _FAST).is_file() and KIND in config:
+        own = _FAST_TARGET if (folder / _FAST_TARGET).is_file() else _FAST
+        return _fast(folder / _FAST, config[KIND], languages[0]), _fast(folder / own, config[KIND], languages[1])
+    missing = [name for name in _FILES if not (folder / name).is_file()]
+    if missing:
+        raise FolderError(
+            f"{folder} has no {', '.join(missing)}: heed takes over MarianMT's SentencePiece tokenizer "
+            f"({', '.join(_FILES)}), and of fast tokenizers those that it has exported itself"
+        )
+    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    unk = _name(settings.get("unk_token", "<unk>"))
+    vocabularies = ("vocab.json", "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json")
+    source, target = (
+        _sentencepiece(folder / f"{side}.spm", folder / name, unk, settings.get(f"{side}_lang") or "")
+        for side, name in zip(("source", "target"), vocabularies, strict=True)
+    )
+    return source, target
+
+
+def tokenizer_files(tokenizers: tuple[Tokenizer, Tokenizer], run: RunConfig) -> dict[str, bytes]:
+    """The files of both tokenizers, by name."""
+    source, target = tokenizers
+    settings = {
+        "model_max_length": run.data.max_tokens + 1,
+        "source_lang": run.data.source_language,
+        "target_lang": run.data.target_language,
+    }
+    special = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL, strict=True))
+    if target.kind == "sentencepiece":
+        separate = run.model.source_vocab_size is not None
+        settings |= {"tokenizer_class": "MarianTokenizer", "unk_token": UNKNOWN, "separate_vocabs": separate, **special}
+        files = {"source.spm": spm_of(source)[0], "target.spm": spm_of(target)[0], "vocab.json": _ids(source)}
+        files |= {"target_vocab.json": _ids(target)} if separate else {}
+        return {"tokenizer_config.json": as_json(settings), **files}
+    settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
+    settings |= {"split_special_tokens": True}  # text that looks like a special token stays text
+    files = {"tokenizer_config.json": as_json(settings), _FAST: _as_fast(source)}
+    return files if source is target else {**files, _FAST_TARGET: _as_fast(target)}
+
+
+def _ids(tokenizer: Tokenizer) -> bytes:
+    """A vocab.json."""
+    return as_json({name: number for number, name in enumerate(spm_of(tokenizer)[1])})
+
+
+def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) -> Side:
+    spm, vocabulary = read_spm(model), read_json(vocabulary_file)
+    if unk not in vocabulary:
+        raise FolderError(f"{vocabulary_file} has no {unk}, the unknown token")
+    names = {number: name for name, number in vocabulary.items()}
+
+    def made(theirs: Sequence[int]) -> Tokenizer:
+        inner = theirs[len(SPECIAL) : -1]  # rows that no token has are there to round up the size
+        return tokenizer_of(spm, [names.get(number, f"⟨{number}⟩") for number in inner])
+
+    cut = hashlib.sha256(model.read_bytes()).hexdigest()
+    return Side(int(vocabulary[unk]), made, language, (cut, vocabulary_file.name), names)
+
+
+def _as_fast(tokenizer: Tokenizer) -> bytes:
+    """A tokenizer of heed as the library uses it: the end is put after every text, and a space before most kinds'."""
+    parts = json.loads(tokenizer.to_json())
+    end = {"SpecialToken": {"id": SPECIAL[EOS], "type_id": 0}}
+    parts["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
+        "special_tokens": {SPECIAL[EOS]: {"id": SPECIAL[EOS], "ids": [EOS], "tokens": [SPECIAL[EOS]]}},
+    }
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    parts["added_tokens"] = [{"id": number, "content": name, **plain} for number, name in enumerate(SPECIAL)]
+    if tokenizer.prefix:
+        parts["normalizer"] = _SPACE_BEFORE
+        strip = {"type": "Strip", "content": tokenizer.prefix, "start": len(tokenizer.prefix), "stop": 0}
+        parts["decoder"] = {"type": "Sequence", "decoders": [parts["decoder"], strip]}
+    return as_json(parts)
+
+
+def _fast(path: Path, kind: Any, language: str) -> Side:
+    """What `_as_fast` made, undone."""
+    parts = read_json(path)
+    parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
+    if parts["decoder"]["type"] == "Sequence":
+        parts["decoder"] = parts["decoder"]["decoders"][0]
+    text = json.dumps(parts, ensure_ascii=False)
+    return Side(None, lambda _: Tokenizer.from_json(text, kind), language, (path.name,), dict(enumerate(SPECIAL)))
+
+
+def _name(token: str | dict[str, Any]) -> str:
+    """A special token's name; some files describe it at length."""
+    return token if isinstance(token, str) else str(token["content"])

@@ -1,0 +1,244 @@
+"""A model of ours as two ONNX graphs, in float32.
+
+    encoder.onnx    src (B, S) -> real (B, S), and each decoder layer's keys and values of the source (B, H, S, K)
+    decoder.onnx    ids (R), real, those keys and values, each layer's past (R, H, C, K) -> logits (R, V) and that past
+                    with one column more
+
+B sentences, S source tokens, R = B·W hypotheses, C tokens so far: none is fixed in the files, and C may be 0. The
+graphs are written node by node and not traced, so that writing takes no second, needs nothing but `onnx`, and a weight
+in the file has the name and the shape it has in the model. Every norm, activation and kind of position can be written;
+a model that is no encoder-decoder is refused.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from heed.config import ModelConfig
+from heed.errors import ConfigError
+from heed.interop.onnx_graph import DOUBLE, FLOAT, INT64, Graph, Shape
+from heed.model.positions import angles
+from heed.model.transformer import Transformer
+
+
+def onnx_files(model: Transformer) -> dict[str, bytes]:
+    """The files of the exported model, by name."""
+    if model.config.kind != "encoder-decoder":
+        raise ConfigError(
+            f"kind = {model.config.kind!r} cannot be exported to onnx: only an 'encoder-decoder' translates"
+        )
+    return {"encoder.onnx": _encoder(model), "decoder.onnx": _decoder(model)}
+
+
+def memory_names(layers: int) -> list[str]:
+    """What leaves the encoder and enters the decoder: keys and values of the source."""
+    return [f"source_{kind}_{layer}" for layer in range(layers) for kind in ("keys", "values")]
+
+
+def past_names(layers: int) -> list[str]:
+    """What leaves a step and enters the next: keys and values of the tokens so far."""
+    return [f"past_{kind}_{layer}" for layer in range(layers) for kind in ("keys", "values")]
+
+
+def _encoder(model: Transformer) -> bytes:
+    config = model.config
+    g = Graph("encoder", model.state_dict())
+    write = _Writer(g, config)
+    src = g.input("src", np.int64, ("sentences", "source"))
+    real = g("Not", g("Equal", src, g.constant(config.pad_id)))
+    place = g("Sub", g("CumSum", g("Cast", real, to=INT64), g.constant(1)), g.constant(1))
+    write.stand("encoder", g("Reshape", place, g.constant([-1])))  # where padding stands does not matter
+    write.sentences, write.hidden = g("Shape", src), _hidden(g, real)
+    x = write.embed("vocabulary.embedding" if config.shares_embedding else "vocabulary.source_embedding", src)
+    for layer in range(config.encoder_layers):
+        name = f"encoder.layers.{layer}"
+        x = write.around(x, f"{name}.around_attention", partial(write.look_around, name=f"{name}.attention"))
+        x = write.feed_forward(x, name)
+    x = write.last_norm(x, "encoder")
+    g.output(real, "real", np.bool_, ("sentences", "source"))
+    shape = ("sentences", config.heads, "source", config.head_width)
+    names = memory_names(config.decoder_layers)
+    for layer in range(config.decoder_layers):
+        for name, part in zip(names[2 * layer : 2 * layer + 2], ("key", "value"), strict=True):
+            rows = write.heads(x, f"decoder.layers.{layer}.cross_attention.{part}")
+            g.output(write.by_head(rows), name, np.float32, shape)
+    return g.serialized()
+
+
+def _decoder(model: Transformer) -> bytes:
+    config = model.config
+    g = Graph("decoder", model.state_dict())
+    write = _Writer(g, config)
+    ids = g.input("ids", np.int64, ("hypotheses",))
+    real = g.input("real", np.bool_, ("sentences", "source"))
+    across: Shape = ("sentences", config.heads, "source", config.head_width)
+    back: Shape = ("hypotheses", config.heads, "written", config.head_width)
+    after: Shape = ("hypotheses", config.heads, "written + 1", config.head_width)
+    memory = [g.input(name, np.float32, across) for name in memory_names(config.decoder_layers)]
+    past = [g.input(name, np.float32, back) for name in past_names(config.decoder_layers)]
+    write.stand("decoder", g("Shape", past[0], start=2, end=3))  # every hypothesis has as many tokens
+    write.sentences, write.hidden = g("Shape", real, end=1), _hidden(g, real)
+    x = write.embed("vocabulary.embedding", ids)
+    for layer in range(config.decoder_layers):
+        name = f"decoder.layers.{layer}"
+        before, source = past[2 * layer : 2 * layer + 2], memory[2 * layer : 2 * layer + 2]
+        look_back = partial(write.look_back, name=f"{name}.attention", past=before)
+        look_across = partial(write.look_across, name=f"{name}.cross_attention", source=source)
+        x = write.around(x, f"{name}.around_attention", look_back)
+        x = write.around(x, f"{name}.around_cross_attention", look_across)
+        x = write.feed_forward(x, name)
+    for value, name in zip(write.grown, past_names(config.decoder_layers), strict=True):
+        g.output(value, f"new_{name}", np.float32, after)
+    logits = write.logits(write.last_norm(x, "decoder"))
+    g.output(logits, "logits", np.float32, ("hypotheses", config.vocab_size))
+    return g.serialized()
+
+
+def _hidden(g: Graph, real: str) -> str:
+    """What is added to the scores of source tokens, (B, 1, 1, S): nothing, or so little that padding gets no weight."""
+    nothing = g.constant(0.0, np.float32)
+    least = g.constant(np.finfo(np.float32).min, np.float32)
+    return g("Unsqueeze", g("Where", real, nothing, least), g.constant([1, 2]))
+
+
+class _Writer:
+    """Writes the parts of a Transformer into a graph. Tokens are rows, (N, D), wherever attention does not mix them."""
+
+    def __init__(self, graph: Graph, config: ModelConfig) -> None:
+        self.g = graph
+        self.config = config
+        self.positions = ""  # added to the embeddings, (N, D); nothing where positions are rotary
+        self.rotation: tuple[str, str] | None = None  # cosines and sines, (N, 1, K/2, 1)
+        self.sentences = ""  # the lengths (B, S) that the encoder's rows unfold to, or (B) for the decoder's
+        self.hidden = ""  # added to the scores of source tokens, so that padding is not seen
+        self.grown: list[str] = []  # keys and values of the tokens so far, layer by layer
+
+    def stand(self, side: str, places: str) -> None:
+        """Where the tokens of this side stand, as whatever is made of it."""
+        g, config = self.g, self.config
+        if config.positions == "learned":
+            self.positions = g("Gather", g.weight(f"{side}.positions.table.weight"), places)
+            return
+        width = config.d_model if config.positions == "sinusoidal" else config.head_width
+        quickness = g.constant(angles(torch.tensor([1]), width).numpy(), np.float64)  # (1, width / 2)
+        angle = g("Mul", g("Unsqueeze", g("Cast", places, to=DOUBLE), g.constant([1])), quickness)
+        quarter = g.constant(math.pi / 2, np.float64)  # cos x = sin (x + π/2); not every runtime has cosines of doubles
+        cos, sin = (
+            g("Unsqueeze", g("Cast", g("Sin", turned), to=FLOAT), g.constant([2]))
+            for turned in (g("Add", angle, quarter), angle)
+        )
+        if config.positions == "sinusoidal":
+            self.positions = g("Reshape", g("Concat", sin, cos, axis=2), g.constant([-1, config.d_model]))
+        else:
+            self.rotation = (g("Unsqueeze", cos, g.constant([1])), g("Unsqueeze", sin, g.constant([1])))
+
+    def embed(self, matrix: str, ids: str) -> str:
+        """Tokens as rows."""
+        g = self.g
+        words = g("Gather", g.weight(f"{matrix}.weight"), g("Reshape", ids, g.constant([-1])))
+        x = g("Mul", words, g.constant(math.sqrt(self.config.d_model), np.float32))
+        return g("Add", x, self.positions) if self.positions else x
+
+    def logits(self, x: str) -> str:
+        """A score for every word."""
+        if not self.config.tie_embeddings:
+            return self.linear(x, "vocabulary.output")
+        bias = [self.g.weight("vocabulary.bias")] if self.config.output_bias else []
+        return self.g("Gemm", x, self.g.weight("vocabulary.embedding.weight"), *bias, transB=1)
+
+    def linear(self, x: str, name: str) -> str:
+        """x Wᵀ + b, with W as the model has it."""
+        return self.g("Gemm", x, self.g.weight(f"{name}.weight"), self.g.weight(f"{name}.bias"), transB=1)
+
+    def norm(self, x: str, name: str) -> str:
+        """Layer norm."""
+        scale, bias = self.g.weight(f"{name}.weight"), self.g.weight(f"{name}.bias")
+        return self.g("LayerNormalization", x, scale, bias, axis=-1, epsilon=self.config.norm_eps)
+
+    def last_norm(self, x: str, side: str) -> str:
+        """Where the layers' outputs are not normalised."""
+        return x if self.config.norm == "post" else self.norm(x, f"{side}.norm")
+
+    def around(self, x: str, name: str, sublayer: Callable[[str], str]) -> str:
+        """Residual sum and norm, in one of three orders."""
+        if self.config.norm == "post":
+            return self.norm(self.g("Add", x, sublayer(x)), f"{name}.norm")
+        y = sublayer(self.norm(x, f"{name}.norm"))
+        return self.g("Add", x, self.norm(y, f"{name}.outer_norm") if self.config.norm == "sandwich" else y)
+
+    def feed_forward(self, x: str, layer: str) -> str:
+        """The feed-forward network, and what is around it."""
+        return self.around(x, f"{layer}.around_feed_forward", lambda y: self._network(y, f"{layer}.feed_forward"))
+
+    def _network(self, y: str, name: str) -> str:
+        g, wide = self.g, self.linear(y, f"{name}.widen")
+        match self.config.activation:
+            case "relu":
+                wide = g("Relu", wide)
+            case "gelu":
+                wide = g("Gelu", wide)
+            case "swish":
+                wide = self._swish(wide)
+            case "swiglu":
+                wide = g("Mul", self._swish(self.linear(y, f"{name}.gate")), wide)
+        return self.linear(wide, f"{name}.narrow")
+
+    def _swish(self, y: str) -> str:
+        return self.g("Mul", y, self.g("Sigmoid", y))
+
+    def heads(self, x: str, name: str, *, turned: bool = False) -> str:
+        """A projection of each row cut into heads, (N, H, K); turned, where positions are rotary."""
+        g, heads, width = self.g, self.config.heads, self.config.head_width
+        rows = self.linear(x, name)
+        if self.rotation is None or not turned:
+            return g("Reshape", rows, g.constant([-1, heads, width]))
+        cos, sin = self.rotation
+        pairs = g("Reshape", rows, g.constant([-1, heads, width // 2, 2]))
+        even, odd = (g("Slice", pairs, *(g.constant([at]) for at in (side, side + 1, 3))) for side in (0, 1))
+        across = g("Sub", g("Mul", even, cos), g("Mul", odd, sin))
+        along = g("Add", g("Mul", even, sin), g("Mul", odd, cos))
+        return g("Reshape", g("Concat", across, along, axis=3), g.constant([-1, heads, width]))
+
+    def by_head(self, rows: str) -> str:
+        """Rows (B·S, H, K) as (B, H, S, K)."""
+        g = self.g
+        shape = g("Concat", self.sentences, g.constant([self.config.heads, self.config.head_width]), axis=0)
+        return g("Transpose", g("Reshape", rows, shape), perm=(0, 2, 1, 3))
+
+    def look_around(self, y: str, name: str) -> str:
+        """Every token looks at every token of its sentence."""
+        queries, keys = (self.by_head(self.heads(y, f"{name}.{part}", turned=True)) for part in ("query", "key"))
+        values = self.by_head(self.heads(y, f"{name}.value"))
+        return self._gathered(self._attend(queries, keys, values, self.hidden), name)
+
+    def look_back(self, y: str, name: str, past: Sequence[str]) -> str:
+        """Every token looks at those before it and at itself, (R, H, C + 1, K)."""
+        g = self.g
+        new = (self.heads(y, f"{name}.{part}", turned=part != "value") for part in ("query", "key", "value"))
+        query, *column = (g("Unsqueeze", one, g.constant([2])) for one in new)
+        keys, values = (g("Concat", before, one, axis=2) for before, one in zip(past, column, strict=True))
+        self.grown += (keys, values)
+        return self._gathered(self._attend(query, keys, values), name)
+
+    def look_across(self, y: str, name: str, source: Sequence[str]) -> str:
+        """The hypotheses of one sentence look at its source as one, (B, H, W, K)."""
+        g, heads, width = self.g, self.config.heads, self.config.head_width
+        shape = g("Concat", self.sentences, g.constant([-1, heads, width]), axis=0)
+        queries = g("Transpose", g("Reshape", self.linear(y, f"{name}.query"), shape), perm=(0, 2, 1, 3))
+        return self._gathered(self._attend(queries, source[0], source[1], self.hidden), name)
+
+    def _attend(self, queries: str, keys: str, values: str, hidden: str = "") -> str:
+        """softmax(Q Kᵀ / √d_k) V"""
+        g = self.g
+        scale = g.constant(1 / math.sqrt(self.config.head_width), np.float32)
+        scores = g("MatMul", g("Mul", queries, scale), g("Transpose", keys, perm=(0, 1, 3, 2)))
+        return g("MatMul", g("Softmax", g("Add", scores, hidden) if hidden else scores, axis=-1), values)
+
+    def _gathered(self, heads: str, name: str) -> str:
+        """The heads of each token brought together again."""
+        g = self.g
+        rows = g("Reshape", g("Transpose", heads, perm=(0, 2, 1, 3)), g.constant([-1, self.config.d_model]))
+        return self.linear(rows, f"{name}.output")

@@ -1,0 +1,69 @@
+"""An ONNX graph as it is written: node after node, each named by what it makes.
+
+Knows nothing of Transformers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+OPSET = 20  # the first that has Gelu
+_IR = 10  # of onnx 1.16 and later; runtimes refuse files newer than they are
+FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
+Shape = Sequence[int | str]  # a string names a length that is not known in advance
+
+
+class Graph:
+    """Nodes, weights, inputs and outputs, in the order they were asked for. A value is known by its name."""
+
+    def __init__(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        self._name = name
+        self._weights = weights
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, kind: type, shape: Shape) -> str:
+        """Something that enters."""
+        self._inputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
+        return name
+
+    def output(self, value: str, name: str, kind: type, shape: Shape) -> None:
+        """Something that leaves."""
+        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._outputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
+
+    def weight(self, name: str) -> str:
+        """A weight of the model, by its name there."""
+        if name not in self._constants:
+            numbers = self._weights[name].detach().cpu().numpy()
+            self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(numbers), name)
+        return name
+
+    def constant(self, value: Any, kind: type = np.int64) -> str:
+        """Numbers that are part of the graph; a few are named by what they are, and there once."""
+        numbers: np.ndarray[Any, Any] = np.asarray(value, kind)
+        name = f"{numbers.dtype} {numbers.tolist()}" if numbers.size <= 4 else f"constant {len(self._constants)}"
+        self._constants.setdefault(name, numpy_helper.from_array(numbers, name))
+        return name
+
+    def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Another node; the name of what it makes."""
+        made = f"{operator} {len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, list(inputs), [made], name=made, **attributes))
+        return made
+
+    def serialized(self) -> bytes:
+        """The graph as a file, found right by ONNX's own checker."""
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, list(self._constants.values()))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
+        onnx.checker.check_model(model, full_check=True)
+        return bytes(model.SerializeToString())
+
+
+_KINDS = {np.float32: TensorProto.FLOAT, np.int64: TensorProto.INT64, np.bool_: TensorProto.BOOL}

@@ -1,0 +1,75 @@
+"""What the weights of a layer are called in heed, and in MarianMT and fairseq, which name them alike.
+
+    encoder.layers.0.attention.query.weight         encoder.layers.0.self_attn.q_proj.weight
+    decoder.layers.0.around_cross_attention.norm    decoder.layers.0.encoder_attn_layer_norm
+    …
+
+Both keep a matrix as outputs by inputs, so nothing is transposed. What may differ is the order of the D numbers that
+every token's vector has between the layers. Such an order is free: embeddings, positions, norms and residual sums treat
+each of the numbers alike, and a projection only needs its rows or columns in the same order. So reordering the width
+axis of every weight that reads or writes those vectors gives another model with the very same logits.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+# A sub-layer and its norm: heed's names, theirs. No name is a part of one that comes after it.
+_MODULES = (
+    ("around_cross_attention.norm.", "encoder_attn_layer_norm."),
+    ("around_attention.norm.", "self_attn_layer_norm."),
+    ("around_feed_forward.norm.", "final_layer_norm."),
+    ("cross_attention.query.", "encoder_attn.q_proj."),
+    ("cross_attention.key.", "encoder_attn.k_proj."),
+    ("cross_attention.value.", "encoder_attn.v_proj."),
+    ("cross_attention.output.", "encoder_attn.out_proj."),
+    ("attention.query.", "self_attn.q_proj."),
+    ("attention.key.", "self_attn.k_proj."),
+    ("attention.value.", "self_attn.v_proj."),
+    ("attention.output.", "self_attn.out_proj."),
+    ("feed_forward.widen.", "fc1."),
+    ("feed_forward.narrow.", "fc2."),
+)
+_TO_OURS = {theirs: ours for ours, theirs in _MODULES}
+_TO_THEIRS = dict(_MODULES)
+_READS = ("query.weight", "key.weight", "value.weight", "widen.weight")  # the width is the columns
+_WRITES = ("output.weight", "output.bias", "narrow.weight", "narrow.bias", "norm.weight", "norm.bias")  # the rows
+
+
+def sines_then_cosines(d_model: int) -> Int[Tensor, "D"]:
+    """Where each number of heed's interleaved sinusoids stands when all sines come first: 0, d/2, 1, d/2 + 1, …
+
+    ``theirs[sines_then_cosines(d)]`` is heed's order.
+    """
+    return torch.arange(d_model).view(2, d_model // 2).T.flatten()
+
+
+def layers_to_heed(weights: Mapping[str, Tensor], order: Int[Tensor, "D"]) -> dict[str, Tensor]:
+    """The weights of all layers by heed's names, the width taken in this order."""
+    found = {_renamed(name, _TO_OURS): weight for name, weight in weights.items() if ".layers." in name}
+    return {name: _reordered(name, weight, order) for name, weight in found.items()}
+
+
+def layers_from_heed(weights: Mapping[str, Tensor], order: Int[Tensor, "D"]) -> dict[str, Tensor]:
+    """The weights of all layers by their names; undoes `layers_to_heed`, bit for bit."""
+    back = order.argsort()
+    return {
+        _renamed(name, _TO_THEIRS): _reordered(name, weight, back)
+        for name, weight in weights.items()
+        if ".layers." in name
+    }
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """side.layers.number.module.part, the module by its other name; a strange one stays, and no model takes it."""
+    side, layers, number, rest = name.split(".", 3)
+    module, part = rest.rsplit(".", 1)
+    return f"{side}.{layers}.{number}.{names.get(f'{module}.', f'{module}.')}{part}"
+
+
+def _reordered(name: str, weight: Shaped[Tensor, "..."], order: Int[Tensor, "D"]) -> Shaped[Tensor, "..."]:
+    if name.endswith(_READS):
+        return weight[:, order]
+    return weight[order] if name.endswith(_WRITES) else weight

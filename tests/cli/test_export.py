@@ -1,0 +1,38 @@
+"""`heed export`, through the real command; what comes out is compared with the peers in tests/interop."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import heed
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    (folder / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
+    options = ["data.tokenizer=bytes", "data.vocab_size=259", "model.d_model=16", "model.d_ff=16", "model.heads=2"]
+    options += ["training.max_steps=2", "training.tokens_per_batch=50", "model.norm=post"]
+    sets = [word for option in options for word in ("--set", option)]
+    made = heed("train", "--pairs", f"{folder}/pairs.tsv", "--out", f"{folder}/run", "--cache", f"{folder}/c", *sets)
+    assert made.returncode == 0, made.stderr
+    return folder / "run"
+
+
+def test_there_and_back_again(run: Path, tmp_path: Path) -> None:
+    made = heed("export", str(run), "--to", "marian", "--out", f"{tmp_path}/marian")
+    assert (made.returncode, made.stderr) == (0, f"{run} as marian is in {tmp_path}/marian\n")
+    made = heed("import", "--from", "marian", f"{tmp_path}/marian", "--out", f"{tmp_path}/again")
+    assert made.returncode == 0, made.stderr
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes()
+    one, other = (heed("translate", str(folder), stdin="a b c\n").stdout for folder in (run, tmp_path / "again"))
+    assert one == other
+
+
+def test_mistakes_are_said(run: Path, tmp_path: Path) -> None:
+    made = heed("export", str(run), "--to", "marion", "--out", f"{tmp_path}/x")
+    assert made.returncode == 2
+    assert made.stderr.startswith("error: --to marion is not a format that heed knows: did you mean 'marian'?")
+    made = heed("export", str(run), "--to", "marian", "--out", str(tmp_path))
+    assert (made.returncode, made.stderr) == (2, f"error: {tmp_path} is already there: choose another --out\n")

@@ -1,0 +1,106 @@
+"""`heed import`, and what can be done with an imported model, through the real command."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.model.folder import read_model_folder, verify
+from heed.text.microworld import corpus
+from tests.cli.command import heed
+
+pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
+pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+from tests.interop.marian_models import TINY, Recipe, make
+
+SENTENCE = "The old cat sees a red bird."
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A MarianMT folder."""
+    return make(
+        tmp_path_factory.mktemp("import") / "opus-mt-en-fr", Recipe({**TINY, "init_std": 0.2}, pairs=200, pieces=120)
+    )
+
+
+@pytest.fixture(scope="module")
+def model(theirs: Path) -> Path:
+    made = heed("import", "--from", "marian", str(theirs), "--out", str(theirs.parent / "model"))
+    assert made.returncode == 0, made.stderr
+    assert made.stderr == f"{theirs} is now the model folder {theirs.parent / 'model'}\n"
+    assert made.stdout == ""
+    return theirs.parent / "model"
+
+
+def test_the_folder_is_whole_and_says_where_it_comes_from(model: Path) -> None:
+    verify(model)
+    folder = read_model_folder(model)
+    assert folder.trained == {"imported": "From the Hugging Face MarianMT folder `opus-mt-en-fr`."}
+    assert (folder.run.data.source_language, folder.run.data.target_language) == ("en", "fr")
+    assert "From the Hugging Face MarianMT folder `opus-mt-en-fr`." in (model / "README.md").read_text()
+
+
+def test_an_imported_model_translates_scores_and_can_be_looked_into(model: Path, tmp_path: Path) -> None:
+    made = heed("translate", str(model), "--set", "search.max_length=10", stdin=f"{SENTENCE}\n\nnaïve ﬁne\n")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("\n") == 3
+    for name, text in (("s", SENTENCE), ("t", "Le vieux chat voit un oiseau rouge.")):
+        (tmp_path / name).write_text(text + "\n")
+    made = heed("score", str(model), "--source", f"{tmp_path}/s", "--target", f"{tmp_path}/t")
+    assert made.returncode == 0, made.stderr
+    assert float(made.stdout) < 0
+    made = heed("look", str(model), "犬 sees a ﬁne bird", "--target", "Un ﬁn oiseau", "-o", f"{tmp_path}/look.json")
+    assert made.returncode == 0, made.stderr
+    trace = json.loads((tmp_path / "look.json").read_text())
+    assert "".join(trace["target"]["tokens"]) == "⟨s⟩ ⟨unk⟩n fin oiseau"  # few pieces, and none is U
+
+
+def test_an_imported_model_can_be_trained_further_and_then_exported(model: Path, tmp_path: Path) -> None:
+    lines = [f"{pair.source}\t{pair.target}\n" for pair in corpus("train", 40)]
+    (tmp_path / "pairs.tsv").write_text("".join(lines))
+    options = ["training.max_steps=2", "training.checkpoint_every=2", "training.tokens_per_batch=200"]
+    sets = [word for option in options for word in ("--set", option)]
+    where = ["--pairs", f"{tmp_path}/pairs.tsv", "--out", f"{tmp_path}/run", "--cache", f"{tmp_path}/cache"]
+    made = heed("train", "--init-from", str(model), *where, *sets)
+    assert made.returncode == 0, made.stderr
+    before, after = read_model_folder(model), read_model_folder(tmp_path / "run")
+    assert after.run.model == before.run.model
+    assert [one.to_json() for one in after.tokenizers] == [one.to_json() for one in before.tokenizers]
+    moved = [
+        not torch.equal(one, other)
+        for one, other in zip(before.model().parameters(), after.model().parameters(), strict=True)
+    ]
+    assert all(moved)
+    made = heed("export", f"{tmp_path}/run", "--to", "marian", "--out", f"{tmp_path}/marian")
+    assert made.returncode == 0, made.stderr
+    assert {"source.spm", "target.spm", "vocab.json", "config.json"} <= set(os.listdir(tmp_path / "marian"))
+
+
+def test_an_imported_model_can_be_served(model: Path) -> None:
+    from tests.serving.running import serving  # noqa: PLC0415 - a room that has needs of its own
+
+    with serving(model) as server:
+        answer = server.post("/translate", q=SENTENCE, source="en", target="fr")
+        assert answer.status_code == 200, answer.text
+        assert isinstance(answer.json()["translatedText"], str)
+
+
+def test_mistakes_are_said(theirs: Path, tmp_path: Path) -> None:
+    made = heed("import", "--from", "marion", str(theirs), "--out", f"{tmp_path}/x")
+    assert made.returncode == 2
+    assert made.stderr == "error: --from marion is not a format that heed knows: did you mean 'marian'?\n"
+    made = heed("import", "--from", "fairseq", str(theirs), "--out", f"{tmp_path}/x")
+    assert made.returncode == 2
+    assert made.stderr.endswith("a fairseq checkpoint is a pickle: name it with --weights; found none\n")
+    made = heed("import", "--from", "marian", str(theirs), "--out", f"{tmp_path}/x", "--languages", "english")
+    assert (made.returncode, made.stderr) == (
+        2,
+        "error: --languages english: expected two language codes, such as en-de\n",
+    )
+    with tempfile.TemporaryDirectory() as empty:
+        made = heed("import", "--from", "marian", empty, "--out", f"{tmp_path}/x")
+        assert (made.returncode, made.stderr) == (2, f"error: {empty}/config.json: No such file or directory\n")

@@ -1,0 +1,123 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from heed import ModelConfig, SearchConfig, Transformer
+from heed.decoding.engine import Stepwise
+from heed.decoding.search import State
+from heed.decoding.steps import begin
+from heed.errors import ConfigError
+from heed.interop.engines import export_for
+from heed.interop.onnx_engine import OnnxModel
+from heed.interop.onnx_export import onnx_files
+from tests.interop.engine_models import CONFIGS, SOURCES, every_model, folder, model_of, sensible_model
+from tests.model.examples import SHAPE
+
+NUMBERS = range(len(SOURCES))
+
+
+def opened(model: Transformer) -> OnnxModel:
+    return OnnxModel(onnx_files(model), model.config)
+
+
+@every_model
+def test_every_step_of_every_model_gives_our_logits_in_onnx(config: ModelConfig) -> None:
+    model = model_of(config)
+    graphs = opened(model)
+    rows = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]])  # a beam of three
+    theirs, cache = graphs.begin(SOURCES).state.select(rows), begin([model], SOURCES).state.select(rows).each[0]
+    ids = torch.full((12,), config.bos_id)
+    for step in range(5):
+        logits, theirs = graphs.logits(ids, theirs)
+        expected, cache = model.step(ids[:, None], cache)
+        torch.testing.assert_close(logits, expected[:, 0], atol=1e-4, rtol=1e-4)
+        ids = torch.randint(3, config.vocab_size, ids.shape)
+        if step == 2:  # the second sentence leaves, the others go on with other hypotheses
+            left = torch.tensor([0, 2, 3])
+            rows = torch.tensor([[2, 0, 0], [6, 7, 8], [11, 10, 9]])
+            theirs, cache, ids = theirs.select(rows, left), cache.select(rows, left), ids[:9]
+
+
+def fond_of_padding() -> Transformer:
+    model = sensible_model()
+    with torch.no_grad():
+        model.get_parameter("vocabulary.bias")[[model.config.pad_id, model.config.bos_id]] = 20.0
+    return model
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        SearchConfig(beam=1, max_length=9),
+        SearchConfig(beam=4, nbest=3, max_length=9),
+        SearchConfig(sample=True, nbest=2, max_length=9, top_k=5, seed=3),
+    ],
+    ids=["greedy", "beam", "sampling"],
+)
+@pytest.mark.parametrize("make", [sensible_model, fond_of_padding])
+def test_every_search_of_ours_finds_the_same_in_onnx(search: SearchConfig, make: Callable[[], Transformer]) -> None:
+    model = make()
+    graphs = opened(model)
+    assert isinstance(graphs.begin(SOURCES).state, State)
+    theirs = Stepwise(graphs.begin, [graphs]).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
+    ours = Stepwise(lambda sources: begin([model], sources), [model]).search(
+        SOURCES, search, NUMBERS, [[], [4], [], [5, 6]]
+    )
+    assert [[one.ids for one in found] for found in theirs] == [[one.ids for one in found] for found in ours]
+    for found, expected in zip(theirs, ours, strict=True):
+        assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_learned_positions_end_a_translation_in_onnx_too() -> None:
+    model = model_of(ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 8}))
+    graphs = opened(model)
+    found = Stepwise(graphs.begin, [graphs]).search(SOURCES, SearchConfig(beam=1), NUMBERS)
+    assert max(len(one.ids) for [one] in found) <= 7
+
+
+def test_padding_anywhere_is_not_seen_nor_counted() -> None:
+    model = model_of(CONFIGS[0])
+    encoder = onnxruntime.InferenceSession(onnx_files(model)["encoder.onnx"], providers=["CPUExecutionProvider"])
+    plain = encoder.run(None, {"src": np.array([[5, 6, 7, 2]])})
+    holed = encoder.run(None, {"src": np.array([[0, 5, 0, 6, 7, 0, 2]])})
+    for one, other in zip(plain[1:], holed[1:], strict=True):
+        np.testing.assert_allclose(one, other[:, :, [1, 3, 4, 6]], atol=1e-5)
+
+
+def test_the_files_are_plain_onnx_with_lengths_left_open(tmp_path: Path) -> None:
+    path = folder(tmp_path / "model")
+    export_for("onnx", path, tmp_path / "out")
+    for name in ("encoder", "decoder"):
+        graph = onnx.load(tmp_path / "out" / f"{name}.onnx")
+        onnx.checker.check_model(graph, full_check=True)
+        assert [(one.domain, one.version) for one in graph.opset_import] == [("", 20)]
+        shapes = {
+            one.name: [size.dim_param or size.dim_value for size in one.type.tensor_type.shape.dim]
+            for one in graph.graph.input
+        }
+        assert shapes["src" if name == "encoder" else "real"] == ["sentences", "source"]
+    assert shapes["ids"] == ["hypotheses"]
+    assert shapes["past_keys_1"] == ["hypotheses", 2, "written", 8]
+    assert shapes["source_values_0"] == ["sentences", 2, "source", 8]
+
+
+def test_a_weight_in_the_file_is_the_weight_of_the_model() -> None:
+    model = model_of(CONFIGS[0])
+    weights, found = model.state_dict(), set()
+    for content in onnx_files(model).values():
+        for tensor in onnx.load_from_string(content).graph.initializer:
+            if tensor.name in weights:
+                np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), weights[tensor.name].numpy())
+                found.add(tensor.name)
+    assert found == set(weights)
+
+
+def test_what_does_not_translate_is_not_exported() -> None:
+    for kind in ("encoder", "decoder"):
+        with pytest.raises(ConfigError, match=f"kind = '{kind}' cannot be exported to onnx"):
+            onnx_files(Transformer(ModelConfig.model_validate({**SHAPE, "kind": kind})))

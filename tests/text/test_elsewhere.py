@@ -1,0 +1,85 @@
+"""Tokenizers that come with imported models; tests/interop compares them with the libraries they come from."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heed.errors import DataError
+from heed.interop.spm import SpmModel, read_spm, spm_of, tokenizer_of
+from heed.text.tokenizer import AnyKind, Tokenizer
+
+PIECES = {"▁": -4.0, "▁dog": -2.0, "▁do": -2.5, "g": -3.0, "s": -3.0, "d": -5.0, "o": -5.0, "▁d": -6.0}
+# ids:      0 ⟨pad⟩ 1 ⟨s⟩ 2 ⟨/s⟩ 3 ▁dog 4 g 5 >>fra<< 6 chien 7 ▁ 8 s 9 ⟨unk⟩; of the others the model has none
+NAMES = ["▁dog", "g", ">>fra<<", "chien", "▁", "s"]
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return tokenizer_of(SpmModel(PIECES, b""), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "back"),
+    [
+        ("dogs", [3, 8], "dogs"),
+        ("  dog   dog ", [3, 3], "dog dog"),
+        ("do", [9], ""),  # a piece that the model does not have
+        ("dog chien", [3, 7, 6], "dog chien"),  # the model has it, though this side does not cut it
+        (">>fra<< dogs", [5, 3, 8], ">>fra<< dogs"),
+        (">>deu<< dogs", [9, 3, 8], "dogs"),
+        ("a >>fra<<", [7, 9, 7, 5], ">>fra<<"),
+        ("⟨pad⟩", [7, 9, 9, 9], ""),  # d is a piece, and unknown to the model
+        (" ", [], ""),
+        ("", [], ""),
+    ],
+)
+def test_text_is_cut_to_the_likeliest_pieces_that_the_model_knows_by_name(
+    tokenizer: Tokenizer, text: str, ids: list[int], back: str
+) -> None:
+    assert tokenizer.encode([text]) == [ids]
+    assert tokenizer.decode([[1, *ids, 2, 0]]) == [back]
+    assert b"".join(tokenizer.pieces(ids)).decode().strip() == back
+    assert len(tokenizer.tokens([0, *ids])) == len(ids) + 1
+
+
+def test_the_model_has_as_many_tokens_as_there_are_names_and_special_ones(tokenizer: Tokenizer) -> None:
+    assert tokenizer.vocab_size == len(NAMES) + 4
+    assert tokenizer.tokens([1, 3, 9]) == ["", " dog", "⟨unk⟩"]
+    again = Tokenizer.from_json(tokenizer.to_json(), "sentencepiece")
+    assert again.encode(["dogs chien"]) == tokenizer.encode(["dogs chien"])
+    assert again.to_json() == tokenizer.to_json()
+
+
+def test_a_sentencepiece_file_of_ours_holds_what_was_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    content, names = spm_of(tokenizer)
+    path = tmp_path / "x.spm"
+    path.write_bytes(content)
+    assert read_spm(path) == SpmModel(PIECES, b"")
+    assert names == ["⟨pad⟩", "⟨s⟩", "⟨/s⟩", *NAMES, "⟨unk⟩"]
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "spaced"])
+def test_what_comes_from_elsewhere_is_not_learnt(kind: AnyKind) -> None:
+    with pytest.raises(DataError, match=f"tokenizer = '{kind}' comes with a model from elsewhere and is not learnt"):
+        Tokenizer.train(["a dog"], kind)
+
+
+def test_files_of_another_kind_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(
+        DataError, match="a tokenizer of heed has pre_tokenizer = ByteLevel or Sequence, found Metaspace"
+    ):
+        Tokenizer.from_json(tokenizer.to_json(), "unigram")
+    with pytest.raises(DataError, match="the special token ⟨pad⟩ must have id 0, found None"):
+        Tokenizer.from_json(tokenizer.to_json().replace('" ⟨pad⟩"', '"⟨pad⟩"'), "sentencepiece")
+    parts = json.loads(tokenizer.to_json())
+    parts["model"]["unk_id"] = 3
+    with pytest.raises(
+        DataError, match=r"the last token of a sentencepiece vocabulary must be ⟨unk⟩, found \['▁dog'\]"
+    ):
+        Tokenizer.from_json(json.dumps(parts), "sentencepiece")
+    words = {" ⟨pad⟩": 0, " ⟨s⟩": 1, " ⟨/s⟩": 2, "dog": 3}
+    parts |= {"model": {"type": "WordLevel", "vocab": words, "unk_token": "dog"}, "normalizer": None, "decoder": None}
+    parts["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    with pytest.raises(DataError, match=r"the last of a list of words must be ⟨unk⟩, found \['dog'\]"):
+        Tokenizer.from_json(json.dumps(parts), "spaced")
