@@ -220,9 +220,9 @@ def test_what_cannot_be_asked_is_refused() -> None:
     for kind in ("encoder", "decoder"):
         with pytest.raises(InputError, match=f"kind = '{kind}' does not translate"):
             pronoun_case(of_kind(kind))
-    asked.models *= 2
+    together = Translator(asked.models * 2, asked.tokenizers)
     with pytest.raises(InputError, match="found 2 that translate together"):
-        pronoun_case(asked, 2)
+        pronoun_case(together, 2)
 
 
 def of_kind(kind: str) -> Translator:

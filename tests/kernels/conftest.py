@@ -1,4 +1,4 @@
-"""Kernels are proven on a GPU if there is one, else in Triton's interpreter if that is installed, else not at all."""
+"""Triton programs are proven on a GPU if there is one, else in Triton's interpreter if it is there, else not at all."""
 
 import os
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
 
 if find_spec("triton") is None:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore = ["test_attention.py", "test_cross_entropy.py"]
 
 
 @pytest.fixture

@@ -35,8 +35,8 @@ def vectors(sight: Sight, width: int, device: torch.device, dtype: torch.dtype =
 @pytest.mark.parametrize("width", [8, 50, 64])
 def test_packed_attention_equals_plain_in_value_and_gradient(kind: str, width: int, device: torch.device) -> None:
     sight = sights(device)[kind]
-    given = vectors(sight, width, device)
-    ours, plain = packed_attention(*given, sight, 0.0), plain_attention(*given, sight, 0.0)
+    given = queries, keys, values = vectors(sight, width, device)
+    ours, plain = (attend(queries, keys, values, sight, 0.0) for attend in (packed_attention, plain_attention))
     torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
     above = torch.randn_like(ours)
     for own, wanted in zip(

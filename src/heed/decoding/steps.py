@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.config import ModelConfig, SearchConfig
-from heed.decoding.search import Start
+from heed.decoding.search import Start, State
 from heed.errors import InputError
+from heed.kernels.lean_decoder import LeanDecoder, can_be_lean
 from heed.model.cache import Cache
 from heed.model.transformer import Transformer
 
@@ -38,7 +39,7 @@ class Configured(Protocol):
 class Caches:
     """What each of several models remembers of the same hypotheses."""
 
-    each: tuple[Cache, ...]
+    each: tuple[State, ...]
 
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Caches":
         """The hypotheses a search goes on with, for every model."""
@@ -54,13 +55,39 @@ def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> St
     src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
     never = torch.tensor([config.pad_id, config.bos_id], device=device)
 
+    steppers: list[Stepper] = [LeanDecoder(model) if can_be_lean(model) else _WholeModel(model) for model in models]
+
     def step(ids: Int[Tensor, "R"], state: Caches) -> tuple[Float[Tensor, "R V"], Caches]:
-        stepped = [model.step(ids[:, None], cache) for model, cache in zip(models, state.each, strict=True)]
-        log_probs = _mean([logits[:, -1].float().log_softmax(-1) for logits, _ in stepped])
+        stepped = [stepper.step(ids, cache) for stepper, cache in zip(steppers, state.each, strict=True)]
+        log_probs = _mean([logits.float().log_softmax(-1) for logits, _ in stepped])
         return log_probs.index_fill(-1, never, -torch.inf), Caches(tuple(cache for _, cache in stepped))
 
     first = torch.full((len(sources),), config.bos_id, device=device)
-    return Start(step, Caches(tuple(model.start(src) for model in models)), first, config.eos_id)
+    return Start(step, Caches(tuple(stepper.start(src) for stepper in steppers)), first, config.eos_id)
+
+
+class Stepper(Protocol):
+    """A model that takes one token a row at a time, whatever it remembers them by."""
+
+    def start(self, src: Int[Tensor, "B S"]) -> Any:
+        """Before the first token: a `State`."""
+
+    def step(self, ids: Int[Tensor, "R"], state: Any, /) -> tuple[Float[Tensor, "R V"], Any]:
+        """Logits after the next token of each row, and the state that knows it."""
+
+
+@dataclass(frozen=True)
+class _WholeModel:
+    """A model's own steps, a token a row."""
+
+    model: Transformer
+
+    def start(self, src: Int[Tensor, "B S"]) -> Cache:
+        return self.model.start(src)
+
+    def step(self, ids: Int[Tensor, "R"], cache: Any) -> tuple[Float[Tensor, "R V"], Cache]:
+        logits, cache = self.model.step(ids[:, None], cache)
+        return logits[:, -1], cache
 
 
 def greatest_lengths(models: Sequence[Configured], sources: Sequence[Sequence[int]], config: SearchConfig) -> list[int]:

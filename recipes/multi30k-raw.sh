@@ -1,0 +1,13 @@
+#!/bin/sh
+# Both directions on raw text, cased: recipes/multi30k-raw.sh CORPUS OUT, where CORPUS holds train.en, train.de, val.en, val.de.
+set -eu
+corpus=$1 out=$2
+shift 2
+recipe=$(dirname "$0")/multi30k-best.toml
+for direction in "en de" "de en"; do
+    from=${direction% *} to=${direction#* }
+    heed train --source "$corpus/train.$from" --target "$corpus/train.$to" \
+        --valid-source "$corpus/val.$from" --valid-target "$corpus/val.$to" \
+        --preset tiny --config "$recipe" --set data.source_language="$from" --set data.target_language="$to" \
+        --out "$out/$from-$to" "$@"
+done
