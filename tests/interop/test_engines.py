@@ -47,6 +47,12 @@ def test_an_engine_writes_what_heed_writes_from_either_folder(
         ]
 
 
+def test_heeds_own_integers_are_an_engine_that_needs_nothing(model: Path) -> None:
+    ours, integers = (open_engine(model, name).translate(TEXTS, beam=1) for name in ("heed", "heed-int8"))
+    assert any(one.score != other.score for one, other in zip(ours, integers, strict=True))
+    assert all(abs(one.score - other.score) < 0.5 for one, other in zip(ours, integers, strict=True))
+
+
 def test_a_model_folder_keeps_what_only_heed_can_do(model: Path) -> None:
     translator, ours = open_engine(model, "ctranslate2"), load(model)
     [one] = translator.translate(TEXTS[:1], beam=1)
@@ -88,7 +94,7 @@ def test_an_export_for_no_engine_is_refused(model: Path, tmp_path: Path, monkeyp
     settings = json.loads((tmp_path / "out" / "heed.json").read_text())
     (tmp_path / "out" / "heed.json").write_text(json.dumps(settings | {"engine": "abacus"}))
     monkeypatch.setattr("heed.interop.exported.verify", lambda _path: None)
-    with pytest.raises(FolderError, match="names the engine 'abacus', expected one of heed, ctranslate2"):
+    with pytest.raises(FolderError, match="names the engine 'abacus', expected one of heed, heed-int8, ctranslate2"):
         open_engine(tmp_path / "out")
 
 
@@ -134,7 +140,7 @@ def test_the_command_exports_and_translates(model: Path, tmp_path: Path) -> None
 def test_the_command_refuses_what_no_engine_can_do(model: Path, exported: dict[EngineName, Path]) -> None:
     for arguments, message in (
         (["translate", str(model), "--engine", "onnx", "--with", str(model)], "only heed's own engine translates with"),
-        (["translate", str(model), "--engine", "onx"], "'onx' is not one of 'heed', 'ctranslate2'"),
+        (["translate", str(model), "--engine", "onx"], "'onx' is not one of 'heed', 'heed-int8', 'ctranslate2'"),
         (["score", str(exported["onnx"]), "--source", __file__, "--target", __file__], "is an exported model"),
         (["serve", str(exported["onnx"]), "--engine", "onnx"], "is an exported model"),
     ):

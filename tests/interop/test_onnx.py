@@ -6,6 +6,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.decoding.engine import Stepwise
@@ -30,7 +31,8 @@ def test_every_step_of_every_model_gives_our_logits_in_onnx(config: ModelConfig)
     model = model_of(config)
     graphs = opened(model)
     rows = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]])  # a beam of three
-    theirs, cache = graphs.begin(SOURCES).state.select(rows), begin([model], SOURCES).state.select(rows).each[0]
+    src = pad_sequence([torch.tensor([*source, config.eos_id]) for source in SOURCES], batch_first=True)
+    theirs, cache = graphs.begin(SOURCES).state.select(rows), model.start(src).select(rows)
     ids = torch.full((12,), config.bos_id)
     for step in range(5):
         logits, theirs = graphs.logits(ids, theirs)

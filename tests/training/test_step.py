@@ -1,6 +1,6 @@
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
-from heed.model.layout import Packed
 from heed.training.batches import collate
 from heed.training.checkpoint import Progress
 from heed.training.distributed import Team
@@ -52,7 +51,7 @@ def test_r_drop_is_its_formula_over_two_passes() -> None:
     one, other = torch.randn(7, 20), torch.randn(7, 20)
 
     class TwoPasses(Transformer):
-        def forward(self, *ids: torch.Tensor | Packed | None, **_: object) -> torch.Tensor:
+        def forward(self, *ids: Any, **_: Any) -> torch.Tensor:
             assert [len(one) for one in ids if isinstance(one, torch.Tensor)] == [12, 14]
             return torch.cat((one, other))
 

@@ -49,13 +49,21 @@ class Caches:
 def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> Start[Caches]:
     """The sources, ids without special tokens, encoded by each of the models and ready to be translated."""
     _check(models, sources)
-    config = models[0].config
-    device = models[0].vocabulary.embedding.weight.device
+    return begin_with(
+        [LeanDecoder(model) if can_be_lean(model) else _WholeModel(model) for model in models],
+        models[0].config,
+        sources,
+        models[0].vocabulary.embedding.weight.device,
+    )
+
+
+def begin_with(
+    steppers: Sequence["Stepper"], config: ModelConfig, sources: Sequence[Sequence[int]], device: torch.device
+) -> Start[Caches]:
+    """The same, by whatever steps as these models do."""
     rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
     src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
     never = torch.tensor([config.pad_id, config.bos_id], device=device)
-
-    steppers: list[Stepper] = [LeanDecoder(model) if can_be_lean(model) else _WholeModel(model) for model in models]
 
     def step(ids: Int[Tensor, "R"], state: Caches) -> tuple[Float[Tensor, "R V"], Caches]:
         stepped = [stepper.step(ids, cache) for stepper, cache in zip(steppers, state.each, strict=True)]
@@ -66,6 +74,7 @@ def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> St
     return Start(step, Caches(tuple(stepper.start(src) for stepper in steppers)), first, config.eos_id)
 
 
+@runtime_checkable
 class Stepper(Protocol):
     """A model that takes one token a row at a time, whatever it remembers them by."""
 

@@ -1,6 +1,7 @@
 """The engines by name, and what each needs to be installed.
 
     heed                our own model on torch
+    heed-int8           the same with its products in integers of 8 bits, on a CPU
     ctranslate2         CTranslate2 in float32, with its own search
     ctranslate2-int8    the same with integers of 8 bits
     onnx                ONNX Runtime in float32, under our own search
@@ -14,7 +15,7 @@ from typing import Literal, get_args
 from heed.config import nearest
 from heed.errors import ConfigError
 
-EngineName = Literal["heed", "ctranslate2", "ctranslate2-int8", "onnx"]
+EngineName = Literal["heed", "heed-int8", "ctranslate2", "ctranslate2-int8", "onnx"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 _MODULES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxruntime")}  # by extra
 

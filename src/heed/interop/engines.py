@@ -9,12 +9,16 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from heed.config import ModelConfig
 from heed.decoding.engine import Engine, Stepwise
+from heed.decoding.steps import begin_with
 from heed.decoding.translator import Translator, load
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName, family, require
 from heed.interop.exported import export, is_exported, read_exported
+from heed.kernels.int8 import int8_decoder
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -26,11 +30,18 @@ def open_engine(path: Path, name: EngineName | None = None) -> Translator:
     if is_exported(path):
         return _open_exported(path, name)
     translator = load(path)
-    if name is not None and name != "heed":
+    if name == "heed-int8":
+        translator.engine = _in_integers(translator.model)
+    elif name is not None and name != "heed":
         require(name)
         model, tokenizers = translator.model, translator.tokenizers
         translator.engine = _engine(name, _files(name, model, tokenizers), model.config, tokenizers)
     return translator
+
+
+def _in_integers(model: Transformer) -> Stepwise:
+    decoder, cpu = int8_decoder(model), torch.device("cpu")
+    return Stepwise(lambda sources: begin_with([decoder], model.config, sources, cpu), [model])
 
 
 def export_for(name: EngineName, path: Path, out: Path) -> None:

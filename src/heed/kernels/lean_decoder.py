@@ -70,14 +70,14 @@ class Hypotheses:
 
 
 class LeanDecoder:
-    """Steps as a model's decoder does."""
+    """Steps as a model's decoder does. output: what makes logits of vectors, if not the model's own matrix."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, output: Sublayer | None = None) -> None:
         self._model = model
         self._decoder = cast("Decoder", model.decoder)
         self._layers = cast("Sequence[DecoderLayer]", list(self._decoder.layers))
         self._plans = [_plan(layer) for layer in self._layers]
-        self._output = model.vocabulary.output_matrix()
+        self._output = output or model.vocabulary.logits
 
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
@@ -103,7 +103,7 @@ class LeanDecoder:
         for layer, plan in enumerate(self._plans):
             past, memory = room.numbers[layer, :, :, :, : room.filled], state.memory[layer]
             x = plan(x, past, memory, state, rotation)
-        logits = functional.linear(self._decoder.norm(x), *self._output)
+        logits = self._output(self._decoder.norm(x))
         return logits, replace(state, length=room.filled, room=room)
 
     def _placed(self, x: Float[Tensor, "R D"], position: Int[Tensor, "1"]) -> Float[Tensor, "R D"]:
@@ -182,7 +182,9 @@ def _feed_forward(part: FeedForward) -> Sublayer:
     return lambda x: narrow(activate(widen(x)))
 
 
-def _linear(part: nn.Linear) -> Sublayer:
+def _linear(part: nn.Module) -> Sublayer:
+    if not isinstance(part, nn.Linear):
+        return part.forward  # in arithmetic of its own
     weight, bias = part.weight, part.bias
     return lambda x: functional.linear(x, weight, bias)
 

@@ -75,8 +75,10 @@ class Packed:
 
     def to(self, device: torch.device) -> "Packed":
         """The same layout on another device."""
-        parts = (self.positions, self.owners, self.offsets)
-        return Packed(*(part.to(device, non_blocking=True) for part in parts), self.longest)
+        positions, owners, offsets = (
+            part.to(device, non_blocking=True) for part in (self.positions, self.owners, self.offsets)
+        )
+        return Packed(positions, owners, offsets, self.longest)
 
     def twice(self) -> "Packed":
         """The layout of the same sentences a second time, after all of them."""

@@ -20,10 +20,11 @@ from heed.kernels.attention import packed_attention
 from heed.kernels.cross_entropy import linear_cross_entropy
 from heed.kernels.dropout import with_hashed_dropout
 from heed.model.transformer import Transformer
+from heed.model.twin import sharing_weights
 from heed.model.vocabulary import Vocabulary
 from heed.training.batches import Batch
 from heed.training.filled import Shape, parts
-from heed.training.learner import compile_layers, is_half, sharing_weights, will_compile
+from heed.training.learner import compile_layers, is_half, will_compile
 from heed.training.objective import objective
 
 _PASSES_BEFORE = 3  # in which kernels are built and libraries take the memory they want

@@ -4,7 +4,6 @@ Two ways, and the same gradients: `Plain` asks for one operation after another, 
 `captured.Captured` has a GPU repeat what it has done once. `make_learner` chooses.
 """
 
-import copy
 from importlib.util import find_spec
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +14,7 @@ from torch import Tensor
 from heed.config import RunConfig
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer
+from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape
 from heed.training.objective import objective
@@ -93,12 +93,6 @@ def is_half(config: RunConfig, device: torch.device) -> bool:
     """Whether the arithmetic is done in bfloat16."""
     wanted = config.training.precision
     return wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
-
-
-def sharing_weights(model: Transformer) -> Transformer:
-    """Another model of the very same weights: what is changed in its parts leaves the model as it is."""
-    shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared)
 
 
 def compile_layers(model: Transformer, *, dynamic: bool) -> None:
