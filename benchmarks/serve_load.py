@@ -1,72 +1,106 @@
 """How much a server does, and how it bears more: closed loop, open loop, batching on and off.
 
-    python benchmarks/serve_load.py MODEL [--texts FILE] [--clients 32] [--seconds 10]
+    python benchmarks/serve_load.py MODEL [--texts FILE] [--clients 32] [--seconds 10] [--rounds 3]
 
 Closed loop: so many clients, each asking again as soon as it has its answer. Open loop: requests come at a given rate,
 whatever becomes of them. Goodput counts translations that came while it was measured, not refusals; the rest is given
-beside it. The server runs in a process of its own on the same machine, so the clients take their share; read ratios.
+beside it. Two servers run side by side, one that batches and one that translates one at a time, and each round measures
+all of it, one after the other, so that what else the machine does falls on all alike: read ratios, and their middle.
+The servers run in processes of their own on the same machine, so the clients take their share. Where others take theirs
+too, translations for each second of processor time that the server got (Linux) say more than those for each second.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 TEXTS = ["A dog runs.", "The old man sees a small house.", "Two women walk along the street with their children."]
+TIMES = (0.8, 2.0, 10.0)  # rates of the open loop, in parts of what the closed loop reached
 
 
 @dataclass
 class Tally:
     """What became of the requests, up to `end`."""
 
-    end: float
+    seconds: float
+    end: float = 0.0
     good: list[float] = field(default_factory=list)  # seconds
     refused: list[float] = field(default_factory=list)
-    other: int = 0
+    other: int = 0  # lost, or an answer that is neither
+    processor: float = float("nan")  # seconds that the server got
+    sent: int = 0
 
-    def line(self, seconds: float) -> str:
+    def __post_init__(self) -> None:
+        self.end = time.monotonic() + self.seconds
+
+    @property
+    def goodput(self) -> float:
+        """Translations a second."""
+        return len(self.good) / self.seconds
+
+    @property
+    def thrift(self) -> float:
+        """Translations for each second of the server's processor time."""
+        return len(self.good) / self.processor
+
+    def line(self) -> str:
         """For people to read."""
-        parts = [f"goodput {len(self.good) / seconds:7.1f}/s"]
+        parts = [f"sent {self.sent / self.seconds:7.1f}/s; goodput {self.goodput:7.1f}/s"]
         for name, took in (("answers", self.good), ("refusals", self.refused)):
             if len(took) > 1:
-                cuts = statistics.quantiles(took, n=100)
-                parts.append(
-                    f"{len(took)} {name}: " + ", ".join(f"p{p} {1e3 * cuts[p - 1]:.0f} ms" for p in (50, 95, 99))
-                )
-        return "; ".join([*parts, f"lost {self.other}"])
+                shown = ", ".join(f"p{part} {1e3 * percentile(took, part):.0f}" for part in (50, 95, 99))
+                parts.append(f"{len(took)} {name}, ms: {shown}, most {1e3 * max(took):.0f}")
+        return "; ".join([*parts, f"lost {self.other}", f"{self.thrift:.1f} a processor second"])
+
+
+def percentile(took: Sequence[float], part: int) -> float:
+    """The time that `part` percent were within."""
+    return statistics.quantiles(took, n=100)[part - 1] if len(took) > 1 else float("nan")
+
+
+def spread(found: Sequence[float], how: str) -> str:
+    """The middle, and from where to where."""
+    return f"{statistics.median(found):{how}} ({min(found):{how}} to {max(found):{how}})"
 
 
 class Client:
     """One connection, as little as HTTP needs: the clients must not be what is measured."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, server: "Server") -> None:
+        self._server = server
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, text: str, tally: Tally) -> None:
         """One request, one answer."""
-        body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
+        body = json.dumps({"q": text, "source": self._server.source, "target": self._server.target}).encode()
         head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        begun = time.monotonic()
+        tally.sent += 1
         try:
             if self._streams is None:
-                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+                self._streams = await asyncio.open_connection("127.0.0.1", self._server.port)
             reader, writer = self._streams
+            begun = time.monotonic()
             writer.write(f"POST /translate HTTP/1.1\r\n{head}\r\n\r\n".encode() + body)
             answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             await reader.readexactly(int(answer.split("content-length: ")[1].split("\r\n")[0]))
         except (OSError, asyncio.IncompleteReadError):
             self._streams, tally.other = None, tally.other + 1
             return
-        took, status = time.monotonic() - begun, int(answer.split()[1])
-        if time.monotonic() <= tally.end:
-            (tally.good if status == 200 else tally.refused).append(took)
+        now, status = time.monotonic(), int(answer.split()[1])
+        if status not in (200, 503):
+            tally.other += 1
+        elif now <= tally.end:
+            (tally.good if status == 200 else tally.refused).append(now - begun)
 
     def close(self) -> None:
         """Hang up."""
@@ -74,37 +108,40 @@ class Client:
             self._streams[1].close()
 
 
-async def closed(port: int, texts: list[str], clients: int, seconds: float) -> Tally:
+async def closed(server: "Server", texts: list[str], clients: int, seconds: float) -> Tally:
     """Each client asks again as soon as it has its answer."""
-    end = time.monotonic() + seconds
-    tally = Tally(end)
+    tally, before = Tally(seconds), server.processor()
 
     async def client(number: int) -> None:
-        connection, choose = Client(port), random.Random(number)
-        while time.monotonic() < end:
+        connection, choose = Client(server), random.Random(number)
+        while time.monotonic() < tally.end:
             await connection.ask(choose.choice(texts), tally)
         connection.close()
 
-    await asyncio.gather(*(client(number) for number in range(clients)))
+    asking = asyncio.gather(*(client(number) for number in range(clients)))
+    await asyncio.sleep(seconds)
+    tally.processor = server.processor() - before
+    await asking
     return tally
 
 
-async def open_loop(port: int, texts: list[str], rate: float, seconds: float) -> Tally:
+async def open_loop(server: "Server", texts: list[str], rate: float, seconds: float) -> Tally:
     """Requests at random moments, `rate` a second, on connections that are used again."""
-    end = time.monotonic() + seconds
-    tally, idle, tasks, choose = Tally(end), list[Client](), set[asyncio.Task[None]](), random.Random(0)
+    tally, before = Tally(seconds), server.processor()
+    idle, tasks, choose = list[Client](), set[asyncio.Task[None]](), random.Random(0)
 
     async def one() -> None:
-        connection = idle.pop() if idle else Client(port)
+        connection = idle.pop() if idle else Client(server)
         await connection.ask(choose.choice(texts), tally)
         idle.append(connection)
 
     due = time.monotonic()
-    while (due := due + choose.expovariate(rate)) < end:
+    while (due := due + choose.expovariate(rate)) < tally.end:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
         task = asyncio.ensure_future(one())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+    tally.processor = server.processor() - before
     await asyncio.gather(*tasks)
     for connection in idle:
         connection.close()
@@ -115,46 +152,90 @@ class Server:
     """`heed serve` in a process of its own."""
 
     def __init__(self, model: Path, *settings: str) -> None:
+        data = json.loads((model / "config.json").read_text(encoding="utf-8"))["data"]
+        self.source, self.target = data["source_language"] or "en", data["target_language"] or "de"
         unlimited = ("serve.requests_per_minute=100000000", "serve.burst=100000000")
         options = [f"--set={setting}" for setting in (*unlimited, *settings)]
         start = "from heed.cli.main import main; main()"
-        command = [sys.executable, "-c", start, "serve", str(model), "--port", "0", "--languages", "en-de", *options]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr is not None
-        self.port = int(self._process.stderr.readline().rsplit(":", 1)[1])
+        languages = f"{self.source}-{self.target}"
+        command = [sys.executable, "-c", start, "serve", str(model), "--port", "0", "--languages", languages, *options]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._process = subprocess.Popen(command, stderr=self._said)
+        self.port = self._find_port()
+
+    def _find_port(self) -> int:
+        while self._process.poll() is None:
+            said = os.pread(self._said.fileno(), 1000, 0).decode()
+            if said.startswith("heed serves on ") and said.endswith("\n"):
+                return int(said.rsplit(":", 1)[1])
+            time.sleep(0.1)
+        raise SystemExit(os.pread(self._said.fileno(), 10_000, 0).decode())
+
+    def processor(self) -> float:
+        """Seconds of processor time so far."""
+        try:
+            user, system = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+        except OSError:
+            return float("nan")
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def __enter__(self) -> "Server":
-        asyncio.run(closed(self.port, TEXTS, 4, 1.0))  # warm
+        asyncio.run(closed(self, TEXTS, 4, 1.0))  # warm
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(60)
+        finally:
+            self._process.kill()
+            self._said.close()
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round found out."""
+
+    times: tuple[float, float]  # batching against one at a time: a second, and a second of processor time
+    share: tuple[float, float]  # goodput at the highest rate, of the most that was reached in this round: likewise
+    refusals: list[float]
+
+
+def measure(batching: Server, single: Server, texts: list[str], clients: int, seconds: float) -> Round:
+    """All of it once."""
+    one = asyncio.run(closed(single, texts, clients, seconds))
+    print(f"closed, {clients} clients, one at a time: {one.line()}", flush=True)
+    many = asyncio.run(closed(batching, texts, clients, seconds))
+    print(f"closed, {clients} clients, batching:      {many.line()}", flush=True)
+    tallies = [many]
+    for times in TIMES:
+        tallies.append(asyncio.run(open_loop(batching, texts, times * many.goodput, seconds)))
+        print(f"open, {times:4g} × {many.goodput:.0f}/s: {tallies[-1].line()}", flush=True)
+    times = many.goodput / one.goodput, many.thrift / one.thrift
+    peak = max(tally.goodput for tally in tallies), max(tally.thrift for tally in tallies if tally is not tallies[1])
+    return Round(times, (tallies[-1].goodput / peak[0], tallies[-1].thrift / peak[1]), tallies[-1].refused)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--texts", type=Path)
+    parser.add_argument("--texts", type=Path, help="a file with a text in each line")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     texts = given.texts.read_text(encoding="utf-8").splitlines()[:1000] if given.texts else TEXTS
-    global SOURCE, TARGET
-    data = json.loads((given.model / "config.json").read_text(encoding="utf-8"))["data"]
-    SOURCE, TARGET = data["source_language"], data["target_language"]
-    rates = {}
-    for batching in ("false", "true"):
-        with Server(given.model, f"serve.batching={batching}") as server:
-            tally = asyncio.run(closed(server.port, texts, given.clients, given.seconds))
-            rates[batching] = len(tally.good) / given.seconds
-            print(f"closed, {given.clients} clients, batching {batching}: {tally.line(given.seconds)}")
-            if batching == "true":
-                for times in (0.8, 2, 10):
-                    tally = asyncio.run(open_loop(server.port, texts, times * rates["true"], given.seconds))
-                    print(f"open, {times:g} × {rates['true']:.0f}/s: {tally.line(given.seconds)}")
-    print(f"batching gives {rates['true'] / rates['false']:.2f} times the answers a second")
+    with Server(given.model) as batching, Server(given.model, "serve.batching=false") as single:
+        rounds = [measure(batching, single, texts, given.clients, given.seconds) for _ in range(given.rounds)]
+    refusals = [took for one in rounds for took in one.refusals]
+    shown = ", ".join(f"p{part} {1e3 * percentile(refusals, part):.0f} ms" for part in (50, 95, 99))
+    for place, unit in enumerate(("a second", "a second of the server's processor time")):
+        times, shares = [one.times[place] for one in rounds], [one.share[place] for one in rounds]
+        print(f"translations {unit}:")
+        print(f"  batching against one at a time: {spread(times, '.2f')} times")
+        print(f"  at {TIMES[-1]:g} times capacity: {spread(shares, '.0%')} of the most")
+    print(f"{len(refusals)} refusals: {shown}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""One server for all tests that do not need one of their own."""
+"""One server for all tests that do not need one of their own; and no test here goes on for ever."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,19 @@ def translator(folders: tuple[Path, Path]) -> Translator:
     return load(folders[0])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Not part of the quick suite yet: together with the rest, a run once did not end."""
-    for item in items:
-        if "tests/serving" in str(item.path):
-            item.add_marker(pytest.mark.slow)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that hangs fails, wherever it waits."""
+    limits = {"endless": 3600, "slow": 900}
+    limit = next((seconds for name, seconds in limits.items() if item.get_closest_marker(name)), 120)
+
+    def late(*_: object) -> None:
+        pytest.fail(f"not done after {limit} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(limit)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

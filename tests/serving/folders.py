@@ -16,9 +16,19 @@ TOKENIZER = Tokenizer.train([*ENGLISH, *GERMAN, "0123456789"] * 3, "characters",
 
 
 def make_folder(
-    folder: Path, source: str = "en", target: str = "de", *, seed: int = 0, max_length: int = 12, broken: bool = False
+    folder: Path,
+    source: str = "en",
+    target: str = "de",
+    *,
+    seed: int = 0,
+    max_length: int | None = 12,
+    broken: bool = False,
+    ends: bool = True,
 ) -> Path:
-    """A model whose weights are so large that no two words are nearly as likely: its choices bear rounding."""
+    """A model whose weights are so large that no two words are nearly as likely: its choices bear rounding.
+
+    broken: it gives no numbers. ends: not ending, it goes on as long as it is let.
+    """
     torch.manual_seed(seed)
     size = TOKENIZER.vocab_size
     config = ModelConfig(
@@ -28,13 +38,13 @@ def make_folder(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(float("nan") if broken else 4)
-        said = [2, *(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
+        said = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
         bias = torch.full((size,), -1e4).index_fill(0, torch.tensor(said), 0.0)
         model.get_parameter("vocabulary.output.bias").add_(bias)
     run = RunConfig(
         model=config,
         data=DataConfig(tokenizer="characters", source_language=source, target_language=target, max_tokens=60),
-        search=SearchConfig(beam=2, max_length=max_length, no_repeat_ngram=1),
+        search=SearchConfig(beam=2, max_length=max_length, no_repeat_ngram=1 if ends else None),
     )
     texts = {"en": ENGLISH, "de": GERMAN}
     trained = {

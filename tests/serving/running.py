@@ -1,19 +1,24 @@
-"""A real server, in a process of its own, on a port of its own."""
+"""A real server, in a process of its own, on a port of its own. Every wait has a limit; no server outlives its test."""
 
 import os
 import signal
-from collections.abc import Iterator
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 import httpx
 
 from tests.cli.command import fork_server
 from tests.cli.forked import Forked
 
-CLIENT = httpx.Client(verify=False, timeout=60)  # noqa: S501 - there is no TLS here, and preparing for it takes long
+# There is no TLS here, and preparing for it takes long; who keeps a connection is waited for by a server that ends.
+CLIENT = httpx.Client(verify=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))  # noqa: S501
+_LIMIT = 60.0  # seconds for anything to happen
 
 
 @dataclass(frozen=True)
@@ -21,9 +26,18 @@ class Running:
     """A server under way."""
 
     address: str
-    process: int
     command: Forked
-    errors: TextIO  # what it says on standard error, after its first line
+    errors: BinaryIO  # a file: what it says on standard error
+
+    @property
+    def process(self) -> int:
+        return self.command.process
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What to connect a socket to."""
+        host, port = self.address.removeprefix("http://").rsplit(":", 1)
+        return host, int(port)
 
     def post(self, route: str, **fields: object) -> httpx.Response:
         """Fields as JSON."""
@@ -35,24 +49,67 @@ class Running:
     def end(self, sig: int = signal.SIGTERM) -> int:
         """Its exit code."""
         os.kill(self.process, sig)
-        assert self.command.ends_within(60)
+        assert self.command.ends_within(_LIMIT)
         return self.command.wait()[0]
+
+    def said(self) -> str:
+        """On standard error, so far."""
+        return os.pread(self.errors.fileno(), 1_000_000, 0).decode()
+
+
+def until(happened: Callable[[], bool], what: str, seconds: float = _LIMIT) -> None:
+    """Wait for something, so long at most."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+@contextmanager
+def started(arguments: list[str], errors: int) -> Iterator[Forked]:
+    """`heed serve`, which is killed when the block ends, if it has not been waited for."""
+    with open(os.devnull) as nothing:
+        forked = Forked.start(fork_server(), ["serve", *arguments], (nothing.fileno(), nothing.fileno(), errors))
+    try:
+        yield forked
+    finally:
+        if forked.server.fileno() != -1:
+            forked.kill()
+            assert forked.ends_within(_LIMIT)
+            forked.wait()
 
 
 @contextmanager
 def serving(*arguments: str | Path) -> Iterator[Running]:
     """`heed serve` with these arguments, until the block ends."""
-    reading, writing = os.pipe()
-    with open(os.devnull) as nothing:
-        files = (nothing.fileno(), nothing.fileno(), writing)
-        forked = Forked.start(fork_server(), ["serve", "--port", "0", *map(str, arguments)], files)
-    os.close(writing)
-    with os.fdopen(reading) as errors:
-        said = errors.readline().split()
-        assert said[:3] == ["heed", "serves", "on"], (said, errors.read())
-        try:
-            yield Running(said[3], forked.process, forked, errors)
-        finally:
-            if forked.server.fileno() != -1:  # it has not been waited for
-                forked.kill()
-                forked.wait()
+    with tempfile.TemporaryFile() as errors, started(["--port", "0", *map(str, arguments)], errors.fileno()) as forked:
+        running = Running("", forked, errors)
+        until(lambda: "\n" in running.said() or forked.ends_within(0), "a first line")
+        said = running.said().split()
+        assert said[:3] == ["heed", "serves", "on"], running.said()
+        yield Running(said[3], forked, errors)
+
+
+@contextmanager
+def serving_with_errors_to(file: int, *arguments: str | Path) -> Iterator[Running]:
+    """The same with a standard error that cannot be read."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with started(["--port", str(port), *map(str, arguments)], file) as forked, tempfile.TemporaryFile() as nothing:
+        running = Running(f"http://127.0.0.1:{port}", forked, nothing)
+        until(lambda: forked.ends_within(0) or _answers(running), "an answer")
+        yield running
+
+
+def _answers(running: Running) -> bool:
+    try:
+        return running.get("/languages").status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
+def refused(*arguments: str | Path) -> tuple[int, str]:
+    """`heed serve` with arguments that it should not accept: its exit code, and what it says."""
+    with tempfile.TemporaryFile() as errors, started([*map(str, arguments)], errors.fileno()) as forked:
+        assert forked.ends_within(_LIMIT), "it serves"
+        return forked.wait()[0], Running("", forked, errors).said()

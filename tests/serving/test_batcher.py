@@ -1,5 +1,6 @@
 """The thread that translates, without a server around it."""
 
+import asyncio
 import ctypes
 import threading
 import time
@@ -11,7 +12,11 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer, Translator, load
+from heed.config import ServeConfig
 from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
+from heed.serving.models import Directions, Served, open_served
+from heed.serving.schemas import Alternatives, Look, Stream, Translate
+from heed.serving.service import Service
 from tests.serving.folders import TOKENIZER
 
 
@@ -33,10 +38,10 @@ def hold(batcher: Batcher) -> Callable[[], None]:
 
     def wait(_: Callable[[], None]) -> None:
         begun.set()
-        released.wait()
+        assert released.wait(60)
 
     batcher.submit([Job(Ticket(), 1, errand=wait)])
-    begun.wait()
+    assert begun.wait(60)
     return released.set
 
 
@@ -51,7 +56,7 @@ def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, tra
     release = hold(batcher)
     batcher.submit(jobs)
     release()
-    assert [job.future.result().text for job in jobs] == translator(texts)  # type: ignore[attr-defined]
+    assert [job.future.result(60).text for job in jobs] == translator(texts)  # type: ignore[attr-defined]
     assert batcher.batches < 10
     assert batcher.texts == 60
 
@@ -66,9 +71,9 @@ def test_only_what_is_alike_goes_together(batcher: Batcher, translator: Translat
     batcher.submit(jobs)
     release()
     for job in jobs:
-        job.future.result()
+        job.future.result(60)
     assert batcher.batches == 3 + 3  # three kinds of company, and what is drawn at random goes alone
-    samples = {job.future.result().text for job in jobs[-3:]}  # type: ignore[attr-defined]
+    samples = {job.future.result(60).text for job in jobs[-3:]}  # type: ignore[attr-defined]
     assert samples == {translator.translate(["a dog"], search=drawn.search)[0].text}
 
 
@@ -83,48 +88,129 @@ def test_the_budget_bounds_a_batch(translator: Translator) -> None:
     assert batcher.batches == 3
 
 
-def slow_translator(translator: Translator, seconds: float) -> tuple[Translator, threading.Event]:
-    """The same with steps that take longer, and an event that is set after the first of them."""
+def slow_translator(
+    translator: Translator, steps: int = 50, hurry: threading.Event | None = None
+) -> tuple[Translator, threading.Event]:
+    """The same with many steps that take longer, until it should hurry; and an event, set after the first of them."""
     stepped = threading.Event()
 
     class Slow(Transformer):
         def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
             result = super().step(*arguments, **more)  # type: ignore[arg-type]
-            time.sleep(seconds)
+            if hurry is None or not hurry.is_set():
+                time.sleep(0.01)
             stepped.set()
             return result
 
     model = Slow(translator.model.config).eval()
     model.load_state_dict(translator.model.state_dict())
-    search = SearchConfig(beam=2, min_length=50, max_length=50)
+    search = SearchConfig(beam=2, min_length=steps, max_length=steps)
     return Translator([model], translator.tokenizers, search), stepped
 
 
 def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Translator) -> None:
-    slow, stepped = slow_translator(translator, 0.01)
+    hurry = threading.Event()
+    slow, stepped = slow_translator(translator, 120, hurry)
     long = pieces(["the cat sees a bird and the old dog runs."], Kind(slow, slow.search))
     batcher.submit(long)
-    assert stepped.wait(10)
+    assert stepped.wait(60)
     for number in range(3):
         short = pieces([f"{number} dogs"], Kind(translator, translator.search))
         batcher.submit(short)
-        assert short[0].future.result(10).text == translator(f"{number} dogs")  # type: ignore[attr-defined]
+        assert short[0].future.result(60).text == translator(f"{number} dogs")  # type: ignore[attr-defined]
         assert not long[0].future.done()
-    assert long[0].future.result(30).text == slow.translate(["the cat sees a bird and the old dog runs."])[0].text  # type: ignore[attr-defined]
+    hurry.set()
+    assert long[0].future.result(60).text == slow.translate(["the cat sees a bird and the old dog runs."])[0].text  # type: ignore[attr-defined]
 
 
 def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: Translator) -> None:
-    slow, stepped = slow_translator(translator, 0.01)
+    slow, stepped = slow_translator(translator)
     ticket = Ticket()
     jobs = pieces(["a dog", "the cat"], Kind(slow, slow.search), ticket)
     release = hold(batcher)
     batcher.submit(jobs)
     release()
-    assert stepped.wait(10)
+    assert stepped.wait(60)
     ticket.gone = True
     with pytest.raises(CancelledError):
-        jobs[0].future.result(10)
+        jobs[0].future.result(60)
     assert batcher.batches == 0
+
+
+@pytest.mark.parametrize("route", ["alternatives", "stream"])
+def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Translator, route: str) -> None:
+    slow, stepped = slow_translator(translator, steps=10_000)
+    model = Served(Path("ende"), "en", "de", slow, {})
+    service, ticket = Service(Directions([model]), ServeConfig()), Ticket()
+
+    async def ask() -> None:
+        if route == "stream":
+            async for _ in service.stream(Stream(q="A dog", source="en", target="de"), model, ticket):
+                pass
+        await service.alternatives(Alternatives(q="A dog", source="en", target="de"), model, ticket)
+
+    async def ask_and_go() -> None:
+        asking = asyncio.ensure_future(ask())
+        assert await asyncio.to_thread(stepped.wait, 60)
+        ticket.gone = True
+        with pytest.raises((asyncio.CancelledError, CancelledError)):
+            await asyncio.wait_for(asking, 60)
+
+    asyncio.run(ask_and_go())
+    service.close()
+    assert not service.batcher.alive
+
+
+def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
+    begun, hurry = threading.Event(), threading.Event()
+
+    class Held(Transformer):
+        def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
+            begun.set()
+            assert hurry.wait(60)
+            return super().step(*arguments, **more)  # type: ignore[arg-type]
+
+    held = Held(translator.model.config).eval()
+    held.load_state_dict(translator.model.state_dict())
+    model = Served(Path("ende"), "en", "de", Translator([held], translator.tokenizers, translator.search), {})
+    other = Served(Path("deen"), "de", "en", translator, {})
+    service, ticket = Service(Directions([model, other]), ServeConfig()), Ticket()
+
+    async def ask() -> None:
+        looking = asyncio.ensure_future(service.look(Look(q="A dog", source="en", target="de"), model, ticket))
+        assert await asyncio.to_thread(begun.wait, 60)
+        (answer,) = await service.translate(Translate(q="Die Katze", source="de", target="en"), Ticket())
+        assert answer.text == translator("Die Katze")
+        assert not looking.done()
+        hurry.set()
+        assert await asyncio.wait_for(looking, 60)
+
+    asyncio.run(ask())
+    service.close()
+
+
+def test_looks_and_translations_at_the_same_time_see_nothing_of_each_other(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directions = Directions(open_served(folders[:1], [], {}))
+    service, model = Service(directions, ServeConfig()), directions.served[0]
+    ours, its = model.translator.model, model.looker.model
+    assert {*map(id, ours.modules())}.isdisjoint(map(id, its.modules()))  # hooks hang on modules
+    assert [*map(id, ours.parameters())] == [*map(id, its.parameters())]
+    monkeypatch.setattr(model.translator, "look", None)
+    texts = [f"{number} dogs see {number * 7 % 97}." for number in range(40)]
+    asked = Look(q="The old dog", source="en", target="de", parts=["encoder.1.self.query"])
+
+    async def ask() -> tuple[list[bytes], list[str]]:
+        looks = asyncio.gather(*(service.look(asked, model, Ticket()) for _ in range(3)))
+        answers = await service.translate(Translate(q=texts, source="en", target="de"), Ticket())
+        return await looks, [answer.text for answer in answers]
+
+    alone = asyncio.run(service.look(asked, model, Ticket()))
+    looks, answers = asyncio.run(ask())
+    service.close()
+    assert set(looks) == {alone}
+    assert answers == model.translator(texts)
 
 
 def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, translator: Translator) -> None:
@@ -151,8 +237,8 @@ def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, tran
     release = hold(batcher)
     batcher.submit(jobs)
     release()
-    assert jobs[0].future.result(10).text == expected[0]  # type: ignore[attr-defined]
-    assert jobs[2].future.result(10).text == expected[2]  # type: ignore[attr-defined]
+    assert jobs[0].future.result(60).text == expected[0]  # type: ignore[attr-defined]
+    assert jobs[2].future.result(60).text == expected[2]  # type: ignore[attr-defined]
     assert rows[:3] == [6, 6, 6]
     assert max(rows[3:], default=0) <= 4
 
@@ -169,24 +255,24 @@ def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translat
     release = hold(batcher)
     batcher.submit(jobs)
     release()
-    assert [jobs[0].future.result(10).text, jobs[2].future.result(10).text] == translator(["good", "dogs"])  # type: ignore[attr-defined]
+    assert [jobs[0].future.result(60).text, jobs[2].future.result(60).text] == translator(["good", "dogs"])  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="bad"):
-        jobs[1].future.result(10)
+        jobs[1].future.result(60)
 
 
 def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) -> None:
     batcher = Batcher(patience=0.0, budget=4096)
-    slow, stepped = slow_translator(translator, 0.01)
+    slow, stepped = slow_translator(translator)
     jobs = pieces(["a dog"], Kind(slow, slow.search))
     batcher.submit(jobs)
-    assert stepped.wait(10)
+    assert stepped.wait(60)
     later = pieces(["the cat"], Kind(slow, slow.search))
     batcher.submit(later)
     identity = ctypes.c_ulong(batcher._thread.ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
     for job in (*jobs, *later):
         with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
-            job.future.result(10)
+            job.future.result(60)
     assert not batcher.alive
     with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
         batcher.submit(jobs)

@@ -36,6 +36,19 @@ def test_a_list_comes_back_as_a_list_of_equal_length_as_weblate_expects(
         assert answer == {"translatedText": translator(texts)}
 
 
+def test_the_fields_may_be_in_the_address_and_those_in_the_body_win(server: Running, translator: Translator) -> None:
+    address = f"{server.address}/translate?q=The+cat&source=en&target=de"
+    assert CLIENT.post(address).json() == {"translatedText": translator("The cat")}
+    assert CLIENT.post(address, json={"q": "A dog"}).json() == {"translatedText": translator("A dog")}
+    assert CLIENT.post(address, data={"q": "A dog"}).json() == {"translatedText": translator("A dog")}
+
+
+def test_what_one_text_and_what_two_are_is_never_confused(server: Running, translator: Translator) -> None:
+    for q in ("a|b", ["a", "b"], "a\nb", ["a|b"], ["a\nb"]):
+        answer = server.post("/translate", q=q, source="en", target="de").json()
+        assert answer == {"translatedText": translator(q)}
+
+
 def test_argos_posts_for_the_languages(server: Running) -> None:
     assert CLIENT.post(f"{server.address}/languages").json() == server.get("/languages").json()
 

@@ -1,25 +1,36 @@
 """Models and threads that break while they are served: whoever asks is told, and nobody waits for ever."""
 
 import asyncio
+import ctypes
+import json
+import os
+import re
 import shutil
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.serving.admission import HungUpError
+from heed.serving.app import make_app
 from heed.serving.batcher import Job, Ticket, WorkerGoneError
-from heed.serving.health import Health
+from heed.serving.health import _EVERY, _PATIENCE, _STALE, Health
 from heed.serving.models import Directions, open_served
 from heed.serving.problems import Problem
 from heed.serving.schemas import Translate
 from heed.serving.service import Service
 from tests.serving.folders import make_folder
-from tests.serving.running import CLIENT, serving
+from tests.serving.running import CLIENT, serving, serving_with_errors_to, until
 
+Ask = Callable[[], tuple[int, dict[str, str]]]
 ASKED = Translate(q="A dog", source="en", target="de")
 
 
@@ -31,37 +42,114 @@ def service(tmp_path: Path) -> Iterator[Service]:
         made.close()
 
 
+@contextmanager
+def served(service: Service) -> Iterator[Ask]:
+    """The whole application within this process, where faults can be made; how to ask whether it is ready."""
+    with TestClient(make_app(service, service.config), "http://localhost") as client:
+
+        def ask() -> tuple[int, dict[str, str]]:
+            answer = client.get("/health/ready")
+            return answer.status_code, answer.json()
+
+        yield ask
+
+
+def until_it_says(ready: Ask, error: str) -> None:
+    until(lambda: ready() == (503, {"error": error}), error, 30)  # on a machine with other things to do
+
+
+def test_a_fault_shows_within_five_seconds() -> None:
+    assert _EVERY + _PATIENCE < _STALE < 5
+
+
 def test_all_is_well(service: Service) -> None:
-    assert asyncio.run(Health(service).look()) is None
+    with served(service) as ready:
+        assert ready() == (200, {"status": "ready"})
 
 
 def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(service: Service) -> None:
-    with torch.no_grad():
-        next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
-    problem = asyncio.run(Health(service).look())
-    assert problem == "ende gives nan for a log-probability: its weights are damaged"
+    with served(service) as ready:
+        with torch.no_grad():
+            next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
+        until_it_says(ready, "ende gives nan for a log-probability: its weights are damaged")
     with pytest.raises(Exception, match="the model gives nan"):
-        asyncio.run(service.translate(ASKED, Ticket()))
+        asyncio.run(Service(service.directions, service.config).translate(ASKED, Ticket()))
 
 
 def test_a_folder_that_is_gone_is_noticed(service: Service) -> None:
-    shutil.rmtree(service.directions.served[0].path)
-    assert asyncio.run(Health(service).look()) == "The folder of ende is gone"
-    (answer,) = asyncio.run(service.translate(ASKED, Ticket()))  # what is in memory still works
-    assert answer.text
+    with served(service) as ready:
+        shutil.rmtree(service.directions.served[0].path)
+        until_it_says(ready, "The folder of ende is gone")
+    (answer,) = asyncio.run(Service(service.directions, service.config).translate(ASKED, Ticket()))
+    assert answer.text  # what is in memory still works
 
 
-def test_a_thread_that_has_ended_is_noticed(service: Service) -> None:
-    def end(_: object) -> None:
-        raise SystemExit
+def test_a_thread_that_is_killed_is_noticed_and_nobody_waits_for_it(service: Service) -> None:
+    with served(service) as ready:
+        identity = ctypes.c_ulong(service.batcher._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
+        until_it_says(ready, "The thread that translates has ended")
+        with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
+            asyncio.run(service.translate(ASKED, Ticket()))
 
-    service.batcher.submit([Job(Ticket(), 1, errand=end)])
-    service.batcher._thread.join(10)
+
+def test_a_thread_that_hangs_is_noticed(service: Service) -> None:
+    released = threading.Event()
+    with served(service) as ready:
+        service.batcher.submit([Job(Ticket(), 1, errand=lambda _: released.wait(60))])
+        until_it_says(ready, "The thread that translates does not answer")
+        released.set()
+        until(lambda: ready()[0] == 200, "it recovers", 30)
+
+
+def test_a_disk_that_is_full_is_mentioned_and_does_no_harm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(service) as ready:
+        monkeypatch.setattr("heed.serving.health.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        full = (200, {"status": "ready", "warning": "The disk of ende is full"})
+        until(lambda: ready() == full, "it is mentioned", 30)
+
+
+def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
+    broken = make_folder(tmp_path / "broken", broken=True)
+    with (
+        open("/dev/full", "w") as full,
+        serving_with_errors_to(full.fileno(), broken) as server,
+    ):  # not even a first line
+        for _ in range(3):
+            assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
+        assert server.end() == 0
+
+
+def test_what_cannot_be_found_out_is_not_believed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     health = Health(service)
-    assert asyncio.run(health.look()) == "The thread that translates has ended"
-    assert health.problem == "The thread that translates has ended"
-    with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
-        asyncio.run(service.translate(ASKED, Ticket()))
+    untried = health.problem
+    asyncio.run(health.look())
+    assert (untried, health.problem) == ("The models have not been tried yet", None)
+    monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: time.perf_counter() + 1e6)
+    assert re.fullmatch(r"The models have not been tried for \d+ s", health.problem or "")
+    monkeypatch.undo()
+    monkeypatch.setattr("heed.serving.health.shutil.disk_usage", raise_stale)
+    asyncio.run(health.look())
+    assert health.problem == "ende fails: OSError"
+
+
+def raise_stale(_: Path) -> None:
+    raise OSError("Stale file handle")
+
+
+def test_a_busy_server_is_not_a_broken_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind more work than could be done in the time that a model has to answer, its turn comes all the same."""
+
+    monkeypatch.setattr("heed.serving.health._EVERY", 0.1)
+    with served(service) as ready:
+        jobs: list[Job[None]] = [Job(Ticket(), 50, errand=lambda _: time.sleep(0.05), arrived=0.0) for _ in range(300)]
+        service.batcher.submit(jobs)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            assert ready()[0] == 200
+            time.sleep(0.1)
+        for job in jobs:
+            job.ticket.gone = True
 
 
 def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) -> None:
@@ -84,7 +172,7 @@ def test_what_is_logged_is_the_defect_and_never_a_text(tmp_path: Path) -> None:
             CLIENT.post(f"{server.address}/translate", content=b"SECRET", headers={"Content-Type": content_type})
         assert server.post("/translate", q="SECRET", source="en", target="de").status_code == 500
         assert server.end() == 0
-        said = server.errors.read()
+        said = server.said()
     assert "a request failed: POST" in said
     assert "InputError (message left out: it may quote a text)" in said
     assert "SECRET" not in said
@@ -92,8 +180,9 @@ def test_what_is_logged_is_the_defect_and_never_a_text(tmp_path: Path) -> None:
 
 def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
-    with serving(broken) as server:  # its standard error is a pipe with room for 64 KiB, and each defect takes 6
-        for _ in range(150):
+    reading, writing = os.pipe()  # with room for 64 KiB, and each defect takes 6
+    with open(reading), open(writing, "w") as unread, serving_with_errors_to(unread.fileno(), broken) as server:
+        for _ in range(130):  # 11 in the pipe, 100 that wait, and some to lose
             assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
         assert server.end() == 0
 
@@ -111,6 +200,23 @@ def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:
         asyncio.run(service.admission.work(gone, never))
     assert service.admission.taken == 0
     assert all(ticket.gone for ticket in tickets)
+
+
+def test_a_stream_whose_client_goes_before_it_begins_leaves_no_place_taken(service: Service) -> None:
+    body = json.dumps({"q": "A dog", "source": "en", "target": "de"}).encode()
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+    head = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST"}
+    path = {"path": "/translate/stream", "raw_path": b"/translate/stream", "query_string": b"", "headers": head}
+
+    async def receive() -> dict[str, object]:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(_: object) -> None:
+        await asyncio.sleep(1)  # there is no room: answers before this one have not been read
+
+    asyncio.run(make_app(service, service.config)({**scope, **path}, receive, send))  # type: ignore[arg-type]
+    assert service.admission.taken == 0
 
 
 def test_folders_that_do_not_go_together_are_refused(folders: tuple[Path, Path]) -> None:

@@ -1,4 +1,5 @@
 import stat
+from hmac import compare_digest
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,23 @@ def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
     assert keys.knows(one) != keys.knows(other)
     for wrong in ("", one[:-1], one + "x", "\ud800", file.read_text()[:64]):
         assert keys.knows(wrong) is None
+
+
+def test_every_key_is_compared_in_constant_time_whatever_was_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    known = [add_key(tmp_path / "keys.txt") for _ in range(3)]
+    keys, compared = Keys.read(tmp_path / "keys.txt"), []
+
+    def compare(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return compare_digest(one, other)
+
+    monkeypatch.setattr("heed.serving.limits.hmac.compare_digest", compare)
+    for key in (*known, "wrong"):
+        keys.knows(key)
+        assert len(compared) == 3
+        compared.clear()
 
 
 def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:

@@ -3,23 +3,21 @@
 import asyncio
 import json
 import random
-import signal
+import select
 import socket
-import subprocess
+import struct
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from heed import Translator
-from heed.cli.serve import serve
-from heed.errors import ConfigError
-from tests.cli.command import heed
 from tests.serving.conftest import MANY
-from tests.serving.folders import make_folder
-from tests.serving.running import CLIENT, Running, serving
+from tests.serving.folders import TOKENIZER, make_folder
+from tests.serving.running import CLIENT, Running, serving, until
 
 
 def marked(count: int) -> list[str]:
@@ -64,14 +62,11 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def start(server: Running, text: str = "A dog") -> socket.socket:
+def start(server: Running, text: str = "A dog", route: str = "/translate") -> socket.socket:
     """Send a request and do not wait."""
-    host, port = server.address.removeprefix("http://").split(":")
     body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
-    client = socket.create_connection((host, int(port)), timeout=60)
-    head = (
-        f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    )
+    client = socket.create_connection(server.place, timeout=60)
+    head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     client.sendall(f"{head}\r\n\r\n".encode() + body)
     return client
 
@@ -81,12 +76,8 @@ def in_work(server: Running) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("heed_requests_in_work ")))
 
 
-def until(server: Running, count: int) -> None:
-    for _ in range(200):
-        if in_work(server) == count:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{in_work(server)} requests are in work, not {count}")
+def until_in_work(server: Running, count: int) -> None:
+    until(lambda: in_work(server) == count, f"{count} requests in work", 30)
 
 
 def test_what_takes_too_long_is_given_up(slow: Running) -> None:
@@ -97,112 +88,63 @@ def test_what_takes_too_long_is_given_up(slow: Running) -> None:
         "POST", f"{slow.address}/translate/stream", json={"q": "A dog", "source": "en", "target": "de"}
     ) as stream:
         assert stream.read().decode().endswith(f"event: error\ndata: {json.dumps(expected)}\n\n")
-    until(slow, 0)
+    until_in_work(slow, 0)
 
 
 def test_a_full_house_refuses_at_once_and_who_hangs_up_makes_room(slow: Running) -> None:
     clients = [start(slow) for _ in range(3)]
-    until(slow, 3)
+    until_in_work(slow, 3)
     answer = slow.post("/translate", q="A dog", source="en", target="de")
     expected = {"error": "Too busy: 3 requests are waiting already"}
     assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (503, expected, "1")
     assert slow.get("/languages").status_code == 200
     for client in clients:
         client.close()
-    until(slow, 0)
+    until_in_work(slow, 0)
     metrics = slow.get("/metrics").text
     assert 'heed_requests_total{route="/translate",status="499"} 3' in metrics
 
 
-def test_slow_clients_hold_nobody_up(server: Running, translator: Translator) -> None:
-    host, port = server.address.removeprefix("http://").split(":")
-    clients = [socket.create_connection((host, int(port))) for _ in range(100)]
-    for client in clients:
-        client.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
-    answer = server.post("/translate", q="A dog", source="en", target="de")
-    assert answer.json() == {"translatedText": translator("A dog")}
-    for client in clients:
-        client.close()
+def test_a_hundred_slow_clients_hold_nobody_up(server: Running, translator: Translator) -> None:
+    with ExitStack() as clients:
+        for number in range(100):
+            client = clients.enter_context(socket.create_connection(server.place, timeout=60))
+            head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+            client.sendall(head[:-10] if number % 2 else head + b"\r\n{")
+        texts = marked(50)
+        assert asyncio.run(ask_all(server, texts, 10)) == translator(texts)
+        assert in_work(server) == 0  # who has not finished asking takes no place
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_signal_ends_it_in_order_and_no_request_is_lost(folders: tuple[Path, Path], times: int) -> None:
-    for _ in range(times):
-        with serving(folders[0], *MANY) as server:
-            answered = asyncio.run(_ask_until_the_end(server))
-            assert server.command.ends_within(30)
-            assert server.command.wait()[0] == 0
-        assert answered["lost"] == 0
-        assert answered["200"] > 20
-        assert answered["503"] > 0  # those who came after the signal were told
+def test_who_hangs_up_on_a_stream_frees_its_place_whenever_that_is(server: Running) -> None:
+    random.seed(2)
+    for number in range(150):
+        with start(server, "A dog.\n" * 5, "/translate/stream") as client:
+            if number % 3:
+                time.sleep(random.random() * 0.01)
+            if number % 5 == 0:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
+    until_in_work(server, 0)
 
 
-async def _ask_until_the_end(server: Running) -> dict[str, int]:
-    """Twenty clients ask and ask; a signal comes; each goes on until it is told that the server is ending."""
-    answered = {"200": 0, "503": 0, "lost": 0}
-
-    async def client(number: int) -> None:
-        async with httpx.AsyncClient(verify=False, timeout=60) as connection:  # noqa: S501 - no TLS here
-            for turn in range(1000):
-                fields = {"q": f"{number} dogs {turn}", "source": "en", "target": "de"}
-                try:
-                    answer = await connection.post(f"{server.address}/translate", json=fields)
-                except httpx.HTTPError:
-                    answered["lost"] += 1
-                    return
-                answered[str(answer.status_code)] += 1
-                if answer.status_code == 503:
-                    assert answer.json() == {"error": "This server is shutting down"}
-                    return
-
-    async def end() -> None:
-        await asyncio.sleep(1)
-        subprocess.run(["kill", "-TERM", str(server.process)], check=True)
-
-    await asyncio.gather(end(), *(client(number) for number in range(20)))
-    return answered
+def test_a_short_text_does_not_wait_for_long_ones(tmp_path: Path) -> None:
+    """Each of the long ones takes longer than the short one may: it is answered while they are in work."""
+    folder = make_folder(tmp_path / "ende", max_length=1000)
+    search = ("--set", "search.min_length=400", "--set", "search.no_repeat_ngram=1000")
+    with serving(folder, *search, *MANY) as server, ExitStack() as clients:
+        long = [clients.enter_context(start(server, "the old dog sees a bird and a cat. " * 20)) for _ in range(3)]
+        until_in_work(server, 3)
+        assert server.post("/translate", q="A dog", source="en", target="de").status_code == 200
+        assert in_work(server) == 3
+        assert not any(select.select([client], [], [], 0)[0] for client in long)
 
 
-def test_an_interrupt_ends_it_with_130(folders: tuple[Path, Path]) -> None:
-    with serving(folders[0]) as server:
-        assert server.end(signal.SIGINT) == 130
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ([], "heed serve needs a model folder: heed serve runs/ende"),
-        (["{ende}", "--host", "::"], "--host :: lets others in: ask for keys"),
-        (["{ende}", "--set", "serve.que=3"], "unknown setting 'que' in ServeConfig: did you mean 'queue'?"),
-        (["{ende}", "--set", "serve.queue=0"], "queue = 0: input should be greater than 0"),
-        (["{ende}", "--set", "model.norm=pre"], "--set model.…: only serve and search can be set here"),
-        (["--new-key"], "--new-key needs a file to add the key's hash to"),
-        (["nothing"], "nothing is not a model folder: it has no manifest.json"),
-    ],
-)
-def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: list[str], error: str) -> None:
-    done = heed("serve", *(argument.replace("{ende}", str(folders[0])) for argument in arguments))
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert error in done.stderr
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.cli.serve.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"needs fastapi, uvicorn, python_multipart: .* pip install 'heed\[serve\]'"):
-        serve([Path("runs/ende")])
-
-
-def test_a_port_that_is_taken_is_named(server: Running, folders: tuple[Path, Path]) -> None:
-    port = server.address.rsplit(":", 1)[1]
-    done = heed("serve", str(folders[0]), "--port", port)
-    assert done.returncode == 2
-    assert done.stderr == f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port\n"
-
-
-def test_a_new_key_is_shown_once_and_opens_the_door(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    keys = tmp_path / "keys.txt"
-    done = heed("serve", "--new-key", "--keys", str(keys))
-    with serving(folders[0], "--keys", keys) as server:
-        answer = server.post("/translate", q="A dog", source="en", target="de", api_key=done.stdout.strip())
-        assert answer.status_code == 200
+def test_a_translation_has_at_most_fifty_tokens_more_than_its_source(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "ende", max_length=None, ends=False)
+    with serving(folder, *MANY) as server:
+        for text in ("A dog", "the old dog sees a bird"):
+            fields = {"q": text, "source": "en", "target": "de", "details": True}
+            details = server.post("/translate", **fields).json()["details"]
+            assert len(details["tokens"]) == len(TOKENIZER.encode([text])[0]) + 50
+    with serving(folder, *MANY, "--set", "search.max_length=7") as server:
+        assert len(server.post("/translate", **fields).json()["details"]["tokens"]) == 7

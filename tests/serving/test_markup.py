@@ -98,5 +98,9 @@ def test_a_hundred_thousand_open_brackets_take_no_time() -> None:
         "<script>" * 10_000,
         "<b '" * 20_000,
         "</x" * 30_000,
+        "<script></script>" * 10_000,
+        "<!---->" * 20_000,
+        "<!----!>" * 20_000,
+        "<!-- -- -" * 20_000,
     ):
         assert "".join(part.raw for part in parts(hostile)) == hostile

@@ -3,6 +3,8 @@ import json
 import pytest
 
 from heed import Translator
+from heed.inside.report import report
+from heed.inside.saving import document
 from tests.serving.running import CLIENT, Running
 
 GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}
@@ -89,3 +91,25 @@ def test_html_keeps_its_markup_and_never_comes_alive(server: Running, translator
     assert answer["translatedText"] == f"{start}{a_dog} <b>{runs}</b>{middle}{image}{end}"
     assert "<img" not in answer["translatedText"]
     assert answer["alternatives"][0].startswith(start)
+
+
+def test_a_look_can_be_had_as_the_page_that_the_command_writes(server: Running, translator: Translator) -> None:
+    answer = server.post("/look", q="A dog", source="en", target="de", format="html")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    trace = translator.look("A dog")
+    assert answer.content == report(trace, document(trace))
+    assert "'unsafe" not in answer.headers["content-security-policy"]
+    assert "sha256" not in answer.headers["content-security-policy"]  # on its own, it does not run
+    wrong = server.post("/look", q="A dog", source="en", target="de", format="pdf")
+    assert wrong.json() == {"error": "pdf format is not supported"}
+
+
+def test_alternatives_come_with_details_where_they_are_asked_for(server: Running, translator: Translator) -> None:
+    fields = {"q": "A dog", "source": "en", "target": "de", "alternatives": 2}
+    plain, detailed = (
+        server.post("/alternatives", **fields, details=wanted).json()["alternatives"] for wanted in (False, True)
+    )
+    assert [sorted(one) for one in plain] == [["next", "score", "text"]] * 2
+    for one, expected in zip(detailed, translator.alternatives("A dog", "", 2), strict=True):
+        assert one["details"]["tokens"] == list(expected.tokens)
+        assert one["details"]["alignment"] == [list(link) for link in expected.alignment]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from heed.config import ServeConfig
 from heed.serving.limits import add_key
-from tests.serving.running import CLIENT, Running, serving
+from tests.serving.running import CLIENT, Running, serving, until
 
 GOOD = {"q": "A dog", "source": "en", "target": "de"}
 
@@ -30,6 +31,7 @@ GOOD = {"q": "A dog", "source": "en", "target": "de"}
         ({"source": "zz"}, "zz is not supported"),
         ({"target": "zz"}, "zz is not supported"),
         ({"target": "auto"}, "auto is not supported"),
+        ({"source": "auto", "target": "auto"}, "auto is not supported"),
         ({"format": "xml"}, "xml format is not supported"),
         ({"format": 1}, "Invalid request: format parameter: input should be 'text' or 'html'"),
         ({"alternatives": "abc"}, "Invalid request: alternatives parameter is not a number"),
@@ -121,10 +123,84 @@ def test_what_is_not_here_says_so(server: Running, method: str, route: str, stat
     assert "access-control-allow-origin" not in answer.headers
 
 
+def test_a_body_whose_size_is_not_told_is_counted_as_it_comes(server: Running) -> None:
+    answer = CLIENT.post(f"{server.address}/translate", content=iter([b"x" * 100_000] * 11))  # chunked
+    assert (answer.status_code, answer.json()["error"][:33]) == (413, "Invalid request: a body of more t")
+
+
+def test_what_is_closed_says_so_whatever_is_sent_there(server: Running) -> None:
+    for content in (b"a document", b"x" * 3_000_000):
+        answer = CLIENT.post(f"{server.address}/translate_file", files={"file": content}, data={"source": "en"})
+        expected = {"error": "Files translation are disabled on this server."}
+        assert (answer.status_code, answer.json()) == (403, expected)
+
+
+def test_a_head_alone_can_be_asked_for(server: Running) -> None:
+    for route, status in (("/health", 200), ("/languages", 200), ("/nothing", 404), ("/translate", 405)):
+        answer = CLIENT.head(server.address + route)
+        assert (answer.status_code, answer.content) == (status, b"")
+        assert int(answer.headers["content-length"]) > 0
+
+
+@pytest.fixture(scope="module")
+def narrow(folders: tuple[Path, Path]) -> Iterator[Running]:
+    """A server with limits of its own."""
+    limits = {
+        "body_bytes": 200,
+        "header_bytes": 1000,
+        "characters": 20,
+        "texts": 1,
+        "alternatives": 1,
+        "look_tokens": 9,
+    }
+    with serving(
+        folders[0], *(part for name, size in limits.items() for part in ("--set", f"serve.{name}={size}"))
+    ) as it:
+        yield it
+
+
+@pytest.mark.parametrize(
+    ("route", "changed", "status", "error"),
+    [
+        ("/translate", {"x": "x" * 200}, 413, "Invalid request: a body of more than 200 bytes is not accepted"),
+        ("/translate", {"q": "x" * 21}, 400, "Invalid request: request (21) exceeds text limit (20)"),
+        ("/translate", {"q": ["x"] * 2}, 400, "Invalid request: request (2) exceeds text limit (1)"),
+        ("/translate", {"alternatives": 2}, 400, "Invalid request: alternatives parameter must be <= 1"),
+        ("/translate/stream", {"q": "x" * 21}, 400, "Invalid request: request (21) exceeds text limit (20)"),
+        ("/detect", {"q": "x" * 21}, 400, "Invalid request: request (21) exceeds text limit (20)"),
+        ("/alternatives", {"prefix": "x" * 16}, 400, "Invalid request: request (21) exceeds text limit (20)"),
+        ("/alternatives", {"alternatives": 2}, 400, "Invalid request: alternatives parameter must be <= 1"),
+        ("/look", {"q": "0123456789"}, 400, "Invalid request: 10 tokens are too many to look at; the limit is 9"),
+        ("/look", {"translation": "0123456789"}, 400, "Invalid request: 10 tokens are too many to look at"),
+    ],
+)
+def test_each_limit_can_be_set_and_holds(
+    narrow: Running, route: str, changed: dict[str, object], status: int, error: str
+) -> None:
+    answer = narrow.post(route, **({"q": "A dog", "source": "en", "target": "de"} | changed))
+    assert answer.json()["error"].startswith(error)
+    assert answer.status_code == status
+
+
+def test_what_is_within_the_limits_is_done(narrow: Running) -> None:
+    for route in ("/translate", "/translate/stream", "/detect", "/alternatives", "/look"):
+        assert narrow.post(route, q="A dog", source="en", target="de").status_code == 200, route
+
+
+def test_the_limit_of_the_head_can_be_set(narrow: Running) -> None:
+    answer = CLIENT.get(f"{narrow.address}/health", params={"x": "x" * 1000})
+    assert (answer.status_code, answer.json()["error"][:46]) == (431, "Invalid request: a head of more than 1000 byte")
+
+
+def test_the_limits_are_on_unless_told_otherwise() -> None:
+    config = ServeConfig()
+    assert (config.body_bytes, config.header_bytes, config.characters, config.texts) == (1 << 20, 16 << 10, 5000, 64)
+    assert (config.alternatives, config.queue, config.deadline, config.host) == (5, 128, 30, "127.0.0.1")
+
+
 def test_what_is_not_http_is_answered_in_json_too(server: Running) -> None:
-    host, port = server.address.removeprefix("http://").split(":")
     for nonsense in (b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"POST / HTTP/1.1\r\nX: " + b"x" * 40_000):
-        with socket.create_connection((host, int(port)), timeout=10) as client:
+        with socket.create_connection(server.place, timeout=60) as client:
             client.sendall(nonsense)
             head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400")
@@ -142,11 +218,10 @@ def test_every_answer_lets_a_browser_do_as_little_as_possible(server: Running) -
 
 @pytest.fixture(scope="module")
 def strict(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """A server that wants keys, and few requests."""
+    """A server that wants keys, and to be asked without delay."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     key = add_key(keys)
-    limits = ("--set", "serve.burst=40", "--set", "serve.requests_per_minute=1", "--set", "serve.read_timeout=0.5")
-    with serving(folders[0], "--keys", keys, *limits) as running:
+    with serving(folders[0], "--keys", keys, "--set", "serve.read_timeout=0.5") as running:
         yield running, key
 
 
@@ -158,6 +233,8 @@ def test_every_route_is_guarded_unless_it_is_public(strict: tuple[Running, str])
             answer = CLIENT.request(method, server.address + route)
             if route in public:
                 assert answer.status_code == 200, route
+            elif route in ("/suggest", "/translate_file"):  # nothing is there to be guarded
+                assert answer.status_code == 403, route
             else:
                 expected = {"error": "Please contact the server operator to get an API key"}
                 assert (answer.status_code, answer.json()) == (400, expected), route
@@ -170,21 +247,48 @@ def test_every_route_is_guarded_unless_it_is_public(strict: tuple[Running, str])
     assert (settings["apiKeys"], settings["keyRequired"]) == (True, True)
 
 
-def test_too_many_requests_are_refused_by_key_and_by_address(strict: tuple[Running, str]) -> None:
+def test_too_many_requests_are_refused_by_key_and_by_address(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    one, other = (add_key(tmp_path / "keys.txt") for _ in range(2))
+    limits = ("--keys", tmp_path / "keys.txt", "--set", "serve.burst=3", "--set", "serve.requests_per_minute=1")
+    with serving(folders[0], *limits) as server:
+        for key, status in ((one, 200), (other, 200), ("wrong", 403)):
+            answers = [server.post("/detect", q="A dog", api_key=key) for _ in range(4)]
+            assert [answer.status_code for answer in answers] == [status, status, status, 429]
+            assert answers[-1].json()["error"].startswith("Slowdown: more than 1 requests a minute; try again in ")
+            assert int(answers[-1].headers["retry-after"]) > 0
+        assert server.post("/detect", q="A dog").status_code == 429  # of the address that tried a wrong key
+        assert server.get("/health").status_code == 200
+
+
+def test_metrics_hold_no_text_no_key_and_no_address(strict: tuple[Running, str]) -> None:
     server, key = strict
-    for fields in ({"api_key": key}, {"api_key": "wrong"}):
-        answers = [server.post("/detect", q="A dog", **fields) for _ in range(45)]
-        assert answers[-1].status_code == 429
-        assert answers[-1].json()["error"].startswith("Slowdown: more than 1 requests a minute; try again in ")
-        assert int(answers[-1].headers["retry-after"]) > 0
-    assert server.get("/health").status_code == 200
+    for path in ("/translate", "/SECRET", "/translate?q=SECRET", "/page/SECRET"):
+        server.post(path, q="SECRET", source="SECRET", api_key="SECRET")
+    found = CLIENT.get(f"{server.address}/metrics", headers={"Authorization": f"Bearer {key}"}).text
+    assert 'heed_requests_total{route="/translate"' in found
+    for secret in ("SECRET", key, "127.0.0.1"):
+        assert secret not in found
+        assert secret not in server.said().partition("\n")[2]  # after the line that tells the address
+
+
+def test_who_does_not_read_the_answers_is_hung_up_on(strict: tuple[Running, str]) -> None:
+    server, _ = strict
+    with socket.create_connection(server.place, timeout=60) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        asked = b"GET /spec HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # some 30 MB, more than systems keep
+
+        def ask() -> bool:
+            client.sendall(asked)
+            return False
+
+        with pytest.raises(ConnectionError):
+            until(ask, "an end")
 
 
 def test_who_does_not_finish_is_hung_up_on(strict: tuple[Running, str]) -> None:
     server, _ = strict
-    host, port = server.address.removeprefix("http://").split(":")
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     for beginning, answer in ((b"", b""), (b"POST /tran", b""), (head + b"{", b"HTTP/1.1 408 ")):
-        with socket.create_connection((host, int(port)), timeout=10) as client:
+        with socket.create_connection(server.place, timeout=60) as client:
             client.sendall(beginning)
             assert client.makefile("rb").read().startswith(answer)

@@ -30,8 +30,8 @@ class Admission:
         """A place while the block lasts; after it the ticket is void, and whatever was still being done for it ends."""
         if self.closed:
             raise Problem(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
-        if self.taken >= self._places:
-            raise Problem(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})
+        if (busy := self.busy()) is not None:
+            raise busy
         self.taken += 1
         ticket = Ticket()
         try:
@@ -39,6 +39,12 @@ class Admission:
         finally:
             ticket.gone = True
             self.taken -= 1
+
+    def busy(self) -> Problem | None:
+        """What to say when there is no place; asked before a request is even read."""
+        if self.taken < self._places:
+            return None
+        return Problem(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})
 
     async def work(self, receive: Receive, do: Callable[[Ticket], Awaitable[T]]) -> T:
         """Do something for a request whose body has been read, in the time there is, while its client waits."""

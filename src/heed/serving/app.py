@@ -10,13 +10,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from heed.config import ServeConfig
-from heed.serving import libretranslate, own, problems
+from heed.serving import libretranslate, own, pages, problems
+from heed.serving.admission import HungUpError
 from heed.serving.fields import read_fields
-from heed.serving.guard import LOOPBACK, Guard
+from heed.serving.guard import LOOPBACK, Door, Guard
 from heed.serving.health import Health
 from heed.serving.limits import Keys, Rates
 from heed.serving.metrics import Metrics
@@ -25,7 +26,9 @@ from heed.serving.service import Service
 from heed.version import __version__
 
 # What tells nothing that is not on the door anyway. The page itself is public; what it does is not.
-PUBLIC = frozenset({"/", "/docs", "/docs.css", "/spec", "/health", "/health/ready", "/languages", "/frontend/settings"})
+PUBLIC = pages.PUBLIC | {"/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
+
+WORKING = frozenset({"/translate", "/translate/stream", "/alternatives", "/look"})  # what needs a place
 
 
 def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) -> ASGIApp:
@@ -34,6 +37,7 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await health.look()  # so that who comes first finds it ready
         watching = asyncio.ensure_future(health.watch())
         yield
         watching.cancel()
@@ -49,16 +53,23 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
-        dependencies=[Depends(_Door(config, keys).admit)],
+        dependencies=[Depends(_Entrance(config, keys).admit)],
     )
     problems.install(app)
+    app.add_exception_handler(HungUpError, _nobody)
     libretranslate.add_routes(app, service, health, key_required=keys is not None)
     own.add_routes(app, service, health, metrics)
+    pages.add_routes(app)
     hosts = LOOPBACK if config.host in LOOPBACK else None
-    return Guard(app, metrics, header_bytes=config.header_bytes, hosts=hosts)
+    return Guard(app, metrics, Door(config.header_bytes, hosts, WORKING, service.admission.busy))
 
 
-class _Door:
+async def _nobody(_: Request, __: Exception) -> Response:
+    """For a client that has gone: no defect, and nobody is there to be told; 499 is how others count it."""
+    return Response(status_code=499)
+
+
+class _Entrance:
     """Reads a request and lets it in, or not."""
 
     def __init__(self, config: ServeConfig, keys: Keys | None) -> None:
@@ -68,6 +79,8 @@ class _Door:
     async def admit(self, request: Request) -> None:
         """Leaves what the request says in `request.state.fields`; raises what stands against it."""
         config = self._config
+        if request.scope["route"].path in libretranslate.CLOSED:
+            return
         request.state.fields = await read_fields(request, config.body_bytes, config.read_timeout)
         if request.scope["route"].path in PUBLIC:
             return

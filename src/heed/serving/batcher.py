@@ -32,9 +32,10 @@ _LOG = logging.getLogger(NAME)
 
 _AGEING = 200.0  # tokens by which a second of waiting makes a job shorter
 _ALIKE = 2.0  # a batch holds nothing longer than this many times its shortest,
-_SHORT = 16  # but what is no longer than this goes with anything short
-_SHORTER = 0.5  # what may interrupt a batch: jobs shorter than this share of it
+_SHORT = 32  # but what is no longer than this goes with anything short
+_SHORTER = 0.25  # what may interrupt a batch: jobs shorter than this share of it
 _DEPTH = 2  # interruptions within interruptions
+_LAST = 10.0  # seconds for the thread to end: by then nobody waits for anything
 
 
 class WorkerGoneError(Exception):
@@ -106,11 +107,11 @@ class Batcher:
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish what waits, then end."""
+        """Finish what waits, then end; a thread that hangs is left behind."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(_LAST)
 
     def _run(self) -> None:
         try:

@@ -23,6 +23,7 @@ def page(spec: dict[str, Any]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/docs.css">'
+        '<link rel="icon" href="/page/icon.svg">'
         f"<title>{title}: the interface</title><h1>{title}: the interface</h1><p>{description}</p>"
         '<p>For programs: <a href="/spec">/spec</a> (OpenAPI). Fields are sent as JSON, as a form or in the address; '
         "errors are always <code>{&quot;error&quot;: text}</code>.</p>"

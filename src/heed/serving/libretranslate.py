@@ -25,6 +25,8 @@ from heed.serving.schemas import (
 from heed.serving.schemas import Health as Healthy
 from heed.serving.service import Answer, Service
 
+CLOSED = frozenset({"/suggest", "/translate_file"})  # who asks for these is told so, whatever came with it
+
 
 def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: bool) -> None:
     """Add LibreTranslate's routes."""
@@ -40,8 +42,7 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
         """Translate a text, or a list of texts."""
         asked = Translate.of(request.state.fields)
         check_size(asked.q, service.config)
-        if asked.alternatives > (most := service.config.alternatives):
-            raise Problem(400, f"Invalid request: alternatives parameter must be <= {most}")
+        check_alternatives(asked.alternatives, service.config)
         answers = await service.admission.work(request.receive, lambda ticket: service.translate(asked, ticket))
         return _translated(asked, answers)
 
@@ -61,7 +62,7 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
         directions = service.directions
         return [Language(code=code, name=name_of(code), targets=directions.targets(code)) for code in directions.codes]
 
-    @app.get("/health", response_model=Healthy, responses=ERRORS)
+    @app.get("/health", response_model=Healthy, response_model_exclude_none=True, responses=ERRORS)
     async def healthy() -> Healthy:
         """Whether the models work."""
         if (problem := health.problem) is not None:
@@ -94,6 +95,12 @@ def check_size(q: str | list[str], config: ServeConfig) -> None:
         raise Problem(400, f"Invalid request: request ({size}) exceeds text limit ({config.characters})")
 
 
+def check_alternatives(count: int | None, config: ServeConfig) -> None:
+    """Refuse to look for more than is allowed."""
+    if count is not None and count > config.alternatives:
+        raise Problem(400, f"Invalid request: alternatives parameter must be <= {config.alternatives}")
+
+
 def _translated(asked: Translate, answers: list[Answer]) -> Translated:
     """A list for a list, even of one; else the one."""
     found: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
@@ -114,9 +121,7 @@ def _details(answer: Answer) -> Details:
     one = answer.translation
     if one is None:
         return Details(score=0.0, tokens=[], source_tokens=[], alignment=[])
-    return Details(
-        score=one.score, tokens=list(one.tokens), source_tokens=list(one.source_tokens), alignment=list(one.alignment)
-    )
+    return Details.of(one)
 
 
 def _settings(service: Service, *, key_required: bool) -> dict[str, Any]:

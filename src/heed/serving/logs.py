@@ -38,8 +38,8 @@ class _Losing(logging.Handler):
         self._thread.join(1.0)
 
     def _write(self) -> None:
-        with suppress(OSError):  # whoever read it has gone
-            while (line := self._waiting.get()) is not None:
+        while (line := self._waiting.get()) is not None:
+            with suppress(OSError):  # whoever read it has gone, or there is no room: that may change
                 os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 
 

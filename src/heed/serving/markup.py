@@ -74,6 +74,7 @@ def joined(cut: Sequence[Part], texts: Sequence[str]) -> str:
 def _tags(document: str) -> Iterator[tuple[int, int]]:
     """Where tags, comments and whole elements of raw text begin and end."""
     place = 0
+    lower = document.lower() if document.isascii() else document.translate(_LOWER)
     while (start := document.find("<", place)) >= 0:
         end = _end(document, start)
         if end == start:  # a < that is text
@@ -83,7 +84,7 @@ def _tags(document: str) -> Iterator[tuple[int, int]]:
         place = end
         name, ends = _name(document, start)
         if name in _RAW and not ends and end < len(document):
-            stop = _raw_end(document, name, end)
+            stop = _raw_end(lower, name, end)
             if stop > end:
                 yield end, stop
             place = stop
@@ -96,8 +97,13 @@ def _end(document: str, start: int) -> int:
     if document.startswith("<!--", start):
         if document.startswith(">", start + 4) or document.startswith("->", start + 4):  # <!--> and <!---> are whole
             return document.index(">", start) + 1
-        ends = [found + len(mark) for mark in ("-->", "--!>") if (found := document.find(mark, start + 4)) >= 0]
-        return min(ends, default=size)
+        place = start + 4
+        while (place := document.find("--", place)) >= 0:
+            for mark in ("-->", "--!>"):
+                if document.startswith(mark, place):
+                    return place + len(mark)
+            place += 1
+        return size
     closing = follows == "/" and _letter(document[start + 2 : start + 3])
     if _letter(follows) or closing:
         return _tag_end(document, start)
@@ -140,16 +146,15 @@ def _tag_end(document: str, start: int) -> int:
     return size
 
 
-def _raw_end(document: str, name: str, place: int) -> int:
-    """Where the end tag of an element of raw text begins; the end of all if there is none."""
-    lower = document.lower() if document.isascii() else document.translate(_LOWER)
+def _raw_end(lower: str, name: str, place: int) -> int:
+    """Where the end tag of an element of raw text begins; the end of all if there is none. lower: all small letters."""
     mark = f"</{name}"
     while name != "plaintext" and (found := lower.find(mark, place)) >= 0:
         after = lower[found + len(mark) : found + len(mark) + 1]
         if after in ("", ">", "/", *_SPACE):
             return found
         place = found + 1
-    return len(document)
+    return len(lower)
 
 
 _LOWER = {ord(letter): ord(letter.lower()) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}  # never changes a length

@@ -1,7 +1,9 @@
 """Model folders to models that are served: what each translates to what, and how languages are told apart."""
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,30 @@ class Served:
         """What it is called here: its folder's name, never a path."""
         return self.path.resolve().name
 
+    @cached_property
+    def looker(self) -> Translator:
+        """The same with modules of its own around the same weights. Looking inside hangs hooks on modules while it
+        lasts: what others translate meanwhile must not run into them.
+        """
+        models = []
+        for model in self.translator.models:
+            weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+            models.append(copy.deepcopy(model, weights))
+        return Translator(models, self.translator.tokenizers, self.translator.search, self.translator.max_tokens)
 
-def open_served(paths: Sequence[Path], languages: Sequence[str], search: Mapping[str, Any]) -> list[Served]:
+
+def open_served(
+    paths: Sequence[Path],
+    languages: Sequence[str],
+    search: Mapping[str, Any],
+    open_model: Callable[[Path], Translator] = load,
+) -> list[Served]:
     """Open model folders. languages: `en-de` for each folder whose card does not say, or says otherwise."""
     if languages and len(languages) != len(paths):
         raise ConfigError(f"--languages is given {len(languages)} times for {len(paths)} models: give it for each")
-    served = [_open(path, languages[number] if languages else None, search) for number, path in enumerate(paths)]
+    served = [
+        _open(path, languages[number] if languages else None, search, open_model) for number, path in enumerate(paths)
+    ]
     for number, one in enumerate(served):
         for other in served[:number]:
             if (one.source, one.target) == (other.source, other.target):
@@ -56,7 +76,9 @@ def open_served(paths: Sequence[Path], languages: Sequence[str], search: Mapping
     return served
 
 
-def _open(path: Path, languages: str | None, search: Mapping[str, Any]) -> Served:
+def _open(
+    path: Path, languages: str | None, search: Mapping[str, Any], open_model: Callable[[Path], Translator]
+) -> Served:
     folder = read_model_folder(path)
     if folder.run.model.kind != "encoder-decoder":
         raise ConfigError(f"{path} is {folder.run.model.kind!r}: only an 'encoder-decoder' translates")
@@ -66,7 +88,7 @@ def _open(path: Path, languages: str | None, search: Mapping[str, Any]) -> Serve
         if not dash or not code.isascii() or not code.isalnum() or code == AUTO:
             found = f"--languages {languages}" if languages else f"{path} says {source!r} to {target!r}"
             raise ConfigError(f"{found}: expected two language codes; say which with --languages en-de")
-    translator = load(path)
+    translator = open_model(path)
     translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
     trigrams = folder.trained.get("trigrams") or {}
     profiles = {code: trigrams[side] for code, side in ((source, "source"), (target, "target")) if trigrams.get(side)}

@@ -1,20 +1,21 @@
 """Routes that LibreTranslate does not have: word by word, other ways to go on, a look inside, how the server is."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from heed.serving import docs
+from heed.serving.admission import Admission
 from heed.serving.batcher import Ticket
 from heed.serving.health import Health
-from heed.serving.libretranslate import check_size
+from heed.serving.libretranslate import check_alternatives, check_size
 from heed.serving.metrics import CONTENT_TYPE, Gauge, Metrics
 from heed.serving.models import Served
-from heed.serving.problems import Problem
-from heed.serving.schemas import ERRORS, Alternative, Alternatives, Look, Model, Offered, Stream, body_of
+from heed.serving.problems import Problem, as_problem
+from heed.serving.schemas import ERRORS, Alternative, Alternatives, Details, Look, Model, Offered, Stream, body_of
 from heed.serving.schemas import Health as Healthy
 from heed.serving.service import Service
 
@@ -24,7 +25,6 @@ def add_routes(app: FastAPI, service: Service, health: Health, metrics: Metrics)
     _add_translation(app, service)
     _add_looking(app, service)
     _add_state(app, service, health, metrics)
-    _add_pages(app)
 
 
 def _add_translation(app: FastAPI, service: Service) -> None:
@@ -38,50 +38,61 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         """The greedy translation as server-sent events: `{"text"}` as it comes, last `done` with all of it."""
         asked = Stream.of(request.state.fields)
         model = _model(service, asked)
-        place = service.admission.place()
-        ticket = await place.__aenter__()  # before the answer begins, so that a refusal has its status
+        return _Events(service.admission, lambda ticket: _events(service, asked, model, ticket))
 
-        async def events() -> AsyncIterator[bytes]:
-            try:
-                async for event in _events(service, asked, model, ticket):
-                    yield event
-            finally:
-                await place.__aexit__(None, None, None)
-
-        return StreamingResponse(events(), media_type="text/event-stream")
-
-    @app.post("/alternatives", response_model=Offered, responses=ERRORS, openapi_extra=body_of(Alternatives))
+    @app.post(
+        "/alternatives",
+        response_model=Offered,
+        response_model_exclude_none=True,
+        responses=ERRORS,
+        openapi_extra=body_of(Alternatives),
+    )
     async def alternatives(request: Request) -> Offered:
         """Translations that begin alike and go on differently, the likeliest next word first."""
         asked = Alternatives.of(request.state.fields)
-        if asked.alternatives > (most := service.config.alternatives):
-            raise Problem(400, f"Invalid request: alternatives parameter must be <= {most}")
-        check_size([asked.q, asked.prefix], service.config)
+        check_alternatives(asked.alternatives, service.config)
+        check_size(asked.q + asked.prefix, service.config)
         if (model := _model(service, asked)) is None:
             return Offered(alternatives=[])
         found = await service.admission.work(request.receive, lambda ticket: service.alternatives(asked, model, ticket))
         begun = len(asked.prefix.rstrip())
         offered = [
-            Alternative(text=one.text, next=(one.text[begun:].split() or [""])[0], score=one.score) for one in found
+            Alternative(
+                text=one.text,
+                next=(one.text[begun:].split() or [""])[0],
+                score=one.score,
+                details=Details.of(one) if asked.details else None,
+            )
+            for one in found
         ]
         return Offered(alternatives=offered)
 
 
-async def _events(service: Service, asked: Stream, model: Served | None, ticket: Ticket) -> AsyncIterator[bytes]:
+class _Events(StreamingResponse):
+    """Server-sent events that have a place for as long as they last, however they end."""
+
+    def __init__(self, admission: Admission, events: Callable[[Ticket], AsyncGenerator[bytes]]) -> None:
+        super().__init__((), media_type="text/event-stream")
+        self._admission, self._events = admission, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Begin once there is a place: a refusal comes before anything is sent, and so with its status."""
+        async with self._admission.place() as ticket, aclosing(self._events(ticket)) as events:
+            self.body_iterator = events
+            await super().__call__(scope, receive, send)
+
+
+async def _events(service: Service, asked: Stream, model: Served | None, ticket: Ticket) -> AsyncGenerator[bytes]:
     """The events of a stream; when its client goes, it is closed at one of its yields."""
     whole = asked.q if model is None else ""
     try:
-        async with asyncio.timeout(service.admission.deadline):
-            if model is not None:
-                async for text in service.stream(asked, model, ticket):
+        if model is not None:
+            async with aclosing(service.stream(asked, model, ticket)) as texts:
+                async for text in texts:
                     whole += text
                     yield _event(None, {"text": text})
-    except TimeoutError:
-        yield _event("error", {"error": service.admission.late().error})
-    except Problem as problem:
-        yield _event("error", {"error": problem.error})
-    except Exception:
-        yield _event("error", {"error": "Internal server error"})
+    except Exception as error:
+        yield _event("error", {"error": as_problem("POST", error).error})
     else:
         yield _event("done", {"translatedText": whole})
 
@@ -93,13 +104,13 @@ def _event(name: str | None, data: dict[str, str]) -> bytes:
 def _add_looking(app: FastAPI, service: Service) -> None:
     @app.post("/look", responses=ERRORS, openapi_extra=body_of(Look))
     async def look(request: Request) -> Response:
-        """What happens inside the model: attention, likeliest words, search; `heed look` documents the format."""
+        """What happens inside the model: attention, likeliest words, search; as `heed look` writes it."""
         asked = Look.of(request.state.fields)
-        check_size([asked.q, asked.translation or ""], service.config)
+        check_size(asked.q + (asked.translation or ""), service.config)
         if (model := _model(service, asked)) is None:
             raise Problem(400, f"{asked.target} is not available as a target language from {asked.target}")
         found = await service.admission.work(request.receive, lambda ticket: service.look(asked, model, ticket))
-        return Response(found, media_type="application/json")
+        return Response(found, media_type="application/json" if asked.format == "json" else "text/html; charset=utf-8")
 
 
 def _model(service: Service, asked: Stream) -> Served | None:
@@ -108,13 +119,13 @@ def _model(service: Service, asked: Stream) -> Served | None:
 
 
 def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics) -> None:
-    @app.get("/health/ready", response_model=Healthy, responses=ERRORS)
+    @app.get("/health/ready", response_model=Healthy, response_model_exclude_none=True, responses=ERRORS)
     async def ready() -> Healthy:
         """Whether to send requests here."""
         problem = "This server is shutting down" if service.admission.closed else health.problem
         if problem is not None:
             raise Problem(503, problem)
-        return Healthy(status="ready")
+        return Healthy(status="ready", warning=health.warning)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def measured() -> Response:
@@ -144,17 +155,3 @@ def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics)
             )
             for one in service.directions.served
         ]
-
-
-def _add_pages(app: FastAPI) -> None:
-    @app.get("/docs", include_in_schema=False)
-    async def documented() -> Response:
-        return Response(docs.page(app.openapi()), media_type="text/html; charset=utf-8")
-
-    @app.get("/docs.css", include_in_schema=False)
-    async def style() -> Response:
-        return Response(docs.STYLE, media_type="text/css; charset=utf-8")
-
-    @app.get("/", include_in_schema=False)
-    async def front() -> Response:
-        return RedirectResponse("/docs")

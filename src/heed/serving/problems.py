@@ -33,10 +33,6 @@ def answer(problem: Problem) -> JSONResponse:
 def install(app: FastAPI) -> None:
     """Have every exception answered in the one shape."""
 
-    @app.exception_handler(Problem)
-    async def on_problem(_: Request, error: Problem) -> JSONResponse:
-        return answer(error)
-
     @app.exception_handler(HTTPException)
     async def on_http(_: Request, error: HTTPException) -> JSONResponse:
         text = _PLAIN.get(error.status_code, str(error.detail))
@@ -47,14 +43,21 @@ def install(app: FastAPI) -> None:
         first = error.errors()[0]
         return answer(Problem(400, f"Invalid request: {first['loc'][-1]}: {first['msg']}"))
 
+    @app.exception_handler(Problem)
     @app.exception_handler(WorkerGoneError)
-    async def on_worker(_: Request, error: WorkerGoneError) -> JSONResponse:
-        return answer(Problem(503, f"Out of order: {error}"))
-
     @app.exception_handler(Exception)
-    async def on_defect(request: Request, error: Exception) -> JSONResponse:
-        log_defect(request.scope["method"], error)
-        return answer(Problem(500, _PLAIN[500]))
+    async def on_any(request: Request, error: Exception) -> JSONResponse:
+        return answer(as_problem(request.scope["method"], error))
+
+
+def as_problem(what: str, error: Exception) -> Problem:
+    """What to say about an error; a defect of ours is noted too."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, WorkerGoneError):
+        return Problem(503, f"Out of order: {error}")
+    log_defect(what, error)
+    return Problem(500, _PLAIN[500])
 
 
 def log_defect(what: str, error: Exception) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from heed.decoding.translator import Translation
 from heed.serving.fields import Fields
 from heed.serving.problems import Problem
 
@@ -88,14 +89,16 @@ class Alternatives(Stream):
     """Other ways to go on from the beginning of a translation."""
 
     prefix: str = Field("", description="How the translation begins; white space at its end does not count.")
-    alternatives: Count = Field(5, description="How many ways to offer.")
+    alternatives: Count | None = Field(None, description="How many ways to offer; none: as many as there may be.")
+    details: Flag = Field(default=False, description="Also give scores, tokens and which comes from which, of each.")
 
 
 class Look(Stream):
     """What happens inside the model."""
 
     translation: str | None = Field(None, description="The translation to look at; none: the model's own.")
-    parts: list[str] = Field([], description="Parts whose numbers to give too; the answer's `parts` lists all.")
+    format: Literal["json", "html"] = Field("json", description="As numbers, or as the page that `heed look` writes.")
+    parts: list[str] = Field([], description="Parts whose numbers to give too, in JSON; the answer's `parts` has all.")
 
 
 class Error(BaseModel):
@@ -127,6 +130,16 @@ class Details(BaseModel):
     source_tokens: list[str]
     alignment: list[tuple[int, int]] = Field(description="(source token, target token), both counted from 0.")
 
+    @classmethod
+    def of(cls, one: Translation) -> Self:
+        """Of a translation."""
+        return cls(
+            score=one.score,
+            tokens=list(one.tokens),
+            source_tokens=list(one.source_tokens),
+            alignment=list(one.alignment),
+        )
+
 
 class Translated(BaseModel):
     """One text in, one text out; a list in, a list of the same length out, of everything."""
@@ -143,6 +156,7 @@ class Alternative(BaseModel):
     text: str
     next: str
     score: float
+    details: Details | None = None
 
 
 class Offered(BaseModel):
@@ -166,6 +180,7 @@ class Health(BaseModel):
     """That all is well."""
 
     status: Literal["ok", "ready"]
+    warning: str | None = Field(None, description="What the operator should see to.")
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

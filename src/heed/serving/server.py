@@ -4,28 +4,24 @@ SIGTERM or Ctrl-C: `/health/ready` says no, new work is refused, what is in work
 second signal ends at once.
 """
 
-import asyncio
 import contextlib
-import json
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from heed.config import ServeConfig
 from heed.errors import ConfigError
-from heed.serving.guard import HEADERS
 from heed.serving.logs import only_our_own
+from heed.serving.protocol import protocol
 from heed.serving.service import Service
 
-_LAST_CALLS = 0.3  # seconds in which those who come after the signal are told so
+_LAST_CALLS = 0.3  # seconds in which those who come after the signal are told so;
+_KNOWN = 2.0  # so many for those who are connected already: what they have just sent would be lost
 
 
 def bind(config: ServeConfig) -> socket.socket:
@@ -48,7 +44,7 @@ def run(
     """Serve until a signal; the exit code."""
     settings = uvicorn.Config(
         app,
-        http=_protocol(config.read_timeout),
+        http=protocol(config.read_timeout),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -77,13 +73,18 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._ready()
+        with contextlib.suppress(OSError):  # nobody reads it, or it goes to a disk that is full: not worth an end
+            self._ready()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether to end now."""
-        if self.signals and self._service.admission.taken == 0 and time.monotonic() - self._since > _LAST_CALLS:
-            return True
-        return await super().on_tick(counter)
+        if not self.signals:
+            return await super().on_tick(counter)
+        expected = self.server_state.connections and self.signals[0] == signal.SIGTERM
+        patience = _KNOWN if expected else _LAST_CALLS
+        if self._service.admission.taken:
+            patience += self._service.admission.deadline  # nothing takes longer, or if it does, it is not waited for
+        return self.force_exit or time.monotonic() - self._since > patience
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """A signal has come."""
@@ -102,45 +103,3 @@ class _Server(uvicorn.Server):
         finally:
             for sig, handler in before.items():
                 signal.signal(sig, handler)
-
-
-def _protocol(read_timeout: float) -> type[H11Protocol]:
-    """HTTP/1.1 that answers nonsense in JSON, and hangs up on who does not finish the head of a request."""
-
-    class Protocol(H11Protocol):
-        _late: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._late = self.loop.call_later(read_timeout, transport.close)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            whole = self.conn.their_state is not h11.IDLE
-            if whole and self._late is not None:
-                self._late.cancel()
-                self._late = None
-            elif not whole and self._late is None:  # the next request of this connection has begun
-                self._late = self.loop.call_later(read_timeout, self.transport.close)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self._late is not None:
-                self._late.cancel()
-            super().connection_lost(exc)
-
-        def send_400_response(self, msg: str) -> None:
-            if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-                self.transport.close()  # an answer has begun already
-                return
-            body = json.dumps({"error": f"Invalid request: {msg}"}).encode()
-            head: list[tuple[str, Any]] = [
-                ("Content-Type", "application/json"),
-                ("Content-Length", str(len(body))),
-                ("Connection", "close"),
-                *HEADERS.items(),
-            ]
-            for event in (h11.Response(status_code=400, headers=head), h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
-            self.transport.close()
-
-    return Protocol

@@ -6,8 +6,10 @@ threads, models to the batcher.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,15 +17,19 @@ import torch
 from heed.config import SearchConfig, ServeConfig
 from heed.decoding.translator import Translation, joined
 from heed.errors import InputError
+from heed.inside.report import report
+from heed.inside.saving import document, rounded
 from heed.serving import markup
 from heed.serving.admission import Admission
 from heed.serving.batcher import Batcher, Job, Kind, Ticket
 from heed.serving.models import AUTO, Directions, Served
 from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
+from heed.serving.watching import watched
 from heed.text.split import Piece, split
 
 T = TypeVar("T")
+_NEVER = sys.maxsize  # steps: when nobody waits for the one request of a batch, all of it ends
 _ON_CPU, _ON_GPU = 4096, 65_536  # tokens in work at a time
 
 
@@ -53,6 +59,7 @@ class Service:
         self.admission = Admission(config.queue, config.deadline)
         budget = config.tokens_per_batch or (_ON_GPU if torch.cuda.is_available() else _ON_CPU)
         self.batcher = Batcher(patience=config.patience, budget=budget, batching=config.batching)
+        self._looking = Batcher(patience=0.0, budget=budget)  # a look takes as long as many translations
         self._budget = budget
 
     async def translate(self, asked: Translate, ticket: Ticket) -> list[Answer]:
@@ -84,8 +91,8 @@ class Service:
     def route(self, text: str, source: str, target: str) -> tuple[Served | None, tuple[str, float]]:
         """The model for a text (none: it is in the target's language already), and the text's language."""
         known = self.directions.codes
-        for code in (source, target):
-            if code not in known and not (code == AUTO and code is source):
+        for code, may_be_any in ((source, source == AUTO), (target, False)):
+            if code not in known and not may_be_any:
                 raise Problem(400, f"{code[:50]} is not supported")
         language = (source, 100.0)
         if source == AUTO:
@@ -120,18 +127,21 @@ class Service:
         wider = {"nbest": nbest, "beam": max(own.beam, nbest), "tokens_per_batch": self._budget}
         return own.model_copy(update=wider)
 
-    async def errand(self, ticket: Ticket, length: int, do: Callable[[Callable[[], None]], T]) -> T:
-        """Have something else done by the thread that owns the models; the user's mistakes are answered as such."""
+    async def errand(
+        self, ticket: Ticket, length: int, do: Callable[[Callable[[], None]], T], by: Batcher | None = None
+    ) -> T:
+        """Have something else done, by the thread that translates or another; what is wrong with it is answered."""
         job: Job[T] = Job(ticket, length, errand=do)
-        self.batcher.submit([job])
+        (by or self.batcher).submit([job])
         try:
             return await asyncio.wrap_future(job.future)
         except InputError as error:
             raise Problem(400, f"Invalid request: {error}") from None
 
-    async def stream(self, asked: Stream, model: Served, ticket: Ticket) -> AsyncIterator[str]:
-        """The greedy translation, piece by piece as it comes."""
+    async def stream(self, asked: Stream, model: Served, ticket: Ticket) -> AsyncGenerator[str]:
+        """The greedy translation, piece by piece as it comes; the time for it is counted from here."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        end = loop.time() + self.admission.deadline
         cut = await asyncio.to_thread(_cut, [asked.q], model)
 
         def do(between: Callable[[], None]) -> None:
@@ -144,9 +154,19 @@ class Service:
 
         working = asyncio.ensure_future(self.errand(ticket, sum(cut[0].lengths) + 1, do))
         working.add_done_callback(lambda _: arrived.put_nowait(None))
-        while (text := await arrived.get()) is not None:
-            yield text
-        await working
+        try:
+            while (text := await self._until(end, arrived.get())) is not None:
+                yield text
+            await self._until(end, working)
+        finally:
+            working.cancel()
+
+    async def _until(self, end: float, what: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout_at(end):
+                return await what
+        except TimeoutError:
+            raise self.admission.late() from None
 
     async def alternatives(self, asked: Alternatives, model: Served, ticket: Ticket) -> list[Translation]:
         """Other ways to go on after a prefix."""
@@ -154,14 +174,19 @@ class Service:
         if translator.tokenizers[1].kind not in ("characters", "bytes"):  # where a word brings the space before it
             prefix = prefix.rstrip()
         lengths = (await asyncio.to_thread(_cut, [asked.q], model))[0].lengths
-        return await self.errand(
-            ticket, sum(lengths) + 1, lambda _: translator.alternatives(asked.q, prefix, max(1, asked.alternatives))
-        )
+
+        count = self.config.alternatives if asked.alternatives is None else asked.alternatives
+
+        def do(between: Callable[[], None]) -> list[Translation]:
+            watch = partial(watched, gone=lambda _: ticket.gone, before_step=between, free_after=_NEVER)
+            return translator.alternatives(asked.q, prefix, max(1, count), watch)
+
+        return await self.errand(ticket, sum(lengths) + 1, do)
 
     async def look(self, asked: Look, model: Served, ticket: Ticket) -> bytes:
-        """The trace of a sentence, as the JSON document of `heed.inside.saving`, and the parts that were asked for."""
-        from heed.inside.saving import document, rounded  # noqa: PLC0415 - only where someone looks
-
+        """The trace of a sentence as the JSON document of `heed.inside.saving`, with the parts that were asked for,
+        or as the page of `heed.inside.report`.
+        """
         source, target = model.translator.tokenizers
         texts = (source, asked.q), (target, asked.translation or "")
         longest = max([len((await asyncio.to_thread(side.encode, [text]))[0]) for side, text in texts])
@@ -172,8 +197,10 @@ class Service:
             )
 
         def do(_: Callable[[], None]) -> bytes:
-            trace = model.translator.look(asked.q, asked.translation)
+            trace = model.looker.look(asked.q, asked.translation)
             found: dict[str, Any] = document(trace)
+            if asked.format == "html":
+                return report(trace, found)
             if asked.parts:
                 known = trace.names()
                 for name in asked.parts:
@@ -182,11 +209,17 @@ class Service:
                 found["values"] = {name: rounded(part.values) for name, part in trace.parts(asked.parts).items()}
             return json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
 
-        return await self.errand(ticket, longest, do)
+        return await self.errand(ticket, longest, do, self._looking)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the threads still work."""
+        return self.batcher.alive and self._looking.alive
 
     def close(self) -> None:
         """Finish what waits."""
         self.batcher.close()
+        self._looking.close()
 
 
 def _cut(texts: Sequence[str], model: Served) -> list[_Cut]:

@@ -1,0 +1,108 @@
+"""The page of a server in a browser, and a hundred texts that try to run there."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, Route
+
+from tests.browser import Opened, opened
+from tests.serving.conftest import MANY
+from tests.serving.running import Running, serving
+
+_ATTACKS = """
+<script>window.harmed=1</script>
+<script src=//example.org/x.js></script>
+<img src=x onerror=window.harmed=1>
+<img src=//example.org/x.png>
+<svg onload=window.harmed=1>
+<svg><script>window.harmed=1</script></svg>
+<svg><animate onbegin=window.harmed=1 attributeName=x dur=1s>
+<body onload=alert(1)>
+<iframe src=javascript:parent.harmed=1></iframe>
+<iframe srcdoc="<script>parent.harmed=1</script>"></iframe>
+<object data=javascript:window.harmed=1>
+<embed src=//example.org/x.swf>
+<link rel=stylesheet href=//example.org/x.css>
+<style>@import '//example.org/x.css';</style>
+<meta http-equiv=refresh content=0;url=//example.org>
+<base href=//example.org/>
+<form action=//example.org><input autofocus onfocus=window.harmed=1>
+<a href=javascript:window.harmed=1>press</a>
+<details open ontoggle=window.harmed=1>
+<video><source onerror=window.harmed=1></video>
+<math><mtext></form><form><mglyph><style></math><img src onerror=window.harmed=1>
+javascript:window.harmed=1
+&lt;img src=x onerror=window.harmed=1&gt;
+${window.harmed=1}{{constructor.constructor('window.harmed=1')()}}
+\\u003cscript\\u003ewindow.harmed=1\\u003c/script\\u003e
+""".strip().splitlines()
+_WAYS_OUT = ("", '">', "'-alert(1)-'", "--></textarea></script></style></title>")
+INJECTIONS = [out + attack for attack in _ATTACKS for out in _WAYS_OUT]
+HOSTILE_NAME = "<img src=x onerror=window.harmed=1>"
+
+
+@pytest.fixture(scope="module")
+def site(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """English to German by a model with a hostile name, and back."""
+    hostile = tmp_path_factory.mktemp("hostile") / HOSTILE_NAME
+    shutil.copytree(folders[0], hostile)
+    with serving(hostile, folders[1], *MANY) as running:
+        yield running
+
+
+@contextmanager
+def on_page(browser: Browser, server: Running, **settings: Any) -> Iterator[Page]:
+    """The page, all of it, from this server and nowhere else; by its end nothing may have gone wrong."""
+    with on_opened(browser, server, **settings) as here:
+        yield here.page
+
+
+def on_opened(browser: Browser, server: Running, **settings: Any) -> AbstractContextManager[Opened]:
+    """The same with what is held against it, for a test that has to forgive something."""
+    mine = (server.address + "/", f"blob:{server.address}/")
+    return opened(browser, server.address, lambda url: url.startswith(mine) or url == "about:srcdoc", **settings)
+
+
+def forgive(here: Opened, *forgiven: str) -> None:
+    """Forget complaints that a test has provoked: the browser itself notes every answer that is no success."""
+    here.complaints[:] = [one for one in here.complaints if not any(text in one for text in forgiven)]
+
+
+def translated(page: Page, text: str) -> str:
+    """Put a text in, as a paste does, and wait for its translation."""
+    with page.expect_response("**/translate") as answer:
+        page.fill("#text", text)
+    said = str(answer.value.json()["translatedText"])
+    page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=said)
+    return said
+
+
+def status(page: Page, text: str) -> None:
+    """Wait until the page says this of itself."""
+    page.wait_for_function("(text) => document.getElementById('status').textContent.includes(text)", arg=text)
+
+
+def says(page: Page, route: str, answer: object, status: int = 200, **headers: str) -> None:
+    """Have a route answer this instead of what the server would."""
+
+    def fulfil(asked: Route) -> None:
+        asked.fulfill(status=status, body=json.dumps(answer), headers={"Content-Type": "application/json", **headers})
+
+    page.route(f"**{route}", fulfil)
+
+
+def counted(page: Page, route: str, event: Any = "request") -> list[dict[str, Any]]:
+    """What a route is asked from now on."""
+    found: list[dict[str, Any]] = []
+
+    def note(asked: Request) -> None:
+        if asked.url.endswith(route):
+            found.append(asked.post_data_json or {})
+
+    page.on(event, note)
+    return found

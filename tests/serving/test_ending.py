@@ -1,0 +1,89 @@
+"""A signal comes: what is in work is finished, who comes later is told so."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from heed.config import ServeConfig
+from heed.serving.models import Directions
+from heed.serving.server import _Server
+from heed.serving.service import Service
+from tests.serving.conftest import MANY
+from tests.serving.running import Running, serving, until
+
+CLIENTS, ENOUGH = 20, 60  # answers before the signal comes
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_signal_ends_it_in_order_and_no_request_is_lost(folders: tuple[Path, Path], times: int) -> None:
+    for _ in range(times):
+        with serving(folders[0], *MANY) as server:
+            answered = asyncio.run(_ask_until_the_end(server))
+            assert server.command.ends_within(30)
+            assert server.command.wait()[0] == 0
+        assert (answered["lost"], answered["503"]) == (0, CLIENTS)  # each was told, and got all answers before
+        assert answered["200"] >= ENOUGH
+
+
+async def _ask_until_the_end(server: Running) -> dict[str, int]:
+    """Clients ask and ask; a signal comes; each goes on until it is told that the server is ending."""
+    answered = {"200": 0, "503": 0, "lost": 0}
+
+    async def client(number: int) -> None:
+        async with httpx.AsyncClient(verify=False, timeout=60) as connection:  # noqa: S501 - no TLS here
+            for turn in range(1000):
+                fields = {"q": f"{number} dogs {turn}", "source": "en", "target": "de"}
+                try:
+                    answer = await connection.post(f"{server.address}/translate", json=fields)
+                except httpx.HTTPError:
+                    answered["lost"] += 1
+                    return
+                answered[str(answer.status_code)] += 1
+                if answer.status_code == 503:
+                    assert answer.json() == {"error": "This server is shutting down"}
+                    return
+
+    async def end() -> None:
+        while answered["200"] < ENOUGH and not answered["lost"]:
+            await asyncio.sleep(0.01)
+        os.kill(server.process, signal.SIGTERM)
+
+    await asyncio.gather(end(), *(client(number) for number in range(CLIENTS)))
+    return answered
+
+
+def test_after_the_signal_it_is_not_ready_and_who_is_connected_is_told_so(folders: tuple[Path, Path]) -> None:
+    with serving(folders[0]) as server, httpx.Client(verify=False, base_url=server.address) as client:  # noqa: S501
+        assert client.get("/health/ready").status_code == 200
+        os.kill(server.process, signal.SIGTERM)
+        until(lambda: client.get("/health/ready").status_code == 503, "not ready", 30)
+        assert client.get("/health/ready").json() == {"error": "This server is shutting down"}
+        assert client.get("/health").status_code == 200  # what it can do, it still can
+        time.sleep(0.5)  # who is connected is given time
+        answer = client.post("/translate", json={"q": "A dog", "source": "en", "target": "de"})
+        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+        assert server.command.ends_within(30)
+        assert server.command.wait()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("past", "in_work", "ends"), [(0.1, 0, False), (0.5, 0, True), (5.0, 1, False), (31.0, 1, True)]
+)
+def test_what_never_ends_is_not_waited_for_longer_than_the_deadline(past: float, in_work: int, ends: bool) -> None:
+    service = Service(Directions([]), ServeConfig())
+    server = _Server(uvicorn.Config("nothing"), service, lambda: None)
+    server.handle_exit(signal.SIGTERM, None)
+    service.admission.taken, server._since = in_work, time.monotonic() - past
+    assert asyncio.run(server.on_tick(1)) == ends
+    service.close()
+
+
+def test_an_interrupt_ends_it_with_130(folders: tuple[Path, Path]) -> None:
+    with serving(folders[0]) as server:
+        assert server.end(signal.SIGINT) == 130

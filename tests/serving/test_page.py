@@ -1,0 +1,298 @@
+"""The page of `heed serve`: everything that can be done there, done in a real browser."""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from heed.inside.report import digest, style_and_script
+from heed.serving.pages import page_files
+from tests import browser as browsing
+from tests.serving import browser as pages
+from tests.serving.browser import counted, on_page, status, translated
+from tests.serving.running import Running, until
+
+in_chromium = browsing.needs_chromium
+browser, site = browsing.browser, pages.site
+VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
+
+
+def test_the_page_is_small_and_names_no_other_place() -> None:
+    files = page_files()
+    assert sum(map(len, files.values())) + sum(map(len, style_and_script())) < 200_000
+    assert {"index.html", "main.js", "page.css", "report.css", "icon.svg"} <= set(files)
+    text = b"".join(files.values()).decode().replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?:|[\"'(=]//", text)
+    page = files["index.html"].decode()
+    assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page)
+
+
+def test_what_runs_is_served_here_or_is_the_reports_own(site: Running) -> None:
+    policy = dict(part.split(" ", 1) for part in site.get("/").headers["content-security-policy"].split("; "))
+    style, script = map(digest, style_and_script())
+    assert policy["script-src"] == f"'self' '{script}'"
+    assert policy["style-src"] == f"'self' '{style}'"
+    assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'")
+    other = site.get("/page/main.js").headers
+    assert "sha256" not in other["content-security-policy"]
+    assert other["content-type"] == "text/javascript; charset=utf-8"
+    for name in ("nothing.js", "..%2fpages.py", "%2e%2e/pages.py", "__init__.py"):
+        assert site.get(f"/page/{name}").status_code == 404
+
+
+@in_chromium
+def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        asked = counted(page, "/translate")
+        page.focus("#text")
+        page.keyboard.type("A dog runs.", delay=5)
+        page.wait_for_selector(".term")
+        expected = site.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
+        assert page.inner_text("#translation") == expected
+        assert page.get_attribute("#translation", "lang") == "de"
+        assert page.inner_text("#spoken") == expected  # what a screen reader is told
+        assert len(asked) == 1
+        page.click("#clear")
+        assert page.inner_text("#translation") == "The translation appears here"
+        assert page.is_disabled("#copy")
+        assert page.is_disabled("#look")
+        assert len(asked) == 1
+
+
+@in_chromium
+def test_an_answer_that_comes_too_late_is_not_shown(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        page.route("**/translate", lambda _: None)  # never answered
+        broken_off = counted(page, "/translate", "requestfailed")
+        page.fill("#text", "The first")
+        page.wait_for_selector(".waiting")
+        page.unroute("**/translate")
+        second = translated(page, "The second")
+        assert [asked["q"] for asked in broken_off] == ["The first"]
+        assert page.locator(".waiting").count() == 0
+        assert page.inner_text("#translation") == second
+
+
+@in_chromium
+def test_typing_on_breaks_off_the_work_and_is_no_defect(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+
+        def hangs_up() -> bool:
+            """Whether the server was at work when its client went: that is a matter of luck."""
+            with page.expect_request("**/translate"):
+                page.fill("#text", "The old dog sees the house.\n" * 170)
+            page.wait_for_timeout(random.randrange(100))
+            translated(page, "A dog")
+            return 'route="/translate",status="499"}' in site.get("/metrics").text
+
+        until(hangs_up, "a request that is broken off")
+        assert site.said().splitlines()[1:] == []
+
+
+@in_chromium
+def test_languages_are_found_out_followed_and_swapped(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        page.select_option("#source-language", "auto")
+        german = translated(page, "This is the house that they want to see.")
+        assert page.inner_text("#source-language option:checked") == "English, detected"
+        page.click("#swap")
+        assert page.input_value("#text") == german
+        assert (page.input_value("#source-language"), page.input_value("#target-language")) == ("de", "en")
+        page.select_option("#target-language", "de")  # the source follows
+        assert page.input_value("#source-language") == "en"
+        page.select_option("#source-language", "de")  # the target follows
+        assert page.input_value("#target-language") == "en"
+        page.select_option("#target-language", "de")
+        page.select_option("#source-language", "auto")
+        translated(page, "Das ist das Haus, das sie mit ihm sehen wollen.")
+        status(page, "This is German already.")
+        assert page.is_disabled("#look")
+        assert page.is_disabled("#swap")
+
+
+@in_chromium
+def test_the_translation_is_copied(browser: Browser, site: Running) -> None:
+    with on_page(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
+        said = translated(page, "A dog")
+        page.click("#copy")
+        page.wait_for_selector("#copy:text('copied')")
+        assert page.evaluate("navigator.clipboard.readText()") == said
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without HTTPS
+        page.click("summary")
+        page.click("#copy-example")
+        page.wait_for_selector("#copy-example:text('copied')")
+        page.focus("#text")
+        page.keyboard.press("Control+a")
+        page.keyboard.press("Control+v")
+        assert page.input_value("#text").startswith(f"curl {site.address}/translate")
+
+
+@in_chromium
+def test_a_word_lights_up_the_words_it_comes_from(browser: Browser, site: Running) -> None:
+    text = "The cat sees\n a bird\nthis old house"
+    with on_page(browser, site) as page:
+        translated(page, text)
+        details = site.post("/translate", q=text, source="en", target="de", details=True).json()["details"]
+        terms = page.evaluate(PLACES)
+        assert len(terms) > 2
+        for number, (start, end) in enumerate(terms):
+            page.locator(".term").nth(number).hover()
+            marked = page.locator("#mirror mark").all_text_contents()
+            assert marked == origins(text, page.inner_text("#spoken"), details, start, end)
+        page.mouse.move(0, 0)
+        assert page.locator("#mirror mark").count() == 0
+        page.focus("#text")
+        for _ in range(3):
+            page.keyboard.press("Tab")  # clear, the words, look inside
+            if page.evaluate("document.activeElement.className") == "term":
+                break
+        page.keyboard.press("End")
+        assert page.evaluate("document.activeElement.textContent") == page.locator(".term").last.inner_text()
+        assert page.locator("#mirror mark").all_text_contents() == marked
+        assert page.text_content("#mirror") == f"{text}\u200b"  # the mark lies under its own word
+
+
+# Where the words of the translation begin and end in it.
+PLACES = """() => {
+  const places = []; let at = 0;
+  for (const node of document.getElementById("translation").childNodes) {
+    if (node.className === "term") places.push([at, at + node.textContent.length]);
+    at += node.textContent.length;
+  }
+  return places;
+}"""
+
+
+def origins(text: str, translation: str, details: dict[str, Any], start: int, end: int) -> list[str]:
+    """By another way: tokens are single characters here, so what is no white space stands in order in both texts."""
+    of_source = [place for place, letter in enumerate(text) if not letter.isspace()]
+    of_target = [place for place, letter in enumerate(translation) if not letter.isspace()]
+    seen = [[at for at, token in enumerate(details[side]) if token.strip()] for side in ("source_tokens", "tokens")]
+    source_place = dict(zip(seen[0], of_source, strict=True))
+    target_place = dict(zip(seen[1], of_target, strict=True))
+    places = {
+        source_place[one]
+        for one, other in details["alignment"]
+        if one in source_place and start <= target_place.get(other, -1) < end
+    }
+    return [word[0] for word in re.finditer(r"\w+", text) if places & set(range(*word.span()))]
+
+
+@in_chromium
+def test_another_word_is_chosen_and_the_rest_follows(browser: Browser, site: Running) -> None:
+    first, second = "The cat sees a bird", "A dog runs."
+    with on_page(browser, site) as page:
+        before = translated(page, f"{first}\n\n  {second} ")
+        line = before.split("\n")[2].strip()
+        number = next(at for at, (start, _) in enumerate(page.evaluate(PLACES)) if start > before.rindex(line)) + 1
+        start = page.evaluate(PLACES)[number][0]
+        fields = {"q": second, "source": "en", "target": "de", "prefix": before[before.rindex(line) : start]}
+        offered = site.post("/alternatives", **fields).json()["alternatives"]
+        page.locator(".term").nth(number).click()
+        page.wait_for_selector("#offers:popover-open")
+        assert page.locator("[role=option] b").all_inner_texts() == [one["next"] for one in offered]
+        assert page.evaluate("document.activeElement.getAttribute('role')") == "option"
+        assert page.get_attribute(f".term >> nth={number}", "aria-expanded") == "true"
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.className") == "term"
+        assert page.locator("#offers:popover-open").count() == 0
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#offers:popover-open")
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowUp")  # from the first to the last
+        page.keyboard.press("Enter")
+        chosen = offered[-1]["text"]
+        place = before.rindex(line)
+        assert page.text_content("#spoken") == before[:place] + chosen + before[place + len(line) :]
+        page.evaluate("document.getElementById('text').setSelectionRange(99, 99)")
+        page.click("#look")
+        page.frame_locator("#inside-view").locator(f"#target:has-text({json.dumps(chosen)})").wait_for()
+        page.click("#inside-close")
+        page.click("text=the model’s own again")
+        page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=before)
+
+
+@in_chromium
+def test_words_are_cut_where_the_model_cuts_and_lines_where_the_server_does(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        elided = ["parce", "qu'", "il", "n’", "a"]
+        assert pieces(page, "parce qu'il n’a", ["parce", " qu", "'", "il", " n", "’", "a"]) == elided
+        assert pieces(page, "I didn't", ["I", " didn", "'t"]) == ["I", "didn't"]
+        assert pieces(page, "猫が寝る。", ["猫", "が", "寝る", "。"]) == ["猫", "が", "寝る"]
+        cut = "async (text) => (await import('/page/words.js')).linesOf(text).map(({ from, to }) => [from, to])"
+        assert page.evaluate(cut, " a \r\n\n b\u2028c") == [[1, 2], [5, 5], [7, 8], [9, 10]]
+
+
+@in_chromium
+def test_another_line_moves_what_comes_after_it_and_nothing_else(browser: Browser, site: Running) -> None:
+    changed = """async () => {
+      const { withLine } = await import("/page/words.js");
+      const pairs = [[0, 1], [5, 6], [9, 10]].map((span) => ({ source: span, target: span }));
+      const shown = { text: "a\\n   b\\n  c", translation: "A\\n   B\\n  C", pairs };
+      const details = { tokens: ["BB", " bb"], source_tokens: [" b"], alignment: [[0, 0], [0, 1]] };
+      const next = withLine(shown, 1, "BB bb", details);
+      const ends = ({ source, target }) => [next.text.slice(...source), next.translation.slice(...target)];
+      return [next.translation, next.pairs.map(ends)];
+    }"""
+    with on_page(browser, site) as page:
+        text, pairs = page.evaluate(changed)
+        assert text == "A\n   BB bb\n  C"
+        assert sorted(pairs) == [["a", "A"], ["b", "BB"], ["b", "bb"], ["c", "C"]]
+
+
+def pieces(page: Page, text: str, tokens: list[str]) -> list[str]:
+    """The words that a translation of these tokens is shown as."""
+    return page.evaluate(
+        """async ([text, tokens]) => {
+          const { pairsOf, piecesOf } = await import("/page/words.js");
+          const details = { tokens, source_tokens: tokens, alignment: tokens.map((_, at) => [at, at]) };
+          const words = piecesOf(text, pairsOf(details, text, text)).filter(({ isWord }) => isWord);
+          return words.map(({ start, end }) => text.slice(start, end));
+        }""",
+        [text, tokens],
+    )
+
+
+@in_chromium
+def test_looking_inside_shows_every_view_of_this_very_sentence(browser: Browser, site: Running) -> None:
+    with on_page(browser, site, color_scheme="light", accept_downloads=True) as page:
+        page.click("#theme")
+        said = translated(page, "A dog\nThe cat").split("\n")
+        page.evaluate("document.getElementById('text').setSelectionRange(8, 8)")
+        page.click("#look")
+        frame = page.frame_locator("#inside-view")
+        frame.locator("html[data-ready][data-theme=dark]").wait_for(state="attached")
+        assert page.get_attribute("#inside-view", "sandbox") == "allow-scripts"  # and no more
+        assert '<html data-theme="dark"' in (page.get_attribute("#inside-view", "srcdoc") or "")
+        assert frame.locator("#source").inner_text() == "The cat"
+        assert frame.locator("#target").inner_text().split() == said[1].split()
+        for view in VIEWS:
+            frame.locator(f"#tab-{view}").click()
+            assert frame.locator(f"#view-{view}").is_visible()
+        with page.expect_download() as saved:
+            page.click("#inside-save")
+        asked = {"q": "The cat", "source": "en", "target": "de", "format": "html"}
+        assert Path(saved.value.path()).read_bytes() == site.post("/look", **asked).content
+        assert saved.value.suggested_filename == "look.html"
+        page.click("#inside-close")
+        assert page.evaluate("document.activeElement.id") == "look"
+        assert page.locator("#inside").is_hidden()
+
+
+@in_chromium
+def test_the_example_gives_what_the_page_shows(browser: Browser, site: Running) -> None:
+    text = "It's a \"dog\", `ls` $HOME \\ \n and a cat's"
+    with on_page(browser, site) as page:
+        said = translated(page, text)
+        page.click("summary")
+        command = page.inner_text("#example")
+    if shutil.which("curl") is None:
+        pytest.skip("no curl here: apt-get install curl")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30)
+    assert json.loads(done.stdout) == {"translatedText": said}

@@ -1,0 +1,237 @@
+"""The page of `heed serve` when something is missing, refused, gone, small or hostile."""
+
+import re
+
+from playwright.sync_api import Browser
+
+from tests import browser as browsing
+from tests.serving import browser as pages
+from tests.serving.browser import (
+    HOSTILE_NAME,
+    INJECTIONS,
+    counted,
+    forgive,
+    on_opened,
+    on_page,
+    says,
+    status,
+    translated,
+)
+from tests.serving.running import Running
+
+pytestmark = browsing.needs_chromium
+browser, site = browsing.browser, pages.site
+PHONE = {"viewport": {"width": 360, "height": 640}, "color_scheme": "dark"}
+
+
+def test_a_pair_without_a_model_is_named_and_not_asked_for(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        known = site.get("/languages").json()
+        says(page, "/languages", [*known, {"code": "fr", "name": "French", "targets": ["fr"]}])
+        page.reload()
+        page.wait_for_selector("#source-language option[value=fr]", state="attached")
+        asked = counted(page, "/translate")
+        page.select_option("#source-language", "fr")
+        page.fill("#text", "Un chien")
+        status(page, "No model here translates French to German. There is English to German, German to English.")
+        page.select_option("#target-language", "fr")
+        status(page, "No model here translates French to French.")
+        page.select_option("#source-language", "auto")
+        status(page, "No model here translates to French.")
+        assert asked == []
+
+
+def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        assert page.inner_text("#count") == "0 / 5,000"
+        translated(page, "😀😀 é")
+        assert page.inner_text("#count") == "4 / 5,000"
+        asked = counted(page, "/translate")
+        page.fill("#text", "😀" * 5001)
+        status(page, "This is longer than 5,000 characters.")
+        assert page.inner_text("#count") == "5,001 / 5,000"
+        assert page.get_attribute("#text", "aria-invalid") == "true"
+        assert asked == []
+        assert page.inner_text("#translation") == "The translation appears here"
+
+
+def test_what_cannot_be_looked_at_is_said_in_its_place(browser: Browser, site: Running) -> None:
+    with on_opened(browser, site) as here:
+        translated(here.page, "The old dog sees the house that they want to see, and the cat sees him.")
+        here.page.click("#look")
+        here.page.wait_for_selector("#inside-says:text('71 tokens are too many to look at; the limit is 64')")
+        assert here.page.locator("#inside-view").is_hidden()
+        forgive(here, "400 (Bad Request)")
+
+
+def test_a_key_is_asked_for_sent_and_kept_for_this_tab_only(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        assert page.is_hidden("#key-form")
+        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
+        page.reload()
+        page.wait_for_selector("#key-form", state="visible")
+        page.get_by_label("API key").fill("a-secret")
+        with page.expect_request("**/translate") as asked:
+            page.fill("#text", "A dog")
+        assert asked.value.headers["authorization"] == "Bearer a-secret"
+        assert page.evaluate("[localStorage.length, Object.values({...sessionStorage})]") == [0, ["a-secret"]]
+        page.click("summary")
+        assert "a-secret" not in page.inner_text("#example")
+        assert "Bearer $HEED_KEY" in page.inner_text("#example")
+        page.reload()
+        page.wait_for_selector("#key-form", state="visible")
+        assert page.input_value("#key") == "a-secret"
+
+
+def test_a_key_that_is_missing_or_wrong_is_said(browser: Browser, site: Running) -> None:
+    with on_opened(browser, site) as here:
+        page = here.page
+        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
+        says(page, "/translate", {"error": "Please contact the server operator to get an API key"}, 400)
+        page.reload()
+        page.wait_for_selector("#key-form", state="visible")
+        page.fill("#text", "A dog")
+        status(page, "Give an API key above to translate.")
+        says(page, "/translate", {"error": "Invalid API key"}, 403)
+        page.keyboard.type("wrong")
+        status(page, "This key is not known here.")
+        forgive(here, "400 (Bad Request)", "403 (Forbidden)")
+
+
+def test_dark_and_light_are_the_systems_until_chosen(browser: Browser, site: Running) -> None:
+    with on_page(browser, site, color_scheme="dark") as page:
+        theme = "document.documentElement.dataset.theme"
+        assert page.evaluate(theme) == "dark"
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.emulate_media(color_scheme="light")
+        page.wait_for_function(f"() => {theme} === 'light'")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+        page.get_by_role("button", name="switch to dark").click()
+        assert page.evaluate(theme) == "dark"
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        assert page.evaluate(theme) == "dark"
+        page.click("#theme")
+        assert page.evaluate("[document.documentElement.dataset.theme, localStorage.length]") == ["light", 0]
+
+
+def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser, site: Running) -> None:
+    with on_opened(browser, site) as here:
+        page = here.page
+        translated(page, "A dog")
+        page.context.set_offline(True)
+        page.fill("#text", "The cat")
+        status(page, "The server does not answer. Trying again…")
+        assert page.locator("#desk.stale").count() == 1
+        assert page.input_value("#text") == "The cat"
+        page.context.set_offline(False)
+        page.wait_for_function("() => document.getElementById('status').textContent === ''")
+        expected = site.post("/translate", q="The cat", source="en", target="de").json()["translatedText"]
+        assert page.inner_text("#spoken") == expected
+        page.route("**/frontend/settings", lambda route: route.abort())  # gone when the page is opened, too
+        page.reload()
+        status(page, "The server does not answer.")
+        page.unroute("**/frontend/settings")
+        page.click("text=try now")
+        page.wait_for_selector("html[data-ready]")
+        forgive(here, "net::ERR_")
+
+
+def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Browser, site: Running) -> None:
+    with on_opened(browser, site) as here:
+        page = here.page
+        says(page, "/translate", {"error": "Slowdown: more than 9 requests a minute"}, 429, **{"Retry-After": "1"})
+        page.fill("#text", "A dog")
+        status(page, "That was too many requests at a time. Trying again in 1 s.")
+        says(page, "/translate", {"error": "Too busy: 128 requests are waiting already"}, 503, **{"Retry-After": "1"})
+        status(page, "Too busy: 128 requests are waiting already. Trying again in 1 s.")
+        page.unroute("**/translate")
+        page.wait_for_selector(".term")
+        assert page.inner_text("#status") == ""
+        says(page, "/translate", {"error": "Invalid request: no <b>luck</b>"}, 400)
+        page.fill("#text", "A cat")
+        status(page, "no <b>luck</b>")
+        page.unroute("**/translate")
+        page.route("**/translate", lambda route: route.fulfill(status=502, body="<html>of a proxy"))
+        page.fill("#text", "A bird")
+        status(page, "The server answers 502")
+        forgive(here, "Failed to load resource: the server responded with a status of")
+
+
+def test_everything_has_a_name_and_fits_a_phone(browser: Browser, site: Running) -> None:
+    with on_page(browser, site, **PHONE) as page:
+        width = "document.documentElement.scrollWidth"
+        assert page.evaluate(width) == 360
+        translated(page, "dogs" * 15)
+        page.click("summary")
+        assert page.evaluate(width) == 360
+        says(page, "/alternatives", {"alternatives": [{"text": "dogs " * 99, "next": "dogs" * 20, "score": 0}]})
+        page.locator(".term").last.click()
+        page.wait_for_selector("#offers:popover-open")
+        box = page.locator("#offers").bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+        page.keyboard.press("Escape")
+        snapshot = page.locator("body").aria_snapshot()
+        for said in (
+            'heading "heed translate"',
+            'combobox "From"',
+            'button "Swap languages"',
+            'combobox "To"',
+            'textbox "Text to translate"',
+            'group "Translation, word by word"',
+            'button "look inside"',
+            'button "copy"',
+            "status",
+        ):
+            assert said in snapshot
+        nameless = [line for line in snapshot.splitlines() if re.search(r"- (button|combobox|textbox|link)(:|$)", line)]
+        assert nameless == []
+        page.click("#look")
+        page.frame_locator("#inside-view").locator("html[data-ready]").wait_for(state="attached")
+        assert page.evaluate(width) == 360
+
+
+def test_a_hundred_injections_as_source_do_nothing(browser: Browser, site: Running) -> None:
+    assert len(set(INJECTIONS)) == 100
+    with on_page(browser, site) as page:
+        for text in ("\n".join(INJECTIONS[at : at + 5]) for at in range(0, 100, 5)):
+            translated(page, text)
+            for term in page.locator(".term").all()[:1]:  # a model's own choice: not every translation has a word
+                term.hover()
+            assert page.input_value("#text") == text
+            assert page.text_content("#mirror") == f"{text}\u200b"
+        assert page.locator("body img, body script, body style, body link").count() == 0
+        translated(page, INJECTIONS[8])
+        page.click("#look")
+        page.frame_locator("#inside-view").locator("html[data-ready]").wait_for(state="attached")
+
+
+def test_a_hundred_injections_as_tokens_and_names_do_nothing(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        page.wait_for_selector("footer :text('onerror')")
+        assert page.inner_text("#models").startswith(f"{HOSTILE_NAME}: English to German")  # a folder's name
+        tokens = [f" {text}" for text in INJECTIONS]
+        details = {"score": 0, "tokens": tokens, "source_tokens": ["A"], "alignment": [[0, at] for at in range(100)]}
+        model = {"source": "en", "target": "de", "parameters": 1, "beam": 1, "max_tokens": 1}
+        says(page, "/translate", {"translatedText": " ".join(INJECTIONS), "details": details})
+        offers = [{"text": text, "next": text, "score": 0, "details": details} for text in INJECTIONS]
+        says(page, "/alternatives", {"alternatives": offers})
+        says(page, "/models", [{"name": text, **model} for text in INJECTIONS])
+        says(
+            page,
+            "/languages",
+            [{"code": "en", "name": INJECTIONS[0], "targets": ["de"]}, *site.get("/languages").json()],
+        )
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        translated(page, "A")
+        page.locator(".term").first.click()
+        page.wait_for_selector("#offers:popover-open")
+        assert page.locator("[role=option]").count() == 100
+        page.keyboard.press("End")
+        page.keyboard.press("Enter")
+        assert page.inner_text("#spoken") == INJECTIONS[-1]
+        assert all(text in page.inner_text("#models") for text in INJECTIONS)
+        assert page.locator("body img, body script, body style, body link, body svg:not(#swap svg)").count() == 0

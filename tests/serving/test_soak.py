@@ -1,0 +1,60 @@
+"""Long use: what a server takes in memory does not grow with what it has done."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.serving.running import Running
+from tests.serving.test_load import marked
+
+AT_ONCE = 16
+_DOG = {"source": "en", "target": "de"}
+
+
+def memory(server: Running) -> int:
+    """In KiB."""
+    lines = Path(f"/proc/{server.process}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmRSS:")))
+
+
+Asked = tuple[str, dict[str, object], int]  # where, what, and with which status it is answered
+
+
+async def use(server: Running, first: int, count: int) -> None:
+    """Everything that can be asked for, right and wrong, none of it twice."""
+    texts = iter(enumerate(marked(first + count)[first:]))
+
+    async def client() -> None:
+        async with httpx.AsyncClient(verify=False, timeout=60, base_url=server.address) as connection:  # noqa: S501
+            for number, text in texts:
+                choices: list[Asked] = [
+                    ("/translate", {"q": text}, 200),
+                    ("/translate", {"q": [text, "A dog"], "alternatives": 2, "source": "auto"}, 200),
+                    ("/translate", {"q": f"<p>{text}<b>A dog</b></p>", "format": "html", "details": True}, 200),
+                    ("/translate/stream", {"q": text}, 200),
+                    ("/alternatives", {"q": text, "prefix": "ab"}, 200),
+                    ("/detect", {"q": text}, 200),
+                    ("/look", {"q": text[:20]}, 200),
+                    ("/translate", {"q": text, "target": text}, 400),
+                    (f"/{number}", {}, 404),
+                ]
+                route, fields, status = choices[number % len(choices)]
+                answer = await connection.post(route, json=_DOG | fields)
+                assert answer.status_code == status, answer.text
+
+    await asyncio.gather(*(client() for _ in range(AT_ONCE)))
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(4000, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.endless)]
+)
+def test_memory_does_not_grow_with_use(server: Running, count: int) -> None:
+    warm = count // 4  # caches fill up
+    asyncio.run(use(server, 0, warm))
+    before = memory(server)
+    asyncio.run(use(server, warm, count))
+    after = memory(server)
+    print(f"{before} KiB after {warm} requests, {after} KiB after {count} more: {after / before - 1:+.2%}")
+    assert after < 1.02 * before

@@ -1,0 +1,100 @@
+"""What a server needs to begin, and what it says when it cannot."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from heed.cli.serve import serve
+from heed.errors import ConfigError
+from tests.cli.command import ONE_THREAD, heed
+from tests.serving.running import CLIENT, Running, refused, serving, until
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "heed serve needs a model folder: heed serve runs/ende"),
+        (["{ende}", "--host", "::"], "--host :: lets others in: ask for keys"),
+        (["{ende}", "--set", "serve.que=3"], "unknown setting 'que' in ServeConfig: did you mean 'queue'?"),
+        (["{ende}", "--set", "serve.queue=0"], "queue = 0: input should be greater than 0"),
+        (["{ende}", "--set", "model.norm=pre"], "--set model.…: only serve and search can be set here"),
+        (["--new-key"], "--new-key needs a file to add the key's hash to"),
+        (["nothing"], "nothing is not a model folder: it has no manifest.json"),
+    ],
+)
+def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: list[str], error: str) -> None:
+    code, said = refused(*(argument.replace("{ende}", str(folders[0])) for argument in arguments))
+    assert code == 2
+    assert said.startswith("error: ")
+    assert error in said
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.cli.serve.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"needs fastapi, uvicorn, python_multipart: .* pip install 'heed\[serve\]'"):
+        serve([Path("runs/ende")])
+
+
+def test_a_port_that_is_taken_is_named(server: Running, folders: tuple[Path, Path]) -> None:
+    port = server.address.rsplit(":", 1)[1]
+    code, said = refused(folders[0], "--port", port)
+    assert code == 2
+    assert said == f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port\n"
+
+
+def test_a_new_key_is_shown_once_and_opens_the_door(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    done = heed("serve", "--new-key", "--keys", str(keys))
+    with serving(folders[0], "--keys", keys) as server:
+        answer = server.post("/translate", q="A dog", source="en", target="de", api_key=done.stdout.strip())
+        assert answer.status_code == 200
+
+
+def test_another_address_is_served_where_that_is_said_to_be_meant(folders: tuple[Path, Path]) -> None:
+    code, said = refused(folders[0], "--host", "127.0.0.2", "--port", "0")
+    assert (code, said.startswith("error: --host 127.0.0.2 lets others in: ask for keys")) == (2, True)
+    with serving(folders[0], "--host", "127.0.0.2", "--insecure") as server:
+        assert server.address.startswith("http://127.0.0.2:")
+        named = CLIENT.get(f"{server.address}/health", headers={"Host": "translate.example"})
+        assert named.status_code == 200
+
+
+def test_without_a_host_it_listens_on_this_machine_alone(server: Running) -> None:
+    assert server.address.startswith("http://127.0.0.1:")
+
+
+# What a process does that would leave it: Python itself reports these (PEP 578).
+WATCH = """
+import sys
+def note(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request",
+                 "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+        print("LEAVES", event, arguments, file=sys.stderr, flush=True)
+sys.addaudithook(note)
+from heed.cli.main import main
+main()
+"""
+
+
+def test_no_outgoing_connection_ever(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("w") as errors:
+        command = [sys.executable, "-c", WATCH, "serve", *map(str, folders), "--port", "0"]
+        process = subprocess.Popen(command, stderr=errors, stdout=errors, env=ONE_THREAD)
+    try:
+        until(lambda: "serves on" in said.read_text() or process.poll() is not None, "a first line")
+        address = next(line.split()[3] for line in said.read_text().splitlines() if line.startswith("heed serves on"))
+        fields = {"q": "A dog", "source": "auto", "target": "de"}
+        for route in ("/translate", "/detect", "/translate/stream", "/alternatives", "/look", "/suggest"):
+            assert CLIENT.post(address + route, json=fields).status_code in (200, 403), route
+        for route in ("/", "/docs", "/spec", "/metrics", "/models", "/health/ready", "/frontend/settings"):
+            assert CLIENT.get(address + route).status_code == 200, route
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait(60)
+    assert "LEAVES" not in said.read_text()
