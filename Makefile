@@ -36,7 +36,7 @@ test: $(READY) chromium ## every claim, proven
 slow: $(READY) ## the claims that take minutes to prove
 	$(BIN)/python -m pytest -m slow
 
-endless: $(READY) ## a run that is killed 500 times
+endless: $(READY) ## a run that is killed 500 times, a server that is sent 70,000 requests
 	$(BIN)/python -m pytest -m endless
 
 check: $(READY) ## style, types, and that imports go one way
