@@ -8,12 +8,12 @@ and takes the same decisions at the same step; the first one writes. Knows nothi
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TypeAlias
 
 from heed.errors import TrainingError
 from heed.training.ahead import ahead
@@ -23,6 +23,8 @@ from heed.training.journal import Journal
 from heed.training.learner import Learner
 from heed.training.run import Listener, Run, StepReport
 from heed.training.step import Share, share, take_step
+
+Group: TypeAlias = tuple[list[Numbers], int, tuple[int, int]]  # batches, their epoch; epoch and position after them
 
 _PATIENCE_WITH_NONSENSE = 5  # steps in a row whose loss is not finite
 
@@ -36,7 +38,7 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     journal = Journal(run.folder / "journal.jsonl", after_step=progress.step) if run.team.is_first else None
     nonsense, learner = 0, run.learner()
     groups = _groups(run.batches, progress, settings.accumulate * run.team.size)
-    with _Interrupts() as interrupts, closing(ahead(partial(_share, run, learner), groups)) as shares:
+    with _Interrupts() as interrupts, closing(_shares(run, learner, groups)) as shares:
         for batches, (next_epoch, position) in shares:
             if progress.step >= settings.max_steps or _has_stalled(run, progress):
                 break
@@ -66,7 +68,7 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     return progress
 
 
-def _groups(batches: Batches, progress: Progress, at_once: int) -> Iterator[tuple[list[Numbers], int, tuple[int, int]]]:
+def _groups(batches: Batches, progress: Progress, at_once: int) -> Iterator[Group]:
     """The batches of each step from here on, their epoch, and the epoch and position after them.
 
     The last step of an epoch may have fewer.
@@ -81,11 +83,17 @@ def _groups(batches: Batches, progress: Progress, at_once: int) -> Iterator[tupl
         epoch, position = epoch + 1, 0
 
 
-def _share(
-    run: Run, learner: Learner, group: tuple[list[Numbers], int, tuple[int, int]]
-) -> tuple[list[Share], tuple[int, int]]:
-    numbers, epoch, after = group
-    return share(run, learner, numbers, epoch), after
+def _shares(run: Run, learner: Learner, groups: Iterator[Group]) -> Generator[tuple[list[Share], tuple[int, int]]]:
+    """What this process learns from at each step, and where it stands after it.
+
+    Made ahead where a GPU works meanwhile; a CPU has no time to spare, and two threads of torch's slow each other down.
+    """
+
+    def make(group: Group) -> tuple[list[Share], tuple[int, int]]:
+        numbers, epoch, after = group
+        return share(run, learner, numbers, epoch), after
+
+    return ahead(make, groups) if run.device.type == "cuda" else (make(group) for group in groups)
 
 
 def _complain(run: Run, step: int, loss: float, in_a_row: int, listener: Listener) -> None:
