@@ -4,6 +4,8 @@ Two ways, and the same gradients: `Plain` asks for one operation after another, 
 `captured.Captured` has a GPU repeat what it has done once. `make_learner` chooses.
 """
 
+import os
+import shutil
 from importlib.util import find_spec
 from typing import Protocol, runtime_checkable
 
@@ -76,9 +78,19 @@ def make_learner(model: Transformer, config: RunConfig, device: torch.device, sh
 
 
 def can_capture(config: RunConfig, device: torch.device) -> bool:
-    """Whether steps can be captured: on a GPU that has Triton, by a process that holds all of the weights."""
+    """Whether steps are captured: on a GPU, unless set otherwise, by a process that holds all of the weights."""
     settings = config.training
-    return settings.capture and device.type == "cuda" and not settings.shard and find_spec("triton") is not None
+    return settings.capture and device.type == "cuda" and not settings.shard and missing_for_capture() is None
+
+
+def missing_for_capture() -> str | None:
+    """What our kernels need that this machine lacks."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    compilers = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
+    if not any(shutil.which(name) for name in compilers):
+        return "Triton needs a C compiler, and there is none"
+    return None
 
 
 def will_compile(config: RunConfig, device: torch.device) -> bool:

@@ -18,7 +18,7 @@ from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
-from heed.training.learner import can_capture
+from heed.training.learner import can_capture, missing_for_capture
 from heed.training.material import Material
 from heed.training.run import Run, make_optimizer
 from heed.training.running_mean import RunningMean
@@ -72,7 +72,14 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
     validator = None if material.validation is None else Validator(material, material.validation, team)
     batches = Batches(material.pairs, settings.tokens_per_batch, settings.seed, _recut(material), mixed=progress.mixed)
     run = Run(folder, config, model, optimizer, batches, files, validator, device, team, mean)
-    return Ready(run, progress, material.notes)
+    return Ready(run, progress, material.notes + _notes(config, device))
+
+
+def _notes(config: RunConfig, device: torch.device) -> list[str]:
+    missing = missing_for_capture()
+    if device.type == "cuda" and config.training.capture and missing is not None:
+        return [f"steps are not captured, so training is several times slower than it could be: {missing}"]
+    return []
 
 
 def _recut(material: Material) -> Recut | None:
