@@ -1,7 +1,8 @@
 #!/bin/sh
 # Both directions on raw text, cased: recipes/multi30k-raw.sh CORPUS OUT, where CORPUS holds train.en, train.de, val.en, val.de.
 set -eu
-corpus=$1 out=$2
+usage="recipes/multi30k-raw.sh CORPUS OUT"
+corpus=${1:?$usage} out=${2:?$usage}
 shift 2
 recipe=$(dirname "$0")/multi30k-best.toml
 for direction in "en de" "de en"; do

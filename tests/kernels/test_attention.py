@@ -90,6 +90,8 @@ def test_vectors_may_lie_in_larger_matrices(device: torch.device) -> None:
     queries, keys, values = torch.randn(len(sight.queries.positions), 3, HEADS, 16, device=device).unbind(1)
     apart = packed_attention(queries.contiguous(), keys.contiguous(), values.contiguous(), sight, 0.0)
     torch.testing.assert_close(packed_attention(queries, keys, values, sight, 0.0), apart)
+    q, k, v = (one.transpose(0, 1).contiguous().transpose(0, 1) for one in (queries, keys, values))  # head by head
+    torch.testing.assert_close(packed_attention(q, k, v, sight, 0.0), apart)
 
 
 def test_a_padded_layout_is_refused(device: torch.device) -> None:

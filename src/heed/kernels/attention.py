@@ -79,7 +79,7 @@ def _attend(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values m
     """What each query gathers, and the logarithm (to base 2) of the sum that its weights were divided by."""
     queries, keys, values = (_rows(x) for x in (queries, keys, values))
     count, heads, width = queries.shape
-    gathered = torch.empty_like(queries)
+    gathered = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)  # whole, however queries lie
     sums = torch.empty(heads, count, dtype=torch.float32, device=queries.device)
     programs.forward[(triton.cdiv(count, _TILE["ROWS"]), heads)](
         queries, keys, values, gathered, sums, owners, offsets, key_offsets, seed,

@@ -26,10 +26,7 @@ def linear_cross_entropy(
     pad_id: int,
     smoothing: float,
 ) -> Float[Tensor, ""]:
-    """Label-smoothed cross-entropy summed over all tokens but padding; autocast decides the products' precision."""
-    if torch.is_autocast_enabled(vectors.device.type):
-        half = torch.get_autocast_dtype(vectors.device.type)
-        vectors, weight, bias = vectors.to(half), weight.to(half), None if bias is None else bias.to(half)
+    """Label-smoothed cross-entropy summed over all tokens but padding."""
     return _loss_and_gradients(vectors, weight, bias, tgt_out, pad_id, smoothing)[0]
 
 

@@ -1,4 +1,4 @@
-"""A step of decoding without ceremony: the numbers of `Transformer.step`, on a CPU in half of its time or less.
+"""A step of decoding without ceremony: the numbers of `Transformer.step`; small models on a CPU take half the time.
 
 One new token a row is so little arithmetic that what surrounds it takes longer: calls of modules, layouts, masks that
 hide nothing. In a search all rows are as long as each other and none is padded, so self-attention needs no mask, and a
@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.model.attention import KeysValues, MultiHeadAttention
-from heed.model.feed_forward import FeedForward
+from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Decoder, DecoderLayer, Residual
-from heed.model.layout import Padded
 from heed.model.positions import Rotation, sinusoids
 from heed.model.transformer import Transformer
 
@@ -83,7 +82,7 @@ class LeanDecoder:
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
         """The source encoded, as `Transformer.start` does it."""
         config = self._model.config
-        real = Padded.of_ids(src, config.pad_id).real
+        real = src != config.pad_id
         memory = tuple(
             (keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous())
             for keys, values in self._decoder.keys_values(self._model.encode(src))
@@ -126,7 +125,7 @@ def can_be_lean(model: Transformer) -> bool:
         return False
     if model.vocabulary.embedding.weight.device.type != "cpu":
         return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.decoder.modules())
 
 
 Layer = Callable[[Tensor, Tensor, KeysValues, Hypotheses, Rotation | None], Tensor]
@@ -177,8 +176,7 @@ def _feed_forward(part: FeedForward) -> Sublayer:
     if part.gate is not None:
         gate = _linear(part.gate)
         return lambda x: narrow(functional.silu(gate(x)) * widen(x))
-    activations: dict[str, Sublayer] = {"relu": torch.relu, "gelu": functional.gelu, "swish": functional.silu}
-    activate = activations[part.activation]
+    activate = ACTIVATIONS[part.activation]
     return lambda x: narrow(activate(widen(x)))
 
 

@@ -7,11 +7,19 @@ where swish(x) = x / (1 + e⁻ˣ), which may also stand in the place of max(0, x
 Each token is worked on alone: attention has gathered what it needs to know, this decides what to make of it.
 """
 
+from collections.abc import Callable
+
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.config import ModelConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "swish": functional.silu,
+}
 
 
 class FeedForward(nn.Module):
@@ -32,7 +40,4 @@ class FeedForward(nn.Module):
     def _activate(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens F"]:
         if self.gate is not None:
             return functional.silu(self.gate(x)) * self.widen(x)
-        wide = self.widen(x)
-        if self.activation == "relu":
-            return functional.relu(wide)
-        return functional.gelu(wide) if self.activation == "gelu" else functional.silu(wide)
+        return ACTIVATIONS[self.activation](self.widen(x))

@@ -11,16 +11,32 @@ A layout turns vectors into rows, one sentence each, and back. `Sight` joins the
 keys and says who may see whom. Knows nothing of words, weights or heads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from heed.errors import InputError
+
+Value = TypeVar("Value")
+
+
+class _once(Generic[Value]):  # noqa: N801 - used like a property
+    """A property worked out when it is first asked for; functools' own takes a lock, which torch cannot compile."""
+
+    def __init__(self, work_out: Callable[[Any], Value]) -> None:
+        self._work_out = work_out
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, _kind: type) -> Value:
+        found = self._work_out(owner)
+        owner.__dict__[self._name] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -86,12 +102,12 @@ class Packed:
         offsets = torch.cat((self.offsets, self.offsets[1:] + self.offsets[-1]))
         return Packed(self.positions.repeat(2), owners, offsets, self.longest)
 
-    @cached_property
+    @_once
     def real(self) -> Bool[Tensor, "B T"]:
         """Which cells of the rows hold a token."""
         return torch.arange(self.longest, device=self.offsets.device) < self.offsets.diff()[:, None]
 
-    @cached_property
+    @_once
     def cells(self) -> Int[Tensor, "N"]:
         """Each token's cell among the B·T of the rows."""
         return self.owners * self.longest + self.positions
@@ -162,7 +178,7 @@ class Sight:
             check_mask(only, (*queries.real.shape, keys.real.shape[1]))
         return cls(queries, keys, causal, only)
 
-    @cached_property
+    @_once
     def mask(self) -> Bool[Tensor, "B #T S"]:
         """True = may be seen."""
         mask = self.keys.real[:, None, :]
@@ -171,7 +187,7 @@ class Sight:
             mask = mask & mask.new_ones(length, span).tril(span - length)
         return mask if self.only is None else mask & self.only
 
-    @cached_property
+    @_once
     def blind(self) -> Bool[Tensor, "B #T"] | None:
         """Queries that may see nothing; none: every query sees something."""
         # Packed sentences have at least one token each, so there only a caller can leave a query nothing to see.

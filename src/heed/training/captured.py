@@ -12,7 +12,7 @@ import copy
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from heed.config import RunConfig
@@ -21,7 +21,6 @@ from heed.kernels.cross_entropy import linear_cross_entropy
 from heed.kernels.dropout import with_hashed_dropout
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
-from heed.model.vocabulary import Vocabulary
 from heed.training.batches import Batch
 from heed.training.filled import Shape, parts
 from heed.training.learner import compile_layers, is_half, will_compile
@@ -95,7 +94,7 @@ class Captured:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._twin.parameters()), self._weights)
             self._twin.zero_grad()
-        total = objective(self._twin, self._batch, self._config, packed_attention, _loss_of_vectors)
+        total = objective(self._twin, self._batch, self._config, packed_attention, linear_cross_entropy)
         (total * self._scale).backward()
         if self._half:
             rounded = [cast("Tensor", weight.grad) for weight in self._twin.parameters()]
@@ -103,10 +102,3 @@ class Captured:
             torch._foreach_copy_(exact, rounded)
             torch._foreach_add_(self._gradients, exact)
         return total.detach()
-
-
-def _loss_of_vectors(
-    vocabulary: Vocabulary, vectors: Float[Tensor, "N D"], tgt_out: Int[Tensor, "N"], pad_id: int, smoothing: float
-) -> Float[Tensor, ""]:
-    weight, bias = vocabulary.output_matrix()
-    return linear_cross_entropy(vectors, weight, bias, tgt_out, pad_id, smoothing)

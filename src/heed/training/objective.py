@@ -13,11 +13,10 @@ from torch import Tensor
 from heed.config import RunConfig
 from heed.model.attention import Attend, fused_attention
 from heed.model.transformer import Transformer
-from heed.model.vocabulary import Vocabulary
 from heed.training.batches import Batch
 from heed.training.loss import disagreement, smoothed_cross_entropy
 
-LossOfVectors: TypeAlias = Callable[[Vocabulary, Tensor, Tensor, int, float], Tensor]
+LossOfVectors: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor, int, float], Tensor]
 
 
 def objective(
@@ -35,7 +34,8 @@ def objective(
     pad_id, settings = config.model.pad_id, config.training
     if loss_of_vectors is not None and not settings.r_drop:
         vectors = model.hidden(batch.src, batch.tgt_in, batch.src_layout, batch.tgt_layout, attend=attend)
-        return loss_of_vectors(model.vocabulary, vectors, batch.tgt_out, pad_id, settings.label_smoothing)
+        matrix = model.vocabulary.output_matrix()
+        return loss_of_vectors(vectors, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
     seen = batch.twice() if settings.r_drop else batch
     logits = model(seen.src, seen.tgt_in, seen.src_layout, seen.tgt_layout, attend=attend)
     total, _ = smoothed_cross_entropy(logits, seen.tgt_out, pad_id, settings.label_smoothing)

@@ -33,7 +33,6 @@ def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> tu
     settings, team = run.config.training, run.team
     rate = learning_rate(step, settings, run.config.model.d_model)
     tokens = round(team.add_up(sum(one.tokens for one in batches if one.weight))[0])
-    run.model.train()
     losses = [
         learner.learn(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in batches
     ]

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def _mix(x):
-    """A good hash of 32 bits (constants found by a search for little bias, all below 2³¹)."""
+    """A hash of 32 bits; tests of `dropped` say how well it mixes."""
     x = (x ^ (x >> 16)) * 0x21F0AAAD
     x = (x ^ (x >> 15)) * 0x735A2D97
     return x ^ (x >> 15)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Three seeds of the tiny recipe: recipes/multi30k-tiny.sh CORPUS OUT, where CORPUS holds train.en, train.de, val.en, val.de.
+# Three seeds of a recipe, tiny or best: recipes/multi30k.sh tiny CORPUS OUT, where CORPUS holds train.en, train.de, val.en, val.de.
 set -eu
-corpus=$1 out=$2
-shift 2
-recipe=${0%.sh}.toml
+usage="recipes/multi30k.sh tiny|best CORPUS OUT"
+recipe=$(dirname "$0")/multi30k-${1:?$usage}.toml corpus=${2:?$usage} out=${3:?$usage}
+shift 3
 for seed in 1 2 3; do
     heed train --source "$corpus/train.en" --target "$corpus/train.de" \
         --valid-source "$corpus/val.en" --valid-target "$corpus/val.de" \
