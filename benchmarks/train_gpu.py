@@ -4,7 +4,7 @@
 
 6+6 layers of width 512, 8 heads, 2,048, 32,000 words, dropout 0.1 everywhere, label smoothing, Adam, bfloat16; batches
 of 25,000 target tokens of realistic lengths (about 27 a sentence). What is counted is real target tokens, everything
-included: data, optimiser, reading the loss. heed goes through the code that `heed train` runs; the others get batches
+included: data and optimiser. heed goes through the code that `heed train` runs; the others get batches
 sorted by length and filled up to a multiple of eight, ready on the GPU, and torch.compile. All are warmed up, then
 measured in turns: read ratios.
 """
@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from heed.text.prepare import Kept, Prepared, Side
 from heed.training.ahead import ahead
 from heed.training.batches import Batches
 from heed.training.run import Run, make_optimizer
-from heed.training.step import share, take_step
+from heed.training.step import Taken, share, take_step
 
 GPU = torch.device("cuda")
 WORDS, WIDTH, HEADS, LAYERS, INNER = 32_000, 512, 8, 6, 2048
@@ -72,9 +73,14 @@ def heed_step(pairs: list[tuple[int, int]]) -> Step:
     groups = (([numbers], epoch) for epoch in range(10**6) for numbers in batches.epoch(epoch))
     shares = enumerate(ahead(lambda group: share(run, learner, *group), groups), 1)
 
+    under_way: deque[Taken] = deque()
+
     def step() -> int:
         number, own = next(shares)
-        return take_step(run, learner, own, number)[1]
+        under_way.append(take_step(run, learner, own, number))
+        if len(under_way) > 1:  # as the trainer does, which never lets a GPU wait for a loss to be read
+            under_way.popleft().loss()
+        return under_way[-1].tokens
 
     return step
 
@@ -101,6 +107,13 @@ def padded(pairs: list[tuple[int, int]]) -> list[tuple[Tensor, Tensor, int]]:
     return made
 
 
+def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
+    """A peer's, compiled with its model."""
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(), tgt_out.flatten(), ignore_index=0, label_smoothing=0.1
+    )
+
+
 class TorchTransformer(nn.Module):
     """torch.nn.Transformer with what it leaves out: words, places, logits."""
 
@@ -113,14 +126,14 @@ class TorchTransformer(nn.Module):
         self.stacks = nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, INNER, 0.1, batch_first=True)
         self.dropout = nn.Dropout(0.1)
 
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+    def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
         x, y = (self.dropout(self.words(ids) * WIDTH**0.5 + self.places[: ids.shape[1]]) for ids in (src, tgt_in))
         later = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool, device=src.device).triu(1)
         hidden = self.stacks(
             x, y, tgt_mask=later, src_key_padding_mask=src == 0, tgt_key_padding_mask=tgt_in == 0,
-            memory_key_padding_mask=src == 0,
+            memory_key_padding_mask=src == 0, tgt_is_causal=False,
         )  # fmt: skip
-        return functional.linear(hidden, self.words.weight)
+        return loss(functional.linear(hidden, self.words.weight), tgt_out)
 
 
 class Marian(nn.Module):
@@ -139,16 +152,18 @@ class Marian(nn.Module):
         )  # fmt: skip
         self.model = MarianMTModel(config)
 
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        return self.model(
+    def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
+        found = self.model(
             input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in,
             decoder_attention_mask=(tgt_in != 0).long(),
-        ).logits  # fmt: skip
+        )  # fmt: skip
+        return loss(found.logits, tgt_out)
 
 
 def peer_step(make: Callable[[], nn.Module], pairs: list[tuple[int, int]]) -> Step:
     """The step of a training script that somebody would write around a peer's model."""
     torch.manual_seed(0)
+    torch._dynamo.reset()
     model = make().to(GPU).train()
     compiled = torch.compile(model, dynamic=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -163,14 +178,10 @@ def peer_step(make: Callable[[], nn.Module], pairs: list[tuple[int, int]]) -> St
     def step() -> int:
         src, tgt, tokens = next(batches)
         with torch.autocast("cuda", torch.bfloat16):
-            logits = compiled(src, tgt[:, :-1])
-            loss = functional.cross_entropy(
-                logits.flatten(0, 1).float(), tgt[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1
-            )
-        loss.backward()
+            total = compiled(src, tgt[:, :-1], tgt[:, 1:])
+        total.backward()
         optimizer.step()
         optimizer.zero_grad()
-        loss.item()
         return tokens
 
     return step
@@ -191,6 +202,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the systems to measure")
     asked = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cuda.enable_cudnn_sdp(
+        False
+    )  # it plans anew for every shape it meets: peers would be ten times slower
     pairs = lengths(80_000)
     systems: dict[str, Callable[[], Step]] = {
         "heed": lambda: heed_step(pairs),

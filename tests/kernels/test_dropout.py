@@ -46,11 +46,13 @@ def test_no_dropout_where_nothing_is_learnt() -> None:
     assert HashedDropout(0.5, seed(1, 2)).eval()(x) is x
 
 
-def test_all_dropouts_of_a_model_are_replaced_and_read_their_seeds() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.3)))
-    seeds = with_hashed_dropout(model, torch.device("cpu"))
+def test_all_dropouts_of_some_parts_are_replaced_and_read_their_seeds() -> None:
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.3)))
+    model = nn.Sequential(inner, nn.Dropout(0.1))
+    seeds = with_hashed_dropout([inner], torch.device("cpu"))
+    assert isinstance(model[1], nn.Dropout)
     found = [part for part in model.modules() if isinstance(part, HashedDropout)]
     assert [part.share for part in found] == [0.5, 0.3]
     seeds.copy_(torch.tensor([[1, 2], [3, 4]]))
     assert [part.seed.tolist() for part in found] == [[1, 2], [3, 4]]
-    assert not list(model.state_dict().keys() - {"0.weight", "0.bias"})
+    assert not list(model.state_dict().keys() - {"0.0.weight", "0.0.bias"})

@@ -41,7 +41,7 @@ def test_r_drop_without_dropout_is_the_plain_loss(tmp_path: Path) -> None:
     losses = []
     for run in (plain, twice):
         learner = run.learner()
-        losses.append(take_step(run, learner, share(run, learner, group, 0), 1)[0])
+        losses.append(take_step(run, learner, share(run, learner, group, 0), 1).loss())
     ours, theirs = losses
     assert math.isclose(ours, theirs, rel_tol=1e-5)
 

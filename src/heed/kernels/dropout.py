@@ -5,6 +5,8 @@ it. Here the fate of number i of a tensor is a hash of i and a seed. It is writt
 make one kernel of it and its neighbours.
 """
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
@@ -38,11 +40,15 @@ def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], share: float) -> B
     return (x & 0x7FFFFFFF) >= round(share * 2**31)
 
 
-def with_hashed_dropout(model: nn.Module, device: torch.device) -> Int[Tensor, "dropouts 2"]:
-    """Give a model this dropout in all places of torch's own; returns the seeds, to be drawn anew for each pass."""
+def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int[Tensor, "dropouts 2"]:
+    """Give parts that will be compiled this dropout in all places of torch's own.
+
+    Returns the seeds, to be drawn anew for each pass. What is not compiled is better off with torch's.
+    """
     places = [
         (parent, name, part)
-        for parent in model.modules()
+        for whole in parts
+        for parent in whole.modules()
         for name, part in parent.named_children()
         if isinstance(part, nn.Dropout)
     ]

@@ -1,11 +1,11 @@
 """A step that a GPU repeats: forward and back, captured once as a CUDA graph.
 
 A small model's many small kernels take longer to be asked for than to run, so nothing is asked for twice: every batch
-is filled up to one shape and copied to one place, and the graph reads it there. Attention and the loss are kernels of
-our own. In bfloat16 a twin of the model does the work: the graph begins by rounding the weights into it and ends by
-adding its gradients to theirs, so that all between, sums of residuals too, moves half as many bytes. Compiled, the
-twin's layers are fused and their dropout hashed. What is random follows from the generator's seed, which a graph asks
-anew.
+is filled up to one shape and copied to one place, and the graph reads it there. Attention, the loss and layer norm's
+way back are kernels of our own. In bfloat16 a twin of the model does the work: the graph begins by rounding the weights
+into it and ends by adding its gradients to theirs, so that all between, sums of residuals too, moves half as many
+bytes. Compiled, the twin's layers are fused and their dropout hashed. What is random follows from the generator's seed,
+which a graph asks anew.
 """
 
 import copy
@@ -19,11 +19,12 @@ from heed.config import RunConfig
 from heed.kernels.attention import packed_attention
 from heed.kernels.cross_entropy import linear_cross_entropy
 from heed.kernels.dropout import with_hashed_dropout
+from heed.kernels.layer_norm import with_quick_norms
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape, parts
-from heed.training.learner import compile_layers, is_half, will_compile
+from heed.training.learner import compile_layers, is_half, layers_of, will_compile
 from heed.training.objective import objective
 
 _PASSES_BEFORE = 3  # in which kernels are built and libraries take the memory they want
@@ -40,9 +41,10 @@ class Captured:
         self._half = is_half(config, device)
         self._twin = copy.deepcopy(model).to(torch.bfloat16) if self._half else sharing_weights(model)
         self._twin.train()
+        with_quick_norms(self._twin)
         self._seeds = None
         if will_compile(config, device):
-            self._seeds = with_hashed_dropout(self._twin, device)
+            self._seeds = with_hashed_dropout(layers_of(self._twin), device)
             compile_layers(self._twin, dynamic=False)
         self._weights: list[Tensor] = list(model.parameters())
         for weight in self._weights:

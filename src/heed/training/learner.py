@@ -107,8 +107,12 @@ def is_half(config: RunConfig, device: torch.device) -> bool:
     return wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
 
 
+def layers_of(model: Transformer) -> list[EncoderLayer | DecoderLayer]:
+    """All layers of a model."""
+    return [part for part in model.modules() if isinstance(part, EncoderLayer | DecoderLayer)]
+
+
 def compile_layers(model: Transformer, *, dynamic: bool) -> None:
     """Compile every layer: each kind once, for all layers of it."""
-    for part in model.modules():
-        if isinstance(part, EncoderLayer | DecoderLayer):
-            part.compile(dynamic=dynamic, fullgraph=True)
+    for layer in layers_of(model):
+        layer.compile(dynamic=dynamic, fullgraph=True)

@@ -72,6 +72,11 @@ class Run:
     team: Team = field(default_factory=Team)
     mean: RunningMean | None = None
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a step is asked for before the loss of the last is known: a GPU that works alone need never wait."""
+        return self.device.type == "cuda" and self.team.size == 1
+
     def learner(self) -> Learner:
         """What finds gradients on this device."""
         shape = None

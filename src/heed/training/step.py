@@ -6,10 +6,13 @@ into batches or shared out among processes.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from heed.training.batches import Batch, Numbers
 from heed.training.distributed import Team
@@ -28,20 +31,40 @@ class Share:
     prepared: list[Batch]
 
 
-def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> tuple[float, int, float]:
-    """Learn from a group of batches; returns loss a token, tokens, learning rate. Nonsense changes nothing."""
+@dataclass(frozen=True)
+class Taken:
+    """A step that was asked for. To read its loss (a token) is to wait until it is done."""
+
+    tokens: int
+    rate: float
+    loss: Callable[[], float]
+
+
+def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> Taken:
+    """Learn from a group of batches. A loss that is not finite changes no weights.
+
+    A GPU that works alone sees to that itself, so that nobody need wait for the loss before asking for more.
+    """
     settings, team = run.config.training, run.team
     rate = learning_rate(step, settings, run.config.model.d_model)
     tokens = round(team.add_up(sum(one.tokens for one in batches if one.weight))[0])
-    losses = [
+    learnt = [
         learner.learn(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in batches
     ]
-    own_loss = sum(loss.item() / tokens for loss, one in zip(losses, batches, strict=True) if one.weight)
-    loss = team.add_up(own_loss)[0]
-    if math.isfinite(loss):
-        _change_weights(run, rate, step)
+    losses = [loss for loss, one in zip(learnt, batches, strict=True) if one.weight]
+
+    def read() -> float:
+        return sum(loss.item() / tokens for loss in losses)
+
+    if run.is_ahead:
+        nonsense = ~torch.stack(losses).isfinite().all()
+        _change_weights(run, rate, step, nonsense.float())
+    else:
+        total = team.add_up(read())[0]
+        if math.isfinite(total):
+            _change_weights(run, rate, step)
     learner.forget()
-    return loss, tokens, rate
+    return Taken(tokens, rate, read if run.is_ahead else lambda: total)
 
 
 def share(run: Run, learner: Learner, group: list[Numbers], epoch: int) -> list[Share]:
@@ -68,8 +91,11 @@ def _own(group: list[Numbers], team: Team, *, sharded: bool) -> list[tuple[int, 
     return [(index, numbers, float(team.size)) for index, numbers, _ in own] + idle
 
 
-def _change_weights(run: Run, rate: float, step: int) -> None:
+def _change_weights(run: Run, rate: float, step: int, nonsense: Float[Tensor, ""] | None = None) -> None:
+    """nonsense: 1 where the weights are to stay as they are; torch's fused Adam reads it, by the name below."""
     settings = run.config.training
+    if nonsense is not None:
+        run.optimizer.found_inf = nonsense  # type: ignore[attr-defined]
     if not settings.shard:
         run.team.add_up_gradients(list(run.model.parameters()))
     if settings.clip_norm is not None:

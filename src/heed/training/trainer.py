@@ -5,7 +5,6 @@ anywhere goes on from its last checkpoint as if nothing had happened. In a team 
 and takes the same decisions at the same step; the first one writes. Knows nothing of text, files of text or terminals.
 """
 
-import math
 import signal
 import time
 from collections.abc import Generator, Iterator
@@ -15,18 +14,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
-from heed.errors import TrainingError
 from heed.training.ahead import ahead
 from heed.training.batches import Batches, Numbers
-from heed.training.checkpoint import Progress, checkpoint_path, checkpoints, prune
+from heed.training.checkpoint import Progress, checkpoint_path, prune
 from heed.training.journal import Journal
 from heed.training.learner import Learner
-from heed.training.run import Listener, Run, StepReport
+from heed.training.ledger import Ledger
+from heed.training.run import Listener, Run
 from heed.training.step import Share, share, take_step
 
 Group: TypeAlias = tuple[list[Numbers], int, tuple[int, int]]  # batches, their epoch; epoch and position after them
-
-_PATIENCE_WITH_NONSENSE = 5  # steps in a row whose loss is not finite
 
 
 def train(run: Run, progress: Progress, listener: Listener) -> Progress:
@@ -36,30 +33,24 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     """
     settings = run.config.training
     journal = Journal(run.folder / "journal.jsonl", after_step=progress.step) if run.team.is_first else None
-    nonsense, learner = 0, run.learner()
+    learner, ledger = run.learner(), Ledger(run, journal, listener)
     groups = _groups(run.batches, progress, settings.accumulate * run.team.size)
     with _Interrupts() as interrupts, closing(_shares(run, learner, groups)) as shares:
-        for batches, (next_epoch, position) in shares:
+        for batches, (epoch, position) in shares:
             if progress.step >= settings.max_steps or _has_stalled(run, progress):
                 break
-            started = time.monotonic()
-            step = progress.step + 1
-            loss, tokens, rate = take_step(run, learner, batches, step)
-            finite = math.isfinite(loss)
-            nonsense = 0 if finite else nonsense + 1
-            skipped = progress.skipped + (not finite)
-            progress = replace(progress, step=step, epoch=next_epoch, position=position, skipped=skipped)
-            report = StepReport(step, next_epoch, loss, rate, tokens, time.monotonic() - started)
-            if journal is not None:
-                journal.write({"step": step, "loss": loss, "rate": rate, "tokens": tokens, "seconds": report.seconds})
-            listener.step(report)
-            if nonsense:
-                _complain(run, step, loss, nonsense, listener)
+            began, step = time.monotonic(), progress.step + 1
+            taken = take_step(run, learner, batches, step)
+            progress = replace(progress, step=step, epoch=epoch, position=position)
+            ledger.add(progress, taken, began)
+            due = step % settings.checkpoint_every == 0
+            known = due or _is_validation_due(run, step) or not run.is_ahead
+            progress = ledger.settle(progress, but=0 if known else 1)
             progress, improved = _validate_if_due(run, progress, journal, listener)
             interrupted = run.team.add_up(interrupts.asked)[0] > 0
             stopping = interrupted or step == settings.max_steps or _has_stalled(run, progress)
-            due = step % settings.checkpoint_every == 0 and not nonsense  # what led to nonsense is not worth keeping
-            if improved or stopping or due:
+            if improved or stopping or (due and not ledger.nonsense):  # what led to nonsense is not worth keeping
+                progress = ledger.settle(progress)
                 run.save(progress)
                 prune(run.folder, settings.keep_last, progress.best_step)
             if interrupted:
@@ -96,23 +87,11 @@ def _shares(run: Run, learner: Learner, groups: Iterator[Group]) -> Generator[tu
     return ahead(make, groups) if run.device.type == "cuda" else (make(group) for group in groups)
 
 
-def _complain(run: Run, step: int, loss: float, in_a_row: int, listener: Listener) -> None:
-    listener.note(f"step {step}: the loss is {loss}, so the step was skipped")
-    if in_a_row >= _PATIENCE_WITH_NONSENSE:
-        saved = checkpoints(run.folder)
-        kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
-        raise TrainingError(
-            f"the loss was not finite in {in_a_row} steps in a row, up to step {step}; {kept}. "
-            "Lower training.learning_rate_factor, or set training.clip_norm"
-        )
-
-
 def _validate_if_due(
     run: Run, progress: Progress, journal: Journal | None, listener: Listener
 ) -> tuple[Progress, bool]:
     settings = run.config.training
-    due = progress.step % settings.validate_every == 0 or progress.step == settings.max_steps
-    if run.validate is None or not due:
+    if run.validate is None or not _is_validation_due(run, progress.step):
         return progress, False
     with run.as_used():
         found = run.validate(run.model, progress.step)
@@ -123,6 +102,10 @@ def _validate_if_due(
         journal.write({**entry, "sample": found.sample})
     listener.validation(progress.step, found, improved)
     return after, improved
+
+
+def _is_validation_due(run: Run, step: int) -> bool:
+    return step % run.config.training.validate_every == 0 or step == run.config.training.max_steps
 
 
 def _has_stalled(run: Run, progress: Progress) -> bool:
