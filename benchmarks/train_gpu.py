@@ -203,9 +203,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the systems to measure")
     asked = parser.parse_args()
     torch.set_float32_matmul_precision("high")
-    torch.backends.cuda.enable_cudnn_sdp(
-        False
-    )  # it plans anew for every shape it meets: peers would be ten times slower
     pairs = lengths(80_000)
     systems: dict[str, Callable[[], Step]] = {
         "heed": lambda: heed_step(pairs),

@@ -29,7 +29,7 @@ CONTRACT = {
 
 
 def test_the_defaults_are_the_papers_base_model() -> None:
-    assert ModelConfig(vocab_size=100).model_dump(exclude={"vocab_size", "source_vocab_size"}) == CONTRACT
+    assert ModelConfig(vocab_size=100).model_dump(exclude={"vocab_size", "source_vocab_size", "labels"}) == CONTRACT
 
 
 def test_every_setting_says_what_it_is_for_in_one_sentence() -> None:

@@ -5,49 +5,16 @@ Enters: keyword arguments, or a mapping read from a file. Leaves: a value whose 
 exists here and nowhere else. Knows nothing of torch, devices or files.
 """
 
-import difflib
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from heed.errors import ConfigError
+from heed.settings import Settings, nearest
 
 Size = Annotated[int, Field(gt=0)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say beside a name that is not known: the one probably meant, or all there are."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
-
-
-class Settings(BaseModel):
-    """What all settings share: no unknown names, no silent conversions, no changes once made."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _explain_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(data)
-        except ValidationError as error:
-            raise ConfigError("; ".join(cls._explain(dict(problem)) for problem in error.errors())) from None
-
-    @classmethod
-    def _explain(cls, problem: Mapping[str, Any]) -> str:
-        name = ".".join(str(part) for part in problem["loc"]) or cls.__name__
-        match problem["type"]:
-            case "extra_forbidden":
-                return f"unknown setting {name!r} in {cls.__name__}: {nearest(name, cls.model_fields)}"
-            case "missing":
-                return f"{cls.__name__} needs {name!r}: {cls.model_fields[name].description}"
-            case _:
-                return f"{name} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
 class ModelConfig(Settings):
@@ -79,6 +46,9 @@ class ModelConfig(Settings):
         "sinusoidal", description="How a token knows its place; rotary acts inside self-attention."
     )
     tie_embeddings: bool = Field(default=True, description="One matrix embeds source and target and makes the logits.")
+    labels: Size | None = Field(
+        None, description="Classes that an encoder alone sorts texts into; none: it says words."
+    )
     output_bias: bool = Field(default=False, description="A bias on tied logits; those not tied always have one.")
     max_length: Size = Field(1024, description="Longest sequence of learned positions; the others have no limit.")
     pad_id: TokenId = Field(0, description="The token that fills up rows; never seen by attention.")
@@ -98,6 +68,8 @@ class ModelConfig(Settings):
                 f"d_model / heads = {self.d_model} / {self.heads} = {self.head_width} is odd: "
                 "rotary positions turn pairs of numbers"
             )
+        if self.labels is not None and self.kind != "encoder":
+            raise ConfigError(f"labels = {self.labels} needs kind = 'encoder', found {self.kind!r}")
         if self.source_vocab_size is not None and self.kind != "encoder-decoder":
             raise ConfigError(
                 f"source_vocab_size = {self.source_vocab_size} needs kind = 'encoder-decoder', found {self.kind!r}"
@@ -149,6 +121,15 @@ class ModelConfig(Settings):
 class DataConfig(Settings):
     """How text becomes token ids."""
 
+    task: Literal["translate", "language-model", "masked", "classify"] = Field(
+        "translate", description="What is learnt: targets of sources, texts word by word, hidden words, or labels."
+    )
+    labels: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="Names of the classes; none: all that the training text has."
+    )
+    documents: bool = Field(
+        default=False, description="Texts are documents, parted by empty lines; what is too long is cut, not left out."
+    )
     tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes", "sentencepiece", "spaced"] = Field(
         "bpe", description="How text is cut; the last two come with imported models, the others bring back any text."
     )
@@ -184,6 +165,9 @@ class TrainingConfig(Settings):
     warmup_steps: Size = Field(4000, description="Steps in which the learning rate rises in a straight line.")
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="Longest gradient; none: any length.")
     label_smoothing: Probability = Field(0.1, description="Share of each target's probability given to all words.")
+    masked_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.15, description="Of the tokens of a text, those that the task masked hides or changes."
+    )
     r_drop: Annotated[float, Field(ge=0)] = Field(
         0.0, description="Weight of R-Drop: two passes with different dropout must agree; its paper took 5 here."
     )
@@ -193,7 +177,9 @@ class TrainingConfig(Settings):
     validate_every: Size = Field(1000, description="Steps between validations.")
     checkpoint_every: Size = Field(1000, description="Steps between checkpoints.")
     keep_last: Size = Field(5, description="Checkpoints kept besides the best one.")
-    best_by: Literal["loss", "bleu"] = Field("loss", description="By which validation score the best model is known.")
+    best_by: Literal["loss", "bleu", "accuracy"] = Field(
+        "loss", description="By which validation score the best model is known."
+    )
     patience: Size | None = Field(None, description="Validations without a better one before training stops.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of the arithmetic; weights stay float32. Auto is bfloat16 on a GPU, float32 elsewhere."

@@ -47,4 +47,4 @@ def test_a_key_that_is_not_there_is_named(pairs: list[str], tmp_path: Path) -> N
     assert run.returncode == 2
     assert f"{tmp_path}/pairs.jsonl:1: no key 'target', the keys are 'en', 'de', 'id'" in run.stderr
     run = heed("prepare", "--cache", f"{tmp_path}/cache")
-    assert run.stderr == "error: there is nothing to learn from: give --source and --target, or --pairs\n"
+    assert run.stderr == "error: there is nothing to learn from: give --source and --target, or --pairs, or --text\n"

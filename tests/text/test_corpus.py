@@ -169,14 +169,20 @@ def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given_settings", "message"),
     [
-        ({}, "a corpus is either source and target, or pairs: found source = None, target = None, pairs = None"),
-        ({"source": "a"}, "a corpus is either source and target, or pairs: found source = 'a', target = None"),
-        ({"source": "", "target": "b"}, "a corpus is either source and target, or pairs: found source = ''"),
+        (
+            {},
+            "a corpus is either source and target, or pairs, or text: found source = None, target = None, pairs = None",
+        ),
+        ({"source": "a"}, "a corpus is either source and target, or pairs, or text: found source = 'a', target = None"),
+        ({"source": "", "target": "b"}, "a corpus is either source and target, or pairs, or text: found source = ''"),
         (
             {"source": "a", "target": "b", "pairs": "c.tsv"},
-            "a corpus is either source and target, or pairs: found source = 'a', target = 'b', pairs = 'c.tsv'",
+            "a corpus is either source and target, or pairs, or text: found source = 'a', target = 'b', pairs = 'c.tsv'",
         ),
-        ({"target": "b", "pairs": "c.tsv"}, "a corpus is either source and target, or pairs: found source = None"),
+        (
+            {"target": "b", "pairs": "c.tsv"},
+            "a corpus is either source and target, or pairs, or text: found source = None",
+        ),
         ({"source": "-", "target": "-"}, "source = '-' and target = '-': standard input can be read only once"),
         (
             {"source": "a.en", "target": "-", "pairs_format": "tsv"},

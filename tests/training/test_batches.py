@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heed.text.corpus import Corpus
-from heed.text.prepare import Prepared, prepare, survey
+from heed.text.prepare import Encoders, Prepared, prepare, survey
 from heed.text.tokenizer import BOS, EOS, Tokenizer
 from heed.training.batches import Batches, collate, in_order
 
@@ -20,7 +20,7 @@ def prepared(folder: Path, corpora: list[tuple[list[str], list[str], float]], ma
             (folder / f"{number}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         corpus = Corpus(str(folder / f"{number}.source"), str(folder / f"{number}.target"), weight=weight)
         surveyed.append((corpus, survey(corpus)))
-    return prepare(surveyed, (BYTES, BYTES), max_tokens, folder / "cache")
+    return prepare(surveyed, Encoders(BYTES, BYTES), max_tokens, folder / "cache")
 
 
 def words(count: int, seed: int = 0) -> list[str]:

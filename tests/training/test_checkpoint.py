@@ -111,11 +111,11 @@ def test_old_checkpoints_go_but_never_the_best(tmp_path: Path) -> None:
 
 
 def test_the_best_is_never_replaced_by_a_worse() -> None:
-    progress = replace(Progress(), step=1).validated(2.0, None, "loss")
-    progress = replace(progress, step=2).validated(3.0, None, "loss")
+    progress = replace(Progress(), step=1).validated(2.0, None, by_score=False)
+    progress = replace(progress, step=2).validated(3.0, None, by_score=False)
     assert (progress.best_step, progress.best_loss, progress.stale) == (1, 2.0, 1)
-    assert Progress(step=1).validated(float("nan"), None, "loss").best_loss is None
-    progress = replace(progress, step=3).validated(1.0, None, "loss")
+    assert Progress(step=1).validated(float("nan"), None, by_score=False).best_loss is None
+    progress = replace(progress, step=3).validated(1.0, None, by_score=False)
     assert (progress.best_step, progress.best_loss, progress.stale) == (3, 1.0, 0)
 
 

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.model.attention import fused_attention
 from heed.training.batches import Batch, collate
 from heed.training.filled import Shape, parts
-from heed.training.objective import objective
+from heed.training.tasks import task_of
 
 WORDS = 40
 
@@ -33,7 +34,7 @@ def test_filling_up_changes_neither_loss_nor_gradient(r_drop: float) -> None:
     filled = shape.batch(shape.fill(batch))
     assert len(filled.src) == shape.sources > len(batch.src)
     assert len(filled.tgt_in) == shape.targets > len(batch.tgt_in)
-    losses = [objective(model, one, config) for one in (batch, filled)]
+    losses = [task_of(config).loss(model, one, config, fused_attention) for one in (batch, filled)]
     torch.testing.assert_close(*losses)
     first, second = (torch.autograd.grad(loss, list(model.parameters())) for loss in losses)
     for one, other in zip(first, second, strict=True):

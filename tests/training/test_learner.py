@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from heed import ModelConfig, RunConfig, TrainingConfig
-from heed.training import learner
-from heed.training.learner import can_capture, missing_for_capture, will_compile
+from heed.kernels import capture
+from heed.kernels.capture import missing_for_capture
+from heed.training.learner import can_capture, will_compile
 from heed.training.setup import _notes
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -15,8 +16,8 @@ def config(**settings: object) -> RunConfig:
 
 @pytest.fixture
 def has_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner, "find_spec", lambda _: object())
-    monkeypatch.setattr("heed.training.learner.shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(capture, "find_spec", lambda _: object())
+    monkeypatch.setattr("heed.kernels.capture.shutil.which", lambda name: f"/bin/{name}")
 
 
 @pytest.mark.usefixtures("has_all")
@@ -48,7 +49,7 @@ def test_layers_are_compiled_if_so_set_or_where_it_is_worth_it() -> None:
 def test_what_is_missing_is_said_and_not_used(
     name: str, lacking: object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"heed.training.learner.{name}", lacking)
+    monkeypatch.setattr(f"heed.kernels.capture.{name}", lacking)
     assert missing_for_capture() == message
     assert not can_capture(config(), GPU)
     assert _notes(config(), GPU) == [

@@ -1,6 +1,6 @@
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.model.attention import fused_attention
 from heed.training.batches import collate
 from heed.training.checkpoint import Progress
 from heed.training.distributed import Team
 from heed.training.loss import disagreement, smoothed_cross_entropy
-from heed.training.objective import objective
 from heed.training.step import _own, share, take_step
+from heed.training.tasks import task_of
 from tests.training.test_trainer import make_run
 
 
@@ -51,20 +52,20 @@ def test_r_drop_is_its_formula_over_two_passes() -> None:
     one, other = torch.randn(7, 20), torch.randn(7, 20)
 
     class TwoPasses(Transformer):
-        def forward(self, *ids: Any, **_: Any) -> torch.Tensor:
-            assert [len(one) for one in ids if isinstance(one, torch.Tensor)] == [12, 14]
+        def forward(self, *_: Any, **given: Any) -> torch.Tensor:
+            assert [len(given[name]) for name in ("src", "tgt_in")] == [12, 14]
             return torch.cat((one, other))
 
     config = RunConfig(
         model=ModelConfig(vocab_size=20, d_model=8, heads=1, d_ff=8), training=TrainingConfig(r_drop=3.0)
     )
-    found = objective(TwoPasses(config.model), batch, config)
+    found = task_of(config).loss(TwoPasses(config.model), batch, config, fused_attention)
     losses = [smoothed_cross_entropy(logits, batch.tgt_out, 0, 0.1)[0] for logits in (one, other)]
     torch.testing.assert_close(found, (losses[0] + losses[1] + 3.0 * disagreement(one, other, batch.tgt_out, 0)) / 2)
 
 
-@pytest.mark.parametrize("best_by", ["loss", "bleu"])
-def test_the_best_is_known_by_what_was_asked_for(best_by: Literal["loss", "bleu"]) -> None:
-    progress = Progress(step=1).validated(2.0, 10.0, best_by)
-    worse_loss = Progress(**{**vars(progress), "step": 2}).validated(3.0, 20.0, best_by)
-    assert worse_loss.best_step == (1 if best_by == "loss" else 2)
+@pytest.mark.parametrize("by_score", [False, True])
+def test_the_best_is_known_by_what_was_asked_for(by_score: bool) -> None:
+    progress = Progress(step=1).validated(2.0, 10.0, by_score=by_score)
+    worse_loss = Progress(**{**vars(progress), "step": 2}).validated(3.0, 20.0, by_score=by_score)
+    assert worse_loss.best_step == (2 if by_score else 1)

@@ -11,7 +11,8 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from heed.training.checkpoint import Progress
 from heed.training.journal import read_journal
-from heed.training.run import Listener, StepReport, Validation
+from heed.training.run import Listener, StepReport
+from heed.training.task import Validation
 from heed.training.tensorboard import tensorboard_listener
 from heed.training.trainer import train
 from tests.training.test_trainer import Notes, make_run

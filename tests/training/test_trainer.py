@@ -10,7 +10,8 @@ from heed.errors import TrainingError
 from heed.training.batches import Batches
 from heed.training.checkpoint import Progress, checkpoints
 from heed.training.journal import read_journal
-from heed.training.run import Run, StepReport, Validation, make_optimizer
+from heed.training.run import Run, StepReport, make_optimizer
+from heed.training.task import Validation
 from heed.training.trainer import train
 from tests.training.test_batches import prepared, words
 

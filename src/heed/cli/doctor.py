@@ -45,31 +45,32 @@ def doctor(
     source: texts.Source = [],
     target: texts.Target = [],
     pairs: texts.Pairs = [],
+    text: texts.Text = [],
     valid_source: texts.ValidSource = [],
     valid_target: texts.ValidTarget = [],
     valid_pairs: texts.ValidPairs = [],
+    valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    task: texts.Task = None,
     preset: texts.Preset = None,
     config: texts.Config = None,
     set_: texts.Set = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Examine text before training on it, and what training would take; without any text, examine this machine."""
-    settings = merged(from_file(config), from_options(set_))
+    settings = merged(from_file(config), from_options(set_), {} if task is None else {"data": {"task": task}})
     check_early(settings)
     if preset is not None:
         training_preset(preset)
-    if not any((source, target, pairs, valid_source, valid_target, valid_pairs)):
+    given = texts.Given(source, target, pairs, text), texts.Given(valid_source, valid_target, valid_pairs, valid_text)
+    if not any(given):
         _examine_machine(preset, settings, as_json=as_json)
         return
-    sources, targets, files = len(source), len(target), len(pairs)
     with tempfile.TemporaryDirectory() as folder:  # for standard input, whichever text that is
-        everything = (source + valid_source, target + valid_target, pairs + valid_pairs)
-        source, target, pairs = texts.spooled(Path(folder), *everything)
+        learnt, held_out = texts.spooled(Path(folder), *given)
         keys = (source_key, target_key)
-        training = texts.training_corpora(source[:sources], target[:targets], pairs[:files], [], keys)
-        validation = texts.validation_corpora(source[sources:], target[targets:], pairs[files:], keys)
+        training, validation = texts.training_corpora(learnt, keys), texts.validation_corpora(held_out, keys)
         _examine_text((training, validation), preset, settings, f"{folder}/", as_json=as_json)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from heed.config import nearest
 from heed.errors import ConfigError
+from heed.settings import nearest
 
 Format = TypeVar("Format")
 

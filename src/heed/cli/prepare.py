@@ -1,5 +1,7 @@
 """`heed prepare`: what `heed train` would do to its text before training, done ahead of time."""
 
+from functools import partial
+
 from heed.cli import texts
 from heed.cli.settings import from_file, from_options
 from heed.training.presets import check_early, merged
@@ -9,12 +11,15 @@ def prepare(
     source: texts.Source = [],
     target: texts.Target = [],
     pairs: texts.Pairs = [],
+    text: texts.Text = [],
     weight: texts.Weights = [],
     valid_source: texts.ValidSource = [],
     valid_target: texts.ValidTarget = [],
     valid_pairs: texts.ValidPairs = [],
+    valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    task: texts.Task = None,
     config: texts.Config = None,
     set_: texts.Set = [],
     cache: texts.Cache = None,
@@ -24,19 +29,28 @@ def prepare(
     from heed.config import DataConfig  # noqa: PLC0415
     from heed.text.learn import learn_tokenizers  # noqa: PLC0415
     from heed.training.material import prepare_texts, survey_all  # noqa: PLC0415
+    from heed.training.tasks import task_named  # noqa: PLC0415
 
-    settings = merged(from_file(config), from_options(set_))
+    settings = merged(from_file(config), from_options(set_), {} if task is None else {"data": {"task": task}})
     check_early(settings)
     data = DataConfig.model_validate(settings["data"])
+    learnt = task_named(data.task)
     keys, place = (source_key, target_key), cache or texts.default_cache()
-    source, target, pairs = texts.spooled(place, source, target, pairs)
+    given = texts.spooled(
+        place,
+        texts.Given(source, target, pairs, text),
+        texts.Given(valid_source, valid_target, valid_pairs, valid_text),
+    )
+    corpora = texts.training_corpora(given[0], keys, weight), texts.validation_corpora(given[1], keys)
     with Watch() as watch:
-        training = survey_all(texts.training_corpora(source, target, pairs, weight, keys), watch.work)
-        validation = survey_all(texts.validation_corpora(valid_source, valid_target, valid_pairs, keys), watch.work)
-        tokenizers = learn_tokenizers(training, data, place, lambda: watch.work("learning a vocabulary", 0, None))
+        training, validation = (survey_all([learnt.corpus(one, data) for one in some], watch.work) for some in corpora)
+        data = learnt.settle(data, (corpus for corpus, _ in training))
+        announce = partial(watch.work, "learning a vocabulary", 0, None)
+        tokenizers = learn_tokenizers(training, data, learnt.sides, place, announce)
         watch.note(f"a vocabulary of {', '.join(f'{one.vocab_size:,}' for one in dict.fromkeys(tokenizers))} tokens")
         for surveyed in filter(None, (training, validation)):
-            prepared = prepare_texts(surveyed, tokenizers, data.max_tokens, place, watch.work)
+            encoders = learnt.encoders(tokenizers, data)
+            prepared = prepare_texts(surveyed, encoders, data.max_tokens, place, watch.work)
             for kept in prepared.corpora:
                 watch.note(str(kept))
             tokens = prepared.source.ids.size + prepared.target.ids.size

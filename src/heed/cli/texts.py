@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,14 @@ from heed.text.corpus import Corpus
 Paths = list[str]
 Source = Annotated[Paths, typer.Option(help="Source text, a sentence a line; may be given several times.")]
 Target = Annotated[Paths, typer.Option(help="Target text, line by line the source's translation.")]
-Pairs = Annotated[Paths, typer.Option(help="A .tsv or .jsonl file of pairs instead, or besides; - is TSV.")]
+Pairs = Annotated[
+    Paths, typer.Option(help="A .tsv or .jsonl file of pairs instead, or besides; of labels and texts; - is TSV.")
+]
+Text = Annotated[Paths, typer.Option(help="Text alone, a text a line: for language-model and masked.")]
+ValidText = Annotated[Paths, typer.Option(help="Text alone to validate on.")]
+Task = Annotated[
+    str | None, typer.Option(help="What to learn: translate, language-model, masked or classify (data.task).")
+]
 Weights = Annotated[list[float], typer.Option(help="Of each corpus, in the order above: 2 is seen twice.")]
 ValidSource = Annotated[Paths, typer.Option(help="Source text to validate on.")]
 ValidTarget = Annotated[Paths, typer.Option(help="Target text to validate on.")]
@@ -27,52 +35,61 @@ Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; else
 Cache = Annotated[Path | None, typer.Option(help="Where prepared text is kept.")]
 
 
-def training_corpora(
-    source: Paths, target: Paths, pairs: Paths, weight: list[float], keys: tuple[str, str]
-) -> list[Corpus]:
+@dataclass(frozen=True)
+class Given:
+    """The files that a command was given."""
+
+    source: Paths
+    target: Paths
+    pairs: Paths
+    text: Paths
+
+    def __bool__(self) -> bool:
+        return any((self.source, self.target, self.pairs, self.text))
+
+
+def training_corpora(given: Given, keys: tuple[str, str], weight: list[float] = []) -> list[Corpus]:
     """The corpora to learn from; there must be one."""
-    found = _corpora("source", source, target, pairs, weight, keys)
+    found = _corpora("source", given, keys, weight)
     if not found:
-        raise DataError("there is nothing to learn from: give --source and --target, or --pairs")
+        raise DataError("there is nothing to learn from: give --source and --target, or --pairs, or --text")
     return found
 
 
-def validation_corpora(source: Paths, target: Paths, pairs: Paths, keys: tuple[str, str]) -> list[Corpus]:
+def validation_corpora(given: Given, keys: tuple[str, str]) -> list[Corpus]:
     """The corpora to validate on; there may be none."""
-    return _corpora("valid-source", source, target, pairs, [], keys)
+    return _corpora("valid-source", given, keys, [])
 
 
-def _corpora(
-    name: str, source: Paths, target: Paths, pairs: Paths, weight: list[float], keys: tuple[str, str]
-) -> list[Corpus]:
+def _corpora(name: str, given: Given, keys: tuple[str, str], weight: list[float]) -> list[Corpus]:
+    source, target, pairs, text = given.source, given.target, given.pairs, given.text
     if len(source) != len(target):
         raise DataError(f"{len(source)} times --{name} and {len(target)} times its target: they go together")
-    count = len(source) + len(pairs)
+    count = len(source) + len(pairs) + len(text)
     if weight and len(weight) != count:
         raise DataError(f"{len(weight)} times --weight for {count} corpora: give one for each, or none")
-    weights = weight or [1.0] * count
-    files = [Corpus(one, other, weight=heavy) for one, other, heavy in zip(source, target, weights, strict=False)]
-    source_key, target_key = keys
-    return files + [
-        Corpus(pairs=one, source_key=source_key, target_key=target_key, weight=heavy)
-        for one, heavy in zip(pairs, weights[len(source) :], strict=True)
-    ]
+    found = [Corpus(one, other) for one, other in zip(source, target, strict=True)]
+    found += [Corpus(pairs=one, source_key=keys[0], target_key=keys[1]) for one in pairs]
+    found += [Corpus(text=one) for one in text]
+    return [replace(one, weight=heavy) for one, heavy in zip(found, weight or [1.0] * count, strict=True)]
 
 
-def spooled(folder: Path, source: Paths, target: Paths, pairs: Paths) -> tuple[Paths, Paths, Paths]:
+def spooled(folder: Path, *given: Given) -> list[Given]:
     """Text is read several times and standard input only once: what comes from there is put into a file."""
-    if "-" not in (*source, *target, *pairs):
-        return source, target, pairs
-    if [*source, *target, *pairs].count("-") > 1:
+    asked = sum(paths.count("-") for one in given for paths in vars(one).values())
+    if not asked:
+        return list(given)
+    if asked > 1:
         raise DataError("standard input (-) was asked for more than once, and can be read only once")
-    file = folder / ("standard-input.tsv" if "-" in pairs else "standard-input.txt")
+    file = folder / ("standard-input.tsv" if any("-" in one.pairs for one in given) else "standard-input.txt")
     folder.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
-    source, target, pairs = (
-        [str(file) if path == "-" else path for path in paths] for paths in (source, target, pairs)
-    )
-    return source, target, pairs
+    renamed = {"-": str(file)}
+    return [
+        Given(**{name: [renamed.get(path, path) for path in paths] for name, paths in vars(one).items()})
+        for one in given
+    ]
 
 
 def default_cache() -> Path:

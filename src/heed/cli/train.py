@@ -7,7 +7,7 @@ import typer
 
 from heed.cli import texts
 from heed.cli.settings import from_file, from_options
-from heed.config import model_preset
+from heed.config import DataConfig, model_preset
 from heed.text.corpus import Corpus
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
 
@@ -21,12 +21,15 @@ def train(
     source: texts.Source = [],
     target: texts.Target = [],
     pairs: texts.Pairs = [],
+    text: texts.Text = [],
     weight: texts.Weights = [],
     valid_source: texts.ValidSource = [],
     valid_target: texts.ValidTarget = [],
     valid_pairs: texts.ValidPairs = [],
+    valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    task: texts.Task = None,
     preset: texts.Preset = None,
     config: texts.Config = None,
     set_: texts.Set = [],
@@ -34,13 +37,14 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in --out ended.")] = False,
     cache: texts.Cache = None,
 ) -> None:
-    """Train a model on your own parallel text. Under torchrun, several processes train it together."""
-    settings = (from_file(config), from_options(set_))
+    """Train a model on your own text. Under torchrun, several processes train it together."""
+    settings = (from_file(config), from_options(set_), {} if task is None else {"data": {"task": task}})
     check_early(merged(*settings))
     if preset is not None:
         training_preset(preset)
     keys = (source_key, target_key)
-    validation = texts.validation_corpora(valid_source, valid_target, valid_pairs, keys)
+    learnt = texts.Given(source, target, pairs, text)
+    validation = texts.validation_corpora(texts.Given(valid_source, valid_target, valid_pairs, valid_text), keys)
 
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.model.folder import read_model_folder  # noqa: PLC0415
@@ -50,8 +54,7 @@ def train(
 
     with join() as team, Watch(silent=not team.is_first) as watch:
         if team.is_first:
-            source, target, pairs = texts.spooled(out, source, target, pairs)
-            training = texts.training_corpora(source, target, pairs, weight, keys)
+            training = texts.training_corpora(texts.spooled(out, learnt)[0], keys, weight)
             place = (out, cache or texts.default_cache())
             material = _material(place, training, validation, (preset, *settings), init_from, watch, resume=resume)
             team.from_first(material.to_bytes())
@@ -64,7 +67,7 @@ def _material(
     place: tuple[Path, Path],
     training: list[Corpus],
     validation: list[Corpus],
-    wanted: tuple[str | None, Nested, Nested],
+    wanted: tuple[str | None, *tuple[Nested, ...]],
     init_from: Path | None,
     watch: "Watch",
     *,
@@ -73,14 +76,17 @@ def _material(
     """What the run in place[0] needs of its texts; the preset is chosen by how much there is, unless one is wanted."""
     from heed.model.folder import read_model_folder  # noqa: PLC0415
     from heed.training.material import gather_material, survey_all  # noqa: PLC0415
+    from heed.training.tasks import task_named  # noqa: PLC0415
 
     out, cache = place
     preset, *settings = wanted
-    surveyed = survey_all(training, watch.work)
+    data = DataConfig.model_validate(merged(*settings)["data"])
+    task = task_named(data.task)
+    surveyed = survey_all([task.corpus(one, data) for one in training], watch.work)
     name = preset or preset_for(sum(found.pairs for _, found in surveyed))
     shape = {"model": model_preset(name)} if init_from is None else read_model_folder(init_from).settings()
-    layers = merged(shape, {"training": training_preset(name)}, *settings)
-    held_out = survey_all(validation, watch.work)
+    layers = merged({"training": training_preset(name)}, shape, task.defaults, *settings)
+    held_out = survey_all([task.corpus(one, data) for one in validation], watch.work)
     watch.note(f"settings: those of the preset {name}, and what you set")
     return gather_material(
         out, layers, surveyed, held_out, cache, resume=resume, report=watch.work, init_from=init_from

@@ -10,8 +10,9 @@ from rich.text import Text
 from heed.model.folder import publish
 from heed.model.size import parameters
 from heed.training.checkpoint import model_part
-from heed.training.run import Listener, StepReport, Validation
+from heed.training.run import Listener, StepReport
 from heed.training.setup import Ready
+from heed.training.task import METRICS, Validation
 from heed.training.tensorboard import tensorboard_listener
 from heed.training.trainer import best_checkpoint, train
 
@@ -89,7 +90,7 @@ class Watch:
         """The model was tried."""
         if self._tensorboard is not None:
             self._tensorboard.validation(step, found, best)
-        score = "" if found.bleu is None else f"  BLEU {found.bleu:.1f}"
+        score = "" if found.score is None else f"  {METRICS[found.metric].format(found.score)}"
         self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
         if found.sample is not None:
             source, reference, translation = found.sample

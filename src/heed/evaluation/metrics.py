@@ -23,8 +23,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from heed.config import nearest
 from heed.errors import ConfigError, DataError
+from heed.settings import nearest
 from heed.version import __version__
 
 RESAMPLES = 1000

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from heed.config import nearest
 from heed.errors import InputError
 from heed.inside.parts import attentions, parts
 from heed.model.attention import Attend, MultiHeadAttention, attention_weights, plain_attention
@@ -26,6 +25,7 @@ from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Resi
 from heed.model.layout import Padded, Sight
 from heed.model.positions import angles, sinusoids
 from heed.model.transformer import Transformer
+from heed.settings import nearest
 
 Seen: TypeAlias = dict[str, Tensor]
 Taps: TypeAlias = Iterator[tuple[str, nn.Module, str]]  # a part, and which module takes it in or gives it out

@@ -12,8 +12,8 @@ Imports none of them, nor torch.
 import importlib.util
 from typing import Literal, get_args
 
-from heed.config import nearest
 from heed.errors import ConfigError
+from heed.settings import nearest
 
 EngineName = Literal["heed", "heed-int8", "ctranslate2", "ctranslate2-int8", "onnx"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)

@@ -45,7 +45,7 @@ class ModelFolder:
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings that a run starting from this model shares with it."""
-        shape = self.run.model.model_dump(exclude={"vocab_size", "source_vocab_size"})
+        shape = self.run.model.model_dump(exclude={"vocab_size", "source_vocab_size", "labels", "kind"})
         shared = ("tokenizer", "separate_vocabularies")
         return {"model": shape, "data": {name: getattr(self.run.data, name) for name in shared}}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from heed.errors import InputError
@@ -59,6 +59,11 @@ class Padded:
     def rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Vectors as rows: they are rows already."""
         return x
+
+    def mean(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
+        """The mean of each sentence's vectors."""
+        real = self.real[..., None].to(x.dtype)
+        return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
     def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """The inverse of `rows`."""
@@ -116,6 +121,12 @@ class Packed:
         """Vectors as rows, with zeros where a sentence is shorter than the longest."""
         cells = x.new_zeros(self.real.numel(), *x.shape[1:])
         return cells.index_copy(0, self.cells, x).unflatten(0, self.real.shape)
+
+    def mean(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "B D"]:
+        """The mean of each sentence's vectors."""
+        lengths, exact = self.offsets.diff(), torch.promote_types(x.dtype, torch.float32)
+        sums = torch.zeros(len(lengths), x.shape[1], dtype=exact, device=x.device)
+        return (sums.index_add(0, self.owners, x.to(exact)) / lengths.clamp(min=1)[:, None]).to(x.dtype)
 
     def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "N *rest"]:
         """The inverse of `rows`."""

@@ -25,7 +25,11 @@ class Part:
 
 def parameters(config: ModelConfig) -> list[Part]:
     """Every part of the model, in the order a token meets them."""
-    return [part for part in _words(config) + _encoder(config) + _decoder(config) if part.each and part.times]
+    return [
+        part
+        for part in _words(config) + _encoder(config) + _decoder(config) + _classes(config)
+        if part.each and part.times
+    ]
 
 
 def _words(config: ModelConfig) -> list[Part]:
@@ -62,6 +66,11 @@ def _decoder(config: ModelConfig) -> list[Part]:
         _norms("decoder norms", layers, 3 if across else 2, config),
         _last_norm("decoder last norm", layers, config),
     ]
+
+
+def _classes(config: ModelConfig) -> list[Part]:
+    labels, d = config.labels or 0, config.d_model
+    return [Part("classes", int(labels > 0), f"{d} × {labels} + {labels}", d * labels + labels)]
 
 
 def _attention(name: str, times: int, config: ModelConfig) -> Part:

@@ -21,6 +21,7 @@ from heed.errors import InputError
 from heed.model.attention import Attend, fused_attention
 from heed.model.cache import Cache, Past
 from heed.model.checks import check_ids, check_layout
+from heed.model.classes import Classes
 from heed.model.initialise import initialise
 from heed.model.layers import Decoder, Encoder
 from heed.model.layout import Packed, Padded, Sight
@@ -41,6 +42,7 @@ class Transformer(nn.Module):
         self.vocabulary = Vocabulary(config)
         self.encoder = Encoder(config) if config.has_encoder else None
         self.decoder = Decoder(config) if config.has_decoder else None
+        self.classes = None if config.labels is None else Classes(config, config.labels)
         initialise(self, config)
 
     def forward(
@@ -55,10 +57,14 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "*tokens V"]:
         """Logits for every target position; for every source position in an encoder alone.
 
+        An encoder that has classes gives logits of these, one row a sentence.
+
         src, tgt_in     (B, S) and (B, T), filled up with `pad_id`; or (N,) with its packed layout
         cross_mask      which source positions each target position may see, as rows, besides what is padding
         """
         hidden = self.hidden(src, tgt_in, src_layout, tgt_layout, cross_mask=cross_mask, attend=attend)
+        if self.classes is not None:
+            return self.classes(hidden, self._source_layout(self._needed("src", src), src_layout))
         return self.vocabulary.logits(hidden)
 
     def hidden(

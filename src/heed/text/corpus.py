@@ -1,30 +1,24 @@
-"""Parallel text as a stream of sentence pairs.
+"""Text as a stream of pairs.
 
 Enters: two files whose lines belong together, or one TSV or JSONL file; plain, ``.gz`` or ``.zst``, or standard input.
 Leaves: one `Pair` after another, however long the corpus: no more than a line and a few buffers is held at a time.
+A text alone is a pair whose source is empty; a text with a label has the label for a target.
 Whatever is not text is refused with a `DataError` that names file and line. Nothing is trimmed, dropped or
 normalised: an empty line is an empty string, and what to do with it is decided elsewhere. Knows nothing of tokens.
 """
 
-import contextlib
-import functools
-import io
 import itertools
 import json
 import math
 import os
-import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, Literal
 
 from heed.errors import DataError
+from heed.text.packed_files import STANDARD_INPUT, opened
 
-_STANDARD_INPUT = "-"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_BUFFER = 1 << 17
-_PACKED_CHUNK = 1 << 9  # small, because zstd unpacks repetitive text to thousands of times its packed size
 _NOT_TEXT = {
     b"\xff\xfe": "looks like UTF-16; convert it to UTF-8",
     b"\xfe\xff": "looks like UTF-16; convert it to UTF-8",
@@ -35,7 +29,7 @@ _NOT_TEXT = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where pairs come from: two files line by line, or one TSV or JSONL file.
+    """Where pairs come from: two files line by line, one TSV or JSONL file, or one file of texts alone.
 
     A path ending in ``.gz`` or ``.zst`` is unpacked while it is read; ``-`` is standard input, never unpacked.
     """
@@ -43,18 +37,21 @@ class Corpus:
     source: str | None = None
     target: str | None = None
     pairs: str | None = None
+    text: str | None = None
+    documents: bool = False  # a text goes on to an empty line, and not only to the end of its line
+    labelled: bool = False  # a row of `pairs` is a label, a text and perhaps a second one
     pairs_format: Literal["tsv", "jsonl"] | None = None  # None: by the name of `pairs`
     source_key: str = "source"  # of a JSONL object
     target_key: str = "target"
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        two_files = bool(self.source) and bool(self.target) and self.pairs is None
-        one_file = bool(self.pairs) and self.source is None and self.target is None
-        if not two_files and not one_file:
-            found = f"source = {self.source!r}, target = {self.target!r}, pairs = {self.pairs!r}"
-            raise DataError(f"a corpus is either source and target, or pairs: found {found}")
-        if self.source == self.target == _STANDARD_INPUT:
+        given = tuple(bool(path) for path in (self.source, self.target, self.pairs, self.text))
+        two_files, one_file = given == (True, True, False, False), given == (False, False, True, False)
+        if not two_files and not one_file and given != (False, False, False, True):
+            found = ", ".join(f"{name} = {getattr(self, name)!r}" for name in ("source", "target", "pairs", "text"))
+            raise DataError(f"a corpus is either source and target, or pairs, or text: found {found}")
+        if self.source == self.target == STANDARD_INPUT:
             raise DataError("source = '-' and target = '-': standard input can be read only once")
         if two_files and self.pairs_format is not None:
             raise DataError(f"pairs_format = {self.pairs_format!r} is for pairs, but {self.name} is source and target")
@@ -69,11 +66,11 @@ class Corpus:
     @property
     def name(self) -> str:
         """What messages call it: ``a.en + a.de`` or ``a.tsv``."""
-        return " + ".join(_spoken(path) for path in (self.source, self.target, self.pairs) if path)
+        return " + ".join(_spoken(path) for path in (self.source, self.target, self.pairs, self.text) if path)
 
     @property
     def format(self) -> str:
-        """How a line is to be read: ``tsv``, ``jsonl``, ``lines`` (two files), or whatever the name ends in."""
+        """How a line is to be read: ``tsv``, ``jsonl``, ``lines`` (of text), or whatever the name ends in."""
         if not self.pairs:
             return "lines"
         stem, ending = os.path.splitext(self.pairs.lower())
@@ -84,7 +81,10 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A sentence and its translation, and the 1-based line they stand on, for messages."""
+    """A sentence and its translation, and the 1-based line they stand on, for messages.
+
+    Two texts that share a label are one source, a tab between them.
+    """
 
     source: str
     target: str
@@ -93,17 +93,32 @@ class Pair:
 
 def read_pairs(corpus: Corpus) -> Iterator[Pair]:
     """The pairs of a corpus in order. Files are opened when the first pair is asked for."""
+    if corpus.text:
+        return _read_documents(corpus.text) if corpus.documents else _read_texts(corpus.text)
     if corpus.source and corpus.target:
         return _read_two_files(corpus.source, corpus.target)
     if corpus.format == "tsv":
-        return _read_tsv(str(corpus.pairs))
-    return _read_jsonl(str(corpus.pairs), corpus.source_key, corpus.target_key)
+        return _read_tsv(str(corpus.pairs), labelled=corpus.labelled)
+    return _read_jsonl(corpus)
 
 
 def read_lines(path: str) -> Iterator[str]:
     """The lines of one text file (plain, .gz, .zst, or ``-``) without their ends, which are \\n or \\r\\n only."""
     for line, raw in enumerate(_read_raw_lines(path), 1):
         yield _decode(raw, path, line)
+
+
+def _read_texts(path: str) -> Iterator[Pair]:
+    return (Pair("", text, line) for line, text in enumerate(read_lines(path), 1))
+
+
+def _read_documents(path: str) -> Iterator[Pair]:
+    """Lines up to an empty one are a document; several empty lines part two documents as one does."""
+    lines = enumerate(read_lines(path), 1)
+    for is_text, group in itertools.groupby(lines, key=lambda numbered: bool(numbered[1].strip())):
+        if is_text:
+            numbers, texts = zip(*group, strict=True)
+            yield Pair("", "\n".join(texts), numbers[0])
 
 
 def _read_two_files(source_path: str, target_path: str) -> Iterator[Pair]:
@@ -124,21 +139,30 @@ def _unequal(shorter: str, longer: str, line: int, rest: Iterator[bytes]) -> Dat
     )
 
 
-def _read_tsv(path: str) -> Iterator[Pair]:
+def _read_tsv(path: str, *, labelled: bool) -> Iterator[Pair]:
     for line, text in enumerate(read_lines(path), 1):
         columns = text.split("\t")
-        if len(columns) != 2:
-            raise DataError(f"{_at(path, line)}: expected 2 columns, one tab between them, found {len(columns)}")
-        yield Pair(columns[0], columns[1], line)
+        if labelled and len(columns) in (2, 3):
+            yield Pair("\t".join(columns[1:]), columns[0], line)
+        elif not labelled and len(columns) == 2:
+            yield Pair(columns[0], columns[1], line)
+        else:
+            wanted = "a label and one or two texts, tabs between" if labelled else "2 columns, one tab between them"
+            raise DataError(f"{_at(path, line)}: expected {wanted}, found {len(columns)}")
 
 
-def _read_jsonl(path: str, source_key: str, target_key: str) -> Iterator[Pair]:
+def _read_jsonl(corpus: Corpus) -> Iterator[Pair]:
+    path, second_key = str(corpus.pairs), f"{corpus.source_key}2"
     lines = enumerate(read_lines(path), 1)
     for line, text in lines:
         if not text and next(lines, None) is None:
             return  # one empty line at the very end is a habit of editors, not a row
         row = parse_object(text, path, line)
-        yield Pair(take_text(row, source_key, path, line), take_text(row, target_key, path, line), line)
+        source, target = (take_text(row, key, path, line) for key in (corpus.source_key, corpus.target_key))
+        if corpus.labelled:
+            both = [source] + ([take_text(row, second_key, path, line)] if second_key in row else [])
+            source = "\t".join(one.replace("\t", " ") for one in both)
+        yield Pair(source, target, line)
 
 
 def parse_object(text: str, path: str, line: int) -> dict[str, Any]:
@@ -192,7 +216,7 @@ def _decode(raw: bytes, path: str, line: int) -> str:
 
 
 def _spoken(path: str) -> str:
-    return "standard input" if path == _STANDARD_INPUT else path
+    return "standard input" if path == STANDARD_INPUT else path
 
 
 def _at(path: str, line: int) -> str:
@@ -202,7 +226,7 @@ def _at(path: str, line: int) -> str:
 def _read_raw_lines(path: str) -> Iterator[bytes]:
     """The lines of a file, unpacked, with their ends but without a byte-order mark."""
     line = 0
-    with _opened(path) as stream:
+    with opened(path) as stream:
         try:
             for line, raw in enumerate(stream, 1):
                 if line == 1 and raw.startswith(_BYTE_ORDER_MARK):
@@ -212,89 +236,3 @@ def _read_raw_lines(path: str) -> Iterator[bytes]:
                     yield raw
         except (OSError, EOFError) as error:
             raise DataError(f"{_at(path, line + 1)}: cannot be read from here on: {error}") from error
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Iterable[bytes]]:
-    if path == _STANDARD_INPUT:
-        stream = getattr(sys.stdin, "buffer", None)
-        if stream is None:
-            raise DataError(f"standard input cannot be read: it is closed, or not made of bytes (found {sys.stdin!r})")
-        yield stream
-        return
-    with _open_file(path) as file:
-        match os.path.splitext(path)[1].lower():
-            case ".gz":
-                start = functools.partial(zlib.decompressobj, wbits=31)  # 31: gzip's header and checksum around it
-                yield io.BufferedReader(_Unpacked(file, "gzip", start, zlib.error), _BUFFER)
-            case ".zst":
-                zstandard = _import_zstandard(path)
-                start = zstandard.ZstdDecompressor().decompressobj
-                yield io.BufferedReader(_Unpacked(file, "zstd", start, zstandard.ZstdError), _BUFFER)
-            case _:
-                yield file
-
-
-def _open_file(path: str) -> BinaryIO:
-    try:
-        return open(path, "rb", buffering=_BUFFER)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be opened: {error.strerror}") from error
-
-
-def _import_zstandard(path: str) -> Any:
-    try:
-        import zstandard  # noqa: PLC0415 - only who has .zst files needs it
-    except ImportError as error:
-        raise DataError(f"{path}: reading .zst needs the package zstandard: pip install zstandard") from error
-    return zstandard
-
-
-class _Unpacker(Protocol):
-    """What zlib and zstandard both call a decompression object: it unpacks one member of a file."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a gzip or zstd file of one or more members; EOFError where it was cut short.
-
-    Not gzip.open, which loses the text just before a cut, nor zstandard's reader, which takes a cut for the end.
-    """
-
-    def __init__(self, file: BinaryIO, kind: str, start: Callable[[], _Unpacker], fault: type[Exception]) -> None:
-        self._file, self._kind, self._start, self._fault = file, kind, start, fault
-        self._unpacker: _Unpacker | None = start()  # None between two members, where alone a file may end
-        self._packed = b""
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` as far as there is something ready; 0 at the end of the file."""
-        while not self._ready:
-            self._packed = self._packed or self._file.read(_PACKED_CHUNK)
-            if not self._packed:
-                if self._unpacker is None:
-                    return 0
-                raise EOFError(f"its {self._kind} data are cut short")
-            self._ready = memoryview(self._unpack())
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
-        return size
-
-    def _unpack(self) -> bytes:
-        unpacker = self._unpacker or self._start()
-        try:
-            text = unpacker.decompress(self._packed)
-        except self._fault as error:
-            raise OSError(f"not {self._kind} data, or damaged ({error})") from error
-        self._packed = unpacker.unused_data if unpacker.eof else b""
-        self._unpacker = None if unpacker.eof else unpacker
-        return text

@@ -19,10 +19,17 @@ _ENOUGH = 1_000_000  # pairs to learn a vocabulary from; of more, every second, 
 
 
 def learn_tokenizers(
-    corpora: Sequence[tuple[Corpus, Survey]], data: DataConfig, cache: Path, announce: Callable[[], None]
+    corpora: Sequence[tuple[Corpus, Survey]],
+    data: DataConfig,
+    text: tuple[str, ...],
+    cache: Path,
+    announce: Callable[[], None],
 ) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target. announce: called if there is something to learn, which takes a while."""
-    sides = [("source",), ("target",)] if data.separate_vocabularies else [("source", "target")]
+    """The tokenizers of source and target.
+
+    text: the sides of a pair that are text. announce: called if there is something to learn, which takes a while.
+    """
+    sides = [(side,) for side in text] if data.separate_vocabularies else [text]
     size = data.vocab_size or suitable_vocab_size(sum(found.pairs for _, found in corpora))
     learnt = []
     for names in sides:

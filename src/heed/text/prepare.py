@@ -1,8 +1,8 @@
-"""Sentence pairs to token ids on disk, written once and read by memory map.
+"""Pairs of texts to token ids on disk, written once and read by memory map.
 
-Enters: corpora, tokenizers and the longest length. Leaves: a folder of arrays, keyed by the content of the text and
-everything that shaped it, so that the same work is never done twice and changed text is never mistaken for old. Text
-streams through in pieces: memory does not grow with the corpus.
+Enters: corpora, what encodes each side, and the longest length. Leaves: a folder of arrays, keyed by the content of the
+text and everything that shaped it, so that the same work is never done twice and changed text is never mistaken for
+old. Text streams through in pieces: memory does not grow with the corpus.
 
     source.ids      the ids of all sentences end to end          source.ends     where each sentence ends
     target.ids      likewise                                     target.ends
@@ -17,18 +17,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from heed.text.corpus import Corpus, Pair, read_pairs
-from heed.text.tokenizer import Tokenizer
 
 FORMAT = 2
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
@@ -37,6 +36,34 @@ _BUILDING = ".building-"
 _ABANDONED = 3600  # seconds without a write
 
 Report = Callable[[int], None]
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """What makes ids of texts; a tokenizer does."""
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+
+    def to_json(self) -> str:
+        """All that decides on them."""
+
+
+@dataclass(frozen=True)
+class Encoders:
+    """What makes ids of both sides. source: none where there is no source. cut: what is too long is cut to pieces."""
+
+    source: Encoder | None
+    target: Encoder
+    cut: bool = False
+
+    def both(self) -> list[Encoder]:
+        """Those there are."""
+        return [encoder for encoder in (self.source, self.target) if encoder is not None]
 
 
 @dataclass(frozen=True)
@@ -106,20 +133,20 @@ def survey(corpus: Corpus, report: Report = lambda _pairs: None) -> Survey:
 
 def prepare(
     corpora: Iterable[tuple[Corpus, Survey]],
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    encoders: Encoders,
     max_tokens: int,
     cache: Path,
     report: Report = lambda _pairs: None,
 ) -> Prepared:
     """The ids of all pairs that have two sides of at most `max_tokens` tokens, from the cache if they are there."""
     corpora = list(corpora)
-    folder = cache / _key(corpora, tokenizers, max_tokens)
+    folder = cache / _key(corpora, encoders, max_tokens)
     if not (folder / "prepared.json").exists():
         cache.mkdir(parents=True, exist_ok=True)
         _sweep(cache)
         building = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=cache))
         try:
-            _write(building, corpora, tokenizers, max_tokens, report)
+            _write(building, corpora, encoders, max_tokens, report)
             shutil.rmtree(folder, ignore_errors=True)
             building.rename(folder)
         finally:
@@ -136,8 +163,8 @@ def _sweep(cache: Path) -> None:
                 shutil.rmtree(left)
 
 
-def _key(corpora: list[tuple[Corpus, Survey]], tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int) -> str:
-    what = [FORMAT, max_tokens, *(tokenizer.to_json() for tokenizer in tokenizers)]
+def _key(corpora: list[tuple[Corpus, Survey]], encoders: Encoders, max_tokens: int) -> str:
+    what = [FORMAT, max_tokens, encoders.cut, *(encoder.to_json() for encoder in encoders.both())]
     what += [[corpus.weight, found.pairs, found.digest] for corpus, found in corpora]
     return hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
 
@@ -145,33 +172,45 @@ def _key(corpora: list[tuple[Corpus, Survey]], tokenizers: tuple[Tokenizer, Toke
 def _write(
     folder: Path,
     corpora: list[tuple[Corpus, Survey]],
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    encoders: Encoders,
     max_tokens: int,
     report: Report,
 ) -> None:
     done, kept = 0, []
-    largest = max(tokenizer.vocab_size for tokenizer in tokenizers)
+    largest = max(encoder.vocab_size for encoder in encoders.both())
     ids = np.dtype("<u2" if largest <= 2**16 else "<u4")
     with _Writer(folder, "source", ids) as source, _Writer(folder, "target", ids) as target:
         for corpus, _ in corpora:
-            empty = too_long = read = 0
+            empty = too_long = good_ones = read = 0
             for pairs in _pieces(read_pairs(corpus)):
-                sources = tokenizers[0].encode([pair.source for pair in pairs])
-                targets = tokenizers[1].encode([pair.target for pair in pairs])
+                sources, targets = _encoded(pairs, encoders, max_tokens)
                 lengths = np.array([[len(ids) for ids in side] for side in (sources, targets)])
-                nothing, long = lengths.min(0) == 0, lengths.max(0) > max_tokens
+                needed = lengths if encoders.source else lengths[1:]
+                nothing, long = needed.min(0) == 0, lengths.max(0) > max_tokens
                 good = ~(nothing | long)
                 source.add(compress(sources, good), lengths[0, good])
                 target.add(compress(targets, good), lengths[1, good])
                 empty, too_long = empty + int(nothing.sum()), too_long + int((long & ~nothing).sum())
-                read += len(pairs)
+                good_ones, read = good_ones + int(good.sum()), read + len(pairs)
                 report(done + read)
             done += read
-            kept.append(Kept(corpus.name, corpus.weight, read - empty - too_long, empty, too_long, max_tokens))
+            kept.append(Kept(corpus.name, corpus.weight, good_ones, empty, too_long, max_tokens))
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, "ids": ids.str, "corpora": [asdict(one) for one in kept]}, file)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _encoded(pairs: list[Pair], encoders: Encoders, max_tokens: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The ids of both sides; a source that nobody encodes is empty."""
+    targets = encoders.target.encode([pair.target for pair in pairs])
+    if encoders.source is not None:
+        return encoders.source.encode([pair.source for pair in pairs]), targets
+    if encoders.cut:
+        targets = [
+            ids[start : start + max_tokens] for ids in targets for start in range(0, max(len(ids), 1), max_tokens)
+        ]
+    return [[] for _ in targets], targets
 
 
 def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:

@@ -7,7 +7,7 @@ the same. So resuming needs two numbers, and skips nothing.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heed.model.layout import Packed
 from heed.text.prepare import Prepared, Side
-from heed.text.tokenizer import BOS, EOS
+from heed.text.tokenizer import BOS, EOS, PAD
 
 Numbers = NDArray[np.int64]
 
@@ -66,18 +66,20 @@ class Batch:
             Packed.of_lengths(layout.offsets[first : last + 1].diff()) for layout in (self.src_layout, self.tgt_layout)
         )
         tgt_in, tgt_out = self.tgt_in[tgt_start:tgt_end], self.tgt_out[tgt_start:tgt_end]
-        return Batch(self.src[src_start:src_end], tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
+        tokens = int((tgt_out != PAD).sum())
+        return Batch(self.src[src_start:src_end], tgt_in, tgt_out, src_layout, tgt_layout, tokens)
 
 
 @dataclass(frozen=True)
-class _Ragged:
+class Ragged:
     """Sentences of different lengths, without special tokens, end to end."""
 
     ids: Numbers
     lengths: Numbers
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> "_Ragged":
+    def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
+        """The same as one list a sentence."""
         lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
         return cls(np.fromiter((token for row in rows for token in row), np.int64, lengths.sum()), lengths)
 
@@ -93,15 +95,25 @@ class _Ragged:
         return [row.tolist() for row in np.split(self.ids, np.cumsum(self.lengths)[:-1])]
 
 
+Random: TypeAlias = np.random.Generator
+Collate: TypeAlias = Callable[[Ragged, Ragged, Random], Batch]  # what is random about a batch comes from the last
+
+
 def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
-    """Sentences without special tokens as a batch: the source ends, the target begins and ends."""
-    return _collate(_Ragged.of(sources), _Ragged.of(targets))
+    """Sentences without special tokens as a batch of pairs."""
+    return collate_pairs(Ragged.of(sources), Ragged.of(targets))
 
 
-def _collate(source: _Ragged, target: _Ragged) -> Batch:
+def collate_pairs(source: Ragged, target: Ragged, _random: Random | None = None) -> Batch:
+    """A batch of pairs: the source ends, the target begins and ends."""
     src_layout, tgt_layout = (Packed.of_lengths(torch.from_numpy(side.lengths + 1)) for side in (source, target))
     tgt_in, tgt_out = target.with_room(BOS, before=True), target.with_room(EOS)
     return Batch(source.with_room(EOS), tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
+
+
+def target_tokens(pairs: Prepared) -> Numbers:
+    """What each pair takes of a batch's budget: the target's tokens and the one that ends it."""
+    return pairs.target.lengths() + 1
 
 
 @dataclass(frozen=True)
@@ -117,18 +129,28 @@ class Batches:
     """All batches there will ever be.
 
     mixed: a batch has sentences of all lengths, as they come; else of like length, which wastes less where attention
-    works on rows of the longest sentence's length.
+    works on rows of the longest sentence's length. collate and sizes: what a batch holds, and what each pair takes of
+    its budget.
     """
 
     def __init__(
-        self, pairs: Prepared, tokens_per_batch: int, seed: int, recut: Recut | None = None, *, mixed: bool = False
+        self,
+        pairs: Prepared,
+        tokens_per_batch: int,
+        seed: int,
+        recut: Recut | None = None,
+        *,
+        mixed: bool = False,
+        collate: Collate = collate_pairs,
+        sizes: Callable[[Prepared], Numbers] = target_tokens,
     ) -> None:
         self._pairs = pairs
+        self._collate = collate
         self._recut = recut
         self._budget = tokens_per_batch
         self._seed = seed
         self._mixed = mixed
-        self._lengths = pairs.target.lengths() + 1  # with the token that ends it
+        self._lengths = sizes(pairs)
         self._sources = pairs.source.lengths()
 
     def epoch(self, epoch: int) -> list[Numbers]:
@@ -146,8 +168,9 @@ class Batches:
     def batch(self, numbers: Numbers, epoch: int) -> Batch:
         """The batch of these pairs as they are seen in an epoch."""
         source, target = _take(self._pairs.source, numbers), _take(self._pairs.target, numbers)
+        random = np.random.Generator(np.random.Philox([self._seed, epoch, int(numbers[0])]))
         if (recut := self._recut) is None:
-            return _collate(source, target)
+            return self._collate(source, target, random)
         sources, targets = source.rows(), target.rows()
         keys = [f"{self._seed} {epoch} {number}" for number in numbers.tolist()]
         again = recut.source(sources, keys), recut.target(targets, [f"{key} target" for key in keys])
@@ -155,21 +178,27 @@ class Batches:
             [new if len(new) <= recut.max_tokens else old for old, new in zip(*sides, strict=True)]
             for sides in zip((sources, targets), again, strict=True)
         )
-        return collate(sources, targets)
+        return self._collate(Ragged.of(sources), Ragged.of(targets), random)
 
 
-def in_order(pairs: Prepared, tokens_per_batch: int) -> Iterator[Batch]:
-    """Every pair once, in the order of the corpus: for validation."""
-    for numbers in _cut(np.arange(len(pairs)), pairs.target.lengths() + 1, tokens_per_batch):
-        yield _collate(_take(pairs.source, numbers), _take(pairs.target, numbers))
+def in_order(
+    pairs: Prepared,
+    tokens_per_batch: int,
+    collate: Collate = collate_pairs,
+    sizes: Callable[[Prepared], Numbers] = target_tokens,
+) -> Iterator[Batch]:
+    """Every pair once, in the order of the corpus, and what is random always the same: for validation."""
+    for numbers in _cut(np.arange(len(pairs)), sizes(pairs), tokens_per_batch):
+        random = np.random.Generator(np.random.Philox(int(numbers[0])))
+        yield collate(_take(pairs.source, numbers), _take(pairs.target, numbers), random)
 
 
-def _take(side: Side, numbers: Numbers) -> _Ragged:
+def _take(side: Side, numbers: Numbers) -> Ragged:
     starts = np.where(numbers > 0, side.ends[numbers - 1], 0)
     lengths = side.ends[numbers] - starts
     before = np.cumsum(lengths) - lengths
     places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
-    return _Ragged(side.ids[places].astype(np.int64), lengths)
+    return Ragged(side.ids[places].astype(np.int64), lengths)
 
 
 def _drawn(pairs: Prepared, random: np.random.Generator) -> Numbers:

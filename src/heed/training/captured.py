@@ -25,7 +25,7 @@ from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape, parts
 from heed.training.learner import compile_layers, is_half, layers_of, will_compile
-from heed.training.objective import objective
+from heed.training.tasks import task_of
 
 _PASSES_BEFORE = 3  # in which kernels are built and libraries take the memory they want
 
@@ -34,7 +34,7 @@ class Captured:
     """Finds gradients by replaying a graph."""
 
     def __init__(self, model: Transformer, config: RunConfig, device: torch.device, shape: Shape) -> None:
-        self._config, self._device, self._shape = config, device, shape
+        self._config, self._device, self._shape, self._task = config, device, shape, task_of(config)
         self._batch = shape.batch(torch.zeros(shape.numbers, dtype=torch.int64, device=device))
         self._scale = torch.zeros((), device=device)
         self._loss = torch.zeros((), device=device)
@@ -96,7 +96,7 @@ class Captured:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._twin.parameters()), self._weights)
             self._twin.zero_grad()
-        total = objective(self._twin, self._batch, self._config, packed_attention, linear_cross_entropy)
+        total = self._task.loss(self._twin, self._batch, self._config, packed_attention, linear_cross_entropy)
         (total * self._scale).backward()
         if self._half:
             rounded = [cast("Tensor", weight.grad) for weight in self._twin.parameters()]

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from safetensors.torch import save
 from torch import Tensor
@@ -41,23 +40,16 @@ class Progress:
     mixed: bool = False  # whether batches have sentences of all lengths, which decides what a position means
     best_step: int | None = None
     best_loss: float | None = None
-    best_bleu: float | None = None
+    best_score: float | None = None  # by the task's own metric
     stale: int = 0  # validations since the best one
     skipped: int = 0  # steps whose loss was not finite
 
-    def validated(self, loss: float, bleu: float | None, by: Literal["loss", "bleu"]) -> "Progress":
+    def validated(self, loss: float, score: float | None, *, by_score: bool) -> "Progress":
         """The progress after a validation; the best is never replaced by a worse."""
-        now, best = _goodness(loss, bleu, by), _goodness(self.best_loss, self.best_bleu, by)
+        now, best = (score, self.best_score) if by_score else (-loss, self.best_loss and -self.best_loss)
         if now is not None and math.isfinite(now) and (best is None or now > best):
-            return replace(self, best_step=self.step, best_loss=loss, best_bleu=bleu, stale=0)
+            return replace(self, best_step=self.step, best_loss=loss, best_score=score, stale=0)
         return replace(self, stale=self.stale + 1)
-
-
-def _goodness(loss: float | None, bleu: float | None, by: Literal["loss", "bleu"]) -> float | None:
-    """The larger, the better."""
-    if by == "bleu":
-        return bleu
-    return None if loss is None else -loss
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -134,7 +126,10 @@ def restore(path: Path, model: Transformer, optimizer: Optimizer, mean: RunningM
     optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
     if mean is not None:
         mean.restart(own)
-    return Progress(**json.loads((path / "progress.json").read_text(encoding="utf-8")))
+    known = json.loads((path / "progress.json").read_text(encoding="utf-8"))
+    if "best_bleu" in known:  # its name when translating was all there was
+        known["best_score"] = known.pop("best_bleu")
+    return Progress(**known)
 
 
 def prune(run: Path, keep_last: int, best_step: int | None) -> None:

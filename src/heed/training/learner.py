@@ -4,9 +4,6 @@ Two ways, and the same gradients: `Plain` asks for one operation after another, 
 `captured.Captured` has a GPU repeat what it has done once. `make_learner` chooses.
 """
 
-import os
-import shutil
-from importlib.util import find_spec
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,12 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.config import RunConfig
+from heed.kernels.capture import missing_for_capture
+from heed.model.attention import fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape
-from heed.training.objective import objective
+from heed.training.tasks import task_of
 
 _MANY_STEPS = 5000
 
@@ -42,7 +41,7 @@ class Plain:
     """One operation after another."""
 
     def __init__(self, model: Transformer, config: RunConfig, device: torch.device) -> None:
-        self._model, self._config, self._device = model, config, device
+        self._model, self._config, self._device, self._task = model, config, device, task_of(config)
         self._called = model
         if will_compile(config, device):
             self._called = sharing_weights(model)
@@ -59,7 +58,7 @@ class Plain:
         half = is_half(self._config, self._device)
         self._called.train()
         with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-            total = objective(self._called, batch.to(self._device), self._config)
+            total = self._task.loss(self._called, batch.to(self._device), self._config, fused_attention)
         (total * scale).backward()
         return total.detach()
 
@@ -81,16 +80,6 @@ def can_capture(config: RunConfig, device: torch.device) -> bool:
     """Whether steps are captured: on a GPU, unless set otherwise, by a process that holds all of the weights."""
     settings = config.training
     return settings.capture and device.type == "cuda" and not settings.shard and missing_for_capture() is None
-
-
-def missing_for_capture() -> str | None:
-    """What our kernels need that this machine lacks."""
-    if find_spec("triton") is None:
-        return "Triton is not installed"
-    compilers = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
-    if not any(shutil.which(name) for name in compilers):
-        return "Triton needs a C compiler, and there is none"
-    return None
 
 
 def will_compile(config: RunConfig, device: torch.device) -> bool:

@@ -8,6 +8,7 @@ sends the others what it found, as bytes: the ids themselves are on the disk.
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.folder import read_model_folder
-from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.corpus import Corpus, read_pairs
 from heed.text.learn import learn_tokenizers
-from heed.text.prepare import Prepared, Survey, open_prepared, prepare, survey
+from heed.text.prepare import Encoders, Prepared, Survey, open_prepared, prepare, survey
 from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import newest_checkpoint
 from heed.training.presets import Nested
+from heed.training.task import Task
+from heed.training.tasks import task_named
 
 # Settings that may differ when a run is resumed: they change how long it goes on, what it keeps and over how many
 # processes a step is shared out, not what it learns.
@@ -94,12 +97,10 @@ def survey_all(corpora: Iterable[Corpus], report: Report) -> Surveyed:
     return surveyed
 
 
-def prepare_texts(
-    surveyed: Surveyed, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int, cache: Path, report: Report
-) -> Prepared:
+def prepare_texts(surveyed: Surveyed, encoders: Encoders, max_tokens: int, cache: Path, report: Report) -> Prepared:
     """The ids of all pairs worth keeping; there must be some."""
     count = sum(found.pairs for _, found in surveyed)
-    pairs = prepare(surveyed, tokenizers, max_tokens, cache, lambda done: report("preparing", done, count))
+    pairs = prepare(surveyed, encoders, max_tokens, cache, lambda done: report("preparing", done, count))
     if len(pairs) == 0:
         raise DataError(f"nothing to use is left: {'; '.join(str(kept) for kept in pairs.corpora)}")
     return pairs
@@ -118,19 +119,23 @@ def gather_material(
 ) -> Material:
     """Everything that a run in `folder` needs of its texts. init_from: a model whose vocabulary to take."""
     checkpoint, notes = _checkpoint(folder, resume=resume)
-    data = DataConfig.model_validate(settings["data"])
+    wanted = DataConfig.model_validate(settings["data"])
+    task = task_named(wanted.task)
+    data = task.settle(wanted, (corpus for corpus, _ in training))
     if (model := checkpoint or init_from) is not None:
         tokenizers = read_model_folder(model).tokenizers
     else:
-        tokenizers = learn_tokenizers(training, data, cache, lambda: report("learning a vocabulary", 0, None))
-    config = _with_vocabulary(settings, tokenizers)
+        announce = partial(report, "learning a vocabulary", 0, None)
+        tokenizers = learn_tokenizers(training, data, task.sides, cache, announce)
+    config = _with_vocabulary({**settings, "data": data.model_dump()}, tokenizers, task)
     texts = {"training": _describe(training), "validation": _describe(validation)}
     if checkpoint is not None:
         _check_unchanged(checkpoint, {**config.model_dump(mode="json"), "texts": texts})
-    pairs = prepare_texts(training, tokenizers, data.max_tokens, cache, report)
+    encoders = task.encoders(tokenizers, data)
+    pairs = prepare_texts(training, encoders, data.max_tokens, cache, report)
     notes += [str(kept) for kept in pairs.corpora]
-    held_out = prepare_texts(validation, tokenizers, data.max_tokens, cache, report) if validation else None
-    return Material(config, tokenizers, pairs, held_out, _samples(validation), texts, checkpoint, notes)
+    held_out = prepare_texts(validation, encoders, data.max_tokens, cache, report) if validation else None
+    return Material(config, tokenizers, pairs, held_out, _samples(validation, task.sides), texts, checkpoint, notes)
 
 
 def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
@@ -149,22 +154,22 @@ def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
     return checkpoint, complaints
 
 
-def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer]) -> RunConfig:
+def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
     source, target = tokenizers
-    model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size}
+    data = DataConfig.model_validate(settings["data"])
+    model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size, "kind": task.kind}
+    model.update(task.shape(data))
     # Two tokenizers need not be two vocabularies: an imported model may cut each side in its own way, to shared ids.
-    if DataConfig.model_validate(settings["data"]).separate_vocabularies:
+    if data.separate_vocabularies:
         model["source_vocab_size"] = source.vocab_size
     return RunConfig.model_validate({**settings, "model": model})
 
 
-def _samples(validation: Surveyed) -> list[list[str]]:
+def _samples(validation: Surveyed, sides: tuple[str, ...]) -> list[list[str]]:
+    """The first pairs of which no side is missing."""
     read = (pair for corpus, _ in validation for pair in read_pairs(corpus))
-    return [[pair.source, pair.target] for pair in islice(filter(_is_whole, read), _TRANSLATED)]
-
-
-def _is_whole(pair: Pair) -> bool:
-    return bool(pair.source and pair.target)
+    whole = (pair for pair in read if all(getattr(pair, side) for side in sides))
+    return [[pair.source, pair.target] for pair in islice(whole, _TRANSLATED)]
 
 
 def _describe(surveyed: Surveyed) -> list[dict[str, Any]]:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig, nearest
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.errors import ConfigError
+from heed.settings import nearest
 
 Nested = dict[str, dict[str, Any]]
 
@@ -47,9 +48,10 @@ def check_early(settings: Nested) -> None:
     DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
     SearchConfig.model_validate(settings["search"])
-    for name in ("vocab_size", "source_vocab_size"):
-        if name in settings["model"]:
-            raise ConfigError(f"model.{name} follows from the tokenizer: set data.vocab_size instead")
+    follows = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "what is learnt: set data.task"}
+    follows |= {"source_vocab_size": follows["vocab_size"], "labels": "the text: set data.labels"}
+    for name in follows.keys() & settings["model"].keys():
+        raise ConfigError(f"model.{name} follows from {follows[name]} instead")
     for name in settings["model"]:
         if name not in ModelConfig.model_fields:
             raise ConfigError(f"unknown setting {name!r} in ModelConfig: {nearest(name, ModelConfig.model_fields)}")

@@ -18,6 +18,7 @@ from heed.training.distributed import Team, whole
 from heed.training.filled import Shape
 from heed.training.learner import Learner, can_capture, make_learner
 from heed.training.running_mean import RunningMean
+from heed.training.task import Validate, Validation
 
 _EXAMPLES = 16  # batches that say how large batches are
 
@@ -32,15 +33,6 @@ class StepReport:
     rate: float
     tokens: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Validation:
-    """How well a model does on text it does not learn from."""
-
-    loss: float
-    bleu: float | None = None
-    sample: tuple[str, str, str] | None = None  # source, reference, translation
 
 
 @runtime_checkable
@@ -67,7 +59,7 @@ class Run:
     optimizer: Optimizer
     batches: Batches
     files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # a model folder's, of these weights
-    validate: Callable[[Transformer, int], Validation] | None
+    validate: Validate | None
     device: torch.device
     team: Team = field(default_factory=Team)
     mean: RunningMean | None = None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heed.config import RunConfig
 from heed.errors import ConfigError
+from heed.kernels.capture import missing_for_capture
 from heed.model.folder import ModelFolder, model_files, put_weights, read_tensors
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
@@ -18,11 +19,12 @@ from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
-from heed.training.learner import can_capture, missing_for_capture
+from heed.training.learner import can_capture
 from heed.training.material import Material
 from heed.training.run import Run, make_optimizer
 from heed.training.running_mean import RunningMean
-from heed.training.validation import Validator
+from heed.training.task import METRICS, HeldOut
+from heed.training.tasks import task_of
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,20 @@ class Ready:
 
 def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder | None = None) -> Ready:
     """Make or restore everything a run needs. init_from: a model whose weights to begin with."""
-    config, settings = material.config, material.config.training
+    config, settings, task = material.config, material.config.training, task_of(material.config)
     device = team.device()
     if settings.precision == "bfloat16" and device.type == "cpu":
         raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
+    if settings.best_by not in ("loss", task.metric):
+        raise ConfigError(
+            f"training.best_by = {settings.best_by!r}: task = {config.data.task!r} has loss and {task.metric}"
+        )
     if settings.shard and team.size == 1:
         raise ConfigError("training.shard = True needs several processes: start them with torchrun")
     torch.manual_seed(settings.seed)
     model = Transformer(config.model)
     if init_from is not None:
-        put_weights(model, read_tensors(init_from.path / "model.safetensors"), init_from.path)
+        put_weights(model, _first_weights(model, init_from, config), init_from.path)
     model.to(device)
     if settings.shard:
         shard(model, team)
@@ -66,13 +72,33 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
             "best_validation_loss": now.best_loss,
             "trigrams": trigrams,
         }
-        card = _card(config, material.texts, now, team.size)
+        card = _card(config, task.metric, material.texts, now, team.size)
         return model_files(weights, config, trained, material.tokenizers, card)
 
-    validator = None if material.validation is None else Validator(material, material.validation, team)
-    batches = Batches(material.pairs, settings.tokens_per_batch, settings.seed, _recut(material), mixed=progress.mixed)
+    validator = None
+    if material.validation is not None:
+        held_out = HeldOut(material.validation, material.samples)
+        validator = task.validator(config, material.tokenizers, held_out, team)
+    batches = Batches(
+        material.pairs,
+        settings.tokens_per_batch,
+        settings.seed,
+        _recut(material),
+        mixed=progress.mixed,
+        collate=task.collate,
+        sizes=task.sizes,
+    )
     run = Run(folder, config, model, optimizer, batches, files, validator, device, team, mean)
     return Ready(run, progress, material.notes + _notes(config, device))
+
+
+def _first_weights(model: Transformer, init_from: ModelFolder, config: RunConfig) -> dict[str, Tensor]:
+    """A model's weights to begin with; other labels than it was trained for are learnt anew."""
+    given = read_tensors(init_from.path / "model.safetensors")
+    if init_from.run.data.labels == config.data.labels:
+        return given
+    own = {name: weight for name, weight in model.state_dict().items() if name.startswith("classes.")}
+    return {name: weight for name, weight in given.items() if not name.startswith("classes.")} | own
 
 
 def _notes(config: RunConfig, device: torch.device) -> list[str]:
@@ -92,19 +118,23 @@ def _recut(material: Material) -> Recut | None:
     return Recut(cut_source, cut_target, data.max_tokens)
 
 
-def _card(config: RunConfig, texts: dict[str, list[dict[str, Any]]], progress: Progress, processes: int) -> str:
+def _card(
+    config: RunConfig, metric: str, texts: dict[str, list[dict[str, Any]]], progress: Progress, processes: int
+) -> str:
     """The model card: what a person needs to know who finds only this folder."""
     size = sum(part.total for part in parameters(config.model))
     best = "none" if progress.best_loss is None else f"loss {progress.best_loss:.4f} (step {progress.best_step})"
-    if progress.best_bleu is not None:
-        best += f", BLEU {progress.best_bleu:.1f} (greedy, sacreBLEU)"
+    if progress.best_score is not None:
+        best += f", {METRICS[metric].format(progress.best_score)}"
     tokens = config.training.tokens_per_batch * config.training.accumulate * processes
     learnt = "\n".join(f"- {one['name']}: {one['pairs']:,} pairs, weight {one['weight']}" for one in texts["training"])
     languages = f"{config.data.source_language or '?'} to {config.data.target_language or '?'}"
+    task = f"{config.data.task}{': ' + ', '.join(config.data.labels) if config.data.labels else ''}"
     return f"""# A Transformer trained with heed
 
 | | |
 |---|---|
+| task | {task} |
 | languages | {languages} |
 | model | {config.model.kind}, {config.model.encoder_layers}+{config.model.decoder_layers} layers, width \
 {config.model.d_model}, {config.model.heads} heads, feed-forward {config.model.d_ff}, {size:,} parameters |

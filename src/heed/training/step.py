@@ -53,18 +53,32 @@ def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> Ta
     ]
     losses = [loss for loss, one in zip(learnt, batches, strict=True) if one.weight]
 
-    def read() -> float:
-        return sum(loss.item() / tokens for loss in losses)
-
     if run.is_ahead:
-        nonsense = ~torch.stack(losses).isfinite().all()
-        _change_weights(run, rate, step, nonsense.float())
+        together = torch.stack(losses)
+        read = _sent(together)
+        _change_weights(run, rate, step, (~together.isfinite().all()).float())
+        loss: Callable[[], float] = lambda: sum(one / tokens for one in read())  # noqa: E731
     else:
-        total = team.add_up(read())[0]
+        total = team.add_up(sum(one.item() / tokens for one in losses))[0]
         if math.isfinite(total):
             _change_weights(run, rate, step)
+        loss = lambda: total  # noqa: E731
     learner.forget()
-    return Taken(tokens, rate, read if run.is_ahead else lambda: total)
+    return Taken(tokens, rate, loss)
+
+
+def _sent(numbers: Float[Tensor, "any"]) -> Callable[[], list[float]]:
+    """Send numbers of a GPU's on their way; returns what waits for them, and not for whatever is asked for later."""
+    here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    here.copy_(numbers, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> list[float]:
+        arrived.synchronize()
+        return here.tolist()
+
+    return read
 
 
 def share(run: Run, learner: Learner, group: list[Numbers], epoch: int) -> list[Share]:

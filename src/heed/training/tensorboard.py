@@ -8,7 +8,8 @@ import weakref
 from importlib.util import find_spec
 from pathlib import Path
 
-from heed.training.run import Listener, StepReport, Validation
+from heed.training.run import Listener, StepReport
+from heed.training.task import Validation
 
 _SECONDS = 10  # between writes to disk: what a kill may lose of the copy
 
@@ -36,8 +37,8 @@ class TensorBoard:
     def validation(self, step: int, found: Validation, best: bool) -> None:  # noqa: ARG002 - the protocol's
         """The model was tried."""
         self._writer.add_scalar("loss/validation", found.loss, step)
-        if found.bleu is not None:
-            self._writer.add_scalar("bleu", found.bleu, step)
+        if found.score is not None:
+            self._writer.add_scalar(found.metric, found.score, step)
         if found.sample is not None:
             named = zip(("source", "wanted", "got"), found.sample, strict=True)
             # TensorBoard reads Markdown: four spaces keep text of the user's as it is.

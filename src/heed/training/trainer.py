@@ -95,9 +95,9 @@ def _validate_if_due(
         return progress, False
     with run.as_used():
         found = run.validate(run.model, progress.step)
-    after = progress.validated(found.loss, found.bleu, settings.best_by)
+    after = progress.validated(found.loss, found.score, by_score=settings.best_by != "loss")
     improved = after.best_step == progress.step
-    entry = {"step": progress.step, "validation_loss": found.loss, "bleu": found.bleu, "best": improved}
+    entry = {"step": progress.step, "validation_loss": found.loss, found.metric: found.score, "best": improved}
     if journal is not None:
         journal.write({**entry, "sample": found.sample})
     listener.validation(progress.step, found, improved)

@@ -1,63 +1,67 @@
-"""How well a model does on pairs it does not learn from: loss a token, BLEU of greedy translations, one sample.
+"""What every way of trying a model shares: passes over held-out text, shared out among the processes of a team.
 
-The processes of a team share the work, unless they share the weights: then all must take part in every pass.
+The processes share the work, unless they share the weights: then all must take part in every pass.
 """
 
 import json
 import zlib
+from collections.abc import Callable, Sequence
 
-import torch
-
-from heed.config import SearchConfig
-from heed.decoding.translator import Translator
-from heed.evaluation.metrics import bleu
+from heed.config import RunConfig
+from heed.model.attention import fused_attention
 from heed.model.transformer import Transformer
 from heed.text.prepare import Prepared
-from heed.training.batches import in_order
+from heed.training.batches import Batch, in_order
 from heed.training.distributed import Team
-from heed.training.loss import smoothed_cross_entropy
-from heed.training.material import Material
-from heed.training.run import Validation
+from heed.training.task import Task
 
 
-class Validator:
-    """Tries a model on one validation set."""
+def team_for(config: RunConfig, team: Team) -> Team:
+    """Those who share the work."""
+    return Team() if config.training.shard else team
 
-    def __init__(self, material: Material, pairs: Prepared, team: Team) -> None:
-        self._config, self._tokenizers = material.config, material.tokenizers
-        self._pairs, self._samples = pairs, material.samples
-        self._device = team.device()
-        self._team = Team() if material.config.training.shard else team
 
-    @torch.no_grad()
-    def __call__(self, model: Transformer, step: int) -> Validation:
-        """The model's loss, without label smoothing, and its translations' BLEU; another sample at every step."""
-        model.eval()
-        translations = self._translations(model)
-        number = zlib.crc32(str(step).encode()) % len(translations)
-        source, reference = self._samples[number]
-        score = bleu(translations, [reference for _, reference in self._samples])
-        return Validation(self._loss(model), score, (source, reference, translations[number]))
+def summed(
+    measure: Callable[[Batch], Sequence[float]],
+    count: int,
+    task: Task,
+    config: RunConfig,
+    pairs: Prepared,
+    team: Team,
+) -> list[float]:
+    """The sums, over all batches of held-out text, of the `count` numbers that are measured of each."""
+    sums, device = [0.0] * count, team.device()
+    for number, batch in enumerate(in_order(pairs, config.training.tokens_per_batch, task.collate, task.sizes)):
+        if number % team.size == team.rank:
+            sums = [before + one for before, one in zip(sums, measure(batch.to(device)), strict=True)]
+    return list(team.add_up(*sums))
 
-    def _translator(self, model: Transformer) -> Translator:
-        return Translator([model], self._tokenizers, SearchConfig(beam=1), self._config.data.max_tokens)
 
-    def _loss(self, model: Transformer) -> float:
-        pad_id, budget = self._config.model.pad_id, self._config.training.tokens_per_batch
-        own_total, own_tokens = 0.0, 0
-        for number, batch in enumerate(in_order(self._pairs, budget)):
-            if number % self._team.size == self._team.rank:
-                here = batch.to(self._device)
-                logits = model(here.src, here.tgt_in, here.src_layout, here.tgt_layout)
-                own_total += smoothed_cross_entropy(logits, here.tgt_out, pad_id, 0.0)[0].item()
-                own_tokens += batch.tokens
-        total, tokens = self._team.add_up(own_total, own_tokens)
-        return total / tokens
+def mean_loss(model: Transformer, task: Task, config: RunConfig, pairs: Prepared, team: Team) -> float:
+    """The loss a token, without label smoothing or R-Drop."""
 
-    def _translations(self, model: Transformer) -> list[str]:
-        own = [source for source, _ in self._samples[self._team.rank :: self._team.size]]
-        written = self._team.gather(json.dumps(self._translator(model)(own)).encode())
-        translations = [""] * len(self._samples)
-        for rank, texts in enumerate(written):
-            translations[rank :: self._team.size] = json.loads(texts)
-        return translations
+    def measure(batch: Batch) -> tuple[float, float]:
+        return exact_loss(model, task, config, batch), batch.tokens
+
+    total, tokens = summed(measure, 2, task, config, pairs, team)
+    return total / tokens
+
+
+def exact_loss(model: Transformer, task: Task, config: RunConfig, batch: Batch) -> float:
+    """The loss of a batch, summed, without label smoothing or R-Drop."""
+    plain = config.training.model_copy(update={"label_smoothing": 0.0, "r_drop": 0.0})
+    return task.loss(model, batch, config.model_copy(update={"training": plain}), fused_attention).item()
+
+
+def in_shares(given: Sequence[str], work: Callable[[list[str]], list[str]], team: Team) -> list[str]:
+    """What becomes of each text, in the same order; every process of the team works on some."""
+    written = team.gather(json.dumps(work(list(given[team.rank :: team.size]))).encode())
+    found = [""] * len(given)
+    for rank, texts in enumerate(written):
+        found[rank :: team.size] = json.loads(texts)
+    return found
+
+
+def number_of_sample(step: int, samples: Sequence[object]) -> int:
+    """Which sample to show: another at every step, and always the same at the same step."""
+    return zlib.crc32(str(step).encode()) % len(samples)

@@ -1,0 +1,44 @@
+"""What all settings share: closed, frozen, and whatever is wrong with them is said in one sentence.
+
+Enters: a mapping. Leaves: a value of the subclass, or a `ConfigError` that names the field and what was found.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from heed.errors import ConfigError
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say beside a name that is not known: the one probably meant, or all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+
+
+class Settings(BaseModel):
+    """What all settings share: no unknown names, no silent conversions, no changes once made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise ConfigError("; ".join(cls._explain(dict(problem)) for problem in error.errors())) from None
+
+    @classmethod
+    def _explain(cls, problem: Mapping[str, Any]) -> str:
+        name = ".".join(str(part) for part in problem["loc"]) or cls.__name__
+        match problem["type"]:
+            case "extra_forbidden":
+                return f"unknown setting {name!r} in {cls.__name__}: {nearest(name, cls.model_fields)}"
+            case "missing":
+                return f"{cls.__name__} needs {name!r}: {cls.model_fields[name].description}"
+            case _:
+                return f"{name} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

@@ -1,0 +1,81 @@
+"""Texts with labels as ids: what a classifier reads, and what it is to say.
+
+Two texts that share a label come as one with a tab between, and become ids with an end between. A label is one id.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from heed.errors import DataError
+from heed.settings import nearest
+from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
+
+FIRST = len(SPECIAL)  # the id of the first label: those below it mean what they mean everywhere
+
+
+class Labels:
+    """The names of the classes; they encode to one id each."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self._ids = {name: [FIRST + number] for number, name in enumerate(names)}
+
+    @classmethod
+    def of(cls, found: Iterable[str]) -> "Labels":
+        """All labels of a corpus, in the order of the alphabet."""
+        names = sorted(set(found) - {""})
+        if len(names) < 2:
+            raise DataError(f"a classifier needs at least two labels to choose from, found {names}")
+        if len(names) > 10_000:
+            raise DataError(
+                f"{len(names):,} different labels: is the label in the first column, and the text after it?"
+            )
+        return cls(names)
+
+    @property
+    def vocab_size(self) -> int:
+        """The largest id, and one."""
+        return FIRST + len(self.names)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The id of each label; none for an empty one."""
+        return [self._id(text) if text else [] for text in texts]
+
+    def _id(self, label: str) -> list[int]:
+        if label not in self._ids:
+            raise DataError(f"the label {label!r} is not one of those learnt: {nearest(label, self.names)}")
+        return self._ids[label]
+
+    def to_json(self) -> str:
+        """The names, in order."""
+        return json.dumps(self.names)
+
+
+class JoinedTexts:
+    """A tokenizer for texts of one or two parts."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """The tokenizer's."""
+        return self._tokenizer.vocab_size
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text; of two parts, the first ends before the second begins, and both must be there."""
+        parts = [text.split("\t") for text in texts]
+        encoded = iter(self._tokenizer.encode([part for of_text in parts for part in of_text]))
+        each = [[next(encoded) for _ in of_text] for of_text in parts]
+        return [_with_ends_between(ids) if all(ids) else [] for ids in each]
+
+    def to_json(self) -> str:
+        """The tokenizer's, marked."""
+        return "joined " + self._tokenizer.to_json()
+
+
+def _with_ends_between(parts: Sequence[Sequence[int]]) -> list[int]:
+    joined = list(parts[0])
+    for part in parts[1:]:
+        joined += [EOS, *part]
+    return joined

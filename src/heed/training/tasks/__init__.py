@@ -1,0 +1,24 @@
+"""All tasks there are, by the name that `data.task` has for them. This is the one place that tells them apart."""
+
+from heed.config import RunConfig
+from heed.training.task import Task
+from heed.training.tasks.classify import Classify
+from heed.training.tasks.language_model import LanguageModel
+from heed.training.tasks.masked import Masked
+from heed.training.tasks.translate import Translate
+
+
+def task_named(name: str, masked_share: float = 0.15) -> Task:
+    """The task that `data.task` names."""
+    tasks: dict[str, Task] = {
+        "translate": Translate(),
+        "language-model": LanguageModel(),
+        "masked": Masked(masked_share),
+        "classify": Classify(),
+    }
+    return tasks[name]
+
+
+def task_of(config: RunConfig) -> Task:
+    """The task of a run."""
+    return task_named(config.data.task, config.training.masked_share)

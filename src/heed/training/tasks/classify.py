@@ -1,0 +1,116 @@
+"""A label for a text, or for two texts: an encoder alone, a classifier."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heed.config import DataConfig, RunConfig
+from heed.errors import ConfigError, DataError
+from heed.model.attention import Attend, fused_attention
+from heed.model.layout import Packed
+from heed.model.transformer import Transformer
+from heed.text.corpus import Corpus, read_pairs
+from heed.text.labels import FIRST, JoinedTexts, Labels
+from heed.text.prepare import Encoders, Prepared
+from heed.text.tokenizer import EOS
+from heed.training.batches import Batch, Numbers, Ragged, Random
+from heed.training.distributed import Team
+from heed.training.loss import disagreement, smoothed_cross_entropy
+from heed.training.task import HeldOut, LossOfVectors, Tokenizers, Validation
+from heed.training.tasks.tokens import check_one_sided
+from heed.training.validation import exact_loss, summed, team_for
+
+
+class Classify:
+    """Texts, each with one label."""
+
+    kind: Literal["encoder"] = "encoder"
+    metric = "accuracy"
+    sides = ("source",)
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
+
+    def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
+        """A label and one or two texts a row."""
+        if corpus.pairs is None:
+            raise DataError(f"task = 'classify' learns from --pairs, a label and a text a row, found {corpus.name}")
+        if (corpus.source_key, corpus.target_key) == ("source", "target"):  # as nobody has said otherwise
+            corpus = replace(corpus, source_key="text", target_key="label")
+        return replace(corpus, labelled=True)
+
+    def settle(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
+        """The labels are those of the text, unless they are given."""
+        check_one_sided(data)
+        for name in ("documents", "bpe_dropout"):
+            if getattr(data, name):
+                raise ConfigError(f"{name} = {getattr(data, name)!r} is of no use to task = 'classify'")
+        found = Labels.of(data.labels or (pair.target for corpus in corpora for pair in read_pairs(corpus)))
+        return data.model_copy(update={"labels": data.labels or found.names})
+
+    def shape(self, data: DataConfig) -> dict[str, Any]:
+        """As many classes as there are labels."""
+        return {"labels": len(data.labels)}
+
+    def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
+        """A tokenizer for the text, and the labels."""
+        return Encoders(JoinedTexts(tokenizers[0]), Labels(data.labels))
+
+    def sizes(self, pairs: Prepared) -> Numbers:
+        """The text's tokens."""
+        return pairs.source.lengths() + 1
+
+    def collate(self, source: Ragged, target: Ragged, _random: Random) -> Batch:
+        """The text ends; the label is a target of one token."""
+        labels = torch.from_numpy(target.ids)
+        src_layout = Packed.of_lengths(torch.from_numpy(source.lengths + 1))
+        return Batch(
+            source.with_room(EOS), labels, labels, src_layout, Packed.of_lengths([1] * len(labels)), len(labels)
+        )
+
+    def loss(
+        self,
+        model: Transformer,
+        batch: Batch,
+        config: RunConfig,
+        attend: Attend = fused_attention,
+        _loss_of_vectors: LossOfVectors | None = None,
+    ) -> Float[Tensor, ""]:
+        """Cross-entropy over the classes, summed over the texts."""
+        settings, nothing = config.training, config.model.pad_id - FIRST
+        seen = batch.twice() if settings.r_drop else batch
+        logits = model(seen.src, src_layout=seen.src_layout, attend=attend)
+        total, _ = smoothed_cross_entropy(logits, seen.tgt_out - FIRST, nothing, settings.label_smoothing)
+        if not settings.r_drop:
+            return total
+        one, other = logits.chunk(2)
+        return (total + settings.r_drop * disagreement(one, other, batch.tgt_out - FIRST, nothing)) / 2
+
+    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> "LabelValidator":
+        """Loss, and how many labels are right."""
+        return LabelValidator(self, config, held_out, team)
+
+
+class LabelValidator:
+    """Tries a model on one validation set."""
+
+    def __init__(self, task: Classify, config: RunConfig, held_out: HeldOut, team: Team) -> None:
+        self._task, self._config, self._held_out = task, config, held_out
+        self._team = team_for(config, team)
+
+    @torch.no_grad()
+    def __call__(self, model: Transformer, _step: int) -> Validation:
+        """Loss and accuracy."""
+        model.eval()
+
+        def measure(batch: Batch) -> tuple[float, ...]:
+            right = int((self._said(model, batch) == batch.tgt_out).sum())
+            return exact_loss(model, self._task, self._config, batch), right, batch.tokens
+
+        loss, right, texts = summed(measure, 3, self._task, self._config, self._held_out.pairs, self._team)
+        return Validation(loss / texts, 100 * right / texts, None, self._task.metric)
+
+    def _said(self, model: Transformer, batch: Batch) -> Tensor:
+        return model(batch.src, src_layout=batch.src_layout).argmax(-1) + FIRST
