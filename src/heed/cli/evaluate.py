@@ -1,16 +1,16 @@
 """`heed evaluate`: scores that can be quoted, of a model or of any translation; and is it better than another?"""
 
 import json
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from heed.cli.evaluate_alone import evaluate_alone
+from heed.cli.scores import as_numbers, metric, score_table, scored, signatures, write_card
 from heed.cli.searching import Set, Together, open_translator, search_settings
 from heed.errors import DataError
 from heed.text.corpus import read_lines
@@ -23,8 +23,10 @@ Lines = dict[str, list[str]]  # what each of source, reference, hypothesis and a
 
 
 def evaluate(
-    reference: Annotated[str, typer.Option(help="The translations to compare with, a sentence a line.")],
     model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --source with.")] = None,
+    reference: Annotated[str | None, typer.Option(help="The translations to compare with, a sentence a line.")] = None,
+    text: Annotated[str | None, typer.Option(help="Texts that a language model is to find likely.")] = None,
+    pairs: Annotated[str | None, typer.Option(help="Labels and texts, .tsv or .jsonl, for a classifier.")] = None,
     source: Annotated[str | None, typer.Option(help="What is translated; beside --hypothesis, only shown.")] = None,
     hypothesis: Annotated[str | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
     against: Annotated[str | None, typer.Option(help="Another system's translations, to compare with.")] = None,
@@ -37,7 +39,16 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
 ) -> None:
-    """Score translations: BLEU, chrF, TER, exact match and error rate, with 95 % intervals and signatures."""
+    """Score translations: BLEU, chrF, TER, exact match and error rate, with 95 % intervals and signatures.
+
+    Of a language model and --text: perplexity and bits per byte. Of a classifier and --pairs: accuracy and macro-F1.
+    """
+    if text is not None or pairs is not None:
+        given_too = {"--reference": reference, "--source": source, "--hypothesis": hypothesis, "--against": against}
+        evaluate_alone(model, text, pairs, given_too, resamples, as_json=as_json, card=card)
+        return
+    if reference is None:
+        raise DataError("there is nothing to compare with: give --reference, or --text, or --pairs")
     search = search_settings(set_)
     given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
     files = {name: path for name, path in given.items() if path is not None}
@@ -66,10 +77,12 @@ def evaluate(
         typer.echo(json.dumps(told | _as_json(lines, scores, comparisons, apart), indent=2, ensure_ascii=False))
     else:
         console = Console(highlight=False)
-        console.print(_titles(model, files, lines), _compared(comparisons) if comparisons else _scored(scores), sep="")
-        console.print(_signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
+        console.print(_titles(model, files, lines), _compared(comparisons) if comparisons else scored(scores), sep="")
+        console.print(signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
     if model is not None and card and not together:  # what several reach is no score of one
-        _write_card(model, files, lines, scores, search)
+        test_set = " + ".join(Path(_spoken(files[name])).name for name in ("source", "reference"))
+        how = ", ".join(f"{name}={value}" for name, value in sorted(search.items()))
+        write_card(model, test_set, (lines["source"], lines["reference"]), scores, how)
 
 
 def _check_form(model: Path | None, files: dict[str, str], output: Path | None, search: dict[str, Any]) -> None:
@@ -130,41 +143,17 @@ def _translated(model: Path, together: list[Path], sources: list[str], search: d
     return [" ".join(text.splitlines()) for text in translator(sources)]
 
 
-def _write_card(
-    model: Path, files: dict[str, str], lines: Lines, scores: "list[Score]", search: dict[str, Any]
-) -> None:
-    from heed.model.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
-
-    evaluation = Evaluation(
-        " + ".join(Path(_spoken(files[name])).name for name in ("source", "reference")),
-        digest_of(lines["source"], lines["reference"]),
-        ", ".join(f"{name}={value}" for name, value in sorted(search.items())),
-        date.today().isoformat(),
-    )
-    try:
-        write_scores(model, evaluation, scores)
-    except OSError as error:
-        typer.echo(f"note: the scores are not in {model / CARD}: {error}", err=True)
-    else:
-        typer.echo(f"the scores are in {model / CARD}", err=True)
-
-
 def _as_json(
     lines: Lines, scores: "list[Score]", comparisons: "list[Comparison]", apart: "list[Disagreement]"
 ) -> dict[str, Any]:
-    def numbers(score: "Score") -> dict[str, Any]:
-        return {name: getattr(score, name) for name in ("value", "mean", "half_width", "signature")}
-
-    def key(score: "Score") -> str:
-        return score.metric.lower().replace(" ", "_")
-
-    found: dict[str, Any] = {"sentences": len(lines["reference"])}
-    found["scores"] = {key(score): numbers(score) for score in scores}
+    found: dict[str, Any] = {"sentences": len(lines["reference"]), "scores": as_numbers(scores)}
     if comparisons:
         found["different_sentences"] = _different(lines)
         found["comparison"] = {
-            key(one.this): {"against": numbers(one.other), "difference": one.difference, "p_value": one.p_value}
-            for one in comparisons
+            name: {"against": other, "difference": one.difference, "p_value": one.p_value}
+            for one, (name, other) in zip(
+                comparisons, as_numbers([one.other for one in comparisons]).items(), strict=True
+            )
         }
         found["furthest_apart"] = [
             {"line": one.place + 1, "chrf2": one.this, "against_chrf2": one.other}
@@ -187,41 +176,15 @@ def _titles(model: Path | None, files: dict[str, str], lines: Lines) -> Table:
     return titles
 
 
-def _scored(scores: "list[Score]") -> Table:
-    table = _table("value", "95 % interval")
-    for score in scores:
-        table.add_row(_metric(score), f"{score.value:.2f}", f"{score.mean:.2f} ± {score.half_width:.2f}")
-    return table
-
-
 def _compared(comparisons: "list[Comparison]") -> Table:
-    table = _table("this", "± 95 %", "other", "± 95 %", "differs", "p")
+    table = score_table("this", "± 95 %", "other", "± 95 %", "differs", "p")
     table.caption = "p: sacreBLEU's paired bootstrap, one-sided\n"
     table.caption_justify = "left"
     for one in comparisons:
         both = (number for score in (one.this, one.other) for number in (score.value, score.half_width))
         numbers = (f"{number:.2f}" for number in both)
-        table.add_row(_metric(one.this), *numbers, f"{one.difference:+.2f}", f"{one.p_value:.3f}")
+        table.add_row(metric(one.this), *numbers, f"{one.difference:+.2f}", f"{one.p_value:.3f}")
     return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("metric")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def _metric(score: "Score") -> str:
-    return f"{score.metric} {'↓' if score.lower_is_better else '↑'}"
-
-
-def _signatures(scores: "list[Score]") -> Table:
-    signatures = Table.grid(padding=(0, 2))
-    for score in scores:
-        signatures.add_row(score.metric, Text(score.short_signature))
-    return signatures
 
 
 def _sentence(lines: Lines, one: "Disagreement") -> Group:

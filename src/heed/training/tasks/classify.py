@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.config import DataConfig, RunConfig
@@ -82,15 +82,22 @@ class Classify:
         settings, nothing = config.training, config.model.pad_id - FIRST
         seen = batch.twice() if settings.r_drop else batch
         logits = model(seen.src, src_layout=seen.src_layout, attend=attend)
-        total, _ = smoothed_cross_entropy(logits, seen.tgt_out - FIRST, nothing, settings.label_smoothing)
+        labels = _labels(seen) - FIRST
+        total, _ = smoothed_cross_entropy(logits, labels, nothing, settings.label_smoothing)
         if not settings.r_drop:
             return total
         one, other = logits.chunk(2)
-        return (total + settings.r_drop * disagreement(one, other, batch.tgt_out - FIRST, nothing)) / 2
+        return (total + settings.r_drop * disagreement(one, other, labels[: len(one)], nothing)) / 2
 
     def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> "LabelValidator":
         """Loss, and how many labels are right."""
         return LabelValidator(self, config, held_out, team)
+
+
+def _labels(batch: Batch) -> Int[Tensor, "B"]:
+    """The label of each text; padding for texts that only fill a batch up, of which the last may have no token."""
+    places = batch.tgt_layout.offsets[:-1].clamp(max=len(batch.tgt_out) - 1)
+    return batch.tgt_out[places]
 
 
 class LabelValidator:

@@ -1,0 +1,55 @@
+"""`heed embed`: texts in, one vector for each out."""
+
+import json
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from heed.errors import DataError
+from heed.text.corpus import read_lines
+
+
+def embed(
+    model: Annotated[Path, typer.Argument(help="A model folder of any kind.")],
+    files: Annotated[list[str], typer.Argument(help="Texts, one a line; none: standard input.")] = [],
+    text: Annotated[list[str], typer.Option(help="A text; may be given several times.")] = [],
+    pooling: Annotated[
+        Literal["mean", "first"], typer.Option(help="The mean of the tokens' vectors, or the first token's.")
+    ] = "mean",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .npy or .jsonl file; none: JSON lines to standard output.")
+    ] = None,
+) -> None:
+    """Turn texts into vectors, by the encoder of any model, or by a language model."""
+    if text and files:
+        raise DataError(f"give --text or files, not both: found --text and {files[0]}")
+    if output is not None and output.suffix not in (".npy", ".jsonl"):
+        raise DataError(f"-o {output}: expected a name ending in .npy or .jsonl")
+
+    import numpy as np  # noqa: PLC0415 - this and torch take seconds to import
+
+    from heed.decoding.classifier import embed as vectors_of  # noqa: PLC0415
+    from heed.model.folder import read_model_folder  # noqa: PLC0415
+
+    folder = read_model_folder(model)
+    texts = text or list(chain.from_iterable(read_lines(file) for file in files or ["-"]))
+    vectors = vectors_of(folder.model(), folder.tokenizers[0], texts, pooling, folder.run.data.max_tokens)
+    try:
+        if output is None:
+            sys.stdout.writelines(_lines(texts, vectors.tolist()))
+        elif output.suffix == ".npy":
+            np.save(output, vectors)
+        else:
+            output.write_text("".join(_lines(texts, vectors.tolist())), encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {error.strerror}") from None
+
+
+def _lines(texts: list[str], vectors: list[list[float]]) -> list[str]:
+    return [
+        json.dumps({"text": text, "vector": vector}, ensure_ascii=False) + "\n"
+        for text, vector in zip(texts, vectors, strict=True)
+    ]

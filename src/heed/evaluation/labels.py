@@ -1,0 +1,57 @@
+"""How well a classifier knows labels.
+
+Enters: the labels of texts, and those that a classifier gave them. Leaves: scores, in percent, and who was taken for
+whom.
+
+    accuracy    texts whose label is right
+    macro-F1    the mean over labels of F1, the harmonic mean of precision (of those given the label, how many have
+                it) and recall (of those that have it, how many are given it); so that rare labels count as much as
+                frequent ones
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from heed.errors import DataError
+from heed.evaluation.metrics import Score
+from heed.evaluation.resampling import RESAMPLES, SEED, interval
+from heed.version import __version__
+
+
+def confusion(given: Sequence[str], right: Sequence[str], labels: Sequence[str]) -> Int[np.ndarray, "labels labels"]:
+    """How often a text of a row's label was given a column's."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    cells = [numbers[wanted] * len(labels) + numbers[found] for wanted, found in zip(right, given, strict=True)]
+    return np.bincount(cells, minlength=len(labels) ** 2).reshape(len(labels), len(labels))
+
+
+def label_scores(
+    given: Sequence[str], right: Sequence[str], labels: Sequence[str], resamples: int = RESAMPLES
+) -> list[Score]:
+    """Accuracy and macro-F1."""
+    if not right:
+        raise DataError("there is nothing to score: no text with a label")
+    for label in right:
+        if label not in labels:
+            raise DataError(f"the label {label!r} is not one of those learnt: {', '.join(labels)}")
+    numbers = {label: number for number, label in enumerate(labels)}
+    wanted, found = (np.array([numbers[label] for label in some]) for some in (right, given))
+
+    def accuracy(some: Int[np.ndarray, "texts"]) -> float:
+        return 100 * float((wanted[some] == found[some]).mean())
+
+    def macro_f1(some: Int[np.ndarray, "texts"]) -> float:
+        hits = np.bincount(wanted[some][wanted[some] == found[some]], minlength=len(labels))
+        both = np.bincount(wanted[some], minlength=len(labels)) + np.bincount(found[some], minlength=len(labels))
+        there = both > 0  # a label that nobody has and nobody was given says nothing
+        return 100 * float((2 * hits[there] / both[there]).mean())
+
+    everything = np.arange(len(right))
+    long = f"texts:{len(right)}|labels:{len(labels)}|bs:{resamples}|seed:{SEED}|version:heed-{__version__}"
+    short = f"#:{len(right)}|l:{len(labels)}|bs:{resamples}|rs:{SEED}|v:heed-{__version__}"
+    return [
+        Score(name, measure(everything), *interval(len(right), measure, resamples), long, short)
+        for name, measure in (("accuracy", accuracy), ("macro-F1", macro_f1))
+    ]

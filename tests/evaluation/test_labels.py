@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from heed.errors import DataError
+from heed.evaluation.labels import confusion, label_scores
+
+LABELS = ("a", "b", "c")
+
+
+def f1_by_hand(given: list[str], right: list[str]) -> float:
+    """Label by label, as a textbook has it."""
+    each = []
+    for label in set(given) | set(right):
+        true = sum(one == other == label for one, other in zip(given, right, strict=True))
+        precision = true / given.count(label) if label in given else 0.0
+        recall = true / right.count(label) if label in right else 0.0
+        each.append(2 * precision * recall / (precision + recall) if precision + recall else 0.0)
+    return 100 * sum(each) / len(each)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    right = draw.choice(["a", "b"] if seed == 0 else LABELS, 60).tolist()
+    given = [one if draw.random() < 0.7 else str(draw.choice(LABELS)) for one in right]
+    accuracy, f1 = label_scores(given, right, LABELS, resamples=200)
+    assert accuracy.value == pytest.approx(100 * np.mean(np.array(given) == np.array(right)))
+    assert f1.value == pytest.approx(f1_by_hand(given, right))
+    # Of a mean over n texts the interval is known: 1.96 standard errors.
+    share = accuracy.value / 100
+    assert accuracy.half_width == pytest.approx(196 * np.sqrt(share * (1 - share) / 60), rel=0.25)
+
+
+def test_confusion_counts_who_was_taken_for_whom() -> None:
+    found = confusion(["a", "b", "b", "c"], ["a", "a", "b", "b"], LABELS)
+    assert found.tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    with pytest.raises(DataError, match="no text with a label"):
+        label_scores([], [], LABELS)
+    with pytest.raises(DataError, match="the label 'd' is not one of those learnt: a, b, c"):
+        label_scores(["a"], ["d"], LABELS)

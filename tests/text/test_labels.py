@@ -1,0 +1,41 @@
+import pytest
+
+from heed.errors import DataError
+from heed.text.labels import FIRST, JoinedTexts, Labels
+from heed.text.tokenizer import EOS, Tokenizer
+
+BYTES = Tokenizer.train([], "bytes", 259)
+
+
+def test_labels_are_those_of_the_text_in_the_order_of_the_alphabet_and_one_id_each() -> None:
+    labels = Labels.of(["no", "yes", "", "no", "maybe so"])
+    assert labels.names == ("maybe so", "no", "yes")
+    assert labels.encode(["yes", "", "maybe so"]) == [[FIRST + 2], [], [FIRST]]
+    assert labels.vocab_size == FIRST + 3
+
+
+@pytest.mark.parametrize("found", [[], ["one"], ["one", "", "one"]])
+def test_one_label_is_nothing_to_choose_from(found: list[str]) -> None:
+    with pytest.raises(DataError, match="at least two labels"):
+        Labels.of(found)
+
+
+def test_a_first_column_of_texts_is_taken_for_what_it_is() -> None:
+    with pytest.raises(DataError, match="10,001 different labels: is the label in the first column"):
+        Labels.of(str(number) for number in range(10_001))
+
+
+def test_a_label_that_was_not_learnt_is_named() -> None:
+    with pytest.raises(DataError, match="the label 'yess' is not one of those learnt: did you mean 'yes'"):
+        Labels(["yes", "no"]).encode(["yes", "yess"])
+
+
+def test_two_texts_have_an_end_between_and_neither_may_be_missing() -> None:
+    one, other = BYTES.encode(["ab", "cd e"])
+    found = JoinedTexts(BYTES).encode(["ab", "ab\tcd e", "ab\t", "\tcd e", ""])
+    assert found == [one, [*one, EOS, *other], [], [], []]
+
+
+def test_joined_texts_are_not_mistaken_for_others_in_the_cache() -> None:
+    assert JoinedTexts(BYTES).to_json() != BYTES.to_json()
+    assert Labels(["a", "b"]).to_json() != Labels(["b", "a"]).to_json()
