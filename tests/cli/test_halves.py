@@ -1,0 +1,217 @@
+"""A decoder alone and an encoder alone, through the real command."""
+
+import json
+import math
+import random
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from heed.model.folder import read_model_folder, read_tensors
+from heed.training.journal import read_journal
+from tests.cli.command import heed
+
+SMALL = ["model.d_model=16", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "model.d_ff=32"]
+SMALL += ["data.vocab_size=300", "training.tokens_per_batch=200", "training.checkpoint_every=5"]
+SMALL += ["training.validate_every=10", "training.warmup_steps=10", "training.accumulate=2"]
+LABELS = {"up": "abc", "down": "xyz"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts of letters of one kind or the other, alone and with a label."""
+    place = tmp_path_factory.mktemp("halves")
+    draw = random.Random(3)
+    for name, count in (("train", 200), ("valid", 40)):
+        rows = [
+            (label, "".join(draw.choices(LABELS[label] + " ", k=8)) + ".")
+            for label in draw.choices(list(LABELS), k=count)
+        ]
+        (place / f"{name}.txt").write_text("".join(f"{text}\n" for _, text in rows))
+        (place / f"{name}.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows))
+        (place / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"label": label, "text": text, "text2": "q"}) + "\n" for label, text in rows)
+        )
+    return place
+
+
+def train(folder: Path, out: str, steps: int, *options: str) -> subprocess.CompletedProcess[str]:
+    chosen = [word for one in (*SMALL, f"training.max_steps={steps}") for word in ("--set", one)]
+    return heed(
+        "train", *options, *chosen, "--preset", "tiny", "--out", f"{folder}/{out}", "--cache", f"{folder}/cache"
+    )
+
+
+def texts(folder: Path) -> list[str]:
+    return ["--text", f"{folder}/train.txt", "--valid-text", f"{folder}/valid.txt"]
+
+
+def pairs(folder: Path, ending: str = "tsv") -> list[str]:
+    return ["--pairs", f"{folder}/train.{ending}", "--valid-pairs", f"{folder}/valid.{ending}"]
+
+
+@pytest.fixture(scope="module")
+def language_model(folder: Path) -> Path:
+    run = train(folder, "lm", 60, "--task", "language-model", *texts(folder))
+    assert run.returncode == 0, run.stderr
+    assert "bits a byte" in run.stderr
+    return folder / "lm"
+
+
+@pytest.fixture(scope="module")
+def classifier(folder: Path) -> Path:
+    run = train(folder, "c", 60, "--task", "classify", *pairs(folder))
+    assert run.returncode == 0, run.stderr
+    assert "accuracy" in run.stderr
+    return folder / "c"
+
+
+@pytest.fixture(scope="module")
+def masked(folder: Path) -> Path:
+    run = train(folder, "m", 20, "--task", "masked", *texts(folder))
+    assert run.returncode == 0, run.stderr
+    return folder / "m"
+
+
+def test_a_language_model_learns_writes_and_is_scored(language_model: Path, folder: Path) -> None:
+    tried = [entry for entry in read_journal(language_model / "journal.jsonl") if "validation_loss" in entry]
+    assert tried[-1]["bits_per_byte"] < tried[0]["bits_per_byte"] < 8
+    run = heed("evaluate", str(language_model), "--text", f"{folder}/valid.txt", "--json", "--resamples", "50")
+    scores = json.loads(run.stdout)["scores"]
+    best = min(entry["validation_loss"] for entry in tried)
+    assert scores["perplexity"]["value"] == pytest.approx(math.exp(best), rel=1e-3)
+    assert scores["bits_per_byte"]["value"] == pytest.approx(min(one["bits_per_byte"] for one in tried), rel=1e-3)
+    assert "| valid.txt " in (language_model / "README.md").read_text()
+    assert "| task | language-model |" in (language_model / "README.md").read_text()
+
+
+def test_texts_are_written_one_a_line_and_the_same_for_the_same_seed(language_model: Path) -> None:
+    greedy = heed("generate", str(language_model), "--prompt", "ab", "--prompt", "x", "--scores", "--max-length", "20")
+    found = [line.split("\t") for line in greedy.stdout.splitlines()]
+    assert [text[:1] for _, text in found] == ["a", "x"]
+    assert all(float(score) < 0 for score, _ in found)
+    drawn = [
+        heed("generate", str(language_model), "--count", "3", "--seed", seed, "--max-length", "12").stdout
+        for seed in ("5", "5", "6")
+    ]
+    assert len(drawn[0].splitlines()) == 3
+    assert drawn[0] == drawn[1] != drawn[2]
+    streamed = heed("generate", str(language_model), "--stream", "--seed", "5", "--max-length", "12")
+    assert streamed.stdout.rstrip("\n") == heed(
+        "generate", str(language_model), "--seed", "5", "--max-length", "12"
+    ).stdout.rstrip("\n")
+
+
+def test_a_classifier_learns_labels_and_is_scored(classifier: Path, folder: Path) -> None:
+    run = heed("classify", str(classifier), stdin="abcabc ab.\n\nzzyx xy.\n")
+    rows = [line.split("\t") for line in run.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["up", "", "down"]
+    assert all(0.5 < float(row[1]) <= 1 for row in (rows[0], rows[2]))
+    everything = heed("classify", str(classifier), "--text", "abcabc ab.", "--json")
+    found = json.loads(everything.stdout)
+    assert found["label"] == "up"
+    assert sum(found["probabilities"].values()) == pytest.approx(1)
+    run = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", "--json", "--resamples", "50")
+    told = json.loads(run.stdout)
+    assert told["labels"] == ["down", "up"]
+    assert np.array(told["confusion"]).sum() == told["texts"] == 40
+    assert told["scores"]["accuracy"]["value"] == pytest.approx(100 * np.trace(told["confusion"]) / 40)
+    assert told["scores"]["accuracy"]["value"] > 90
+    table = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", "--resamples", "50").stdout
+    assert "macro-F1 ↑" in table
+    assert "rows: what is right" in table
+
+
+def test_two_texts_may_share_a_label(folder: Path) -> None:
+    run = train(folder, "two", 5, "--task", "classify", *pairs(folder, "jsonl"))
+    assert run.returncode == 0, run.stderr
+    assert heed("classify", f"{folder}/two", "--text", "abc\tq").returncode == 0
+
+
+def test_hidden_words_are_a_start_for_a_classifier(masked: Path, folder: Path) -> None:
+    run = train(folder, "from-m", 1, "--task", "classify", *pairs(folder), "--init-from", str(masked), "--set",
+                "training.learning_rate=1e-12")  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    before, after = (read_tensors(one / "model.safetensors") for one in (masked, folder / "from-m"))
+    assert after.keys() - before.keys() == {"classes.output.weight", "classes.output.bias"}
+    assert all(torch.allclose(after[name], weight, atol=1e-6) for name, weight in before.items())
+
+
+@pytest.mark.parametrize("task", ["language-model", "masked", "classify"])
+def test_half_a_run_and_the_rest_are_a_whole_run(task: str, folder: Path) -> None:
+    given = pairs(folder) if task == "classify" else texts(folder)
+    options = ("--task", task, *given, "--set", "model.dropout=0.2")
+    assert train(folder, f"whole-{task}", 9, *options).returncode == 0
+    assert train(folder, f"parts-{task}", 4, *options).returncode == 0
+    resumed = train(folder, f"parts-{task}", 9, *options, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    whole, parts = (read_tensors(folder / f"{name}-{task}" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+    losses = [
+        [entry["loss"] for entry in read_journal(folder / f"{name}-{task}" / "journal.jsonl") if "loss" in entry]
+        for name in ("whole", "parts")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_documents_are_cut_and_not_left_out(folder: Path, tmp_path: Path) -> None:
+    document = "\n".join("abc xyz" for _ in range(100))
+    (tmp_path / "d.txt").write_text(f"\n\n{document}\n\nshort one\n")
+    settings = ("data.documents=true", "data.max_tokens=50", "data.tokenizer=bytes")
+    options = [word for setting in settings for word in ("--set", setting)]
+    run = train(folder, "d", 2, "--task", "language-model", "--text", f"{tmp_path}/d.txt", *options)
+    assert run.returncode == 0, run.stderr
+    pieces = -(-len(document) // 50) + 1
+    assert f"{tmp_path}/d.txt: kept {pieces} of {pieces}: 0 empty, 0 longer than 50 tokens" in run.stderr
+
+
+@pytest.mark.parametrize("kind", ["language_model", "classifier", "masked"])
+def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    model = str(request.getfixturevalue(kind))
+    run = heed("embed", model, "-o", f"{tmp_path}/v.npy", stdin="abc\nxyz x\n")
+    assert run.returncode == 0, run.stderr
+    vectors = np.load(tmp_path / "v.npy")
+    assert vectors.shape == (2, 16)
+    lines = heed("embed", model, "--text", "abc", "--text", "xyz x").stdout.splitlines()
+    np.testing.assert_allclose([json.loads(line)["vector"] for line in lines], vectors, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "{c}"], "only a decoder alone writes texts of its own, and this model is an encoder"),
+        (["generate", "{lm}", "--prompt", "a", "b.txt"], "give --prompt or files of beginnings, not both"),
+        (["generate", "{lm}", "--stream", "--count", "2"], "--stream shows one text"),
+        (["generate", "{lm}", "--top-p", "2"], "top_p = 2.0: input should be less than or equal to 1"),
+        (["classify", "{lm}", "--text", "a"], "is no classifier: it was trained with task = 'language-model'"),
+        (["classify", "{c}", "--text", "a\t"], "text 1 is empty, or has an empty part"),
+        (["embed", "{c}", "--text", "a", "-o", "v.csv"], "-o v.csv: expected a name ending in .npy or .jsonl"),
+        (["evaluate", "{lm}", "--text", "{v}.txt", "--pairs", "{v}.tsv"], "--pairs is of no use beside --text"),
+        (["evaluate", "{lm}", "--text", "{v}.txt", "--source", "a"], "--source is of no use beside --text"),
+        (["evaluate", "--text", "{v}.txt"], "give a model folder to score"),
+        (["evaluate", "{c}"], "there is nothing to compare with: give --reference, or --text, or --pairs"),
+        (["train", "--task", "nonsense", "--text", "a", "--out", "o"], "task = 'nonsense': input should be"),
+        (["train", "--task", "masked", "--pairs", "{v}.tsv", "--out", "{o}"], "learns from --text, a text a line"),
+        (["train", "--text", "{v}.txt", "--out", "{o}"], "task = 'translate' learns from --source and --target"),
+        (["train", "--task", "classify", "--pairs", "{v}.tsv", "--out", "{o}", "--set", "training.best_by=bleu"],
+         "training.best_by = 'bleu': task = 'classify' has loss and accuracy"),
+        (["train", "--text", "a", "--out", "o", "--set", "model.kind=decoder"], "model.kind follows from what"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_one_line(
+    arguments: list[str], message: str, language_model: Path, classifier: Path, folder: Path, tmp_path: Path
+) -> None:
+    names = {"lm": language_model, "c": classifier, "v": folder / "valid", "o": tmp_path / "o"}
+    run = heed(*(one.format(**names) for one in arguments))
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_folder_says_what_it_has_learnt(classifier: Path, language_model: Path) -> None:
+    assert read_model_folder(classifier).run.data.labels == ("down", "up")
+    assert read_model_folder(classifier).run.model.labels == 2
+    assert read_model_folder(language_model).run.model.kind == "decoder"
