@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.errors import FolderError
-from heed.training.curves import By, Curves, apart, draw, read_curves, smoothed, thinned
+from heed.training.curves import By, Curves, draw, read_curves, smoothed, thinned
 from heed.training.journal import Journal
+from heed.training.label_places import apart
+from heed.training.task import METRICS
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -83,7 +85,7 @@ def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> Non
     (curves,) = read_curves([run])
     for by in ("steps", "minutes"):
         svg = picture([run], by)
-        for name, values in (("loss", np.log(curves.validation_loss)), ("bleu", curves.bleu)):
+        for name, values in (("loss", np.log(curves.validation_loss)), ("bleu", curves.score)):
             (points,) = strokes(svg, f"validation-{name}-0")
             assert len(points) == 5 == dots(svg, f"validation-{name}-0")
             x = curves.tried if by == "steps" else [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.tried]
@@ -166,6 +168,17 @@ def test_a_run_that_has_just_begun_is_a_dot(tmp_path: Path) -> None:
     assert "training 7.5" in words(svg)
 
 
+def test_each_task_has_its_own_score_under_its_loss(tmp_path: Path) -> None:
+    runs = [
+        journal(tmp_path / metric, [step(1, 3.0), step(2, 2.5), {"step": 2, "validation_loss": 2.0, metric: 0.5}])
+        for metric in METRICS
+    ]
+    curves = read_curves(runs)
+    assert [one.metric for one in curves] == list(METRICS)
+    svg = draw(curves, "steps", "svg").decode()
+    assert all(f'id="validation-{metric}-{number}"' in svg for number, metric in enumerate(METRICS))
+
+
 def test_a_run_without_validation_has_neither_its_line_nor_bleu(tmp_path: Path) -> None:
     svg = picture([journal(tmp_path / "run", [step(1, 7.5), step(2, 7.0)])])
     assert "BLEU" not in words(svg)
@@ -238,7 +251,7 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
     assert (np.diff(x) > 0).all()
     steps = np.arange(1, 100_001)
     none = np.empty(0)
-    run = Curves("long", steps, steps / 60, np.abs(y), np.abs(y), np.empty(0, dtype=int), none, none, None)
+    run = Curves("long", steps, steps / 60, np.abs(y), np.abs(y), np.empty(0, dtype=int), none, none, "bleu", None)
     assert len(draw([run], "steps", "svg")) < 300_000
 
 

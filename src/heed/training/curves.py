@@ -1,4 +1,4 @@
-"""Journals to a picture of how training went: loss, BLEU and learning rate, of one run or of several on one figure.
+"""Journals to a picture of how training went: loss, score and learning rate, of one run or of several on one figure.
 
 Enters: run folders. Leaves: the bytes of an SVG or PNG; the same journals always give the same bytes. Needs matplotlib
 only to draw, and never a display. Knows nothing of checkpoints: it shows what the journals say.
@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from heed.errors import ConfigError, FolderError
 from heed.training.journal import read_journal
+from heed.training.label_places import apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,8 +34,9 @@ _STYLE: dict[str, Any] = {
     "text.color": _INK,
     "text.parse_math": False,  # a folder may be called $x$
 }
-_TITLES = {"loss": "Loss per target token, log scale", "bleu": "BLEU", "rate": "Learning rate"}
-_HEIGHTS, _BETWEEN, _WIDTH = {"loss": 230.0, "bleu": 95.0, "rate": 72.0}, 36.0, 490.0  # points
+_SCORES = {"bleu": "BLEU", "accuracy": "Accuracy, %", "bits_per_byte": "Bits a byte"}  # one for each of task.METRICS
+_TITLES = {"loss": "Loss per target token, log scale", **_SCORES, "rate": "Learning rate"}
+_HEIGHTS, _BETWEEN, _WIDTH = {"loss": 230.0, **dict.fromkeys(_SCORES, 95.0), "rate": 72.0}, 36.0, 490.0  # points
 _RING: dict[str, Any] = {"markersize": 9, "fillstyle": "none", "markeredgewidth": 1.2}
 _STRETCHES = 1000  # of a long run that are told apart: about the figure's width in pixels
 
@@ -50,7 +52,8 @@ class Curves:
     rate: Float[np.ndarray, "steps"]
     tried: Int[np.ndarray, "validations"]  # the steps after which the model was validated
     validation_loss: Float[np.ndarray, "validations"]
-    bleu: Float[np.ndarray, "validations"]
+    score: Float[np.ndarray, "validations"]
+    metric: str  # what the score is
     best: int | None  # which of the validations gave the model that the run is known by
 
     def along(self, by: By, steps: Int[np.ndarray, "points"]) -> Float[np.ndarray, "points"]:
@@ -80,6 +83,7 @@ def _curves(name: str, run: Path) -> Curves:
     learnt = [entry for entry in entries if "loss" in entry]
     tried = [entry for entry in entries if "validation_loss" in entry]
     loss, validation_loss = _numbers(learnt, "loss"), _numbers(tried, "validation_loss")
+    metric = next((name for name in _SCORES if any(name in entry for entry in tried)), "bleu")
     return Curves(
         name,
         np.array([entry["step"] for entry in learnt], dtype=int),
@@ -88,7 +92,8 @@ def _curves(name: str, run: Path) -> Curves:
         _numbers(learnt, "rate"),
         np.array([entry["step"] for entry in tried], dtype=int),
         np.where(validation_loss > 0, validation_loss, np.nan),
-        _numbers(tried, "bleu"),
+        _numbers(tried, metric),
+        metric,
         _best(tried, validation_loss),
     )
 
@@ -158,7 +163,7 @@ def _fill(figure: "Figure", runs: Sequence[Curves], by: By) -> None:
         for name, label in _labels(run, by, pair, alone):
             labels[name].append(label)
     room = {name: max(_HEIGHTS[name], sum(label.height for label in some)) for name, some in labels.items()}
-    panels = _panels(figure, {name: height for name, height in room.items() if labels[name] or name != "bleu"})
+    panels = _panels(figure, {name: height for name, height in room.items() if labels[name] or name not in _SCORES})
     for number, (run, pair) in enumerate(zip(runs, hues, strict=True)):
         _draw_run(panels, number, run, by, pair, alone)
     _scale(panels, runs, by)
@@ -194,7 +199,7 @@ def _draw_run(panels: "dict[str, Axes]", number: int, run: Curves, by: By, hues:
     points, means = smoothed(run.loss)
     _line(panels["loss"], f"smoothed-{number}", x[points], means, color=hues[0], linewidth=1.2)
     _line(panels["rate"], f"rate-{number}", x, run.rate, color=hues[0], linewidth=1.2)
-    for name, values in (("loss", run.validation_loss), ("bleu", run.bleu)):
+    for name, values in (("loss", run.validation_loss), (run.metric, run.score)):
         if run.best is not None and not np.isnan(values).all():
             dots = alone and len(tried) <= 50
             _line(panels[name], f"validation-{name}-{number}", tried, values, dots, color=hues[1], linewidth=2)
@@ -230,14 +235,15 @@ def _labels(run: Curves, by: By, hues: tuple[str, str], alone: bool) -> Iterator
     """The labels of a run and the panels they belong to. Alone, lines are named by their kind; else by the run."""
     points, means = smoothed(run.loss)
     training = _end(run.along(by, run.steps[points]), means)
-    validation, bleu = (_end(run.along(by, run.tried), values) for values in (run.validation_loss, run.bleu))
+    validation, score = (_end(run.along(by, run.tried), values) for values in (run.validation_loss, run.score))
     if training and (alone or not validation):
         yield "loss", _Label(training, hues[0], f"{'training' if alone else run.name} {training[1]:.4g}")
     if validation and run.best is not None:
         best = f"○ {'best: ' * alone}{run.validation_loss[run.best]:.4g} at step {run.tried[run.best]:,}"
         yield "loss", _Label(validation, hues[1], f"{'validation' if alone else run.name} {validation[1]:.4g}", best)
-    if bleu:
-        yield "bleu", _Label(bleu, hues[1], f"{bleu[1]:.1f}" if alone else f"{run.name} {bleu[1]:.1f}")
+    if score:
+        shown = f"{score[1]:.3f}" if run.metric == "bits_per_byte" else f"{score[1]:.1f}"
+        yield run.metric, _Label(score, hues[1], shown if alone else f"{run.name} {shown}")
 
 
 def _end(x: np.ndarray, y: np.ndarray) -> tuple[float, float] | None:
@@ -281,18 +287,3 @@ def _put_labels(axes: "Axes", labels: "list[_Label]", room: float) -> None:
         place: dict[str, Any] = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
         axes.annotate(label.text, (right, y), (1.03, first / room), color=label.colour, arrowprops=arrow, **place)
         axes.annotate(label.under, (right, y), (1.03, (first - 12) / room), color=_GREY, size=8, **place)
-
-
-def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
-    """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
-
-    Less the heights below them, middles may only rise, and the nearest rising numbers are the means of those that fall.
-    """
-    below = np.cumsum([0.0, *heights])[:-1] + np.array(heights) / 2
-    groups: list[list[float]] = []
-    for number in np.array(wanted) - below:
-        groups.append([float(number)])
-        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    rising = [np.mean(group) for group in groups for _ in group]
-    return [float(number) for number in np.clip(rising, 0, room - sum(heights)) + below]
