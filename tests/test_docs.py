@@ -46,9 +46,21 @@ def fill(folder: Path) -> None:
     }
     files = {f"{name}.{ending}": lines for name in ("train", "val", "test") for ending, lines in texts.items()}
     files |= {"in.txt": ENGLISH, "in.jsonl": texts["jsonl"], "other.txt": GERMAN}
+    files["labels.tsv"] = [f"en\t{text}" for text in ENGLISH] + [f"de\t{text}" for text in GERMAN]
     for name, lines in files.items():
         (folder / name).write_text("".join(line + "\n" for line in lines))
     (folder / "run.toml").write_text("[training]\nseed = 7\n")
+
+
+def make_files(page: str, folder: Path) -> None:
+    """The texts that a page's own code writes, but only the first lines of each."""
+    before = set(folder.iterdir())
+    with chdir(folder):
+        for code in re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
+            if ".write_text(" in code:
+                exec(compile(code, "page", "exec"), {})  # noqa: S102 - our own page
+    for file in set(folder.iterdir()) - before:
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:40]))
 
 
 def in_blocks(page: str) -> list[str]:
@@ -94,6 +106,7 @@ def folder(run: Path, page: str, tmp_path: Path) -> Path:
     if "opus-mt-en-de" in page:
         pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
         make(tmp_path / "opus-mt-en-de", Recipe(TINY, pairs=200, pieces=120))
+    make_files(page, tmp_path)
     lines = "\n".join((*in_blocks(page), *filter(is_whole, in_sentences(page))))
     made = re.findall(r"--out (\S+)", lines)
     for name in set(re.findall(r"\bruns/\w+", lines)) - set(made):

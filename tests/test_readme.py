@@ -40,6 +40,13 @@ def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = model_files(Transformer(post.model).state_dict(), post, {}, (tokenizer, tokenizer), "# card\n")
     write_folder(folder / "runs" / "post", files)
     export_marian(folder / "runs" / "post", folder / "ende-marian")
+    halves = {"lm": ({"kind": "decoder"}, {}), "c": ({"kind": "encoder", "labels": 2}, {"labels": ("x", "y")})}
+    for name, (shape, data) in halves.items():
+        half = ModelConfig.preset("tiny", vocab_size=259, **shape)
+        task = "classify" if data else "language-model"
+        known = RunConfig(model=half, data=DataConfig(tokenizer="bytes", task=task, **data), search=run.search)
+        files = model_files(Transformer(half).state_dict(), known, {}, (tokenizer, tokenizer), "# card\n")
+        write_folder(folder / "runs" / name, files)
     return folder
 
 

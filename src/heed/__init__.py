@@ -11,15 +11,19 @@ from heed.errors import ConfigError, DataError, FolderError, HeedError, InputErr
 from heed.version import __version__
 
 if TYPE_CHECKING:
+    from heed.decoding.classifier import Classifier
+    from heed.decoding.generator import Generator
     from heed.decoding.translator import Translation, Translator, load
     from heed.inside.trace import Trace
     from heed.model.transformer import Transformer
 
 __all__ = [
+    "Classifier",
     "ConfigError",
     "DataConfig",
     "DataError",
     "FolderError",
+    "Generator",
     "HeedError",
     "InputError",
     "ModelConfig",
@@ -37,6 +41,8 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
+    "Classifier": "heed.decoding.classifier",
+    "Generator": "heed.decoding.generator",
     "Trace": "heed.inside.trace",
     "Transformer": "heed.model.transformer",
     "Translation": "heed.decoding.translator",

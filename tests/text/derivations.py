@@ -37,7 +37,7 @@ class Follow:
 
 def derivations(source: str) -> list[Example]:
     """Every way the grammar has to make this English sentence, found by following all choices that fit its words."""
-    english = set(re.sub(r"\ban\b", "a", source.rstrip(".").replace("'s ", " ").lower()).split())
+    english = set(re.sub(r"\ban\b", "a", source.rstrip(".").replace("'s ", " the ").lower()).split())
     found: list[Example] = []
     paths: list[tuple[int, ...]] = [()]
     while paths:

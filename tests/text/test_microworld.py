@@ -10,7 +10,17 @@ import pytest
 
 from heed.errors import ConfigError, DataError
 from heed.text import microworld_words as words
-from heed.text.microworld import Example, Split, corpus, examples, is_unseen_combination, pronoun_is_right, split_of
+from heed.text.microworld import (
+    Example,
+    Split,
+    antecedents,
+    corpus,
+    examples,
+    held_out_share,
+    is_unseen_combination,
+    pronoun_is_right,
+    split_of,
+)
 from heed.text.microworld_templates import TEMPLATES, sentence
 from tests.text.derivations import Record, derivations
 
@@ -115,6 +125,34 @@ def test_genders_are_even_and_no_adjective_fits_both_antecedents() -> None:
 def test_the_famous_case_says_what_it_is_about() -> None:
     (example,) = derivations("This old dog didn't eat the pizza because it was too salty.")
     assert (example.rule, example.antecedent, example.subject, example.object) == ("because", "object", "dog", "pizza")
+
+
+def test_as_much_is_held_out_as_is_said() -> None:
+    choose = Record(seed=8)
+    drawn = [sentence(choose) for _ in range(20_000)]
+    for share in (0.05, 0.24):
+        held_out = [split_of(example) for example in drawn if held_out_share(example) == share]
+        assert len(held_out) > 4000
+        for split in SPLITS[1:]:
+            assert held_out.count(split) / len(held_out) == pytest.approx(share / 2, abs=0.012)
+    assert {split_of(example) for example in drawn if held_out_share(example) == 1} == {"valid", "test"}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_antecedents_are_what_it_means_and_half_of_them_are_subjects(split: Split) -> None:
+    found = antecedents(split, 500, seed=3)
+    assert 0.42 < sum(label == "subject" for label, _ in found) / 500 < 0.58
+    for label, text in found[:30]:
+        (example,) = derivations(text)
+        assert (example.antecedent, split_of(example)) == (label, split)
+        assert is_unseen_combination(example) == (split != "train")
+    assert found == antecedents(split, 501, seed=3)[:-1] != antecedents(split, 500, seed=4)
+
+
+def test_no_antecedent_is_asked_for_twice_in_the_same_sentence() -> None:
+    drawn = (example.source for example in examples("train", seed=3) if example.antecedent)
+    assert len(set(islice(drawn, 5000))) < 5000
+    assert len({text for _, text in antecedents("train", 5000, seed=3)}) == 5000
 
 
 def test_sentences_are_ordinary_text() -> None:

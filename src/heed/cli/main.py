@@ -13,17 +13,22 @@ import typer
 from heed.cli.ablate import ablate
 from heed.cli.average import average
 from heed.cli.bench import bench
+from heed.cli.classify import classify
 from heed.cli.demo import demo
 from heed.cli.describe import describe
 from heed.cli.doctor import doctor
+from heed.cli.embed import embed
 from heed.cli.evaluate import evaluate
 from heed.cli.export import export
+from heed.cli.generate import generate
 from heed.cli.heads import heads
 from heed.cli.import_model import import_model
 from heed.cli.look import look
+from heed.cli.microworld import microworld
 from heed.cli.plot import plot
 from heed.cli.prepare import prepare
 from heed.cli.pronouns import pronouns
+from heed.cli.quantize import quantize
 from heed.cli.score import score
 from heed.cli.serve import EPILOG, serve
 from heed.cli.train import train
@@ -42,6 +47,9 @@ app.command()(prepare)
 app.command()(train)
 app.command()(translate)
 app.command()(score)
+app.command()(generate)
+app.command()(classify)
+app.command()(embed)
 app.command()(evaluate)
 app.command()(average)
 app.command()(plot)
@@ -51,7 +59,9 @@ app.command()(heads)
 app.command()(pronouns)
 app.command(epilog=EPILOG)(serve)
 app.command()(export)
+app.command()(quantize)
 app.command("import")(import_model)
+app.command()(microworld)
 app.add_typer(bench, name="bench")
 
 

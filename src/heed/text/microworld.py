@@ -20,9 +20,19 @@ from itertools import islice
 from typing import Literal, get_args
 
 from heed.errors import ConfigError, DataError
-from heed.text.microworld_templates import Example, sentence
+from heed.text.microworld_templates import Antecedent, Example, sentence
 
-__all__ = ["Example", "Split", "corpus", "examples", "is_unseen_combination", "pronoun_is_right", "split_of"]
+__all__ = [
+    "Example",
+    "Split",
+    "antecedents",
+    "corpus",
+    "examples",
+    "held_out_share",
+    "is_unseen_combination",
+    "pronoun_is_right",
+    "split_of",
+]
 
 Split = Literal["train", "valid", "test"]
 
@@ -45,6 +55,19 @@ def corpus(split: Split, count: int, seed: int = 0) -> list[Example]:
     return list(islice(_different(examples(split, seed)), count))
 
 
+def antecedents(split: Split, count: int, seed: int = 0) -> list[tuple[Antecedent, str]]:
+    """The first `count` different English sentences of the famous case, and before each what its `it` means.
+
+    Outside of training they are combinations of subject, object and adjective that training never shows together.
+    """
+    found = (
+        (one.antecedent, one.source)
+        for one in _different(examples(split, seed))
+        if one.antecedent is not None and (split == "train" or is_unseen_combination(one))
+    )
+    return list(islice(found, count))
+
+
 def _different(stream: Iterator[Example]) -> Iterator[Example]:
     seen: set[str] = set()
     for example in stream:
@@ -64,18 +87,23 @@ def is_unseen_combination(example: Example) -> bool:
 
 
 def split_of(example: Example) -> Split:
-    """The split a sentence belongs to: about 76 % train, and in each split one in three is the famous case.
+    """The split a sentence belongs to: about 76 % train, and in each split one in three is the famous case."""
+    part = _checksum(example.source) % 1000 / 1000
+    held_out = held_out_share(example)
+    if part >= held_out:
+        return "train"
+    return "valid" if part < held_out / 2 else "test"
+
+
+def held_out_share(example: Example) -> float:
+    """The share of sentences like this one that training never sees; half of them are for validation.
 
     Of the famous case, the unseen combinations are 20 % of all; 5 % of the rest makes 24 % held out, and as much
     is held out of the other sentences.
     """
-    part = _checksum(example.source) % 1000 / 1000
-    held_out = 0.24
-    if example.antecedent is not None:
-        held_out = 1.0 if is_unseen_combination(example) else 0.05
-    if part >= held_out:
-        return "train"
-    return "valid" if part < held_out / 2 else "test"
+    if example.antecedent is None:
+        return 0.24
+    return 1.0 if is_unseen_combination(example) else 0.05
 
 
 def pronoun_is_right(example: Example, translation: str) -> bool:

@@ -198,5 +198,23 @@ def french_sentence(text: str) -> str:
     return _punctuated("".join(joined).strip())
 
 
+def english_words(sentence: str) -> frozenset[str]:
+    """The words that `english_sentence` may have made a sentence of."""
+    words = _unpunctuated(sentence).replace("'s ", " the ").split()  # the king's house: the house of the king
+    return frozenset("a" if word == "an" else word for word in words)
+
+
+def french_words(sentence: str) -> frozenset[str]:
+    """The words that `french_sentence` may have made a sentence of, each in full: for l' both le and la."""
+    words = frozenset(_unpunctuated(sentence).replace("'", "' ").split())
+    elided = {full for full, joined in _BEFORE_A_VOWEL.items() if joined.strip() in words}
+    contracted = {full for pair, joined in _CONTRACTIONS.items() if joined in words for full in pair}
+    return words | elided | contracted
+
+
 def _punctuated(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _unpunctuated(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:].removesuffix(".")

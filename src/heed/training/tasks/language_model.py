@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from heed.config import DataConfig, RunConfig, SearchConfig
+from heed.config import DataConfig, RunConfig
 from heed.decoding.generator import Generator
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
@@ -65,6 +65,7 @@ class LanguageModelValidator:
         samples = self._held_out.samples
         _, text = samples[number_of_sample(step, samples)]
         prompt = text[: len(text) // 3]
-        generator = Generator(model, self._tokenizers[1], SearchConfig(beam=1), self._config.data.max_tokens)
+        greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
+        generator = Generator(model, self._tokenizers[1], greedy, self._config.data.max_tokens)
         (found,) = generator.generate([prompt])
         return Validation(loss, loss * self._bits, (prompt, text, found[0].text), self._task.metric)

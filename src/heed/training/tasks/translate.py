@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from heed.config import DataConfig, RunConfig, SearchConfig
+from heed.config import DataConfig, RunConfig
 from heed.decoding.translator import Translator
 from heed.errors import ConfigError, DataError
 from heed.evaluation.metrics import bleu
@@ -74,7 +74,8 @@ class TranslationValidator:
         """The model's loss, without label smoothing, and its translations' BLEU; another sample at every step."""
         model.eval()
         samples = self._held_out.samples
-        translator = Translator([model], self._tokenizers, SearchConfig(beam=1), self._config.data.max_tokens)
+        greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
+        translator = Translator([model], self._tokenizers, greedy, self._config.data.max_tokens)
         translations = in_shares([source for source, _ in samples], translator, self._team)
         source, reference = samples[number := number_of_sample(step, samples)]
         score = bleu(translations, [reference for _, reference in samples])
