@@ -67,3 +67,9 @@ def test_half_a_model_is_refused(kind: str) -> None:
     config = next(config for config in COMBINATIONS if config.kind == kind)
     with pytest.raises(InputError, match="integers of 8 bits are for models with encoder and decoder, on a CPU"):
         int8_decoder(make(config, CPU, torch.float32))
+
+
+def test_a_cpu_without_the_instructions_is_told_what_else_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.kernels.int8.can_multiply_integers", lambda: False)
+    with pytest.raises(InputError, match=r"this CPU lacks the instructions \(AVX2\) .* use --engine heed"):
+        int8_decoder(make(DESIGNS[0], CPU, torch.float32))

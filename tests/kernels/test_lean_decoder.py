@@ -42,6 +42,20 @@ def test_a_lean_step_is_the_models_own_step(config: ModelConfig) -> None:
         torch.testing.assert_close(lean, own)
 
 
+@pytest.mark.parametrize("config", [*DESIGNS, *ALONE], ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
+@torch.no_grad()
+def test_a_sentence_alone_steps_as_the_model_does_and_its_hypotheses_after_it(config: ModelConfig) -> None:
+    model = make(config, CPU)
+    lean, src = LeanDecoder(model), padded(sentences([4], CPU))
+    ours, own = lean.start(src), model.start(src)
+    for ids in ([5], [6], [7, 8], [9, 10], [11]):
+        if len(ids) != ours.width:
+            rows = torch.tensor([[0, 0]] if len(ids) > 1 else [[1]])
+            ours, own = ours.select(rows), own.select(rows)
+        (found, ours), (expected, own) = lean.step(torch.tensor(ids), ours), model.step(torch.tensor(ids)[:, None], own)
+        torch.testing.assert_close(found, expected[:, -1])
+
+
 @torch.no_grad()
 def test_an_older_state_still_means_what_it_meant() -> None:
     lean = LeanDecoder(make(DESIGNS[0], CPU))

@@ -38,9 +38,9 @@ def test_memory_has_four_copies_of_the_weights_and_a_fifth_for_their_running_mea
     assert with_mean.memory - plain.memory == 4 * PARAMETERS
 
 
-def test_the_batch_in_memory_doubles_where_every_sentence_goes_through_twice() -> None:
+def test_the_batch_in_memory_doubles_where_every_sentence_goes_through_twice_and_both_are_compared() -> None:
     once, twice = (estimated(r_drop=r_drop).memory - 16 * PARAMETERS for r_drop in (0.0, 5.0))
-    assert twice == pytest.approx(2 * once, rel=0.02)
+    assert 2 * once < twice < 3 * once
 
 
 def test_memory_is_what_autograd_keeps_for_one_sentence_times_their_number() -> None:

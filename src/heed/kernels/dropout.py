@@ -1,12 +1,16 @@
-"""Dropout by a hash: cheap enough to be done again on the way back, so that nothing needs to be kept.
+"""Dropout that costs little, where torch's own takes longer than all the reading and writing around it.
 
-Torch's dropout draws its numbers with ten rounds of Philox, which takes longer than all the reading and writing around
-it. Here the fate of number i of a tensor is a hash of i and a seed. It is written in plain torch, for the compiler to
-make one kernel of it and its neighbours.
+By a hash, for a compiled GPU: the fate of number i of a tensor is a hash of i and a seed, cheap enough to be done again
+on the way back, so that nothing needs to be kept. It is written in plain torch, for the compiler to make one kernel of
+it and its neighbours.
+
+By raw bits, for a CPU: sixteen bits decide on a number, and four numbers share one step of a random generator; torch
+takes a step of a slower one for each, on one core.
 """
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
@@ -40,19 +44,48 @@ def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], share: float) -> B
     return (x & 0x7FFFFFFF) >= round(share * 2**31)
 
 
+class RawDropout(nn.Module):
+    """The same from raw random bits; which ones follows from torch's own generator."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What is left of x."""
+        if not self.training or self.share == 0.0:
+            return x
+        seed = int(torch.randint(2**63 - 1, ()))
+        words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
+        bits = torch.from_numpy(words.view(np.int16)[: x.numel()]).view(x.shape)
+        left = (bits >= round(self.share * 2**16) - 2**15).to(x.dtype)
+        return x * left.mul_(1 / (1 - self.share))
+
+
+def with_raw_dropout(model: nn.Module) -> None:
+    """Give a model this dropout in all places of torch's own."""
+    for parent, name, part in _dropouts([model]):
+        setattr(parent, name, RawDropout(part.p))
+
+
 def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int[Tensor, "dropouts 2"]:
     """Give parts that will be compiled this dropout in all places of torch's own.
 
     Returns the seeds, to be drawn anew for each pass. What is not compiled is better off with torch's.
     """
-    places = [
+    places = _dropouts(parts)
+    seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
+    for (parent, name, part), seed in zip(places, seeds, strict=True):
+        setattr(parent, name, HashedDropout(part.p, seed))
+    return seeds
+
+
+def _dropouts(parts: Iterable[nn.Module]) -> list[tuple[nn.Module, str, nn.Dropout]]:
+    """Each dropout of torch's in some parts, with its parent and its name there."""
+    return [
         (parent, name, part)
         for whole in parts
         for parent in whole.modules()
         for name, part in parent.named_children()
         if isinstance(part, nn.Dropout)
     ]
-    seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
-    for (parent, name, part), seed in zip(places, seeds, strict=True):
-        setattr(parent, name, HashedDropout(part.p, seed))
-    return seeds

@@ -1,8 +1,9 @@
 """What this machine is, and what training would take on it: found out by trying, in a few seconds.
 
-Enters: settings, and how long sentences are. Leaves: time and memory. A model of these settings takes a few real steps
-on random ids in sentences of the corpus's lengths; on a slow machine in smaller batches, and the rest is
-arithmetic. So it is an estimate: validation and saving are not in it, nor whatever else the machine has to do.
+Enters: settings, and how long texts are. Leaves: time and memory. A model of these settings takes a few real steps of
+its task, by whatever learner training would have, on random ids in texts of the corpus's lengths; on a slow machine in
+smaller batches, and the rest is arithmetic. So it is an estimate: validation and saving are not in it, nor whatever
+else the machine has to do.
 """
 
 import gc
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,15 +27,19 @@ from torch import Tensor
 from heed.config import RunConfig
 from heed.errors import ConfigError, TrainingError
 from heed.model.transformer import Transformer
+from heed.text.labels import FIRST
 from heed.text.tokenizer import SPECIAL
-from heed.training.batches import Batch, collate
-from heed.training.loss import smoothed_cross_entropy
+from heed.training.batches import Batch, Ragged
+from heed.training.filled import Shape
+from heed.training.learner import Plain, can_capture, make_learner
 from heed.training.run import make_optimizer
+from heed.training.tasks import task_of
 
-_FIRST = 128  # target tokens to begin with on a CPU
-_SMALLEST = 16  # target tokens; where these do not fit into a GPU's memory, nothing will
+_FIRST = 128  # tokens to begin with on a CPU
+_SMALLEST = 16  # tokens; where these do not fit into a GPU's memory, nothing will
 _LONG_ENOUGH = 0.4  # seconds a step: larger batches would tell no more
 _TIMED = 3  # steps
+_EXAMPLES = 16  # batches that say how large batches are
 _PATIENCE = 6.0  # seconds for everything; a step that has begun is finished
 _PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
 
@@ -70,7 +75,7 @@ class Estimate:
     """What training would take; memory in bytes, time in seconds."""
 
     device: str
-    tokens_per_step: int  # target tokens, as all tokens here
+    tokens_per_step: int  # of what a batch is counted by: targets, or the texts of a classifier
     tokens_timed: int
     tokens_per_second: float
     seconds_per_step: float
@@ -149,7 +154,7 @@ def _memory(device: torch.device) -> int | None:
 
 
 def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> Estimate:
-    """What training with these settings would take; lengths: tokens of source and target, (pairs, 2)."""
+    """What training with these settings would take; lengths: tokens of source and target, (pairs, 2), of a label 1."""
     settings = config.training
     if settings.precision == "bfloat16" and device.type == "cpu":
         raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
@@ -186,7 +191,8 @@ class _Trial:
     """A model that is trained on nothing in particular."""
 
     def __init__(self, config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> None:
-        self._config, self._device = config, device
+        self._config, self._device, self._task = config, device, task_of(config)
+        self._counted = 1 if "target" in self._task.sides else 0  # the side that a batch is counted by
         ranked = lengths[np.lexsort((lengths[:, 0], lengths[:, 1]))]  # a batch has sentences of like length, so
         self._lengths = np.concatenate((ranked, ranked[::-1]))  # whoever comes to the end goes back
         self._random = np.random.default_rng(config.training.seed)
@@ -194,7 +200,15 @@ class _Trial:
             torch.cuda.reset_peak_memory_stats(device)
         self._model = Transformer(config.model).to(device).train()
         self._optimizer = make_optimizer(self._model, config)
-        self._kept = 0.0  # bytes a target token
+        self._learner = make_learner(self._model, config, device, self._shape())
+        self._kept = 0.0  # bytes a token
+
+    def _shape(self) -> Shape | None:
+        """As `Run.learner` has it."""
+        if not can_capture(self._config, self._device):
+            return None
+        examples = [self._batch(self._config.training.tokens_per_batch)[0] for _ in range(_EXAMPLES)]
+        return Shape.for_batches_like(examples, self._config.data.max_tokens + 1)
 
     def find_size(self, budget: int) -> tuple[int, tuple[float, float]]:
         """Warm up, and find a batch of at most `budget` tokens that takes neither too long nor too short to be timed.
@@ -214,25 +228,21 @@ class _Trial:
                     raise
                 tokens, fits = max(tokens // 2, _SMALLEST), False
             if not fits:
+                self._learner = Plain(self._model, self._config, self._device)  # the other has room for whole batches
                 self._optimizer.zero_grad()
                 gc.collect()  # the error holds on to all that did fit
 
     def step(self, tokens: int) -> tuple[float, float]:
         """Seconds a token for the gradients of a batch, and seconds for the change of the weights."""
-        config, batch = self._config, self._batch(tokens)
+        batch, size = self._batch(tokens)
+        prepared = self._learner.prepare(batch)
         began = self._now()
-        given = batch.to(self._device)
-        half = config.training.precision != "float32" and self._device.type == "cuda"
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=half), self._counting(batch.tokens):
-            logits = self._model(given.src, given.tgt_in, given.src_layout, given.tgt_layout)
-            total, count = smoothed_cross_entropy(
-                logits, given.tgt_out, config.model.pad_id, config.training.label_smoothing
-            )
-        (total / count).backward()
+        with self._counting(size) if isinstance(self._learner, Plain) else nullcontext():
+            self._learner.learn(prepared, 1 / batch.tokens, self._config.training.seed)
         learnt = self._now()
         self._optimizer.step()
-        self._optimizer.zero_grad()
-        return (learnt - began) / batch.tokens, self._now() - learnt
+        self._learner.forget()
+        return (learnt - began) / size, self._now() - learnt
 
     @contextmanager
     def _counting(self, tokens: int) -> Iterator[None]:
@@ -255,22 +265,23 @@ class _Trial:
         settings = self._config.training
         copies = 4 if settings.ema_decay is None else 5  # weight, gradient and Adam's two moments; a running mean
         weights = sum(weight.numel() * weight.element_size() for weight in self._model.parameters())
-        logits = 4 * 4 * self._config.model.vocab_size * (2 if settings.r_drop else 1)  # their gradients and such
+        scores = self._config.model.labels or self._config.model.vocab_size
+        logits = 4 * 4 * scores * (2 if settings.r_drop else 1)  # their gradients and such
         return round(copies * weights + (self._kept + logits) * budget)
 
-    def _batch(self, tokens: int) -> Batch:
-        """Random ids in sentences that lie next to one another in length, of at most `tokens` target tokens or one."""
+    def _batch(self, tokens: int) -> tuple[Batch, int]:
+        """Random ids in texts that lie next to one another in length, of at most `tokens` tokens or one; how many."""
         start = self._random.integers(len(self._lengths))
         rows = np.resize(np.roll(self._lengths, -start, 0), (tokens, 2))
-        count = int(np.searchsorted(np.cumsum(rows[:, 1] + 1), tokens, side="right"))
+        sizes = np.cumsum(rows[:, self._counted] + 1)
+        count = max(1, int(np.searchsorted(sizes, tokens, side="right")))
         model = self._config.model
-        sizes = model.source_vocab_size or model.vocab_size, model.vocab_size
-        sources, targets = (
-            [self._random.integers(len(SPECIAL), size, length).tolist() for length in rows[: max(count, 1), side]]
-            for side, size in enumerate(sizes)
+        targets = model.vocab_size if model.labels is None else FIRST + model.labels
+        source, target = (
+            Ragged.of([self._random.integers(len(SPECIAL), size, length).tolist() for length in rows[:count, side]])
+            for side, size in enumerate((model.source_vocab_size or model.vocab_size, targets))
         )
-        batch = collate(sources, targets)
-        return batch.twice() if self._config.training.r_drop else batch
+        return self._task.collate(source, target, self._random), int(sizes[count - 1])
 
     def _now(self) -> float:
         if self._device.type == "cuda":

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from heed.config import RunConfig
 from heed.kernels.capture import missing_for_capture
+from heed.kernels.dropout import with_raw_dropout
 from heed.model.attention import fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape
+from heed.training.memory import keep_freed_memory
 from heed.training.tasks import task_of
 
 _MANY_STEPS = 5000
@@ -46,6 +48,10 @@ class Plain:
         if will_compile(config, device):
             self._called = sharing_weights(model)
             compile_layers(self._called, dynamic=True)
+        elif device.type == "cpu" and not config.training.shard:
+            self._called = sharing_weights(model)
+            with_raw_dropout(self._called)
+            keep_freed_memory()
 
     def prepare(self, batch: Batch) -> list[Batch]:
         """Nothing."""

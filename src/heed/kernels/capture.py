@@ -1,0 +1,38 @@
+"""Work that a GPU repeats without being told again: a CUDA graph; and what our kernels need of a machine."""
+
+import os
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+_BEFORE = 2  # times in which kernels are built and libraries take the memory they want
+
+
+def capture(work: Callable[[], None], device: torch.device, pool: Any = None) -> Callable[[], None]:
+    """A function that does what `work` does, in one request. Work must not look at values, nor take other memory.
+
+    pool: whose memory it may use for what it forgets; graphs that share one must not run at the same time.
+    """
+    aside, now = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    aside.wait_stream(now)
+    with torch.cuda.stream(aside):
+        for _ in range(_BEFORE):
+            work()
+    now.wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+def missing_for_capture() -> str | None:
+    """What our kernels need that this machine lacks."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    compilers = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
+    if not any(shutil.which(name) for name in compilers):
+        return "Triton needs a C compiler, and there is none"
+    return None

@@ -1,0 +1,28 @@
+import subprocess
+import sys
+
+import pytest
+
+from heed.training.memory import keep_freed_memory
+
+CODE = """
+import resource, sys, torch
+from heed.training.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+for _ in range(3):
+    torch.ones(16, 1 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    torch.ones(16, 1 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not keep_freed_memory(), reason="only glibc's memory can be kept")
+def test_memory_that_is_kept_is_not_cleared_again() -> None:
+    faults = [
+        int(subprocess.run([sys.executable, "-c", CODE, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("keep", "let go")
+    ]
+    assert faults[0] < 0.05 * faults[1]
