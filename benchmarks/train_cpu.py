@@ -28,7 +28,12 @@ PRODUCTS = 6 * (
     LAYERS * (4 * WIDTH**2 + 2 * WIDTH * INNER) + LAYERS * (8 * WIDTH**2 + 2 * WIDTH * INNER) + WIDTH * WORDS
 )
 # A malloc that keeps its memory, and threads that spin while they wait.
-TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1", "OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "1000000"}
+TUNED = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "-1",
+    "OMP_WAIT_POLICY": "ACTIVE",
+    "GOMP_SPINCOUNT": "1000000",
+}
 
 Step = Callable[[], int]  # takes a step, returns its target tokens
 
@@ -240,7 +245,10 @@ def main() -> None:
     for name, speed in middle.items():
         told = {"system": name, "target tokens a second": round(speed)}
         told |= {"lowest and highest": [round(bound(found[name])) for bound in (min, max)]}
-        told |= {"times the fastest peer": round(speed / fastest, 2), "share of the limit": round(speed / middle["limit"], 2)}
+        told |= {
+            "times the fastest peer": round(speed / fastest, 2),
+            "share of the limit": round(speed / middle["limit"], 2),
+        }
         print(json.dumps(told))
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from heed import Transformer
 from heed.config import SearchConfig
-from heed.decoding.search import Hypothesis, State, beam_search, likeliest
+from heed.decoding.ranking import likeliest
+from heed.decoding.search import Hypothesis, State, beam_search
 from heed.decoding.steps import begin
 from heed.errors import InputError
 from tests.decoding.reference_beam import NextLogProbs, exhaustive, reference_beam

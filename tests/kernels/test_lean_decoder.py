@@ -69,6 +69,16 @@ def test_an_older_state_still_means_what_it_meant() -> None:
     torch.testing.assert_close(lean.step(torch.tensor([11, 12]), straight)[0], again)
 
 
+@torch.no_grad()
+def test_two_ways_to_go_on_from_one_state_do_not_disturb_each_other() -> None:
+    lean = LeanDecoder(make(DESIGNS[0], CPU))
+    _, before = lean.step(torch.tensor([5, 6]), lean.start(padded(sentences([4, 2], CPU))))
+    _, one = lean.step(torch.tensor([7, 8]), before)
+    expected, _ = lean.step(torch.tensor([11, 12]), one)
+    lean.step(torch.tensor([9, 10]), before)
+    torch.testing.assert_close(lean.step(torch.tensor([11, 12]), one)[0], expected)
+
+
 def test_the_model_itself_steps_where_somebody_watches_or_it_learns() -> None:
     model = make(DESIGNS[0], CPU)
     assert can_be_lean(model)

@@ -137,7 +137,7 @@ def _note_tokenised(references: list[str], tokenize: str) -> None:
 
 def _translated(model: Path, together: list[Path], sources: list[str], search: dict[str, Any]) -> list[str]:
     """The model's translations."""
-    translator = open_translator(model, together, search)
+    translator = open_translator(model, together, search, engine=None)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
     # A model may have learnt to write line ends; here, as for `heed translate`, a translation is one line.
     return [" ".join(text.splitlines()) for text in translator(sources)]

@@ -7,6 +7,7 @@ drawn at random. The beginning is a prefix that the search must say first.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ from heed.config import SearchConfig
 from heed.decoding.greedy import greedy_search, walk
 from heed.decoding.sampling import draw, sample, uniform
 from heed.decoding.search import Hypothesis, Rules, Start, beam_search, precise
+from heed.decoding.steps import Watch
 from heed.errors import InputError
 from heed.model.cache import Cache
 from heed.model.folder import read_model_folder
@@ -55,13 +57,22 @@ class Generator:
         return cls(model, folder.tokenizers[1], folder.run.search, folder.run.data.max_tokens)
 
     def generate(
-        self, prompts: Sequence[str], search: SearchConfig | None = None, first: int = 0
+        self,
+        prompts: Sequence[str],
+        search: SearchConfig | None = None,
+        first: int = 0,
+        watch: Watch | None = None,
     ) -> list[list[Generated]]:
-        """For each beginning the best `nbest` texts, or as many drawn at random; `first`: the number of the first."""
+        """For each beginning the best `nbest` texts, or as many drawn at random.
+
+        first: the number of the first beginning, which decides on what is drawn. watch: see `heed.decoding.steps`.
+        """
         config = search or self.search
         prefixes = self.tokenizer.encode(prompts)
         longest = [self._longest(len(prefix), config) for prefix in prefixes]
-        start = begin_alone(self.model, len(prompts))
+        start: Start[Any] = begin_alone(self.model, len(prompts))
+        if watch is not None:
+            start = watch(start, range(len(prompts)))
         if config.sample:
             numbers = range(first, first + len(prompts))
             found = sample(start, longest, config, numbers, prefixes)
@@ -71,12 +82,14 @@ class Generator:
             found = beam_search(start, longest, config, prefixes)
         return [self._described(hypotheses) for hypotheses in found]
 
-    def stream(self, prompt: str = "", search: SearchConfig | None = None) -> Iterator[str]:
+    def stream(self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None) -> Iterator[str]:
         """One text piece by piece as it is written, its beginning first; joined, it is the text."""
         config = search or self.search
         (prefix,) = self.tokenizer.encode([prompt])
         longest = self._longest(len(prefix), config)
-        start = begin_alone(self.model, 1)
+        start: Start[Any] = begin_alone(self.model, 1)
+        if watch is not None:
+            start = watch(start, [0])
         random = torch.from_numpy(uniform(config.seed, 0, 0, longest)).to(
             start.first.device, precise(start.first.device)
         )

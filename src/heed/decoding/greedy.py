@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.config import SearchConfig
+from heed.decoding.ranking import likeliest_one
 from heed.decoding.search import Hypothesis, Prefixes, Rules, S, Start, precise
 
 # From the log-probabilities the rules allow, the numbers of their sentences and how many tokens are written.
@@ -60,7 +61,7 @@ def whole_walk(start: Start[S], rules: Rules, choose: Choose, alpha: float) -> l
 
 
 def _likeliest(allowed: Float[Tensor, "B V"], _going: Int[Tensor, "B"], _length: int) -> Int[Tensor, "B"]:
-    return allowed.argmax(-1)  # of equals, torch promises the first
+    return likeliest_one(allowed)
 
 
 def greedy_search(

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from heed.config import SearchConfig
 from heed.decoding.greedy import whole_walk
-from heed.decoding.search import Hypothesis, Prefixes, Rules, S, Start, likeliest, precise
+from heed.decoding.ranking import likeliest
+from heed.decoding.search import Hypothesis, Prefixes, Rules, S, Start, precise
 from heed.errors import InputError
 
 

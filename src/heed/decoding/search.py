@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.config import SearchConfig
+from heed.decoding.ranking import likeliest
 from heed.errors import InputError
 
 S = TypeVar("S", bound="State")
@@ -45,7 +46,7 @@ Step: TypeAlias = Callable[[Int[Tensor, "R"], S], tuple[Float[Tensor, "R V"], S]
 class Start(Generic[S]):
     """Where a search starts. It works on the device where `first` is."""
 
-    step: Step[S]  # its log-probabilities are at most 0, and -inf for what must never be said
+    step: Step[S]  # its log-probabilities are at most 0, -inf for what must never be said, and the search's to change
     state: S  # of B rows, one a sentence
     first: Int[Tensor, "B"]  # what each sentence begins with; not part of any hypothesis
     eos_id: int
@@ -115,16 +116,16 @@ class Rules:
         return replace(self, max_lengths=self.max_lengths[sentences], prefixes=self.prefixes[sentences])
 
     def allow(self, log_probs: Float[Tensor, "B W V"], written: Int[Tensor, "B W T"]) -> Float[Tensor, "B W V"]:
-        """The log-probabilities after what is written, -inf where the rules forbid it."""
+        """The log-probabilities after what is written, -inf where the rules forbid it; those given may be changed."""
         allowed, length = log_probs, written.shape[-1]
         if self.no_repeat_ngram is not None:
             allowed = _without_repeats(allowed, written, self.no_repeat_ngram)
-        ends = torch.arange(log_probs.shape[-1], device=written.device) == self.eos_id
         if length < self.min_length:
-            allowed = allowed.masked_fill(ends, -torch.inf)
+            allowed[..., self.eos_id] = -torch.inf
         if length >= self.earliest_end:
+            others = torch.arange(log_probs.shape[-1], device=written.device) != self.eos_id
             must_end = (self.max_lengths <= length)[:, None, None]
-            allowed = allowed.masked_fill(must_end & ~ends, -torch.inf)
+            allowed = allowed.masked_fill(must_end & others, -torch.inf)
         if length < self.prefixes.shape[1]:
             allowed = self._say_prefix(log_probs, allowed, length)
         return allowed
@@ -163,25 +164,6 @@ def _without_repeats(
     return log_probs.masked_fill(forbidden.scatter(-1, completing, value=True)[..., :-1], -torch.inf)
 
 
-def likeliest(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
-    """The `count` likeliest tokens of each row, or all there are: values and ids, best first.
-
-    Of equals, the lower id comes first, on every device and in every batch. torch.topk promises no order, so rows with
-    equals on both sides of the cut are sorted as a whole; they are few. What is -inf is never said: it has no order.
-    """
-    if count >= log_probs.shape[-1]:
-        values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
-        return values, tokens
-    values, tokens = log_probs.topk(count + 1)
-    cut = (values[:, -2] == values[:, -1]) & (values[:, -1] > -torch.inf)
-    tokens = tokens[:, :count].sort(dim=-1).values
-    if bool(cut.any()):
-        whole = log_probs[cut].sort(dim=-1, descending=True, stable=True)
-        tokens[cut] = whole.indices[:, :count].sort(dim=-1).values
-    values, order = log_probs.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
-    return values, tokens.gather(-1, order)
-
-
 @dataclass(frozen=True)
 class _Group:
     """N hypotheses of each sentence, best first; where there is none, the log-probability is -inf."""
@@ -194,8 +176,10 @@ class _Group:
         return _Group(self.log_probs[sentences], self.written[sentences])
 
 
-def _grow(live: _Group, log_probs: Float[Tensor, "B W V"], eos_id: int) -> tuple[_Group, _Group, Int[Tensor, "B W"]]:
-    """One token more: those that end, those that live on, and which old hypothesis each of these continues.
+def _grow(
+    live: _Group, log_probs: Float[Tensor, "B W V"], eos_id: int
+) -> tuple[_Group | None, _Group, Int[Tensor, "B W"]]:
+    """One token more: those that end if any do, those that live on, and which old hypothesis each of these continues.
 
     Of equals the continuation of the lower hypothesis comes first, then the lower token. No more than W + 1
     continuations of a hypothesis can matter: W that live on and its end.
@@ -212,9 +196,12 @@ def _grow(live: _Group, log_probs: Float[Tensor, "B W V"], eos_id: int) -> tuple
         before = live.written.take_along_dim(parents[..., None], 1)
         return _Group(order.values[:, :width], torch.cat((before, tokens.gather(1, places)[..., None]), -1)), parents
 
+    ends = tokens == eos_id
+    going_on, parents = best(totals.masked_fill(ends, -torch.inf))
+    if not bool((ends & (totals >= going_on.log_probs[:, -1:])).any()):  # most steps: no end is among the best
+        return None, going_on, parents
     everything, _ = best(totals)
     ending = everything.log_probs.masked_fill(everything.written[..., -1] != eos_id, -torch.inf)
-    going_on, parents = best(totals.masked_fill(tokens == eos_id, -torch.inf))
     return replace(everything, log_probs=ending), going_on, parents
 
 
@@ -231,7 +218,8 @@ class _Ended:
         scores = torch.cat((self.scores, ending.log_probs / penalty), 1).sort(dim=-1, descending=True, stable=True)
         places = scores.indices[:, :count]
         log_probs = torch.cat((self.best.log_probs, ending.log_probs), 1).gather(1, places)
-        written = torch.cat((pad(self.best.written, (0, 1), value=eos_id), ending.written), 1)
+        longer = ending.written.shape[-1] - self.best.written.shape[-1]
+        written = torch.cat((pad(self.best.written, (0, longer), value=eos_id), ending.written), 1)
         return _Ended(scores.values[:, :count], _Group(log_probs, written.take_along_dim(places[..., None], 1)))
 
     def select(self, sentences: Int[Tensor, "B"]) -> "_Ended":
@@ -279,7 +267,8 @@ def beam_search(
         log_probs, state = start.step(ids.flatten(), state)
         allowed = rules.allow(log_probs.float().unflatten(0, (-1, width)), live.written)
         ending, live, parents = _grow(live, allowed, start.eos_id)
-        ended = ended.add(ending, start.eos_id, length_penalty(live.written.shape[-1], config.length_penalty))
+        if ending is not None:
+            ended = ended.add(ending, start.eos_id, length_penalty(live.written.shape[-1], config.length_penalty))
         over = _over(live, ended, last_penalty, config).tolist()
         for row, number in enumerate(going):
             if over[row]:

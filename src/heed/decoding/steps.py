@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -50,7 +51,7 @@ def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> St
     """The sources, ids without special tokens, encoded by each of the models and ready to be translated."""
     _check(models, sources)
     return begin_with(
-        [LeanDecoder(model) if can_be_lean(model) else _WholeModel(model) for model in models],
+        [_lean(model) if can_be_lean(model) else _WholeModel(model) for model in models],
         models[0].config,
         sources,
         models[0].vocabulary.embedding.weight.device,
@@ -67,11 +68,35 @@ def begin_with(
 
     def step(ids: Int[Tensor, "R"], state: Caches) -> tuple[Float[Tensor, "R V"], Caches]:
         stepped = [stepper.step(ids, cache) for stepper, cache in zip(steppers, state.each, strict=True)]
-        log_probs = _mean([logits.float().log_softmax(-1) for logits, _ in stepped])
-        return log_probs.index_fill(-1, never, -torch.inf), Caches(tuple(cache for _, cache in stepped))
+        log_probs = _mean([_log_softmax(logits) for logits, _ in stepped])
+        return log_probs.index_fill_(-1, never, -torch.inf), Caches(tuple(cache for _, cache in stepped))
 
     first = torch.full((len(sources),), config.bos_id, device=device)
     return Start(step, Caches(tuple(stepper.start(src) for stepper in steppers)), first, config.eos_id)
+
+
+def _lean(model: Transformer) -> LeanDecoder:
+    """The model's lean decoder: made once, and anew when the model is no longer what it was."""
+    now = _identity(model)
+    before = _made.get(model)
+    if before is None or before[0] != now:
+        before = _made[model] = (now, LeanDecoder(model))
+    return before[1]
+
+
+# What a model was when its decoder was made, and that; both go when the model goes.
+_made: WeakKeyDictionary[Transformer, tuple[list[int], LeanDecoder]] = WeakKeyDictionary()
+
+
+def _identity(model: Transformer) -> list[int]:
+    """Other numbers when a part of the model is another or any weight was changed, unless through its `.data`."""
+    numbers = []
+    for part in model.modules():
+        numbers.append(id(part))
+        for weight in part._parameters.values():
+            if weight is not None:
+                numbers += (weight.data_ptr(), weight._version)
+    return numbers
 
 
 @runtime_checkable
@@ -108,6 +133,13 @@ def greatest_lengths(models: Sequence[Configured], sources: Sequence[Sequence[in
     places = [model.config.max_length - 1 for model in models if model.config.positions == "learned"]
     wanted = [config.max_length or max(len(ids) + _EXTRA, config.min_length) for ids in sources]
     return [min(length, *places) if places else length for length in wanted]
+
+
+def _log_softmax(logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+    """Log-probabilities; on a CPU in the place of the logits, since memory that was never used is slow there."""
+    if logits.device.type == "cpu" and logits.dtype == torch.float32 and not logits.requires_grad:
+        return torch.log_softmax(logits, -1, out=logits)
+    return logits.float().log_softmax(-1)
 
 
 def _mean(log_probs: list[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:

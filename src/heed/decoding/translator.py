@@ -15,13 +15,14 @@ import torch
 
 from heed.config import SearchConfig
 from heed.decoding.alignment import cross_attention, links
+from heed.decoding.captured_engine import CapturedEngine, Precision, quickest_engine
 from heed.decoding.engine import Engine, Stepwise
+from heed.decoding.folders import read_translating_folder
 from heed.decoding.greedy import greedy_stream
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import Hypothesis
 from heed.decoding.steps import Watch, begin, greatest_lengths
 from heed.errors import InputError
-from heed.model.folder import read_model_folder
 from heed.model.transformer import Transformer
 from heed.text.split import Piece, split
 from heed.text.tokenizer import Tokenizer
@@ -244,7 +245,7 @@ class Translator:
         """Numbers of sentences of like length, as many at a time as the budget allows."""
         if budget is None:
             on_gpu = any(model.vocabulary.embedding.weight.is_cuda for model in self._models)
-            budget = 65_536 if on_gpu else 4096
+            budget = 262_144 if isinstance(self.engine, CapturedEngine) else 65_536 if on_gpu else 4096
         batch: list[int] = []
         for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):  # the longest first
             if batch and lengths[batch[0]] * (len(batch) + 1) * beam > budget:
@@ -283,15 +284,17 @@ def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> T
     return Translation(text, score, log_prob, tuple(ids), tuple(tokens), tuple(sources), tuple(alignment))
 
 
-def load(*paths: str | Path) -> Translator:
-    """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one."""
+def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
+    """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one.
+
+    precision: named, one model on a GPU is searched by steps that are captured; see `captured_engine`.
+    """
     if not paths:
         raise InputError("load needs at least one model folder")
-    folders = [read_model_folder(Path(path)) for path in paths]
-    first = folders[0]
-    for other in folders[1:]:
+    first, *others = (read_translating_folder(path) for path in paths)
+    for other in others:
         if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
             raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    models = [folder.model().to(device) for folder in folders]
-    return Translator(models, first.tokenizers, first.run.search, first.run.data.max_tokens)
+    models = [one.model().to("cuda" if torch.cuda.is_available() else "cpu") for one in (first, *others)]
+    engine = quickest_engine(models, precision)
+    return Translator(models, first.tokenizers, first.run.search, first.run.data.max_tokens, engine)

@@ -161,6 +161,8 @@ def ablate(
     bleu        sacreBLEU's default
     """
     check(translator, sources, references)
+    # By the model's own modules, which the hooks are on: an engine may have weights of its own.
+    translator = Translator(translator.models, translator.tokenizers, translator.search, translator.max_tokens)
     measure = _MEASURES[metric]
     whole = measure.statistics(translator, sources, references)
     tried: list[Piece] = []

@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 
 from heed.config import SearchConfig
-from heed.decoding.search import Hypothesis, Rules, S, Start, length_penalty, likeliest
+from heed.decoding.ranking import likeliest
+from heed.decoding.search import Hypothesis, Rules, S, Start, length_penalty
 from heed.errors import InputError
 
 Fate = Literal[

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.decoding.search import likeliest
+from heed.decoding.ranking import likeliest
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 Span = tuple[int, int]  # text[start:end]
@@ -39,6 +39,14 @@ class Tokens:
         everything = (*before, *ids, *after)
         return cls(text, everything, tuple(shown(tokenizer, everything)), spans)
 
+    def and_then(self, other: "Tokens") -> "Tokens":
+        """Two texts that are read together, as one with a tab between them."""
+        past = len(self.text) + 1
+        spans = ((start + past, end + past) for start, end in other.spans)
+        return Tokens(
+            f"{self.text}\t{other.text}", self.ids + other.ids, self.tokens + other.tokens, (*self.spans, *spans)
+        )
+
 
 class Candidate(NamedTuple):
     """A token that might come next."""
@@ -54,11 +62,17 @@ def shown(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [SPECIAL[token] if token < len(SPECIAL) else text for token, text in zip(ids, plain, strict=True)]
 
 
-def candidates(log_probs: Float[Tensor, "R V"], count: int, tokenizer: Tokenizer) -> list[list[Candidate]]:
-    """The likeliest tokens of each row, best first."""
+def candidates(
+    log_probs: Float[Tensor, "R V"], count: int, tokenizer: Tokenizer, names: Sequence[str] = ()
+) -> list[list[Candidate]]:
+    """The likeliest tokens of each row, best first; names: what they are called, if not by the tokenizer."""
     values, ids = likeliest(log_probs, count)
+
+    def called(numbers: list[int]) -> list[str]:
+        return [names[number] for number in numbers] if names else shown(tokenizer, numbers)
+
     return [
-        [Candidate(*each) for each in zip(shown(tokenizer, numbers), numbers, probabilities, strict=True)]
+        [Candidate(*each) for each in zip(called(numbers), numbers, probabilities, strict=True)]
         for numbers, probabilities in zip(ids.tolist(), values.exp().tolist(), strict=True)
     ]
 

@@ -19,6 +19,7 @@ from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName, family, require
 from heed.interop.exported import export, is_exported, read_exported
 from heed.kernels.int8 import int8_decoder
+from heed.model.folder import is_rounded
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -26,11 +27,11 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 def open_engine(path: Path, name: EngineName | None = None) -> Translator:
-    """A model folder, or an exported one, at work in an engine; none: heed, or the one it was exported for."""
+    """A model folder, or an exported one, at work in an engine; none: heed, or the one the folder was made for."""
     if is_exported(path):
         return _open_exported(path, name)
     translator = load(path)
-    if name == "heed-int8":
+    if name == "heed-int8" or (name is None and is_rounded(path)):
         translator.engine = _in_integers(translator.model)
     elif name is not None and name != "heed":
         require(name)
@@ -40,7 +41,7 @@ def open_engine(path: Path, name: EngineName | None = None) -> Translator:
 
 
 def _in_integers(model: Transformer) -> Stepwise:
-    decoder, cpu = int8_decoder(model), torch.device("cpu")
+    decoder, cpu = int8_decoder(model.cpu()), torch.device("cpu")
     return Stepwise(lambda sources: begin_with([decoder], model.config, sources, cpu), [model])
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName
-from heed.model.folder import EXPORTED, as_json, read_model_folder, verify, write_folder
+from heed.model.folder import EXPORTED, as_json, read_model_folder, refuse_rounded, verify, write_folder
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -38,6 +38,7 @@ def export(path: Path, out: Path, engine: EngineName, write: Write) -> None:
     if out.exists():
         raise FolderError(f"{out} is already there: choose another --out")
     folder = read_model_folder(path)
+    refuse_rounded(path)
     source, target = folder.tokenizers
     files = {
         **write(folder.model(), folder.tokenizers),

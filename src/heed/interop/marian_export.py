@@ -19,7 +19,7 @@ from heed.errors import ConfigError
 from heed.interop.imported import refuse_to_overwrite
 from heed.interop.marian_tokenizer import KIND, LANGUAGES, tokenizer_files
 from heed.interop.weight_names import layers_from_heed, sines_then_cosines
-from heed.model.folder import as_json, read_model_folder, write_folder
+from heed.model.folder import as_json, read_model_folder, refuse_rounded, write_folder
 
 # What MarianMT can express, and what it does instead of anything else.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -35,6 +35,7 @@ def export_marian(folder: Path, out: Path) -> None:
     """Write the model folder `folder` as the MarianMT folder `out`."""
     refuse_to_overwrite(out)
     opened = read_model_folder(folder)
+    refuse_rounded(folder)
     _check(folder, opened.run.model)
     weights = to_marian(opened.model().state_dict(), opened.run.model)
     files = {

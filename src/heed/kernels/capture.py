@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,8 +12,20 @@ import torch
 _BEFORE = 2  # times in which kernels are built and libraries take the memory they want
 
 
-def capture(work: Callable[[], None], device: torch.device, pool: Any = None) -> Callable[[], None]:
-    """A function that does what `work` does, in one request. Work must not look at values, nor take other memory.
+@dataclass(frozen=True)
+class Repeated:
+    """Work that was captured. It is held on to: a graph knows where its numbers lie, and does not keep them there."""
+
+    graph: torch.cuda.CUDAGraph
+    work: Callable[[], None]
+
+    def __call__(self) -> None:
+        """Do it again."""
+        self.graph.replay()
+
+
+def capture(work: Callable[[], None], device: torch.device, pool: Any = None) -> Repeated:
+    """What does what `work` does, in one request. Work must not look at values, nor take other memory.
 
     pool: whose memory it may use for what it forgets; graphs that share one must not run at the same time.
     """
@@ -25,7 +38,7 @@ def capture(work: Callable[[], None], device: torch.device, pool: Any = None) ->
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()
-    return graph.replay
+    return Repeated(graph, work)
 
 
 def missing_for_capture() -> str | None:

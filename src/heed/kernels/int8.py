@@ -6,6 +6,7 @@ twin is the model itself; how far the two are apart is measured in BLEU.
 """
 
 import warnings
+from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -13,12 +14,12 @@ from torch import Tensor, nn
 
 from heed.errors import InputError
 from heed.kernels.lean_decoder import LeanDecoder
+from heed.model.rounded import row_scales
 from heed.model.transformer import Transformer
-from heed.model.twin import sharing_weights
 
-_LARGEST = 127
 # For what comes, on CPUs older than VNNI: they would add up to more than their registers hold.
 _ONE_BIT_LESS = not torch.cpu._is_vnni_supported()
+_MULTIPLY = torch.ops.quantized.linear_dynamic.default._op  # what is around it takes as long as a small product
 
 
 class Int8Linear(nn.Module):
@@ -26,7 +27,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> None:
         super().__init__()
-        scales = weight.detach().double().abs().amax(1).clamp(min=1e-12) / _LARGEST
+        scales = row_scales(weight).double()
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -37,17 +38,19 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
         """The product, rounded where the integers are."""
-        return torch.ops.quantized.linear_dynamic(x, self._packed, reduce_range=_ONE_BIT_LESS)
+        return cast("Tensor", _MULTIPLY(x, self._packed, _ONE_BIT_LESS))
+
+
+def can_multiply_integers() -> bool:
+    """Whether this CPU has the instructions."""
+    return "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def int8_decoder(model: Transformer) -> LeanDecoder:
     """The model's encoder and decoder with every product in integers."""
     if model.encoder is None or model.decoder is None or model.vocabulary.embedding.weight.device.type != "cpu":
         raise InputError("integers of 8 bits are for models with encoder and decoder, on a CPU")
+    if not can_multiply_integers():
+        raise InputError("this CPU lacks the instructions (AVX2) for products in integers of 8 bits: use --engine heed")
     torch.backends.quantized.engine = "fbgemm"
-    twin = sharing_weights(model).eval()
-    for parent in list(twin.modules()):
-        for name, part in list(parent.named_children()):
-            if isinstance(part, nn.Linear) and part is not twin.vocabulary.output:
-                setattr(parent, name, Int8Linear(part.weight, part.bias))
-    return LeanDecoder(twin, Int8Linear(*model.vocabulary.output_matrix()))
+    return LeanDecoder(model, lambda weight, bias: Int8Linear(weight, bias).forward)

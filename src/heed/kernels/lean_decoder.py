@@ -1,120 +1,82 @@
-"""A step of decoding without ceremony: the numbers of `Transformer.step`; small models on a CPU take half the time.
+"""A step of decoding without ceremony, on a CPU: the numbers of `Transformer.step` in a fraction of the time.
 
 One new token a row is so little arithmetic that what surrounds it takes longer: calls of modules, layouts, masks that
-hide nothing. In a search all rows are as long as each other and none is padded, so self-attention needs no mask, and a
-position is one number. The weights are the model's own, gathered once; nothing is copied. The twin is
-`Transformer.step`.
+hide nothing, copies. In a search all rows are as long as each other and none is padded, so a position is one number.
+What can be done once is done when the decoder is made: query, key and value become one matrix, the keys and values of
+the source in all layers another, and each is laid out for the processor (`products.py`). Sources are encoded end to
+end, without padding. What is remembered between steps is in `hypotheses.py`. The twin is `Transformer.step`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.model.attention import KeysValues, MultiHeadAttention
+from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
+from heed.kernels.products import Multiply, Product, product
+from heed.model.attention import MultiHeadAttention
 from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Decoder, DecoderLayer, Residual
-from heed.model.positions import Rotation, sinusoids
+from heed.model.layout import Packed
+from heed.model.positions import PositionCode, Rotation, sinusoids
 from heed.model.transformer import Transformer
+from heed.model.twin import sharing_weights
 
-_ROOM = 32  # tokens that a first buffer has room for
-
-Sublayer = Callable[[Tensor], Tensor]
-
-
-class _Room:
-    """The keys and values of all layers, shared by successive states; `filled` tokens of it are spoken for."""
-
-    def __init__(self, numbers: Float[Tensor, "L 2 R H room K"], filled: int) -> None:
-        self.numbers, self.filled = numbers, filled
-
-
-@dataclass(frozen=True)
-class Hypotheses:
-    """R = B·W hypotheses of `length` tokens each, W for each of B sentences. A value: a step gives another one."""
-
-    width: int
-    length: int
-    room: _Room
-    source: Bool[Tensor, "B 1 1 S"] | None  # False where the source is padding; none: it has none
-    memory: tuple[KeysValues, ...]  # of the source, (B, H, S, K), one a layer
-
-    @torch.no_grad()
-    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
-        """The hypotheses a search goes on with; as `Cache.select`."""
-        source, memory = self.source, self.memory
-        if sentences is not None:
-            source = None if source is None else source[sentences]
-            memory = tuple((keys[sentences], values[sentences]) for keys, values in memory)
-        numbers = self.room.numbers
-        kept = numbers.new_empty(*numbers.shape[:2], rows.numel(), *numbers.shape[3:])
-        used = numbers[:, :, :, :, : self.length]
-        torch.index_select(used, 2, rows.flatten(), out=kept[:, :, :, :, : self.length])
-        return Hypotheses(rows.shape[1], self.length, _Room(kept, self.length), source, memory)
-
-    def with_room(self) -> _Room:
-        """A buffer with room for one more token, that no other state will write to."""
-        capacity, rows = self.room.numbers.shape[4], self.room.numbers.shape[2]
-        if self.room.filled == self.length < capacity:
-            return self.room
-        layers, two, _, heads, _, width = self.room.numbers.shape
-        larger = capacity if self.length < capacity else 2 * capacity
-        numbers = self.room.numbers.new_empty(layers, two, rows, heads, larger, width)
-        numbers[:, :, :, :, : self.length] = self.room.numbers[:, :, :, :, : self.length]
-        return _Room(numbers, self.length)
+_ROOM = 64  # columns that a first buffer has room for
 
 
 class LeanDecoder:
-    """Steps as a model's decoder does. output: what makes logits of vectors, if not the model's own matrix."""
+    """Steps as a model's decoder does, with the weights that the model had when this was made; it keeps no model.
 
-    def __init__(self, model: Transformer, output: Sublayer | None = None) -> None:
-        self._model = model
-        self._decoder = cast("Decoder", model.decoder)
-        self._layers = cast("Sequence[DecoderLayer]", list(self._decoder.layers))
-        self._plans = [_plan(layer) for layer in self._layers]
-        self._output = output or model.vocabulary.logits
+    multiply: what makes products of matrices.
+    """
+
+    def __init__(self, model: Transformer, multiply: Multiply = product) -> None:
+        self._config = config = model.config
+        self._encoding = _with_products(model, multiply)
+        decoder = cast("Decoder", model.decoder)
+        layers = cast("Sequence[DecoderLayer]", list(decoder.layers))
+        self._words = model.vocabulary.embedding.weight.detach()
+        self._scale = model.vocabulary.scale
+        self._places = _Places(decoder.positions, self._words)
+        across = [cast("MultiHeadAttention", layer.cross_attention) for layer in layers]
+        self._memory = multiply(*_joined([part for one in across for part in (one.key, one.value)]))
+        self._layers = [_Layer(layer, multiply) for layer in layers]
+        self._norm = _norm(decoder.norm)
+        self._output = multiply(*model.vocabulary.output_matrix())
+        self._split = (config.heads, config.head_width)
 
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
         """The source encoded, as `Transformer.start` does it."""
-        config = self._model.config
-        real = src != config.pad_id
-        memory = tuple(
-            (keys.transpose(1, 2).contiguous(), values.transpose(1, 2).contiguous())
-            for keys, values in self._decoder.keys_values(self._model.encode(src))
-        )
-        shape = (len(self._layers), 2, len(src), config.heads, _ROOM, config.head_width)
-        room = _Room(memory[0][0].new_empty(shape), 0)
-        return Hypotheses(1, 0, room, None if real.all() else real[:, None, None], memory)
+        real = src != self._config.pad_id
+        lengths = real.sum(1)
+        whole = bool(lengths.min() == src.shape[1])
+        layout = Packed.of_lengths(lengths)
+        flat = self._encoding.encode(src).flatten(0, 1) if whole else self._encoding.encode(src[real], layout)
+        found = layout.rows(self._memory(flat))  # (B, S, L·2·D)
+        shape = (len(self._layers), 2, *self._split)
+        memory = found.unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+        room = memory.new_empty(*memory.shape[:4], _ROOM, memory.shape[-1])
+        return Hypotheses(1, 0, 0, Room(room, 0), None, None if whole else real, memory)
 
     @torch.no_grad()
     def step(self, ids: Int[Tensor, "R"], state: Hypotheses) -> tuple[Float[Tensor, "R V"], Hypotheses]:
         """Logits after the next token of each row, and the state that knows it."""
         room = state.with_room()
-        room.filled = state.length + 1
-        position = torch.tensor([state.length])
-        x = self._placed(self._model.vocabulary.target(ids), position)
-        rotation = self._rotation(position, x.dtype)
-        for layer, plan in enumerate(self._plans):
-            past, memory = room.numbers[layer, :, :, :, : room.filled], state.memory[layer]
-            x = plan(x, past, memory, state, rotation)
-        logits = self._output(self._decoder.norm(x))
-        return logits, replace(state, length=room.filled, room=room)
-
-    def _placed(self, x: Float[Tensor, "R D"], position: Int[Tensor, "1"]) -> Float[Tensor, "R D"]:
-        config = self._model.config
-        if config.positions == "rotary":
-            return x
-        table = self._decoder.positions.table
-        return x + (sinusoids(position, config.d_model).to(x.dtype) if table is None else table(position))
-
-    def _rotation(self, position: Int[Tensor, "1"], dtype: torch.dtype) -> Rotation | None:
-        config = self._model.config
-        return Rotation.at(position, config.head_width, dtype) if config.positions == "rotary" else None
+        news = room.numbers[:, :, :, :, state.columns : state.columns + state.width]  # (L, 2, B, H, W, K)
+        state = state.longer(room)
+        past, mask = by_layer(room.numbers[:, :, :, :, : state.columns], alone=state.alone), state.mask()
+        x = self._words[ids].mul_(self._scale)
+        place, rotation = self._places.at(state.length - 1)
+        if place is not None:
+            x += place
+        for layer, new, own, source in zip(self._layers, news.unbind(0), past, state.sources, strict=True):
+            x = layer.step(x, _Seen(new, own, mask, source, state.hidden, rotation))
+        return self._output(self._norm(x)), state
 
 
 def can_be_lean(model: Transformer) -> bool:
@@ -125,68 +87,149 @@ def can_be_lean(model: Transformer) -> bool:
         return False
     if model.vocabulary.embedding.weight.device.type != "cpu":
         return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.decoder.modules())
+    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
-Layer = Callable[[Tensor, Tensor, KeysValues, Hypotheses, Rotation | None], Tensor]
+class _Seen(NamedTuple):
+    """What a layer sees at one step."""
+
+    news: Float[Tensor, "2 B H W K"]  # where the newest keys and values go
+    past: Context  # all of them, these included
+    mask: Float[Tensor, "*sources W columns"] | None  # added to the scores; none: all are seen
+    source: Context
+    hidden: Float[Tensor, "*sources 1 S"] | None
+    rotation: Rotation | None
 
 
-def _plan(layer: DecoderLayer) -> Layer:
-    """A layer as one function, its weights at hand."""
-    look_back, look_across = layer.attention, cast("MultiHeadAttention", layer.cross_attention)
-    around = (layer.around_attention, cast("Residual", layer.around_cross_attention), layer.around_feed_forward)
-    first, second, third = (_around(one) for one in around)
-    own = [_linear(part) for part in (look_back.query, look_back.key, look_back.value, look_back.output)]
-    query, key, value, output = own
-    ask, gather = _linear(look_across.query), _linear(look_across.output)
-    heads, width = look_back.split
-    feed_forward = _feed_forward(layer.feed_forward)
+class _Layer:
+    """A decoder layer, its weights at hand. The scale of the scores, 1 / √d_k, is part of the queries' weights."""
 
-    def step(x: Tensor, past: Tensor, memory: KeysValues, state: Hypotheses, rotation: Rotation | None) -> Tensor:
-        def back(y: Tensor) -> Tensor:
-            q, k, v = (part(y).view(-1, heads, width) for part in (query, key, value))
-            if rotation is not None:
-                q, k = rotation(q), rotation(k)
-            past[0, :, :, -1], past[1, :, :, -1] = k, v
-            found = functional.scaled_dot_product_attention(q[:, :, None], past[0], past[1])
-            return output(found.view(-1, heads * width))
+    def __init__(self, layer: DecoderLayer, multiply: Multiply) -> None:
+        back, across = layer.attention, cast("MultiHeadAttention", layer.cross_attention)
+        around = (layer.around_attention, cast("Residual", layer.around_cross_attention), layer.around_feed_forward)
+        self._first, self._second, self._third = (_around(one) for one in around)
+        scale = back.split[1] ** -0.5
+        self._own = multiply(*_joined([back.query, back.key, back.value], first_times=scale))
+        self._output = multiply(back.output.weight, back.output.bias)
+        self._ask = multiply(*_joined([across.query], first_times=scale))
+        self._gather = multiply(across.output.weight, across.output.bias)
+        self._feed_forward = _feed_forward(layer.feed_forward, multiply)
 
-        def across(y: Tensor) -> Tensor:
-            q = ask(y).view(-1, state.width, heads, width).transpose(1, 2)  # (B, H, W, K)
-            found = functional.scaled_dot_product_attention(q, *memory, attn_mask=state.source)
-            return gather(found.transpose(1, 2).reshape(-1, heads * width))
+    def step(self, x: Float[Tensor, "R D"], seen: _Seen) -> Float[Tensor, "R D"]:
+        """The newest token of each hypothesis, in the light of those before it and of the source."""
+        x = self._first(x, lambda y: self._look_back(y, seen))
+        x = self._second(x, lambda y: self._look_across(y, seen))
+        return self._third(x, self._feed_forward)
 
-        return third(second(first(x, back), across), feed_forward)
+    def _look_back(self, y: Float[Tensor, "R D"], seen: _Seen) -> Float[Tensor, "R D"]:
+        _, sentences, heads, wide, width = seen.news.shape
+        own = self._own(y).view(sentences, wide, 3, heads, width)
+        if seen.rotation is not None:
+            own = torch.cat((seen.rotation(own[:, :, :2]), own[:, :, 2:]), 2)
+        own = own.permute(2, 0, 3, 1, 4)  # (3, B, H, W, K)
+        seen.news.copy_(own[1:])
+        return self._output(_attended(own[0], seen.past, seen.mask))
 
-    return step
+    def _look_across(self, y: Float[Tensor, "R D"], seen: _Seen) -> Float[Tensor, "R D"]:
+        _, sentences, heads, wide, width = seen.news.shape
+        queries = self._ask(y).view(sentences, wide, heads, width).transpose(1, 2)
+        return self._gather(_attended(queries, seen.source, seen.hidden))
 
 
-def _around(residual: Residual) -> Callable[[Tensor, Sublayer], Tensor]:
+def _attended(
+    queries: Float[Tensor, "B H W K"], context: Context, mask: Float[Tensor, "*sources #W columns"] | None
+) -> Float[Tensor, "R D"]:
+    """What each hypothesis gathers, its heads side by side.
+
+    Torch's fused attention is quicker for one row alone, and several times slower for many.
+    """
+    keys, values = context
+    sentences, heads, wide, width = queries.shape
+    if sentences * wide == 1:
+        alone = functional.scaled_dot_product_attention(queries, keys, values, mask, scale=1.0)
+        return alone.view(1, heads * width)
+    queries = queries.reshape(-1, wide, width)
+    scores = torch.bmm(queries, keys) if mask is None else torch.baddbmm(mask, queries, keys)
+    found = torch.bmm(torch.softmax(scores, -1), values).view(sentences, heads, wide, width)
+    return found.transpose(1, 2).reshape(sentences * wide, heads * width)
+
+
+class _Places:
+    """What tells tokens where they stand: a vector to add, or a rotation; worked out for many places at a time."""
+
+    def __init__(self, code: PositionCode, like: Float[Tensor, "V D"]) -> None:
+        self._code, self._like = code, like
+        self._extend(256)
+
+    def at(self, position: int) -> tuple[Float[Tensor, "D"] | None, Rotation | None]:
+        """Of one place."""
+        if self._code.kind == "rotary":
+            if position >= len(self._rotation.cos):
+                self._extend(2 * position)
+            return None, Rotation(self._rotation.cos[position], self._rotation.sin[position])
+        if position >= len(self._table) and self._code.table is None:
+            self._extend(2 * position)
+        return self._table[position], None
+
+    def _extend(self, count: int) -> None:
+        places, dtype = torch.arange(count), self._like.dtype
+        if self._code.kind == "rotary":
+            self._rotation = Rotation.at(places, self._code.head_width, dtype)
+        elif self._code.table is None:
+            self._table = sinusoids(places, self._like.shape[1]).to(dtype)
+        else:
+            self._table = self._code.table.weight.detach()
+
+
+def _around(residual: Residual) -> Callable[[Tensor, Product], Tensor]:
     norm = _norm(residual.norm)
     if residual.order == "post":
-        return lambda x, sublayer: norm(x + sublayer(x))
+        return lambda x, sublayer: norm(sublayer(x).add_(x))
     if residual.outer_norm is None:
-        return lambda x, sublayer: x + sublayer(norm(x))
+        return lambda x, sublayer: sublayer(norm(x)).add_(x)
     outer = _norm(residual.outer_norm)
-    return lambda x, sublayer: x + outer(sublayer(norm(x)))
+    return lambda x, sublayer: outer(sublayer(norm(x))).add_(x)
 
 
-def _feed_forward(part: FeedForward) -> Sublayer:
-    widen, narrow = _linear(part.widen), _linear(part.narrow)
+def _feed_forward(part: FeedForward, multiply: Multiply) -> Product:
+    widen, narrow = (multiply(one.weight, one.bias) for one in (part.widen, part.narrow))
     if part.gate is not None:
-        gate = _linear(part.gate)
-        return lambda x: narrow(functional.silu(gate(x)) * widen(x))
-    activate = ACTIVATIONS[part.activation]
+        gate = multiply(part.gate.weight, part.gate.bias)
+        return lambda x: narrow(functional.silu(gate(x)).mul_(widen(x)))
+    activate = torch.relu_ if part.activation == "relu" else ACTIVATIONS[part.activation]
     return lambda x: narrow(activate(widen(x)))
 
 
-def _linear(part: nn.Module) -> Sublayer:
-    if not isinstance(part, nn.Linear):
-        return part.forward  # in arithmetic of its own
-    weight, bias = part.weight, part.bias
-    return lambda x: functional.linear(x, weight, bias)
+def _norm(part: nn.Module) -> Product:
+    if not isinstance(part, nn.LayerNorm):
+        return part  # the last norm of post-norm layers: none
+    weight, bias, shape, eps = part.weight.detach(), part.bias.detach(), part.normalized_shape, part.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
-def _norm(part: nn.LayerNorm) -> Sublayer:
-    weight, bias, shape, eps = part.weight, part.bias, part.normalized_shape, part.eps
-    return lambda x: functional.layer_norm(x, shape, weight, bias, eps)
+def _joined(parts: Sequence[nn.Linear], first_times: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Several matrices as one, and their biases; the first may be scaled."""
+    weights, biases = ([getattr(part, name).detach() for part in parts] for name in ("weight", "bias"))
+    return tuple(torch.cat((all_[0] * first_times, *all_[1:])) for all_ in (weights, biases))  # type: ignore[return-value]
+
+
+class _Applied(nn.Module):
+    """A product in the place of a linear layer."""
+
+    def __init__(self, multiplied: Product) -> None:
+        super().__init__()
+        self._multiplied = multiplied
+
+    def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
+        return self._multiplied(x)
+
+
+def _with_products(model: Transformer, multiply: Multiply) -> Transformer:
+    """A twin of the model that encodes with products of this kind; it has no decoder."""
+    twin = sharing_weights(model).eval()
+    twin.decoder = None
+    for parent in list(cast("nn.Module", twin.encoder).modules()):
+        for name, part in list(parent.named_children()):
+            if isinstance(part, nn.Linear):
+                setattr(parent, name, _Applied(multiply(part.weight, part.bias)))
+    return twin

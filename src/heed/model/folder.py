@@ -1,7 +1,7 @@
 """A model on disk: a folder that is whole or absent.
 
     config.json          the model's settings, and how it was trained
-    model.safetensors    its weights
+    model.safetensors    its weights; model.int8.safetensors where they are rounded (rounded.py)
     tokenizer.json       the (target) vocabulary; source_tokenizer.json where the source has its own
     README.md            the model card
     manifest.json        the sha256 of each file and the format's version; written last
@@ -26,11 +26,13 @@ from torch import Tensor
 
 from heed.config import RunConfig
 from heed.errors import FolderError
+from heed.model.rounded import ROUNDED, in_floats
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
 EXPORTED = "heed.json"  # a model exported to another system's format has this beside the other's files
 
 
@@ -52,8 +54,25 @@ class ModelFolder:
     def model(self) -> Transformer:
         """The model with its weights, on the CPU, ready to use."""
         model = Transformer(self.run.model)
-        put_weights(model, read_tensors(self.path / "model.safetensors"), self.path)
+        weights = (
+            in_floats(read_tensors(self.path / ROUNDED)) if is_rounded(self.path) else read_tensors(self.path / WEIGHTS)
+        )
+        put_weights(model, weights, self.path)
         return model.eval()
+
+
+def is_rounded(path: Path) -> bool:
+    """Whether a model folder's weights are integers of 8 bits."""
+    return (path / ROUNDED).is_file()
+
+
+def refuse_rounded(path: Path) -> None:
+    """For what needs the weights as they were learnt."""
+    if is_rounded(path):
+        raise FolderError(
+            f"{path} holds weights rounded to integers of 8 bits, which translate, score and can be looked into; to "
+            "train further, average, export or quantize, give the model folder it was made from"
+        )
 
 
 def read_model_folder(path: Path) -> ModelFolder:
@@ -151,6 +170,8 @@ def verify(path: Path) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
+    if path.name == WEIGHTS:
+        refuse_rounded(path.parent)
     try:
         return load(path.read_bytes())
     except (OSError, SafetensorError) as error:

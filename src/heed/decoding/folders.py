@@ -1,0 +1,26 @@
+"""Model folders that are to translate. One that was taught something else says so, and what it is for."""
+
+from pathlib import Path
+
+from heed.errors import InputError
+from heed.model.folder import ModelFolder, read_model_folder
+
+# By what a model was taught: the verbs for it, and the same in Python.
+_FOR = {
+    "language-model": ("heed generate, evaluate, look and serve", "heed.decoding.generator.Generator.open"),
+    "masked": ("heed embed, look, serve and train --init-from", "heed.decoding.classifier.embed"),
+    "classify": ("heed classify, embed, evaluate, look and serve", "heed.decoding.classifier.Classifier.open"),
+}
+
+
+def read_translating_folder(path: str | Path) -> ModelFolder:
+    """A model folder whose model translates."""
+    folder = read_model_folder(Path(path))
+    kind, task = folder.run.model.kind, folder.run.data.task
+    if kind != "encoder-decoder":
+        verbs, python = _FOR.get(task, ("heed look", "heed.inside.folders.look_into"))
+        raise InputError(
+            f"{path} is {'a' if kind == 'decoder' else 'an'} {kind} alone, trained with task = {task!r}, and does not "
+            f"translate: it is for {verbs}; in Python, {python}"
+        )
+    return folder

@@ -1,0 +1,113 @@
+"""What a lean decoder remembers of the hypotheses of a search.
+
+The W hypotheses of a sentence share what is remembered of them: each step adds W columns of keys and values to those
+of the sentence, and each hypothesis knows in which columns its own tokens are. When the search goes on with others only
+that is reordered, never the keys and values. The twin is `model.cache.Cache`, which keeps each row's own.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+# Keys and values of one layer: (1, H, columns, K) for one row alone; else (B·H, K, columns) and (B·H, columns, K).
+Context: TypeAlias = tuple[Float[Tensor, "*any"], Float[Tensor, "*any"]]
+
+
+class Room:
+    """The keys and values of all layers, shared by successive states; `filled` columns of it are spoken for."""
+
+    def __init__(self, numbers: Float[Tensor, "L 2 B H room K"], filled: int) -> None:
+        self.numbers, self.filled = numbers, filled
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """W hypotheses for each of B sentences, of as many tokens each. A value: a step gives another one."""
+
+    width: int  # W
+    length: int  # tokens of each
+    columns: int  # those of the room that are theirs
+    room: Room
+    written: Int[Tensor, "B W T"] | None  # in which columns the tokens of each are; none: in all of them, and W is 1
+    real: Bool[Tensor, "B S"] | None  # False where the source is padding; none: it has none
+    memory: Float[Tensor, "L 2 B H S K"]  # keys and values of the source
+
+    @property
+    def alone(self) -> bool:
+        """One hypothesis of one sentence: there other arithmetic is quicker."""
+        return self.width * self.memory.shape[2] == 1
+
+    @cached_property
+    def sources(self) -> list[Context]:
+        """Keys and values of the source, for each layer."""
+        return by_layer(self.memory, alone=self.alone)
+
+    @cached_property
+    def hidden(self) -> Float[Tensor, "*sources 1 S"] | None:
+        """What is added to the scores so that nobody sees padding."""
+        if self.real is None:
+            return None
+        hidden = torch.zeros_like(self.real, dtype=self.memory.dtype).masked_fill_(~self.real, -torch.inf)
+        hidden = hidden[:, None, None]
+        return hidden if self.alone else hidden.expand(-1, self.memory.shape[3], -1, -1).flatten(0, 1)
+
+    @torch.no_grad()
+    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
+        """The hypotheses a search goes on with; as `Cache.select`."""
+        kept, width = self, rows.shape[1]
+        if sentences is not None:
+            real = None if self.real is None else self.real[sentences]
+            room = Room(self.room.numbers.index_select(2, sentences), self.columns)
+            kept = replace(self, room=room, real=real, memory=self.memory.index_select(2, sentences))
+        if width == self.width == 1 and self.written is None:
+            return kept
+        written = self.all_written() if sentences is None else self.all_written()[sentences]
+        before = torch.arange(len(rows)) if sentences is None else sentences
+        own = rows - self.width * before[:, None]
+        return replace(kept, width=width, written=written.take_along_dim(own[..., None], 1))
+
+    def all_written(self) -> Int[Tensor, "B W T"]:
+        """In which columns the tokens of each hypothesis are, even if in all of them."""
+        if self.written is not None:
+            return self.written
+        return torch.arange(self.columns).expand(self.memory.shape[2], 1, self.columns)
+
+    def with_room(self) -> Room:
+        """A buffer with room for one token more of each, that no other state will write to."""
+        capacity, needed = self.room.numbers.shape[4], self.columns + self.width
+        if self.room.filled == self.columns and needed <= capacity:
+            return self.room
+        shape = list(self.room.numbers.shape)
+        shape[4] = capacity if needed <= capacity else 2 * needed
+        numbers = self.room.numbers.new_empty(shape)
+        numbers[:, :, :, :, : self.columns] = self.room.numbers[:, :, :, :, : self.columns]
+        return Room(numbers, self.columns)
+
+    def longer(self, room: Room) -> "Hypotheses":
+        """With one token more each, whose keys and values are about to be put into the next W columns of `room`."""
+        columns = room.filled = self.columns + self.width
+        written = self.written
+        if self.width > 1 or written is not None:
+            new = torch.arange(self.columns, columns)[:, None].expand(self.memory.shape[2], -1, 1)
+            written = torch.cat((self.all_written(), new), 2)
+        longer = replace(self, length=self.length + 1, columns=columns, room=room, written=written)
+        longer.__dict__.update({name: self.__dict__[name] for name in ("sources", "hidden") if name in self.__dict__})
+        return longer
+
+    def mask(self) -> Float[Tensor, "*sources W columns"] | None:
+        """What is added to the scores so that each hypothesis sees the columns of its own tokens alone."""
+        if self.written is None:
+            return None
+        hidden = self.memory.new_full((*self.written.shape[:2], self.columns), -torch.inf)
+        hidden = hidden.scatter_(2, self.written, 0.0)[:, None]
+        return hidden if self.alone else hidden.expand(-1, self.memory.shape[3], -1, -1).flatten(0, 1)
+
+
+def by_layer(both: Float[Tensor, "L 2 B H columns K"], *, alone: bool) -> list[Context]:
+    """Keys and values as each layer takes them."""
+    keys, values = (both if alone else both.flatten(2, 3)).unbind(1)
+    return list(zip((keys if alone else keys.mT).unbind(0), values.unbind(0), strict=True))

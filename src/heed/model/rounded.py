@@ -1,0 +1,57 @@
+"""Weights rounded to integers of 8 bits, as they lie in a folder that `heed quantize` wrote.
+
+Each row of a matrix has a scale of its own, its largest number over 127, and is kept as integers from -127 to 127 under
+the matrix's name, and as its scales under the name with `.scales` after it. Vectors, which are small, and tables of
+positions stay as they are. Rounding again what was rounded changes nothing.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor
+
+from heed.errors import FolderError
+
+ROUNDED = "model.int8.safetensors"
+_SCALES = ".scales"
+_LARGEST = 127
+
+
+def row_scales(weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows"]:
+    """What one step of each row's integers is worth."""
+    return weight.detach().float().abs().amax(1).clamp(min=1e-12) / _LARGEST
+
+
+def rounded(weight: Float[Tensor, "rows columns"]) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, "rows"]]:
+    """A matrix as integers, and the scale of each row."""
+    scales = row_scales(weight)
+    return (weight.detach() / scales[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
+
+
+def in_integers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model's weights with its matrices rounded."""
+    found: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if weight.ndim == 2 and not name.endswith("positions.table.weight"):
+            found[name], found[name + _SCALES] = rounded(weight)
+        else:
+            found[name] = weight
+    return found
+
+
+def in_floats(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights as a model takes them: integers times scales."""
+    found = {}
+    for name, weight in weights.items():
+        if weight.dtype == torch.int8:
+            scales = weights.get(name + _SCALES)
+            if scales is None or scales.shape != weight.shape[:1]:
+                shape = "none" if scales is None else tuple(scales.shape)
+                raise FolderError(
+                    f"weight {name} of shape {tuple(weight.shape)} needs a scale for each row, found {shape}"
+                )
+            found[name] = weight.float() * scales[:, None]
+        elif name.removesuffix(_SCALES) not in weights or name == name.removesuffix(_SCALES):
+            found[name] = weight
+    return found

@@ -1,0 +1,93 @@
+"""`heed quantize`, through the real command: what can be done with the folder it writes, and what cannot."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heed import load
+from heed.decoding.engine import Stepwise
+from heed.interop.engines import open_engine
+from heed.model.folder import read_model_folder
+from heed.model.rounded import in_floats, in_integers
+from tests.cli.command import heed
+from tests.interop.engine_models import TEXTS, folder
+
+REFUSED = "holds weights rounded to integers of 8 bits, which translate, score and can be looked into; to train further"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder(tmp_path_factory.mktemp("quantize") / "model", separate=True, tie_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def quantized(model: Path) -> Path:
+    out = model.parent / "int8"
+    made = heed("quantize", str(model), "--out", str(out))
+    assert made.returncode == 0, made.stderr
+    assert made.stderr.startswith(f"{model} in integers of 8 bits is in {out}: ")
+    return out
+
+
+def test_the_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, quantized: Path) -> None:
+    names = {file.name for file in quantized.iterdir()}
+    assert names == {file.name for file in model.iterdir()} - {"model.safetensors"} | {"model.int8.safetensors"}
+    before, after = (
+        (place / name).stat().st_size
+        for place, name in ((model, "model.safetensors"), (quantized, "model.int8.safetensors"))
+    )
+    assert after < before / 2  # a small model has much that is no matrix
+    assert "rounded to integers of 8 bits by `heed quantize`" in (quantized / "README.md").read_text()
+    assert json.loads((quantized / "config.json").read_text())["trained"]["quantized"] == "int8"
+    assert read_model_folder(quantized).run == read_model_folder(model).run
+
+
+def test_its_weights_are_the_models_own_rounded(model: Path, quantized: Path) -> None:
+    expected = in_floats(in_integers(read_model_folder(model).model().state_dict()))
+    found = read_model_folder(quantized).model().state_dict()
+    assert found.keys() == expected.keys()
+    assert all((found[name] == weight).all() for name, weight in expected.items())
+
+
+def test_the_folder_translates_in_integers_by_itself(model: Path, quantized: Path) -> None:
+    opened, plain = open_engine(quantized), open_engine(quantized, "heed")
+    again = open_engine(quantized, "heed-int8")
+    found, whole, asked = (one.translate(TEXTS, beam=2) for one in (opened, plain, again))
+    assert isinstance(opened.engine, Stepwise)
+    assert [one.score for one in found] == [one.score for one in asked]
+    assert any(one.score != other.score for one, other in zip(found, whole, strict=True))
+    ours = load(model).translate(TEXTS, beam=2)
+    assert all(abs(one.score - other.score) < 0.5 for one, other in zip(found, ours, strict=True))
+    written = heed("translate", str(quantized), "--beam", "2", stdin="\n".join(TEXTS) + "\n")
+    assert written.returncode == 0, written.stderr
+    assert written.stdout == "".join(" ".join(one.text.splitlines()) + "\n" for one in found)
+
+
+def test_it_can_be_scored_with_evaluated_and_looked_into(quantized: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
+    text = str(tmp_path / "text")
+    for made in (
+        heed("score", str(quantized), "--source", text, "--target", text),
+        heed("evaluate", str(quantized), "--source", text, "--reference", text),
+        heed("look", str(quantized), TEXTS[0], "-o", f"{tmp_path}/look.html"),
+    ):
+        assert made.returncode == 0, made.stderr
+
+
+def test_what_needs_the_weights_as_they_were_learnt_is_refused(quantized: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
+    for made in (
+        heed("quantize", str(quantized), "--out", f"{tmp_path}/again"),
+        heed("export", str(quantized), "--to", "marian", "--out", f"{tmp_path}/marian"),
+        heed("export", str(quantized), "--to", "onnx", "--out", f"{tmp_path}/onnx"),
+        heed("train", "--init-from", str(quantized), "--pairs", f"{tmp_path}/pairs.tsv", "--out", f"{tmp_path}/run",
+             "--cache", f"{tmp_path}/cache"),
+    ):  # fmt: skip
+        assert made.returncode == 2, made.stderr
+        assert f"error: {quantized} {REFUSED}" in made.stderr
+
+
+def test_mistakes_are_said(model: Path, quantized: Path) -> None:
+    made = heed("quantize", str(model), "--out", str(quantized))
+    assert (made.returncode, made.stderr) == (2, f"error: {quantized} is already there: choose another --out\n")

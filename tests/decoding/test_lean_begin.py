@@ -1,0 +1,107 @@
+"""A lean decoder is made of the model's weights, once: it must never speak for weights that have changed."""
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from heed import Transformer
+from heed.decoding.steps import _lean, begin
+from heed.model.feed_forward import FeedForward
+from tests.decoding.small_models import small_model
+
+CPU = torch.device("cpu")
+
+
+def learn(model: Transformer) -> None:
+    """One step of an optimiser."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.tensor([[5, 6, 2]]), torch.tensor([[1, 7]])).square().sum().backward()
+    optimizer.step()
+
+
+def load_other_weights(model: Transformer) -> None:
+    model.load_state_dict({name: weight + 0.1 for name, weight in model.state_dict().items()})
+
+
+@torch.no_grad()
+def write_into_a_weight(model: Transformer) -> None:
+    model.decoder.layers[0].attention.value.weight[0] += 1  # type: ignore[union-attr, operator]
+
+
+def put_another_weight(model: Transformer) -> None:
+    model.vocabulary.embedding.weight = nn.Parameter(torch.randn_like(model.vocabulary.embedding.weight))
+
+
+def put_another_part(model: Transformer) -> None:
+    model.encoder.layers[0].feed_forward = FeedForward(model.config).double().eval()  # type: ignore[union-attr]
+
+
+def put_a_part_that_does_other_things_with_the_same_weights(model: Transformer) -> None:
+    layer = model.decoder.layers[0]  # type: ignore[union-attr]
+    other = copy.copy(layer.feed_forward)
+    other.activation = "gelu" if other.activation == "relu" else "relu"
+    layer.feed_forward = other
+
+
+CHANGES = [
+    learn,
+    load_other_weights,
+    write_into_a_weight,
+    put_another_weight,
+    put_another_part,
+    put_a_part_that_does_other_things_with_the_same_weights,
+]
+
+
+def first_step(model: Transformer) -> torch.Tensor:
+    start = begin([model], [[5, 6, 7], [8]])
+    with torch.no_grad():
+        return start.step(start.first, start.state)[0]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+def test_a_changed_model_steps_as_it_is_now(
+    change: Callable[[Transformer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = small_model(2, CPU)
+    before = first_step(model)
+    change(model)
+    lean = first_step(model)
+    monkeypatch.setattr("heed.decoding.steps.can_be_lean", lambda _: False)
+    own = first_step(model)
+    torch.testing.assert_close(lean, own)
+    assert not torch.allclose(before, own)
+
+
+def test_a_lean_decoder_is_made_once_for_a_model_that_stays_as_it_is() -> None:
+    model, _ = small_model(2, CPU)
+    first_step(model)
+    made = _lean(model)
+    first_step(model)
+    assert _lean(model) is made
+    write_into_a_weight(model)
+    assert _lean(model) is not made
+
+
+def test_a_lean_decoder_keeps_no_model_alive() -> None:
+    model, _ = small_model(2, CPU)
+    first_step(model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_search_reorders_no_keys_and_values() -> None:
+    model, _ = small_model(2, CPU)
+    start = begin([model], [[5, 6, 7], [8]])
+    state = start.state.select(torch.tensor([[0, 0], [1, 1]]))
+    with torch.no_grad():
+        _, state = start.step(torch.tensor([4, 5, 6, 7]), state)
+    other = state.select(torch.tensor([[1, 0], [3, 3]]))
+    assert other.each[0].room is state.each[0].room
