@@ -2,12 +2,12 @@
 
     python benchmarks/train_cpu.py [--rounds 3] [--seconds 20] [--only heed marian]
 
-3+3 layers of width 256, 4 heads, 1,024, 8,000 words, dropout 0.1 on embeddings and sub-layers (what Hugging Face and fairseq
-do by default: none on attention weights and activations), label smoothing, Adam, float32; batches of 2,048 target tokens
-of realistic lengths. What is counted is real target tokens, data and optimiser included. heed goes through the code that
-`heed train` runs; the others get batches sorted by length. Each runs in a process of its own, with the settings of threads
-and memory that heed chooses for itself (`heed.threads`) for heed, and for the others both those and their defaults, the better counted;
-all take turns. The limit is a product of large float32 matrices, measured in between.
+3+3 layers of width 256, 4 heads, 1,024, 8,000 words, dropout 0.1 on embeddings and sub-layers (what Hugging Face and
+fairseq do by default: none on attention weights and activations), label smoothing, Adam, float32; batches of 2,048
+target tokens of realistic lengths. What is counted is real target tokens, data and optimiser included. heed goes
+through the code that `heed train` runs; the others get batches sorted by length, and run twice, as they come and tuned:
+with a malloc that keeps its memory and threads that spin while they wait. Each runs in a process of its own, and all
+take turns. The limit is a product of large float32 matrices, measured in between.
 """
 
 import argparse
@@ -27,7 +27,6 @@ TOKENS = 2048
 PRODUCTS = 6 * (
     LAYERS * (4 * WIDTH**2 + 2 * WIDTH * INNER) + LAYERS * (8 * WIDTH**2 + 2 * WIDTH * INNER) + WIDTH * WORDS
 )
-# A malloc that keeps its memory, and threads that spin while they wait.
 TUNED = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "-1",
@@ -190,7 +189,7 @@ def limit() -> float:
 
 
 def work(name: str) -> None:
-    """What a process does: a line `ready`, then for each line it reads so many seconds of steps, and a line with speed."""
+    """What a process does: for each line it reads it takes steps for so many seconds, and says how fast they were."""
     import torch  # noqa: PLC0415
 
     torch.manual_seed(0)

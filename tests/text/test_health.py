@@ -7,7 +7,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -15,7 +15,8 @@ from heed.config import DataConfig
 from heed.errors import DataError
 from heed.text import health
 from heed.text.corpus import Corpus
-from heed.text.health import Health, Kind, examine
+from heed.text.faults import Health, Kind
+from heed.text.health import examine
 from heed.text.microworld import Split
 from heed.text.microworld import corpus as microworld
 
@@ -100,7 +101,7 @@ def test_a_planted_fault_is_found_where_it_is_and_no_other(tmp_path: Path, kind:
 
 
 def test_every_kind_of_fault_has_a_test() -> None:
-    elsewhere = {"repeated", "ambiguous", "leaked", "leaked_source", "leaked_target"}
+    elsewhere = {"repeated", "ambiguous", "leaked", "leaked_source", "leaked_target", "unknown_label"}
     assert PLANTED.keys() | elsewhere == set(get_args(Kind))
 
 
@@ -201,3 +202,78 @@ def test_several_corpora_keep_their_names_and_lines(tmp_path: Path) -> None:
 def test_nothing_at_all_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train\.en \+ .*train\.fr is empty"):
         examined(tmp_path, [])
+
+
+def alone(folder: Path, name: str, texts: list[str], **settings: Any) -> Corpus:
+    """Texts, a line each."""
+    (folder / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\n")
+    return Corpus(text=str(folder / name), **settings)
+
+
+def labelled(folder: Path, name: str, rows: list[tuple[str, str]]) -> Corpus:
+    """A label and a text, or two with a tab between."""
+    (folder / name).write_text("".join(f"{label}\t{text}\n" for label, text in rows), encoding="utf-8", newline="\n")
+    return Corpus(pairs=str(folder / name), labelled=True)
+
+
+def test_of_clean_texts_alone_nothing_is_found_and_one_side_is_counted(tmp_path: Path) -> None:
+    texts = [target for _, target in world(500)]
+    found = examine([alone(tmp_path, "t", texts)], [alone(tmp_path, "v", ["Un autre texte."])], DATA)
+    assert (found.findings, found.notes, found.form) == ((), (), "texts")
+    assert {side for side, _ in found.lengths} == {"target"}
+    assert found.tokens.shape == (500, 2)
+    assert not found.tokens[:, 0].any()
+    assert found.tokens[:, 1].min() > 0
+
+
+def test_of_texts_alone_faults_are_found_where_they_are(tmp_path: Path) -> None:
+    texts = [target for _, target in world(300)]
+    texts[10], texts[20], texts[30] = "", f" {texts[5]}", " ".join([texts[1]] * 60)
+    texts[40] += " &amp;"
+    validation = [alone(tmp_path, "v", [texts[7], "Un autre texte."])]
+    found = examine([alone(tmp_path, "t", texts)], validation, DATA)
+    assert counts(found) == {"empty": 1, "repeated": 1, "spaces": 1, "too_long": 1, "markup": 1, "leaked": 1}
+    (leaked,) = next(one for one in found.findings if one.kind == "leaked").examples
+    assert leaked.texts == (texts[7],)
+    assert (leaked.file, leaked.line, leaked.also) == (str(tmp_path / "v"), 1, f"{tmp_path / 't'}:8")
+
+
+def test_documents_are_shown_by_the_line_they_begin_on_and_are_never_too_long(tmp_path: Path) -> None:
+    texts = [target for _, target in world(60)]
+    lines = [*texts[:20], "", *texts[20:40], "", "", *texts[40:60], "", *texts[20:40]]
+    found = examine([alone(tmp_path, "t", lines, documents=True)], [], DATA.model_copy(update={"documents": True}))
+    assert found.pairs == 4
+    assert counts(found) == {"repeated": 1}
+    (example,) = found.findings[0].examples
+    assert (example.line, example.also) == (65, f"{tmp_path / 't'}:22")
+
+
+def test_labels_are_counted_and_what_is_wrong_with_them_is_found(tmp_path: Path) -> None:
+    rows = [("a" if number % 3 else "b", source) for number, (source, _) in enumerate(world(300))]
+    rows[10] = (rows[10][0], "")
+    rows[20] = ("b" if rows[5][0] == "a" else "a", rows[5][1])
+    rows[30] = rows[6]
+    held_out = [("c", "A new text."), rows[7], ("b" if rows[8][0] == "a" else "a", rows[8][1]), ("a", "Another\tpair.")]
+    found = examine([labelled(tmp_path, "t.tsv", rows)], [labelled(tmp_path, "v.tsv", held_out)], DATA)
+    assert counts(found) == dict.fromkeys(
+        ("empty", "ambiguous", "repeated", "unknown_label", "leaked", "leaked_source"), 1
+    )
+    assert found.labels["c"] == (0, 1)
+    assert sum(learnt for learnt, _ in found.labels.values()) == 300
+    assert set(found.tokens[:, 1].tolist()) == {1}
+    ambiguous = next(one for one in found.findings if one.kind == "ambiguous").examples[0]
+    assert (ambiguous.line, ambiguous.also) == (21, f"{tmp_path / 't.tsv'}:6")
+    assert ambiguous.texts == (f"{rows[20][0]}: {rows[20][1]}",)
+
+
+def test_two_texts_with_a_label_are_no_text_with_a_tab_in_it(tmp_path: Path) -> None:
+    rows = [("a" if number % 2 else "b", f"{source}\t{target}") for number, (source, target) in enumerate(world(300))]
+    assert counts(examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {}
+    rows[9] = ("a", f"{world(300)[9][0]}\t")
+    assert counts(examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {"empty": 1}
+
+
+def test_texts_of_different_forms_are_refused_together(tmp_path: Path) -> None:
+    both = [alone(tmp_path, "t", ["a"]), labelled(tmp_path, "t.tsv", [("a", "b")])]
+    with pytest.raises(DataError, match=r"cannot be learnt from together, found \['labelled', 'texts'\]"):
+        examine(both, [], DATA)

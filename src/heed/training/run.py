@@ -96,9 +96,10 @@ class Run:
 
 
 def make_optimizer(model: Transformer, config: RunConfig) -> Optimizer:
-    """Adam with the paper's betas and epsilon; on a GPU all weights in a few kernels."""
+    """Adam with the paper's betas and epsilon; each weight in one pass, where a process holds all of it."""
     settings, weights = config.training, list(model.parameters())
-    fused = weights[0].device.type == "cuda"
+    device = weights[0].device.type
+    fused = device == "cuda" or (device == "cpu" and not settings.shard)
     if settings.optimizer == "adamw":
         return torch.optim.AdamW(weights, betas=(0.9, 0.98), eps=1e-9, weight_decay=settings.weight_decay, fused=fused)
     return torch.optim.Adam(weights, betas=(0.9, 0.98), eps=1e-9, fused=fused)
