@@ -13,7 +13,8 @@ from jaxtyping import Float
 from heed.errors import InputError
 from heed.inside.lettering import fitted, widest, width
 from heed.inside.svg import EDGE, SMALL, WHITE, Paper, document, element, header, hover, note, pen, said, text
-from heed.training.curves import apart, thinned
+from heed.training.curves import thinned
+from heed.training.label_places import apart
 
 Line = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]  # x and y
 
