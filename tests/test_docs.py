@@ -18,6 +18,7 @@ import typer
 from heed.cli.main import app
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.interop.marian_models import TINY, Recipe, make
+from tests.serving.folders import Task, make_half
 from tests.serving.running import serving
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,7 @@ BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
 BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
 BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20"}
 LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}  # of runs that are all copies of one
+HALVES: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}  # of those that do not translate
 
 ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
 GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "Die alte Katze sieht einen Vogel."] * 5
@@ -110,7 +112,11 @@ def folder(run: Path, page: str, tmp_path: Path) -> Path:
     lines = "\n".join((*in_blocks(page), *filter(is_whole, in_sentences(page))))
     made = re.findall(r"--out (\S+)", lines)
     for name in set(re.findall(r"\bruns/\w+", lines)) - set(made):
-        shutil.copytree(run, tmp_path / name)
+        if (task := HALVES.get(name.removeprefix("runs/"))) is None:
+            shutil.copytree(run, tmp_path / name)
+        else:
+            (tmp_path / "runs").mkdir(exist_ok=True)
+            make_half(tmp_path / name, task, labels=("de", "en"))
     return tmp_path
 
 
@@ -157,7 +163,8 @@ def is_server(line: str) -> bool:
 @contextmanager
 def served(line: str, folder: Path) -> Iterator[str]:
     """A server that is started as the page says, but on a port that is free; its address. It must end in order."""
-    languages = [f"--languages={LANGUAGES[name]}" for name in re.findall(r"\bruns/(\w+)", line)]
+    names = re.findall(r"\bruns/(\w+)", line)
+    languages = [f"--languages={LANGUAGES[name]}" for name in names if name not in HALVES]
     with chdir(folder), serving(*shlex.split(line)[2:], "--port=0", *languages) as running:
         yield running.address.removeprefix("http://")
         assert running.end() == 0

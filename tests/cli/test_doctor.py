@@ -12,11 +12,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from heed.cli.findings import WORDS, Lengths, show_text
+from heed.cli.findings import Lengths, show_text
 from heed.cli.main import app
+from heed.cli.remedies import WORDS
 from heed.config import DataConfig
 from heed.text.corpus import Corpus
-from heed.text.health import Kind, examine
+from heed.text.faults import Kind
+from heed.text.health import examine
 from heed.text.microworld import corpus
 from tests.cli.command import heed
 
@@ -122,3 +124,53 @@ def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:
     found = Lengths.of("source", "words", Counter(range(1, 101)))
     assert (found.shortest, found.low, found.median, found.high, found.longest) == (1, 5, 50, 95, 100)
     assert sum(found.histogram) == 100
+
+
+def test_texts_alone_are_examined_as_texts_and_their_own_step_is_timed(clean: list[str], tmp_path: Path) -> None:
+    texts = [line.split("\t")[1] for line in clean]
+    train, valid = table(tmp_path / "train.fr", [*texts, texts[3]]), table(tmp_path / "valid.fr", texts[:1])
+    for task in ("language-model", "masked"):
+        found = as_json("--task", task, "--text", train, "--valid-text", valid, *SETTINGS)
+        assert {one["kind"]: one["count"] for one in found["findings"]} == {"repeated": 1, "leaked": 1}
+        assert found["findings"][0]["what"] == "Validation text that is in training too"
+        assert {one["side"] for one in found["lengths"]} == {"target"}
+        assert found["plan"]["vocab_size"] == 300
+        assert found["plan"]["steps_per_epoch"] > 1
+    run = heed("doctor", "--task", "masked", "--text", train, *SETTINGS)
+    assert run.returncode == 0, run.stderr
+    assert "301 texts  to learn from:" in run.stdout
+    assert "also train.fr:4" in run.stdout
+    assert "pair" not in run.stdout
+
+
+def test_the_plan_for_documents_counts_their_pieces(clean: list[str], tmp_path: Path) -> None:
+    texts = [line.split("\t")[1] for line in clean]
+    options = ("--task", "language-model", *SETTINGS, "--set", "data.max_tokens=50")
+    lines = as_json(*options, "--text", table(tmp_path / "lines", texts))["plan"]
+    whole = as_json(*options, "--text", table(tmp_path / "one", texts), "--set", "data.documents=true")["plan"]
+    assert whole["steps_per_epoch"] == pytest.approx(lines["steps_per_epoch"], rel=0.1)
+
+
+def test_labels_are_examined_and_shown_with_their_share(clean: list[str], tmp_path: Path) -> None:
+    rows = [f"{'long' if len(line) > 90 else 'short'}\t{line.split(chr(9))[0]}" for line in clean]
+    train, valid = table(tmp_path / "train.tsv", rows), table(tmp_path / "valid.tsv", ["middle\tA new one."])
+    options = ("--task", "classify", "--pairs", train, "--valid-pairs", valid, *SETTINGS)
+    found = as_json(*options)
+    assert found["labels"]["middle"] == {"training": 0, "validation": 1}
+    assert [one["kind"] for one in found["findings"]] == ["unknown_label"]
+    assert found["plan"]["estimate"]["tokens_per_step"] == 100
+    run = heed("doctor", *options)
+    assert run.returncode == 0, run.stderr
+    long = found["labels"]["long"]["training"]
+    assert [line.split() for line in run.stdout.splitlines() if line.split()[:1] == ["long"]] == [
+        ["long", str(long), f"{long / 300:.1%}", "0"]
+    ]
+    assert "Validation label that training does not have" in run.stdout
+
+
+def test_a_machine_can_be_asked_about_any_task() -> None:
+    sizes = {
+        task: as_json("--task", task, "--preset", "tiny", *SETTINGS)["plan"]["parameters"]
+        for task in ("translate", "language-model", "classify")
+    }
+    assert sizes["language-model"] < sizes["classify"] < sizes["translate"]

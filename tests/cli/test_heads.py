@@ -80,7 +80,7 @@ def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch
         ("model --source s --target short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
         ("model --source empty", "empty is empty: there is nothing to look at"),
         ("model --source blank --target blank", "no token has a choice of what to look at"),
-        ("decoder --source s", "kind = 'decoder' reads only one"),
+        ("decoder --source s --target s", "--target is for a model that translates, and this one is 'decoder' alone"),
     ],
 )
 def test_mistakes_are_named(arguments: str, message: str, texts: Path) -> None:

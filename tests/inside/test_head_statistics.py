@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heed import ModelConfig, Transformer
-from heed.errors import DataError, InputError
+from heed.errors import DataError
 from heed.inside import head_statistics as module
 from heed.inside.head_statistics import HeadStatistics, batches, head_statistics, measured
 from heed.inside.observe import observe
@@ -166,10 +166,24 @@ def test_numbers_of_a_hand_built_matrix() -> None:
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    for kind in ("encoder", "decoder"):
-        model = Transformer(ModelConfig.model_validate({**SHAPE, "kind": kind})).eval()
-        with pytest.raises(InputError, match=f"and kind = '{kind}' reads only one"):
-            batches(model, [], [])
     model = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
     with pytest.raises(DataError, match="no token has a choice"):
         head_statistics(model, batches(model, [[]], [[]]))
+
+
+def test_half_a_model_is_measured_on_the_side_it_has() -> None:
+    whole = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
+    encoder = make(ModelConfig.model_validate({**SHAPE, "kind": "encoder"}), torch.device("cpu"))
+    own = {name: value for name, value in whole.state_dict().items() if name in encoder.state_dict()}
+    encoder.load_state_dict(own)
+    texts: list[list[int]] = [[5, 6, 7, 8], [9, 10], [11, 5, 6]]
+    nothing: list[list[int]] = [[] for _ in texts]
+    both = head_statistics(whole, batches(whole, texts, texts))
+    alone = head_statistics(encoder, batches(encoder, texts, nothing))
+    assert [one.path for one in alone] == [one.path for one in both if one.path.startswith("encoder")]
+    for one, other in zip(alone, both, strict=False):
+        assert vars(one) == pytest.approx(vars(other))
+    decoder = make(ModelConfig.model_validate({**SHAPE, "kind": "decoder"}), torch.device("cpu"))
+    found = head_statistics(decoder, batches(decoder, nothing[:1], texts[:1]))
+    weights = observe(decoder, None, torch.tensor([[1, *texts[0]]]))["decoder.1.self.weights"][0]  # (H, T, T)
+    assert [one.start for one in found[: len(weights)]] == pytest.approx(weights[:, 1:, 0].mean(1).tolist())

@@ -52,6 +52,12 @@ def test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(
         np.testing.assert_allclose(seen[f"{path}.weights"].sum(-1), 1, atol=1e-12)
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_every_part_of_a_classifier_follows_from_the_parts_before_it(norm: str, device: torch.device) -> None:
+    config = ModelConfig.model_validate({**SHAPE, "kind": "encoder", "labels": 5, "norm": norm})
+    test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(config, device)
+
+
 @every_combination
 def test_a_pass_that_is_observed_is_the_ordinary_pass(config: ModelConfig, device: torch.device) -> None:
     model, given, seen = observed(config, device)

@@ -14,6 +14,7 @@ from heed.inside.report import report
 from heed.inside.saving import document
 from tests import browser as browsing
 from tests.browser import Opened
+from tests.inside.test_halves import poisoned as hostile_half
 from tests.inside.translators import small_translator
 
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
@@ -173,3 +174,27 @@ def test_no_view_is_wider_than_a_phone(browser: Browser, tmp_path: Path, kind: s
         here.page.click("#theme")
         assert here.page.evaluate("document.documentElement.dataset.theme") == "light"
         assert (here.page.locator("#tab-search").count() == 1) == (kind == "encoder-decoder")
+
+
+@pytest.mark.parametrize("labels", [None, 3])
+def test_half_a_model_shows_what_it_says_and_hostile_words_are_text(
+    browser: Browser, tmp_path: Path, labels: int | None
+) -> None:
+    trace = small_translator(kind="encoder", labels=labels).look("a dog runs")
+    with opened(browser, saved(tmp_path, trace, hostile_half(trace))) as here:
+        page = here.page
+        assert "The encoder reads the whole text at once" in page.inner_text("#view-overview")
+        page.click('[data-name="logits"]')
+        for tab in page.locator("[role=tab]").all():
+            tab.click()
+            assert page.locator(".view:not([hidden]) .panel").count() or tab.inner_text() == "Heads"
+        said = page.inner_text("#view-output")
+        assert "<img" in said
+        if labels:
+            assert "What it needed, for" in said
+            assert page.locator("#view-output tbody tr").count() == 3 + 11
+        else:
+            assert "The likeliest words, were it hidden" in said
+            page.locator("#view-output input").last.check()  # the end, which is never hidden
+            assert "were it hidden" not in page.inner_text("#view-output .beside")
+        assert page.locator("img").count() == 0

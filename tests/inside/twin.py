@@ -34,6 +34,12 @@ def expected(config: ModelConfig, weights: Arrays, seen: Arrays, ids: Arrays) ->
                     x = seen[f"{path}.{'norm' if config.norm == 'post' else 'residual'}"]
         yield f"{side}.output", x if config.norm == "post" else _norm(config, weights, f"{side}.norm", x)
     last = seen["decoder.output" if config.has_decoder else "encoder.output"]
+    if config.labels is not None:
+        count = real["encoder"].sum(1)[:, None, None]
+        yield "mean", (last * real["encoder"][..., None]).sum(1, keepdims=True) / count
+        yield "logits", seen["mean"] @ weights["classes.output.weight"].T + weights["classes.output.bias"]
+        yield "probabilities", _softmax(seen["logits"])
+        return
     bias = weights.get("vocabulary.bias", np.zeros(config.vocab_size))
     yield "logits", last @ weights["vocabulary.embedding.weight"].T + bias
     yield "probabilities", _softmax(seen["logits"])

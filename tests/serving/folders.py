@@ -1,6 +1,7 @@
 """Model folders that answer every sentence differently, made in a moment: nobody has trained them."""
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -13,6 +14,58 @@ from heed.text.trigrams import profile
 ENGLISH = ["A dog runs.", "The cat sees a bird and the old dog.", "This is the house that they want to see with him."]
 GERMAN = ["Ein Hund rennt.", "Die Katze sieht einen Vogel.", "Das ist das Haus, das sie mit ihm sehen wollen."]
 TOKENIZER = Tokenizer.train([*ENGLISH, *GERMAN, "0123456789"] * 3, "characters", 330)
+
+
+Task = Literal["language-model", "masked", "classify"]
+LABELS = ("animal", "house", "<b>other</b>")
+
+
+def make_half(
+    folder: Path,
+    task: Task,
+    *,
+    labels: tuple[str, ...] = LABELS,
+    seed: int = 0,
+    max_tokens: int = 60,
+    broken: bool = False,
+    ends: bool = True,
+) -> Path:
+    """A model that does not translate, with weights as large as those of `make_folder`.
+
+    broken: it gives no numbers. ends: not ending, what it writes is as long as it is let.
+    """
+    torch.manual_seed(seed)
+    labels = labels if task == "classify" else ()
+    config = ModelConfig(
+        kind="decoder" if task == "language-model" else "encoder",
+        vocab_size=TOKENIZER.vocab_size,
+        d_model=32,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_ff=32,
+        tie_embeddings=False,
+        labels=len(labels) or None,
+    )
+    model = Transformer(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(float("nan") if broken else 4)
+        if task == "language-model":
+            model.get_parameter("vocabulary.output.bias").add_(only_letters(ends=ends))
+    run = RunConfig(
+        model=config,
+        data=DataConfig(task=task, labels=labels, tokenizer="characters", max_tokens=max_tokens),
+        search=SearchConfig(no_repeat_ngram=1 if ends else None),
+    )
+    write_folder(folder, model_files(model.state_dict(), run, {"texts": {}}, (TOKENIZER, TOKENIZER), "# A card\n"))
+    return folder
+
+
+def only_letters(*, ends: bool) -> torch.Tensor:
+    """A bias that lets a model say small letters, digits and signs, and end, if it may."""
+    said = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
+    return torch.full((TOKENIZER.vocab_size,), -1e4).index_fill(0, torch.tensor(said), 0.0)
 
 
 def make_folder(
@@ -38,9 +91,7 @@ def make_folder(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(float("nan") if broken else 4)
-        said = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
-        bias = torch.full((size,), -1e4).index_fill(0, torch.tensor(said), 0.0)
-        model.get_parameter("vocabulary.output.bias").add_(bias)
+        model.get_parameter("vocabulary.output.bias").add_(only_letters(ends=ends))
     run = RunConfig(
         model=config,
         data=DataConfig(tokenizer="characters", source_language=source, target_language=target, max_tokens=60),

@@ -13,11 +13,14 @@ import torch
 
 from heed import SearchConfig, Transformer, Translator, load
 from heed.config import ServeConfig
+from heed.decoding.classifier import Classifier
+from heed.decoding.generator import Generator
 from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
+from heed.serving.kinds import Classifying, Translating, Writing
 from heed.serving.models import Directions, Served, open_served
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
 from heed.serving.service import Service
-from tests.serving.folders import TOKENIZER
+from tests.serving.folders import TOKENIZER, make_half
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def pieces(texts: list[str], kind: Kind, ticket: Ticket | None = None) -> list[J
 
 def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, translator: Translator) -> None:
     texts = [f"{number} dogs see {number * 7 % 97}." for number in range(60)]
-    jobs = pieces(texts, Kind(translator, translator.search))
+    jobs = pieces(texts, Translating(translator, translator.search))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -63,9 +66,9 @@ def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, tra
 
 def test_only_what_is_alike_goes_together(batcher: Batcher, translator: Translator) -> None:
     short, long = ["a dog"] * 3, ["the cat sees a bird and the old dog runs."] * 3
-    kind = Kind(translator, translator.search)
-    greedy = Kind(translator, translator.search.model_copy(update={"beam": 1}))
-    drawn = Kind(translator, SearchConfig(sample=True, max_length=9))
+    kind = Translating(translator, translator.search)
+    greedy = Translating(translator, translator.search.model_copy(update={"beam": 1}))
+    drawn = Translating(translator, SearchConfig(sample=True, max_length=9))
     jobs = [*pieces(long, kind), *pieces(short, kind), *pieces(short, greedy), *pieces(short, drawn)]
     release = hold(batcher)
     batcher.submit(jobs)
@@ -79,7 +82,7 @@ def test_only_what_is_alike_goes_together(batcher: Batcher, translator: Translat
 
 def test_the_budget_bounds_a_batch(translator: Translator) -> None:
     batcher = Batcher(patience=0.05, budget=2 * 6 * 2)  # two texts of five letters and an end, twice for the beam
-    jobs = pieces(["a dog"] * 6, Kind(translator, translator.search))
+    jobs = pieces(["a dog"] * 6, Translating(translator, translator.search))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -111,11 +114,11 @@ def slow_translator(
 def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Translator) -> None:
     hurry = threading.Event()
     slow, stepped = slow_translator(translator, 120, hurry)
-    long = pieces(["the cat sees a bird and the old dog runs."], Kind(slow, slow.search))
+    long = pieces(["the cat sees a bird and the old dog runs."], Translating(slow, slow.search))
     batcher.submit(long)
     assert stepped.wait(60)
     for number in range(3):
-        short = pieces([f"{number} dogs"], Kind(translator, translator.search))
+        short = pieces([f"{number} dogs"], Translating(translator, translator.search))
         batcher.submit(short)
         assert short[0].future.result(60).text == translator(f"{number} dogs")  # type: ignore[attr-defined]
         assert not long[0].future.done()
@@ -126,7 +129,7 @@ def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Tra
 def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: Translator) -> None:
     slow, stepped = slow_translator(translator)
     ticket = Ticket()
-    jobs = pieces(["a dog", "the cat"], Kind(slow, slow.search), ticket)
+    jobs = pieces(["a dog", "the cat"], Translating(slow, slow.search), ticket)
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -232,7 +235,7 @@ def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, tran
     expected = counting(texts)
     rows.clear()
     going.gone = False
-    kind = Kind(counting, search)
+    kind = Translating(counting, search)
     jobs = [*pieces(texts[:1], kind, staying), *pieces(texts[1:2], kind, going), *pieces(texts[2:], kind, staying)]
     release = hold(batcher)
     batcher.submit(jobs)
@@ -251,7 +254,7 @@ def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translat
             return super().translate_pieces(texts, *arguments, **more)  # type: ignore[arg-type]
 
     choosy = Choosy(translator.models, translator.tokenizers, translator.search)
-    jobs = pieces(["good", "bad", "dogs"], Kind(choosy, choosy.search))
+    jobs = pieces(["good", "bad", "dogs"], Translating(choosy, choosy.search))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -263,10 +266,10 @@ def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translat
 def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) -> None:
     batcher = Batcher(patience=0.0, budget=4096)
     slow, stepped = slow_translator(translator)
-    jobs = pieces(["a dog"], Kind(slow, slow.search))
+    jobs = pieces(["a dog"], Translating(slow, slow.search))
     batcher.submit(jobs)
     assert stepped.wait(60)
-    later = pieces(["the cat"], Kind(slow, slow.search))
+    later = pieces(["the cat"], Translating(slow, slow.search))
     batcher.submit(later)
     identity = ctypes.c_ulong(batcher._thread.ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
@@ -276,3 +279,57 @@ def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) 
     assert not batcher.alive
     with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
         batcher.submit(jobs)
+
+
+def test_texts_of_several_requests_are_classified_together_and_each_gets_its_own(
+    batcher: Batcher, tmp_path: Path
+) -> None:
+    classifier = Classifier.open(make_half(tmp_path / "c", "classify"))
+    texts = [f"{number} dogs" for number in range(40)]
+    jobs = pieces(texts, Classifying(classifier, TOKENIZER))
+    release, before = hold(batcher), batcher.batches
+    batcher.submit(jobs)
+    release()
+    found = [job.future.result(60).probabilities for job in jobs]  # type: ignore[attr-defined]
+    assert batcher.batches - before == 1
+    for one, alone in zip(found, classifier.classify(texts), strict=True):
+        assert one == pytest.approx(alone.probabilities, abs=1e-5)
+
+
+def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_would_be(
+    batcher: Batcher, tmp_path: Path
+) -> None:
+    generator = Generator.open(make_half(tmp_path / "lm", "language-model", ends=False))
+    search = SearchConfig(beam=1, max_length=40)
+    prompts = ["The cat", "A dog runs", "1"]
+    expected = [one.text for (one,) in generator.generate(prompts, search)]
+    rows: list[int] = []
+    going, step = Ticket(), generator.model.step
+
+    def counted(ids: torch.Tensor, *arguments: object, **more: object) -> object:
+        rows.append(len(ids))
+        going.gone = len(rows) > 15
+        return step(ids, *arguments, **more)  # type: ignore[arg-type]
+
+    generator.model.step = counted  # type: ignore[method-assign, assignment]
+    tickets = [Ticket(), going, Ticket()]
+    jobs: list[Job[object]] = [
+        Job(ticket, 40, Writing(generator, search), prompt) for ticket, prompt in zip(tickets, prompts, strict=True)
+    ]
+    release = hold(batcher)
+    batcher.submit(jobs)
+    release()
+    assert [jobs[n].future.result(60).text for n in (0, 2)] == [expected[0], expected[2]]  # type: ignore[attr-defined]
+    assert rows[:15] == [3] * 15
+    assert rows[20:] == [2] * len(rows[20:])
+
+
+def test_what_is_drawn_is_drawn_alone(batcher: Batcher, tmp_path: Path) -> None:
+    generator = Generator.open(make_half(tmp_path / "lm", "language-model"))
+    search = SearchConfig(beam=1, sample=True, seed=3, temperature=5.0, max_length=30)
+    jobs: list[Job[object]] = [Job(Ticket(), 30, Writing(generator, search), "A dog") for _ in range(3)]
+    release, before = hold(batcher), batcher.batches
+    batcher.submit(jobs)
+    release()
+    assert len({job.future.result(60).text for job in jobs}) == 1  # type: ignore[attr-defined]
+    assert batcher.batches - before == 3

@@ -71,7 +71,7 @@ def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(serv
     with served(service) as ready:
         with torch.no_grad():
             next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
-        until_it_says(ready, "ende gives nan for a log-probability: its weights are damaged")
+        until_it_says(ready, "ende gives nan for a sentence: its weights are damaged")
     with pytest.raises(Exception, match="the model gives nan"):
         asyncio.run(Service(service.directions, service.config).translate(ASKED, Ticket()))
 
@@ -160,7 +160,7 @@ def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) ->
         ready = server.get("/health/ready")
         assert (ready.status_code, ready.json()["error"]) == (
             503,
-            "broken gives nan for a log-probability: its weights are damaged",
+            "broken gives nan for a sentence: its weights are damaged",
         )
         assert server.get("/health").status_code == 503
 

@@ -3,6 +3,7 @@
 import json
 import random
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +18,27 @@ from tests.serving.running import CLIENT, Running
 
 ROUTES = ("/translate", "/detect", "/translate/stream", "/alternatives", "/look", "/languages", "/suggest")
 KINDS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x/y", "")
-NAMES = ("q", "source", "target", "format", "alternatives", "details", "prefix", "parts", "translation", "api_key")
+NAMES = (
+    "q",
+    "source",
+    "target",
+    "format",
+    "alternatives",
+    "details",
+    "prefix",
+    "parts",
+    "translation",
+    "api_key",
+    "prompt",
+    "max_length",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "stream",
+    "pooling",
+    "model",
+)
 
 ODD = [
     "A dog",
@@ -47,6 +68,15 @@ sensible = st.fixed_dictionaries(
         "details": st.booleans(),
         "prefix": texts,
         "translation": texts,
+        "prompt": texts,
+        "max_length": st.integers(-1, 70),
+        "temperature": st.floats(0, 3),
+        "top_k": st.integers(0, 1000),
+        "top_p": st.floats(0, 1),
+        "seed": st.integers(0),
+        "stream": st.booleans(),
+        "pooling": st.sampled_from(["mean", "first"]),
+        "model": st.sampled_from(["lm", "c", "m"]),
     },
 )
 fields = sensible | st.dictionaries(st.sampled_from(NAMES), values, max_size=6)
@@ -75,7 +105,7 @@ def quick(examples: int) -> settings:
     )
 
 
-def fuzz(server: Running, examples: int) -> int:
+def fuzz(server: Running, examples: int, routes: Sequence[str] = ROUTES) -> int:
     """How many requests were sent; each is checked."""
     quickly, sent = quick(examples), 0
 
@@ -86,7 +116,7 @@ def fuzz(server: Running, examples: int) -> int:
 
     @quickly
     @given(
-        st.sampled_from(ROUTES), fields, st.sampled_from(["json", "json", "data", "params"]), st.booleans(), encodings
+        st.sampled_from(routes), fields, st.sampled_from(["json", "json", "data", "params"]), st.booleans(), encodings
     )
     def any_fields(route: str, given: dict[str, Any], where: str, escaped: bool, encoding: str) -> None:
         if where == "json":
@@ -98,7 +128,7 @@ def fuzz(server: Running, examples: int) -> int:
             send(route, **{where: flat})
 
     @quickly
-    @given(st.sampled_from(ROUTES), st.binary(max_size=200), st.sampled_from(KINDS))
+    @given(st.sampled_from(routes), st.binary(max_size=200), st.sampled_from(KINDS))
     def any_bytes(route: str, body: bytes, kind: str) -> None:
         send(route, content=body, headers={"Content-Type": kind})
 

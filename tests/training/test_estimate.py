@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from heed.config import ModelConfig, RunConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
 from heed.model.size import parameters
 from heed.training import estimate as module
+from heed.training.batches import Batch
 from heed.training.estimate import Estimate, estimate, optional_packages, probe_bfloat16
+from heed.training.learner import Plain
+from heed.training.tasks import task_named
 
 MODEL = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=32, encoder_layers=1, decoder_layers=1)
 PARAMETERS = sum(part.total for part in parameters(MODEL))
@@ -47,6 +50,29 @@ def test_memory_is_what_autograd_keeps_for_one_sentence_times_their_number() -> 
     same = np.full((1, 2), 9)  # 10 target tokens a sentence, so 10 of them fill a batch
     small, large = (estimated(same, tokens_per_batch=tokens).memory - 16 * PARAMETERS for tokens in (50, 100))
     assert large == pytest.approx(2 * small, rel=0.02)
+
+
+@pytest.mark.parametrize(("task", "lengths"), [("language-model", (0, 9)), ("masked", (0, 9)), ("classify", (9, 1))])
+def test_every_task_is_timed_by_its_own_step_and_counted_by_its_text(
+    task: Any, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = DataConfig(task=task, labels=("a", "b") if task == "classify" else ())
+    settled = task_named(task)
+    shape = {"kind": settled.kind, **settled.shape(data)}
+    model = ModelConfig.model_validate(MODEL.model_dump() | shape)
+    config = RunConfig(model=model, data=data, training=TrainingConfig(tokens_per_batch=100, max_steps=10))
+    learnt: list[Batch] = []
+
+    def prepare(_: Plain, batch: Batch) -> list[Batch]:
+        learnt.append(batch)
+        return [batch]
+
+    monkeypatch.setattr(Plain, "prepare", prepare)
+    found = estimate(config, np.full((1, 2), lengths), torch.device("cpu"))
+    assert found.tokens_timed == found.tokens_per_step == 100
+    largest = max(learnt, key=lambda batch: len(batch.tgt_out))
+    assert len(largest.tgt_layout.offsets) - 1 == 10  # texts of ten tokens, the end included
+    assert (largest.tgt_out.max() < 5) == (task == "classify")  # two labels after three special tokens
 
 
 def test_a_batch_that_does_not_fit_is_made_smaller_and_the_rest_is_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:

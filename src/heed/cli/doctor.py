@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from heed.cli import texts
-from heed.cli.findings import WORDS, Lengths, counted, show_text, title
+from heed.cli.findings import Lengths, counted, show_text, title
+from heed.cli.remedies import words_for
 from heed.cli.settings import from_file, from_options
 from heed.config import DataConfig, RunConfig, model_preset
 from heed.model.size import parameters
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heed.text.corpus import Corpus
-    from heed.text.health import Health
+    from heed.text.faults import Health
     from heed.training.estimate import Estimate, Machine
 
 _ASSUMED_TOKENS, _ASSUMED_VOCABULARY = 25, 32_000  # of a sentence, and of a text, where there is none to look at
@@ -77,14 +78,17 @@ def doctor(
 def _examine_text(
     corpora: "tuple[list[Corpus], list[Corpus]]", preset: str | None, settings: Nested, spool: str, *, as_json: bool
 ) -> None:
-    from heed.text.health import examine  # noqa: PLC0415 - a second that --help need not wait
+    from heed.text.health import examine  # noqa: PLC0415 - seconds that --help need not wait
+    from heed.training.tasks import task_named  # noqa: PLC0415
 
     with Console(stderr=True).status("reading") as status:
         data = DataConfig.model_validate(settings["data"])
-        health = examine(*corpora, data, lambda doing, done: status.update(f"{doing}: {done:,} pairs"))
+        task = task_named(data.task)
+        learnt, held_out = ([task.corpus(one, data) for one in some] for some in corpora)
+        health = examine(learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"))
         health = _without(spool, health)
         status.update("trying a few steps of training")
-        plan = _plan_for(health, preset, settings, data.max_tokens)
+        plan = _plan_for(health, preset, settings, data)
     if as_json:
         found = {**_as_json(health), "plan": None if plan is None else asdict(plan)}
         typer.echo(json.dumps(found, indent=2))
@@ -119,8 +123,10 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
         plan = None
         if preset is not None or any(settings.values()):
             sizes = (settings["data"].get("vocab_size", _ASSUMED_VOCABULARY),) * 2
-            lengths = np.full((1, 2), _ASSUMED_TOKENS)
-            plan = _plan(preset or "base", settings, sizes, lengths, None)
+            labelled = settings["data"].get("task") == "classify"
+            lengths = np.array([[_ASSUMED_TOKENS, 1 if labelled else _ASSUMED_TOKENS]])
+            labels = settings["data"].get("labels") or (("one", "other") if labelled else ())
+            plan = _plan(preset or "base", settings, labels, sizes, lengths, None)
     if as_json:
         typer.echo(json.dumps({"machine": asdict(found), "plan": None if plan is None else asdict(plan)}, indent=2))
         return
@@ -131,29 +137,53 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
         _show_plan(console, plan, f" Assumed are {assumed}: give your text.")
 
 
-def _plan_for(health: "Health", preset: str | None, settings: Nested, max_tokens: int) -> Plan | None:
+def _plan_for(health: "Health", preset: str | None, settings: Nested, data: DataConfig) -> Plan | None:
     """The plan for a text, if there is anything in it that could be learnt."""
-    lengths = health.tokens[((health.tokens > 0) & (health.tokens <= max_tokens)).all(1)]
+    sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[health.form]
+    lengths = _cut(health.tokens, data.max_tokens) if data.documents else health.tokens
+    lengths = lengths[((lengths > 0) & (lengths <= data.max_tokens))[:, sides].all(1)]
     if not len(lengths):
         return None
     pairs = round(health.pairs * len(lengths) / len(health.tokens))
-    return _plan(preset or preset_for(health.pairs), settings, health.vocab_sizes, lengths, pairs)
+    given = data.labels or tuple(sorted(label for label, (learnt, _) in health.labels.items() if learnt))
+    return _plan(preset or preset_for(health.pairs), settings, given, health.vocab_sizes, lengths, pairs)
+
+
+def _cut(lengths: "NDArray[np.int64]", most: int) -> "NDArray[np.int64]":
+    """Documents in pieces of so many tokens at most."""
+    import numpy as np  # noqa: PLC0415 - --help need not wait for it
+
+    whole, rest = np.divmod(lengths[:, 1], most)
+    pieces = np.concatenate((np.full(whole.sum(), most), rest[rest > 0]))
+    return np.stack((np.zeros_like(pieces), pieces), 1)
 
 
 def _plan(
-    name: str, settings: Nested, vocab_sizes: tuple[int, int], lengths: "NDArray[np.int64]", pairs: int | None
+    name: str,
+    settings: Nested,
+    labels: tuple[str, ...],
+    vocab_sizes: tuple[int, int],
+    lengths: "NDArray[np.int64]",
+    pairs: int | None,
 ) -> Plan:
     import torch  # noqa: PLC0415 - takes seconds to import
 
     from heed.training.estimate import estimate  # noqa: PLC0415
+    from heed.training.tasks import task_named  # noqa: PLC0415
 
-    model: dict[str, Any] = {"vocab_size": vocab_sizes[1]}
-    if settings["data"].get("separate_vocabularies"):
+    wanted = DataConfig.model_validate(settings["data"] | {"labels": labels})
+    task = task_named(wanted.task)
+    data = task.settle(wanted, ())
+    model: dict[str, Any] = {"vocab_size": vocab_sizes[1], "kind": task.kind, **task.shape(data)}
+    if data.separate_vocabularies:
         model["source_vocab_size"] = vocab_sizes[0]
-    layers = merged({"model": model_preset(name), "training": training_preset(name)}, settings, {"model": model})
-    config = RunConfig.model_validate(layers)
+    start = {"model": model_preset(name), "training": training_preset(name)}
+    config = RunConfig.model_validate(
+        merged(start, task.defaults, settings, {"model": model, "data": {"labels": data.labels}})
+    )
     found = estimate(config, lengths, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    tokens = None if pairs is None else pairs * (lengths[:, 1].mean() + 1)
+    counted_by = lengths[:, 1 if "target" in task.sides else 0]
+    tokens = None if pairs is None else pairs * (counted_by.mean() + 1)
     steps = None if tokens is None else max(1, round(tokens / found.tokens_per_step))
     return Plan(name, sum(part.total for part in parameters(config.model)), config.model.vocab_size, steps, found)
 
@@ -164,8 +194,11 @@ def _as_json(health: "Health") -> dict[str, Any]:
         "validation": [{"name": name, "pairs": pairs} for name, pairs in health.validation],
         "lengths": [asdict(Lengths.of(*key, counts)) for key, counts in health.lengths.items()],
         "findings": [
-            {**asdict(one), "what": WORDS[one.kind][0], "remedy": WORDS[one.kind][2]} for one in health.findings
+            {**asdict(one), "what": what, "remedy": remedy}
+            for one in health.findings
+            for what, _, remedy in (words_for(one.kind, health.form),)
         ],
+        "labels": {label: {"training": one, "validation": other} for label, (one, other) in health.labels.items()},
         "notes": health.notes,
     }
 
@@ -173,7 +206,7 @@ def _as_json(health: "Health") -> dict[str, Any]:
 def _show_plan(console: Console, plan: Plan, note: str = "") -> None:
     one = plan.estimate
     title(console, f"Training with the preset {plan.preset}")
-    speed = f"{one.tokens_per_step:,} target tokens, {one.tokens_per_second:,.0f} tokens/s"
+    speed = f"{one.tokens_per_step:,} tokens, {one.tokens_per_second:,.0f} tokens/s"
     rows = {
         "model": f"{plan.parameters:,} parameters, {plan.vocab_size:,} tokens",
         "device": one.device,

@@ -14,101 +14,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from heed.text.health import Example, Finding, Health
+from heed.cli.remedies import words_for
 
-# Of each kind of finding: what it is, what is counted, and what to do about it.
-WORDS: dict[str, tuple[str, str, str]] = {
-    "leaked": (
-        "Validation pair that is in training too",
-        "pair",
-        "Take it out of training: a score on what was learnt by heart says nothing.",
-    ),
-    "leaked_source": (
-        "Validation source that is in training, with another target",
-        "pair",
-        "A few short ones are chance. If there are many, the texts were split badly: split by document.",
-    ),
-    "leaked_target": (
-        "Validation target that is in training, with another source",
-        "pair",
-        "A few short ones are chance; many make the validation score too good.",
-    ),
-    "swapped": (
-        "Source and target seem to be swapped",
-        "pair",
-        "Swap them back, or leave them out. Judged by the letters that are usual on each side.",
-    ),
-    "source_foreign": (
-        "Source reads like the target's language",
-        "pair",
-        "Leave it out: it teaches the model to copy. Judged by the letters that are usual on each side.",
-    ),
-    "target_foreign": (
-        "Target reads like the source's language",
-        "pair",
-        "Leave it out, or translate it: it teaches the model to copy.",
-    ),
-    "copied": (
-        "Source and target are the same",
-        "pair",
-        "Right for names and numbers; of sentences even one in a hundred teaches the model to copy.",
-    ),
-    "unlike": (
-        "A side is unlike all the rest of that side",
-        "pair",
-        "Look at it: a third language, code or noise? Leave out what is; rare names are harmless.",
-    ),
-    "empty": ("A side is empty", "pair", "Nothing need be done: training leaves it out, and says so."),
-    "too_long": (
-        "Probably longer than data.max_tokens",
-        "pair",
-        "Training leaves it out. Cut it into sentences, or raise data.max_tokens.",
-    ),
-    "unequal": (
-        "One side is far longer than the other",
-        "pair",
-        "Look at it: probably not a translation, or one of several sentences.",
-    ),
-    "repeated": (
-        "Pair that was there before",
-        "pair",
-        "A few are harmless; many weigh more than they should. Leave them out, or weigh corpora with --weight.",
-    ),
-    "ambiguous": (
-        "Source with several targets",
-        "source",
-        "Normal in small numbers. If there are many, the model averages: look whether lines have slipped.",
-    ),
-    "replacement": (
-        "Replacement characters (U+FFFD)",
-        "text",
-        "Letters were lost when the text was converted: go back to the original, or leave it out.",
-    ),
-    "mojibake": (
-        "UTF-8 that was taken for Latin-1",
-        "text",
-        "Convert it back (the package ftfy does): the model would learn to write it.",
-    ),
-    "control": (
-        "Control or invisible characters",
-        "text",
-        "Remove them: nobody sees them, but every one is a token.",
-    ),
-    "spaces": (
-        "Tabs, no-break, doubled, leading or trailing spaces",
-        "text",
-        "Make each a plain single space: a word after another space is another token.",
-    ),
-    "markup": ("HTML entities or tags", "text", "Unescape entities and take tags out, unless they are to be learnt."),
-    "decomposed": (
-        "Letters and accents apart (not in Unicode's NFC)",
-        "text",
-        "Normalise to NFC: people and most texts write é as one character, to the model é is another word.",
-    ),
-}
+if TYPE_CHECKING:
+    from heed.text.faults import Example, Finding, Form, Health
+
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 18
+_LABELS = 20
 
 
 @dataclass(frozen=True)
@@ -141,20 +54,23 @@ class Lengths:
 
 def show_text(console: Console, health: "Health") -> None:
     """All of it."""
+    unit = "pair" if health.form == "pairs" else "text"
     title(console, "Text")
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
     for purpose, corpora in (("to learn from", health.training), ("to validate on", health.validation)):
         for name, pairs in corpora:
-            table.add_row(f"{pairs:,} pairs", f"{purpose}:", Text(name, overflow="fold"))
+            table.add_row(f"{pairs:,} {unit}s", f"{purpose}:", Text(name, overflow="fold"))
     console.print(Padding(table, (0, 0, 0, 2)))
     console.print(_lengths(health))
+    if health.labels:
+        console.print(_labels(health))
     title(console, "Findings")
     if not health.findings:
-        console.print(f"  [green]Nothing wrong was found: {health.pairs:,} clean pairs.[/green]\n")
+        console.print(f"  [green]Nothing wrong was found: {health.pairs:,} clean {unit}s.[/green]\n")
     names = _short_names(health.findings)
     for finding in health.findings:
-        _show_finding(console, finding, names)
+        _show_finding(console, finding, names, health.form)
     for note in health.notes:
         console.print(Padding(Text(f"Not looked at: {note}."), (0, 0, 1, 2)))
 
@@ -178,7 +94,21 @@ def _lengths(health: "Health") -> Table:
     for (side, unit), counts in health.lengths.items():
         one = Lengths.of(side, unit, counts)
         numbers = (one.shortest, one.low, one.median, one.high, one.longest)
-        table.add_row(f"{side} {unit}", *(f"{number:,}" for number in numbers), _bars(one.histogram))
+        name = f"{side} {unit}" if health.form == "pairs" else unit
+        table.add_row(name, *(f"{number:,}" for number in numbers), _bars(one.histogram))
+    return table
+
+
+def _labels(health: "Health") -> Table:
+    """How often each label is there, the most frequent first."""
+    table = Table("label", "to learn from", "share", "to validate on", box=box.SIMPLE_HEAD)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    shown = list(health.labels.items())[:_LABELS]
+    for label, (learnt, held_out) in shown:
+        table.add_row(Text(_escaped(label)), f"{learnt:,}", f"{learnt / health.pairs:.1%}", f"{held_out:,}")
+    if left := len(health.labels) - len(shown):
+        table.add_row(f"… and {left:,} more", "", "", "")
     return table
 
 
@@ -196,8 +126,8 @@ def _short_names(findings: tuple["Finding", ...]) -> dict[str, str]:
     return {path: path if times[os.path.basename(path)] > 1 else os.path.basename(path) for path in paths}
 
 
-def _show_finding(console: Console, finding: "Finding", names: dict[str, str]) -> None:
-    what, unit, remedy = WORDS[finding.kind]
+def _show_finding(console: Console, finding: "Finding", names: dict[str, str], form: "Form") -> None:
+    what, unit, remedy = words_for(finding.kind, form)
     heading, examples, advice = (Table.grid(padding=(0, 2, 0, 0), expand=True) for _ in range(3))
     heading.add_column(ratio=1, style="bold yellow")
     heading.add_column(style="bold")
@@ -218,7 +148,10 @@ def _add_example(table: Table, example: "Example", names: dict[str, str]) -> Non
     file, _, line = example.also.rpartition(":")
     also = Text(f"also {names[file]}:{line}", "dim") if file else Text()
     if len(example.texts) == 1:
-        table.add_row(where, Text(_visible(example.texts[0])))
+        (text,) = example.texts
+        table.add_row(where, Text(_visible(text)) if text else Text("(nothing)", "dim"))
+        if also:
+            table.add_row(also, "")
     else:
         for place, text in zip((where, also), example.texts, strict=True):
             table.add_row(place, Text(_escaped(text)) if text else Text("(nothing)", "dim"))

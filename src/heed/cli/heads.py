@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +12,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from heed.cli.searching import open_translator
 from heed.config import SearchConfig
-from heed.errors import DataError
+from heed.errors import DataError, InputError
 from heed.text.corpus import Corpus, read_lines, read_pairs
 
 if TYPE_CHECKING:
     from heed.decoding.translator import Translator
-    from heed.inside.head_statistics import HeadStatistics
+    from heed.inside.head_statistics import HeadStatistics, Ids
 
 _COLUMNS = {  # heading: field
     "bits": "entropy",
@@ -35,7 +35,7 @@ _COLUMNS = {  # heading: field
 
 def heads(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[str, typer.Option(help="Source text, a sentence a line.")],
+    source: Annotated[str, typer.Option(help="Source text, a sentence a line; or text of whatever the model reads.")],
     target: Annotated[str | None, typer.Option(help="Its translations; else the model's own, greedy ones.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
@@ -48,22 +48,39 @@ def heads(
     if not sources:
         raise DataError(f"{source} is empty: there is nothing to look at")
 
-    from heed.inside.head_statistics import batches, head_statistics  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inside.folders import open_any  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inside.head_statistics import batches, head_statistics  # noqa: PLC0415
 
-    translator = open_translator(model, [], {})
-    of_source, of_target = translator.tokenizers
-    batches(translator.model, [], [])  # refuses what it cannot measure before it translates for minutes
-    ids = of_source.encode(sources)
-    written = _own(translator, sources) if targets is None else of_target.encode(targets)
+    translator, _ = open_any(model)
+    ids, written = _sides(translator, sources, targets)
     work = batches(translator.model, ids, written)
     with typer.progressbar(work, label=f"looking at {len(sources):,} sentences", file=sys.stderr) as bar:
         found = head_statistics(translator.model, bar)
     if as_json:
         told = [asdict(one) | {"description": one.description} for one in found]
-        targets_of = "the model, by greedy search" if target is None else target
+        alone = translator.model.config.kind != "encoder-decoder"
+        targets_of = None if alone else "the model, by greedy search" if target is None else target
         typer.echo(json.dumps({"source": source, "target": targets_of, "sentences": len(ids), "heads": told}, indent=2))
     else:
         Console(highlight=False).print(_table(found))
+
+
+def _sides(
+    translator: "Translator", sources: list[str], targets: list[str] | None
+) -> "tuple[Sequence[Ids], Sequence[Ids]]":
+    """What each side of the model reads; nothing where it has no such side."""
+    from heed.text.labels import JoinedTexts  # noqa: PLC0415
+
+    config, (of_source, of_target) = translator.model.config, translator.tokenizers
+    nothing: list[tuple[int, ...]] = [()] * len(sources)
+    if config.kind != "encoder-decoder" and targets is not None:
+        raise InputError(f"--target is for a model that translates, and this one is {config.kind!r} alone")
+    if not config.has_decoder:
+        return (of_source if config.labels is None else JoinedTexts(of_source)).encode(sources), nothing
+    if not config.has_encoder:
+        return nothing, of_target.encode(sources)
+    written = _own(translator, sources) if targets is None else of_target.encode(targets)
+    return of_source.encode(sources), written
 
 
 def _own(translator: "Translator", sources: list[str]) -> list[tuple[int, ...]]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heed.cli.searching import Set, open_translator, search_settings
+from heed.cli.searching import Set, search_settings
 from heed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from heed.inside.trace import Trace
 
 _HEADS = 6
+_LABELS = 10
 _ROOM = 27  # columns of a list of words
 
 
 def look(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    sentence: Annotated[str, typer.Argument(help="What it is to translate.")],
+    sentence: Annotated[str, typer.Argument(help="What it is to translate, or to read.")],
     target: Annotated[str | None, typer.Option(help="A translation to look at; none: the model's own.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Save as .html, .svg, .png or .json.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Save the numbers of every layer and part.")] = False,
@@ -34,11 +35,17 @@ def look(
 ) -> None:
     """Show which source words each target word leaned on, by attention and by removal, and the strongest heads.
 
+    Of a model that does not translate: what it makes of a text, word by word or as a whole, and the strongest heads.
+
     With -o look.html: a page to look around in, one file, with every head, a word step by step, and the search.
     """
     if full and (out is None or out.suffix not in (".html", ".json")):
         raise ConfigError(f"--full is for -o look.html or -o look.json; found {f'-o {out}' if out else 'no -o'}")
-    trace = open_translator(model, [], search_settings(set_)).look(sentence, target)
+    search = search_settings(set_)
+
+    from heed.inside.folders import look_into  # noqa: PLC0415 - torch takes seconds to import
+
+    trace = look_into(model, sentence, target, search)
     if out is not None:
         trace.save(out, full=full)
         typer.echo(f"the trace is in {out}", err=True)
@@ -48,6 +55,10 @@ def look(
     console.print(Text("\n".join(_shown(text) for text in texts), style="bold"))
     if trace.cross_attention.size:
         _print_words(console, trace)
+    elif trace.labels:
+        _print_labels(console, trace)
+    else:
+        _print_likeliest(console, trace)
     _print_heads(console, trace)
 
 
@@ -74,6 +85,42 @@ def _print_words(console: Console, trace: "Trace") -> None:
     console.print(table)
 
 
+def _print_labels(console: Console, trace: "Trace") -> None:
+    console.print("\nHow likely each label is")
+    table = Table("label", "p", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[1].justify = "right"
+    for label, _, probability in trace.top(_LABELS)[0]:
+        table.add_row(Text(_shown(label), style="bold"), f"{probability:.1%}")
+    console.print(table)
+    needed = _telling(-trace.removal().values[0], trace.source_tokens, "−{:.1f}".format, 4.0)
+    console.print("What the first needed most (change of its log-probability without the word)", style="dim")
+    console.print(needed if needed else Text("no word by itself"), "\n")
+
+
+def _print_likeliest(console: Console, trace: "Trace") -> None:
+    """What comes next at each place, or what would stand there were it hidden."""
+    if trace.predicted.ids:
+        told, heading = "What comes next, from each place", "comes next"
+        read, words, log_probs = trace.target_tokens, trace.predicted_tokens, trace.predicted_log_probs
+        likeliest = trace.top(3)
+    else:
+        holes = trace.holes(3)
+        told, heading = "What would stand at each place, were the word there hidden", "stands there"
+        read, words, log_probs, likeliest = (), trace.source_tokens[:-1], holes.log_probs, holes.top
+    console.print(f"\n{told}")
+    table = Table(*(["read"] if read else []), heading, "p", "the likeliest", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
+    for row, (token, log_prob, best) in enumerate(zip(words, log_probs, likeliest, strict=True)):
+        found = Text("  ").join(
+            Text(f"{_shown(one.token)} {one.probability:.0%}", "bold cyan" if one.token == token else "")
+            for one in best
+        )
+        before = [Text(_shown(read[row]), style="dim")] if read else []
+        table.add_row(*before, Text(_shown(token), style="bold"), f"{exp(log_prob):.0%}", found)
+    console.print(table)
+
+
 def _telling(values: "np.ndarray", tokens: Sequence[str], say: Callable[[float], str], strong: float) -> Text:
     """The tokens with the largest values, the stronger the brighter; what is too small to matter is left out."""
     found = Text()
@@ -90,19 +137,20 @@ def _print_heads(console: Console, trace: "Trace") -> None:
     read, source = trace.target_tokens, trace.source_tokens
     rows = [f"{_shown(one)}→{_shown(next_)}" for one, next_ in zip(read, trace.predicted_tokens, strict=True)]
     found = [
-        (_peak(weights, kind), f"{kind} {layer}.{head}", _glances(weights, row_names, columns))
+        (float(weights[first:].max(-1).mean()), f"{kind} {layer}.{head}", _glances(weights, row_names, columns, first))
         for kind, maps, row_names, columns in (
             ("encoder", trace.encoder_attention, [_shown(token) for token in source], source),
             ("decoder", trace.decoder_attention, rows, read),
             ("cross", trace.cross_attention, rows, source),
         )
+        for first in (int(kind == "decoder" and len(read) > 1),)  # ⟨s⟩ can see nothing but itself
         for layer, heads in enumerate(maps, 1)
         for head, weights in enumerate(heads, 1)
     ]
     strongest = sorted(found, key=lambda each: -each[0])[:_HEADS]
     console.print(f"The strongest heads: the {len(strongest)} most peaked of {len(found)}")
     told = "peak: the largest weight of a row, on average; 1.2 is head 2 of layer 1"
-    console.print(told + "\na→b:  the row of the target that reads a and predicts b" * bool(rows), style="dim")
+    console.print(told + "\na→b:  the row that reads a and predicts b" * bool(rows), style="dim")
     table = Table("head", "peak", "for instance, a row and what it looks at", box=box.SIMPLE_HEAD, pad_edge=False)
     table.columns[2].no_wrap = True
     for peak, name, glances in strongest:
@@ -110,14 +158,9 @@ def _print_heads(console: Console, trace: "Trace") -> None:
     console.print(table)
 
 
-def _peak(weights: "np.ndarray", kind: str) -> float:
-    seen = weights[1:] if kind == "decoder" and len(weights) > 1 else weights  # ⟨s⟩ can see nothing but itself
-    return float(seen.max(-1).mean())
-
-
-def _glances(weights: "np.ndarray", rows: Sequence[str], columns: Sequence[str]) -> Text:
-    """Three rows of a head that look hardest, in their order."""
-    hardest = sorted(weights.max(-1).argsort()[::-1][:3])
+def _glances(weights: "np.ndarray", rows: Sequence[str], columns: Sequence[str], first: int) -> Text:
+    """Three rows of a head that look hardest, from the first on, in their order."""
+    hardest = sorted(weights[first:].max(-1).argsort()[::-1][:3] + first)
     return Text("   ").join(
         Text.assemble((f"{rows[row]}: ", "dim"), (_shown(columns[weights[row].argmax()]), "cyan")) for row in hardest
     )

@@ -1,4 +1,4 @@
-"""`heed serve`: models as a translation server."""
+"""`heed serve`: models as a server."""
 
 import importlib.util
 import sys
@@ -34,14 +34,15 @@ def serve(
     new_key: Annotated[bool, typer.Option("--new-key", help="Make a key, add its hash to --keys, show it.")] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve others than this machine without keys.")] = False,
     languages: Annotated[
-        list[str], typer.Option(help="What a model translates, such as en-de, where its card does not say.")
+        list[str],
+        typer.Option(help="What a model translates, such as en-de, where its card does not say; once for each."),
     ] = [],
     engine: Annotated[EngineName, typer.Option(help="What translates; heed's own model does all else.")] = "heed",
     set_: Annotated[
         list[str], typer.Option("--set", help="A setting of server or search: serve.queue=64, search.beam=1.")
     ] = [],
 ) -> None:
-    """Serve models over HTTP, by LibreTranslate's interface and our own."""
+    """Serve models over HTTP: translation by LibreTranslate's interface, and all else by our own."""
     if new_key:
         _make_key(keys)
         return
@@ -89,8 +90,9 @@ def _serve(
 ) -> int:
     from heed.interop.engines import open_engine  # noqa: PLC0415 - torch and FastAPI take seconds to import
     from heed.serving.app import make_app  # noqa: PLC0415
+    from heed.serving.halves import open_models  # noqa: PLC0415
     from heed.serving.limits import Keys  # noqa: PLC0415
-    from heed.serving.models import Directions, open_served  # noqa: PLC0415
+    from heed.serving.models import Directions  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.service import Service  # noqa: PLC0415
 
@@ -98,7 +100,8 @@ def _serve(
     if known is not None and not known:
         raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
     listening = bind(settings)
-    service = Service(Directions(open_served(models, languages, search, partial(open_engine, name=engine))), settings)
+    served, halves = open_models(models, languages, search, partial(open_engine, name=engine))
+    service = Service(Directions(served), settings, halves)
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(

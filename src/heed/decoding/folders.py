@@ -7,9 +7,9 @@ from heed.model.folder import ModelFolder, read_model_folder
 
 # By what a model was taught: the verbs for it, and the same in Python.
 _FOR = {
-    "language-model": ("heed generate, evaluate, look and serve", "heed.decoding.generator.Generator.open"),
+    "language-model": ("heed generate, evaluate, look and serve", "heed.Generator.open"),
     "masked": ("heed embed, look, serve and train --init-from", "heed.decoding.classifier.embed"),
-    "classify": ("heed classify, embed, evaluate, look and serve", "heed.decoding.classifier.Classifier.open"),
+    "classify": ("heed classify, embed, evaluate, look and serve", "heed.Classifier.open"),
 }
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.decoding.scoring import forced_rows
-from heed.errors import DataError, InputError
+from heed.errors import DataError
 from heed.inside.observe import observe
 from heed.inside.parts import attentions
 from heed.model.attention import fused_attention
@@ -37,7 +37,7 @@ from heed.model.transformer import Transformer
 
 Description = Literal["previous word", "next word", "same word", "end", "start", "alignment", "broad", "mixed"]
 Ids = Sequence[int]
-Batch = tuple[list[Ids], list[Ids]]  # sources and targets, without special tokens
+Batch = tuple[list[Ids], list[Ids]]  # sources and targets, without special tokens; empty where there is no such side
 Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and of how many
 
 HALF = 0.5  # the share that makes a head one of previous, next or same word, end or start
@@ -83,8 +83,6 @@ class HeadStatistics:
 
 def batches(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Batch]:
     """Pairs of like length together, so many that their weights fit into memory."""
-    if (kind := model.config.kind) != "encoder-decoder":
-        raise InputError(f"heads are measured on pairs of texts, and kind = {kind!r} reads only one")
     each = model.config.heads * len(attentions(model.config))  # matrices of a pair
     pairs = sorted(zip(sources, targets, strict=True), key=_longest)
     found: list[Batch] = []
@@ -105,7 +103,8 @@ def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStat
     for sources, targets in pairs:
         src, tgt_in, _ = forced_rows(model, sources, targets)
         names = [f"{path}.{part}" for path in paths for part in ("weights", "mask")]
-        seen = observe(model, src, tgt_in, names=names, attend=fused_attention)
+        sides = src if model.encoder is not None else None, tgt_in if model.decoder is not None else None
+        seen = observe(model, *sides, names=names, attend=fused_attention)
         for path in paths:
             real = (src if path.startswith("encoder") else tgt_in) != model.config.pad_id
             found = measured(path, seen[f"{path}.weights"].float(), seen[f"{path}.mask"], real)

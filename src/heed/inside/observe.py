@@ -60,6 +60,9 @@ def observe(
                 heads = model.config.heads if known[name].axes[0] == "H" else None
                 hooks.enter_context(module.register_forward_hook(partial(_keep, seen, name, end, heads)))
         logits = model(src, tgt_in, attend=_watched(attend, iter(attentions(model.config)), wanted, seen))
+    if model.classes is not None:  # of a whole text there is one row
+        seen |= {name: seen[name][:, None] for name in ("mean",) if name in seen}
+        logits = logits[:, None]
     seen["logits"] = logits
     if "probabilities" in wanted:
         seen["probabilities"] = logits.float().softmax(-1)
@@ -93,6 +96,8 @@ def _taps(model: Transformer) -> Taps:
                 yield from _attention_taps(f"{path}.cross", layer.cross_attention, around)
             yield from _feed_forward_taps(f"{path}.feed_forward", layer.feed_forward, layer.around_feed_forward)
         yield f"{side}.output", stack.norm, OUT
+    if model.classes is not None:
+        yield "mean", model.classes.output, IN
 
 
 def _attention_taps(path: str, attention: MultiHeadAttention, around: Residual) -> Taps:

@@ -9,11 +9,11 @@ order in which a pass meets them:
     encoder.1.feed_forward.…                              NORM_FIRST, FEED_FORWARD, RESIDUAL
     encoder.output                                        AFTER     the last layer
     decoder.…                                             the same, with decoder.1.cross.… between the two
-    logits  probabilities                                 END
+    logits  probabilities                                 END; of a classifier mean, logits, probabilities: CLASSES
 
 In what a row says, x enters the sub-layer and c is what it attends to: x itself, or the encoder's output in `cross`.
-Axes are the house's letters, and R and C stand for S or T: R tokens of the part's own side, C tokens attended to. Knows
-nothing of text or of models, only of their settings.
+Axes are the house's letters, N counts labels, and R and C stand for S or T: R tokens of the part's own side, C tokens
+attended to. Knows nothing of text or of models, only of their settings.
 """
 
 from collections.abc import Iterator
@@ -83,6 +83,11 @@ END = (
     ),
     Row("probabilities", "R V", "softmax of logits"),
 )
+CLASSES = (
+    Row("mean", "1 D", "the mean of output over all tokens: the text as one vector"),
+    Row("logits", "1 N", "mean W + b, a score for every label"),
+    Row("probabilities", "1 N", "softmax of logits"),
+)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ def sizes(config: ModelConfig, source: int, target: int) -> dict[str, int]:
         "K/2": config.head_width // 2,
         "F": config.d_ff,
         "V": config.vocab_size,
+        "N": config.labels or 0,
+        "1": 1,
     }
 
 
@@ -131,7 +138,7 @@ def _parts(config: ModelConfig) -> Iterator[Part]:
         yield from _stack("encoder", config.encoder_layers, "S", config)
     if config.has_decoder:
         yield from _stack("decoder", config.decoder_layers, "T", config)
-    yield from _rows("", END, "T" if config.has_decoder else "S", config)
+    yield from _rows("", END if config.labels is None else CLASSES, "T" if config.has_decoder else "S", config)
 
 
 def _stack(side: str, layers: int, own: str, config: ModelConfig) -> Iterator[Part]:

@@ -13,9 +13,14 @@ The JSON is one object. Numbers have four significant digits; what a model of th
     target              the same, what the decoder reads: the rows of the target's side; the first token is ⟨s⟩
     predicted           the same, what is predicted from each target row, and log_probs, one a row
     attention           {encoder: [L][H][S][S], decoder: [L][H][T][T], cross: [L][H][T][S]}; [query][key] last
-    top                 [row][rank] {token, id, probability}: the ten likeliest words at each row of the output
+    top                 [row][rank] {token, id, probability}: the ten likeliest words at each row of the output; of a
+                        classifier all labels, likeliest first, in one row
     lens                {top: [layer][row][rank] {token, id, probability}, log_probs: [layer][row]}: five words each
-    removal             [T][S]: change of log_probs[row] when source token [column] is removed
+    holes               {top: [place][rank] {token, id, probability}, log_probs: [place]}: of an encoder that says
+                        words, what it would put at each place were the token there hidden; and the token's own
+    labels              the names of a classifier's labels, in the order of its logits
+    removal             [T][S]: change of log_probs[row] when source token [column] is removed; of a classifier [1][S],
+                        change of the likeliest label's
     beam                {nodes: [{parent, step, id, token, log_prob, total, rank, fate, score, place}]}; see `beam_tree`
     parts               [{name, axes, meaning, shape}], every part there is; full: with its values
     full_bytes          what all parts take as float32
@@ -57,6 +62,7 @@ def document(trace: Trace, *, full: bool = False) -> dict[str, Any]:
     config = trace.translator.model.config
     both, search = config.kind == "encoder-decoder", trace.translator.search
     lens = trace.lens(5) if config.has_decoder else None
+    holes = trace.holes(5) if config.kind == "encoder" and config.labels is None else None
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -70,10 +76,12 @@ def document(trace: Trace, *, full: bool = False) -> dict[str, Any]:
             "decoder": rounded(trace.decoder_attention),
             "cross": rounded(trace.cross_attention),
         },
-        "top": [_candidates(row) for row in trace.top(10)],
+        "top": [_candidates(row) for row in trace.top(max(10, len(trace.labels)))],
         "lens": lens
         and {"top": [[_candidates(row) for row in layer] for layer in lens.top], "log_probs": rounded(lens.log_probs)},
-        "removal": rounded(trace.removal().values) if both else None,
+        "holes": holes and {"top": [_candidates(row) for row in holes.top], "log_probs": rounded(holes.log_probs)},
+        "labels": list(trace.labels),
+        "removal": rounded(trace.removal().values) if both or trace.labels else None,
         "beam": _beam(trace) if both and not search.sample else None,
         "parts": _parts(trace, full=full),
         "full_bytes": trace.size(),

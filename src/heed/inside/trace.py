@@ -6,10 +6,11 @@
 
 Target rows are what the decoder reads, `target`: ⟨s⟩ and then the tokens of the text. What row t predicts is token t
 of `predicted`: the same tokens and then ⟨/s⟩. A trace holds attention and logits; everything else is computed when it
-is asked for, in another pass through the same model, and is as true as that model is unchanged.
+is asked for, in another pass through the same model, and is as true as that model is unchanged. An encoder alone has
+one text, the source; if it sorts texts into classes, its output has one row and a column a label.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.config import ModelConfig
 from heed.decoding.steps import begin, greatest_lengths
 from heed.decoding.translator import Translator
 from heed.errors import InputError
 from heed.inside.beam_tree import BeamTree, beam_tree
-from heed.inside.lens import layer_log_probs, removal_effects
+from heed.inside.lens import hole_log_probs, layer_log_probs, removal_effects
 from heed.inside.matrix import Matrix
 from heed.inside.observe import observe
 from heed.inside.parts import Part, attentions, parts, sizes
@@ -41,6 +43,14 @@ class Lens:
 
 
 @dataclass(frozen=True, eq=False)
+class Holes:
+    """What a model that finds hidden words would put at each place, had the token there been hidden."""
+
+    top: list[list[Candidate]]  # by place, the likeliest first; the end is never hidden
+    log_probs: Float[np.ndarray, "places"]  # of the tokens that are there
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One pass through a model. A side that the model does not have is empty: no tokens, no layers."""
 
@@ -50,8 +60,9 @@ class Trace:
     encoder_attention: Float[np.ndarray, "Le H S S"] = field(repr=False)
     decoder_attention: Float[np.ndarray, "Ld H T T"] = field(repr=False)
     cross_attention: Float[np.ndarray, "Lc H T S"] = field(repr=False)
-    logits: Float[np.ndarray, "R V"] = field(repr=False)  # R = T, in an encoder alone S
+    logits: Float[np.ndarray, "R V"] = field(repr=False)  # R = T, in an encoder alone S, in a classifier 1
     translator: Translator = field(repr=False)  # whose model it is
+    labels: tuple[str, ...] = ()  # of a classifier: the names of the logits
 
     @property
     def source_tokens(self) -> tuple[str, ...]:
@@ -95,8 +106,8 @@ class Trace:
         return self.log_probs[np.arange(len(ids)), ids]
 
     def top(self, count: int = 5) -> list[list[Candidate]]:
-        """The likeliest words at each row, best first: (token, id, probability)."""
-        return candidates(torch.from_numpy(self.log_probs), count, self._words)
+        """The likeliest words at each row, best first: (token, id, probability); of a classifier, labels."""
+        return candidates(torch.from_numpy(self.log_probs), count, self._words, self.labels)
 
     def names(self) -> list[str]:
         """Every part that can be asked for; `heed.inside.parts` tells what they are."""
@@ -124,13 +135,30 @@ class Trace:
         chosen = log_probs[:, range(len(predicted)), predicted]
         return Lens([candidates(layer, count, self._words) for layer in log_probs], _numbers(chosen))
 
+    def holes(self, count: int = 5) -> Holes:
+        """The words that would stand at each place, were the token there hidden; for a model that finds hidden ones."""
+        config = self._model.config
+        if config.kind != "encoder" or config.labels is not None:
+            raise InputError(f"holes are for an encoder that says words: found {config.kind!r}, labels {config.labels}")
+        log_probs = hole_log_probs(self._model, _row(self._model, self.source))[:-1]
+        own = log_probs[range(len(log_probs)), list(self.source.ids[:-1])]
+        return Holes(candidates(log_probs, count, self._words), _numbers(own))
+
     def removal(self) -> Matrix:
-        """By how much each predicted token's log-probability changes when one source token is taken away."""
-        self._needs_both_sides("removal")
-        sides = (self.source, self.target, self.predicted)
-        effects = removal_effects(self._model, *(_row(self._model, side) for side in sides))
-        meaning = "change of the log-probability of what the row predicts when the column's token is removed"
-        return self._labelled(Part("removal", ("T", "S"), meaning), _numbers(effects))
+        """By how much the log-probability of each predicted token, or of the likeliest label, changes when one source
+        token is taken away.
+        """
+        model, meaning = (
+            self._model,
+            "change of the log-probability of what the row predicts without the column's token",
+        )
+        if self.labels:
+            asked = torch.tensor([[int(self.logits.argmax())]], device=model.vocabulary.embedding.weight.device)
+        else:
+            self._needs_both_sides("removal")
+            asked = _row(model, self.predicted)
+        effects = removal_effects(model, _row(model, self.source), _given(model, self.target), asked)
+        return self._labelled(Part("removal", ("1" if self.labels else "T", "S"), meaning), _numbers(effects))
 
     def beam(self) -> BeamTree:
         """The search for a translation of the source, as a tree, by the translator's settings."""
@@ -141,23 +169,9 @@ class Trace:
 
     def for_bertviz(self) -> dict[str, Any]:
         """The arguments of bertviz.head_view and model_view: ``head_view(**trace.for_bertviz())``."""
+        from heed.inside.bertviz import arguments  # noqa: PLC0415 - which knows what a Trace is
 
-        def layers(weights: Float[np.ndarray, "L H T S"]) -> list[Tensor]:
-            return [torch.from_numpy(layer)[None] for layer in weights]
-
-        match self._model.config.kind:
-            case "encoder":
-                return {"attention": layers(self.encoder_attention), "tokens": list(self.source_tokens)}
-            case "decoder":
-                return {"attention": layers(self.decoder_attention), "tokens": list(self.target_tokens)}
-            case _:
-                return {
-                    "encoder_attention": layers(self.encoder_attention),
-                    "decoder_attention": layers(self.decoder_attention),
-                    "cross_attention": layers(self.cross_attention),
-                    "encoder_tokens": list(self.source_tokens),
-                    "decoder_tokens": list(self.target_tokens),
-                }
+        return arguments(self)
 
     def save(self, path: str | Path, *, full: bool = False) -> None:
         """Write it down, in the format that the path's ending names. full: with the numbers of every part."""
@@ -175,7 +189,7 @@ class Trace:
         return self.translator.tokenizers[1 if self._model.config.has_decoder else 0]
 
     def _labelled(self, part: Part, values: np.ndarray) -> Matrix:
-        labels = {"S": self.source.tokens, "T": self.target.tokens}
+        labels = {"S": self.source.tokens, "T": self.target.tokens, "1": ("the text",), "N": self.labels}
         if part.axes[-1] == "V":
             labels["V"] = tuple(shown(self._words, range(values.shape[-1])))
         return Matrix(
@@ -193,10 +207,10 @@ class Trace:
             raise InputError(f"{what} needs a source and a target, and kind = {kind!r} has only one of them")
 
 
-def look(translator: Translator, source: str, target: str | None = None) -> Trace:
+def look(translator: Translator, source: str, target: str | None = None, labels: Sequence[str] = ()) -> Trace:
     """The trace of one text and its translation: the target given, or what the translator's search finds.
 
-    A model that is an encoder or a decoder alone has one text, `source`.
+    A model that is an encoder or a decoder alone has one text, `source`. labels: of a classifier; none: numbers.
     """
     model, config = translator.model, translator.model.config
     _check(translator, source, target)
@@ -221,6 +235,7 @@ def look(translator: Translator, source: str, target: str | None = None) -> Trac
         layers("decoder", "cross", (t, s)),
         _numbers(seen["logits"][0]),
         translator,
+        tuple(labels) or tuple(str(number) for number in range(1, (config.labels or 0) + 1)),
     )
 
 
@@ -231,7 +246,11 @@ def _check(translator: Translator, source: str, target: str | None) -> None:
     if target is not None and config.kind != "encoder-decoder":
         raise InputError(f"kind = {config.kind!r} has one text to look at, found a target too: {target[:50]!r}")
     (ids,) = translator.tokenizers[0 if config.has_encoder else 1].encode([source])
-    if source.splitlines() != [source] or not source.strip() or len(ids) > longest:
+    if (
+        source.splitlines() != [source]
+        or not all(part.strip() for part in _texts(config, source))
+        or len(ids) > longest
+    ):
         raise InputError(
             f"look takes one line of words, of at most {longest} tokens; found {len(ids)} tokens: {source[:50]!r}"
         )
@@ -242,7 +261,11 @@ def _sides(translator: Translator, source: str, target: str | None) -> tuple[Tok
     config = translator.model.config
     of_source, of_target = translator.tokenizers
     first, end = (config.bos_id,), (config.eos_id,)
-    read = Tokens.of(of_source, of_source.encode([source])[0], after=end) if config.has_encoder else Tokens()
+    read = Tokens()
+    if config.has_encoder:
+        read, *others = (Tokens.of(of_source, ids, after=end) for ids in of_source.encode(_texts(config, source)))
+        for other in others:
+            read = read.and_then(other)
     if not config.has_decoder:
         return read, Tokens(), Tokens()
     if config.has_encoder and target is None:
@@ -250,6 +273,11 @@ def _sides(translator: Translator, source: str, target: str | None) -> tuple[Tok
     else:
         written = tuple(of_target.encode([source if target is None else target])[0])
     return read, Tokens.of(of_target, written, before=first), Tokens.of(of_target, written, after=end)
+
+
+def _texts(config: ModelConfig, source: str) -> list[str]:
+    """A classifier may read two texts at once, with a tab between."""
+    return [source] if config.labels is None else source.split("\t")
 
 
 def _row(model: Transformer, tokens: Tokens) -> Int[Tensor, "1 n"]:

@@ -52,7 +52,7 @@ class LeanDecoder:
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
         """The source encoded, as `Transformer.start` does it."""
-        real = src != self._config.pad_id
+        real = src != self._config.pad_id  # padding may lie anywhere; what is encoded has none
         lengths = real.sum(1)
         whole = bool(lengths.min() == src.shape[1])
         layout = Packed.of_lengths(lengths)
@@ -61,7 +61,7 @@ class LeanDecoder:
         shape = (len(self._layers), 2, *self._split)
         memory = found.unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         room = memory.new_empty(*memory.shape[:4], _ROOM, memory.shape[-1])
-        return Hypotheses(1, 0, 0, Room(room, 0), None, None if whole else real, memory)
+        return Hypotheses(1, 0, 0, Room(room, 0), None, None if whole else layout.real, memory)
 
     @torch.no_grad()
     def step(self, ids: Int[Tensor, "R"], state: Hypotheses) -> tuple[Float[Tensor, "R V"], Hypotheses]:

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from heed.config import ServeConfig
-from heed.serving import libretranslate, own, pages, problems
+from heed.serving import half_routes, libretranslate, own, pages, problems
 from heed.serving.admission import HungUpError
 from heed.serving.fields import read_fields
 from heed.serving.guard import LOOPBACK, Door, Guard
@@ -28,7 +28,8 @@ from heed.version import __version__
 # What tells nothing that is not on the door anyway. The page itself is public; what it does is not.
 PUBLIC = pages.PUBLIC | {"/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
 
-WORKING = frozenset({"/translate", "/translate/stream", "/alternatives", "/look"})  # what needs a place
+# What needs a place.
+WORKING = frozenset({"/translate", "/translate/stream", "/alternatives", "/look", "/generate", "/classify", "/embed"})
 
 
 def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) -> ASGIApp:
@@ -48,7 +49,10 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
     app = FastAPI(
         title="heed",
         version=__version__,
-        description="Translation, by LibreTranslate's interface and by more of our own.",
+        description=(
+            "Translation, by LibreTranslate's interface and by more of our own; with models for it, texts written, "
+            "sorted into classes and made into vectors. /models says which there are."
+        ),
         openapi_url="/spec",
         docs_url=None,
         redoc_url=None,
@@ -59,7 +63,8 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
     app.add_exception_handler(HungUpError, _nobody)
     libretranslate.add_routes(app, service, health, key_required=keys is not None)
     own.add_routes(app, service, health, metrics)
-    pages.add_routes(app)
+    half_routes.add_routes(app, service)
+    pages.add_routes(app, translates=bool(service.directions.served))
     hosts = LOOPBACK if config.host in LOOPBACK else None
     return Guard(app, metrics, Door(config.header_bytes, hosts, WORKING, service.admission.busy))
 

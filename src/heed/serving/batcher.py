@@ -17,15 +17,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from heed.config import SearchConfig
-from heed.decoding.search import Start
-from heed.decoding.translator import Translation, Translator
 from heed.serving.logs import NAME
-from heed.serving.watching import Watched, watched
 
 T = TypeVar("T")
 _LOG = logging.getLogger(NAME)
@@ -53,13 +49,19 @@ class Ticket:
     gone: bool = False
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What the texts of one batch have in common."""
+class Kind(Protocol):
+    """What is done with a text. Texts of equal kinds are done together; `heed.serving.kinds` has them all."""
 
-    translator: Translator
-    search: SearchConfig
-    align: bool = False
+    @property
+    def rows(self) -> int:
+        """Rows of a batch that a text takes."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether what becomes of a text would depend on its place in a batch."""
+
+    def work(self, jobs: "Sequence[Job[Any]]", between: Callable[[], None]) -> Sequence[Any]:
+        """What becomes of each; `between` is called between two steps, and may raise to end it all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,12 +164,12 @@ class Batcher:
         """The first, and those after it that go with it."""
         batch = ranked[:1]
         kind = batch[0].kind if batch else None
-        if kind is None or kind.search.sample or not self._batching:  # what is drawn depends on the place in a batch
+        if kind is None or kind.alone or not self._batching:  # what is drawn depends on the place in a batch
             return batch
         longest = shortest = batch[0].length
         for job in ranked[1:]:
             widest = max(longest, job.length)
-            fits = (widest + 1) * (len(batch) + 1) * kind.search.beam <= self._budget
+            fits = (widest + 1) * (len(batch) + 1) * kind.rows <= self._budget
             if job.kind == kind and job.length <= max(_SHORT, _ALIKE * shortest) and fits:
                 batch.append(job)
                 longest, shortest = widest, min(shortest, job.length)
@@ -205,7 +207,7 @@ class Batcher:
     def _results(self, jobs: list[Job[Any]], depth: int) -> Sequence[Any]:
         between, kind = self._between(jobs, depth), jobs[0].kind
         if kind is not None:
-            return _translations(kind, jobs, between)
+            return kind.work(jobs, between)
         errand = jobs[0].errand
         return [] if errand is None else [errand(between)]
 
@@ -224,20 +226,6 @@ class Batcher:
                 others += time.monotonic() - now
 
         return between
-
-
-def _translations(kind: Kind, jobs: list[Job[Any]], between: Callable[[], None]) -> list[Translation]:
-    def watch(start: Start[Any], numbers: Sequence[int]) -> Start[Watched]:
-        return watched(
-            start,
-            numbers,
-            gone=lambda number: jobs[number].ticket.gone,
-            before_step=between,
-            free_after=kind.search.min_length,
-        )
-
-    texts = [job.text for job in jobs]
-    return kind.translator.translate_pieces(texts, kind.search, align=kind.align, watch=watch)
 
 
 def _fail(job: Job[Any], error: BaseException) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 
 from heed.errors import HeedError
 from heed.serving.batcher import Job, Ticket, WorkerGoneError
+from heed.serving.halves import Half
 from heed.serving.models import Served
 from heed.serving.service import Service
 
@@ -52,7 +53,7 @@ class Health:
 
     async def _found(self) -> str | None:
         warning = None
-        for model in self._service.directions.served:
+        for model in self._service.models:
             try:
                 if not await asyncio.to_thread((model.path / "manifest.json").is_file):
                     return f"The folder of {model.name} is gone"
@@ -66,12 +67,12 @@ class Health:
             except Exception as error:  # whatever it is, the next look must come
                 return f"{model.name} fails: {type(error).__name__}"
             if not math.isfinite(score):
-                return f"{model.name} gives {score} for a log-probability: its weights are damaged"
+                return f"{model.name} gives {score} for a sentence: its weights are damaged"
             self._tried = time.monotonic()
         self.warning = warning
         return None
 
-    async def _score(self, model: Served) -> float:
+    async def _score(self, model: Served | Half) -> float:
         """By the thread that translates, before anything that waits: a busy server is not a broken one."""
         ticket = Ticket()
         job = Job(ticket, 0, errand=partial(_try, model), arrived=-math.inf)
@@ -82,8 +83,8 @@ class Health:
             ticket.gone = True
 
 
-def _try(model: Served, _between: Callable[[], None]) -> float:
+def _try(model: Served | Half, _between: Callable[[], None]) -> float:
     try:
-        return model.translator.score(["a"], ["a"])[0]
+        return model.tried()
     except HeedError:
         return math.nan

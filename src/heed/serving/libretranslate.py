@@ -40,6 +40,7 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
     )
     async def translate(request: Request) -> Translated:
         """Translate a text, or a list of texts."""
+        service.able("translate")
         asked = Translate.of(request.state.fields)
         check_size(asked.q, service.config)
         check_alternatives(asked.alternatives, service.config)
@@ -49,6 +50,7 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
     @app.post("/detect", response_model=list[Detected], responses=ERRORS, openapi_extra=body_of(Detect))
     async def detect(request: Request) -> list[Detected]:
         """Which of the served languages a text is in, the likeliest first."""
+        service.able("translate")
         asked = Detect.of(request.state.fields)
         check_size(asked.q, service.config)
         directions = service.directions
@@ -125,7 +127,8 @@ def _details(answer: Answer) -> Details:
 
 
 def _settings(service: Service, *, key_required: bool) -> dict[str, Any]:
-    first, config = service.directions.served[0], service.config
+    config, served = service.config, service.directions.served
+    source, target = (served[0].source, served[0].target) if served else ("", "")
     return {
         "charLimit": config.characters,
         "frontendTimeout": 500,
@@ -135,7 +138,7 @@ def _settings(service: Service, *, key_required: bool) -> dict[str, Any]:
         "filesTranslation": False,
         "supportedFilesFormat": [],
         "language": {
-            "source": {"code": first.source, "name": name_of(first.source)},
-            "target": {"code": first.target, "name": name_of(first.target)},
+            "source": {"code": source, "name": name_of(source)},
+            "target": {"code": target, "name": name_of(target)},
         },
     }

@@ -1,16 +1,19 @@
 """Model folders to models that are served: what each translates to what, and how languages are told apart."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from heed.config import SearchConfig
+from heed.decoding.folders import read_translating_folder
 from heed.decoding.translator import Translator, load
 from heed.errors import ConfigError
-from heed.model.folder import read_model_folder
+from heed.inside.trace import Trace
+from heed.model.transformer import Transformer
+from heed.model.twin import sharing_weights
+from heed.text.tokenizer import Tokenizer
 from heed.text.trigrams import Detector
 
 AUTO = "auto"
@@ -37,22 +40,54 @@ class Served:
     target: str
     translator: Translator
     profiles: Mapping[str, str]  # language to trigrams, where the model was trained with validation texts
+    abilities: ClassVar[tuple[str, ...]] = ("translate", "embed", "look")  # what can be asked of it
+    task: ClassVar[str] = "translate"
 
     @property
     def name(self) -> str:
-        """What it is called here: its folder's name, never a path."""
-        return self.path.resolve().name
+        """What it is called here."""
+        return name_here(self.path)
+
+    @property
+    def model(self) -> Transformer:
+        """The model itself."""
+        return self.translator.model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of what it reads."""
+        return self.translator.tokenizers[0]
+
+    @property
+    def max_tokens(self) -> int:
+        """The most that it takes at once."""
+        return self.translator.max_tokens
+
+    def tried(self) -> float:
+        """A number that depends on every weight."""
+        return self.translator.score(["a"], ["a"])[0]
+
+    def trace(self, text: str, translation: str | None = None) -> Trace:
+        """What happens inside, by modules of its own."""
+        return self.looker.look(text, translation)
+
+    def tokens(self, text: str, translation: str | None = None) -> int:
+        """How many a look would have to show, on its longer side."""
+        sides = zip(self.translator.tokenizers, (text, translation or ""), strict=True)
+        return max(len(side.encode([words])[0]) for side, words in sides)
 
     @cached_property
     def looker(self) -> Translator:
         """The same with modules of its own around the same weights. Looking inside hangs hooks on modules while it
         lasts: what others translate meanwhile must not run into them.
         """
-        models = []
-        for model in self.translator.models:
-            weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-            models.append(copy.deepcopy(model, weights))
+        models = [sharing_weights(model) for model in self.translator.models]
         return Translator(models, self.translator.tokenizers, self.translator.search, self.translator.max_tokens)
+
+
+def name_here(path: Path) -> str:
+    """What a model is called: its folder's name, never a path."""
+    return path.resolve().name
 
 
 def open_served(
@@ -63,7 +98,9 @@ def open_served(
 ) -> list[Served]:
     """Open model folders. languages: `en-de` for each folder whose card does not say, or says otherwise."""
     if languages and len(languages) != len(paths):
-        raise ConfigError(f"--languages is given {len(languages)} times for {len(paths)} models: give it for each")
+        raise ConfigError(
+            f"--languages is given {len(languages)} times for {len(paths)} models that translate: give it for each"
+        )
     served = [
         _open(path, languages[number] if languages else None, search, open_model) for number, path in enumerate(paths)
     ]
@@ -79,9 +116,7 @@ def open_served(
 def _open(
     path: Path, languages: str | None, search: Mapping[str, Any], open_model: Callable[[Path], Translator]
 ) -> Served:
-    folder = read_model_folder(path)
-    if folder.run.model.kind != "encoder-decoder":
-        raise ConfigError(f"{path} is {folder.run.model.kind!r}: only an 'encoder-decoder' translates")
+    folder = read_translating_folder(path)
     data = folder.run.data
     source, dash, target = languages.partition("-") if languages else (data.source_language, "-", data.target_language)
     for code in (source, target):

@@ -1,20 +1,19 @@
 """Routes that LibreTranslate does not have: word by word, other ways to go on, a look inside, how the server is."""
 
-import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
-from heed.serving.admission import Admission
-from heed.serving.batcher import Ticket
+from heed.serving.events import Events, as_events
+from heed.serving.half_service import half_named
+from heed.serving.halves import Half
 from heed.serving.health import Health
 from heed.serving.libretranslate import check_alternatives, check_size
 from heed.serving.metrics import CONTENT_TYPE, Gauge, Metrics
 from heed.serving.models import Served
-from heed.serving.problems import Problem, as_problem
+from heed.serving.problems import Problem
 from heed.serving.schemas import ERRORS, Alternative, Alternatives, Details, Look, Model, Offered, Stream, body_of
 from heed.serving.schemas import Health as Healthy
 from heed.serving.service import Service
@@ -36,9 +35,14 @@ def _add_translation(app: FastAPI, service: Service) -> None:
     )
     async def stream(request: Request) -> StreamingResponse:
         """The greedy translation as server-sent events: `{"text"}` as it comes, last `done` with all of it."""
+        service.able("translate")
         asked = Stream.of(request.state.fields)
         model = _model(service, asked)
-        return _Events(service.admission, lambda ticket: _events(service, asked, model, ticket))
+        if model is None:
+            return Events(service.admission, lambda _: as_events(_nothing(), "translatedText", asked.q))
+        return Events(
+            service.admission, lambda ticket: as_events(service.stream(asked, model, ticket), "translatedText")
+        )
 
     @app.post(
         "/alternatives",
@@ -49,6 +53,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
     )
     async def alternatives(request: Request) -> Offered:
         """Translations that begin alike and go on differently, the likeliest next word first."""
+        service.able("translate")
         asked = Alternatives.of(request.state.fields)
         check_alternatives(asked.alternatives, service.config)
         check_size(asked.q + asked.prefix, service.config)
@@ -68,37 +73,11 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         return Offered(alternatives=offered)
 
 
-class _Events(StreamingResponse):
-    """Server-sent events that have a place for as long as they last, however they end."""
-
-    def __init__(self, admission: Admission, events: Callable[[Ticket], AsyncGenerator[bytes]]) -> None:
-        super().__init__((), media_type="text/event-stream")
-        self._admission, self._events = admission, events
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Begin once there is a place: a refusal comes before anything is sent, and so with its status."""
-        async with self._admission.place() as ticket, aclosing(self._events(ticket)) as events:
-            self.body_iterator = events
-            await super().__call__(scope, receive, send)
-
-
-async def _events(service: Service, asked: Stream, model: Served | None, ticket: Ticket) -> AsyncGenerator[bytes]:
-    """The events of a stream; when its client goes, it is closed at one of its yields."""
-    whole = asked.q if model is None else ""
-    try:
-        if model is not None:
-            async with aclosing(service.stream(asked, model, ticket)) as texts:
-                async for text in texts:
-                    whole += text
-                    yield _event(None, {"text": text})
-    except Exception as error:
-        yield _event("error", {"error": as_problem("POST", error).error})
-    else:
-        yield _event("done", {"translatedText": whole})
-
-
-def _event(name: str | None, data: dict[str, str]) -> bytes:
-    return (f"event: {name}\n" if name else "").encode() + f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+async def _nothing() -> AsyncGenerator[str]:
+    """The texts of a stream that has none."""
+    nothing: tuple[str, ...] = ()
+    for text in nothing:
+        yield text
 
 
 def _add_looking(app: FastAPI, service: Service) -> None:
@@ -107,10 +86,19 @@ def _add_looking(app: FastAPI, service: Service) -> None:
         """What happens inside the model: attention, likeliest words, search; as `heed look` writes it."""
         asked = Look.of(request.state.fields)
         check_size(asked.q + (asked.translation or ""), service.config)
-        if (model := _model(service, asked)) is None:
-            raise Problem(400, f"{asked.target} is not available as a target language from {asked.target}")
+        model = half_named(service, asked.model) or _translating(service, asked)
         found = await service.admission.work(request.receive, lambda ticket: service.look(asked, model, ticket))
         return Response(found, media_type="application/json" if asked.format == "json" else "text/html; charset=utf-8")
+
+
+def _translating(service: Service, asked: Look) -> Served:
+    for name in ("source", "target"):
+        if getattr(asked, name) is None:
+            raise Problem(400, f"Invalid request: missing {name} parameter")
+    model, _ = service.route(asked.q, str(asked.source), str(asked.target))
+    if model is None:
+        raise Problem(400, f"{asked.target} is not available as a target language from {asked.target}")
+    return model
 
 
 def _model(service: Service, asked: Stream) -> Served | None:
@@ -134,24 +122,30 @@ def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics)
         gauges = [
             Gauge("heed_requests_in_work", "Requests taken in and not yet answered.", service.admission.taken),
             Gauge("heed_jobs_waiting", "Pieces of text that have not begun.", batcher.waiting),
-            Gauge("heed_batches_total", "Batches translated.", batcher.batches, "counter"),
-            Gauge("heed_texts_total", "Pieces of text translated.", batcher.texts, "counter"),
+            Gauge("heed_batches_total", "Batches done.", batcher.batches, "counter"),
+            Gauge("heed_texts_total", "Pieces of text done.", batcher.texts, "counter"),
             Gauge("heed_source_tokens_total", "Their tokens.", batcher.tokens, "counter"),
             Gauge("heed_ready", "1 if the models work.", float(health.problem is None)),
         ]
         return Response(metrics.lines(gauges), media_type=CONTENT_TYPE)
 
-    @app.get("/models", response_model=list[Model], responses=ERRORS)
+    @app.get("/models", response_model=list[Model], response_model_exclude_none=True, responses=ERRORS)
     async def models() -> list[Model]:
         """The models that are served."""
         return [
             Model(
                 name=one.name,
-                source=one.source,
-                target=one.target,
-                parameters=sum(weight.numel() for weight in one.translator.model.parameters()),
-                beam=one.translator.search.beam,
-                max_tokens=one.translator.max_tokens,
+                task=one.task,
+                parameters=sum(weight.numel() for weight in one.model.parameters()),
+                max_tokens=one.max_tokens,
+                **_particulars(one),
             )
-            for one in service.directions.served
+            for one in service.models
         ]
+
+
+def _particulars(model: Served | Half) -> dict[str, Any]:
+    """What not every model has."""
+    if isinstance(model, Half):
+        return {"labels": list(model.labels)} if model.labels else {}
+    return {"source": model.source, "target": model.target, "beam": model.translator.search.beam}

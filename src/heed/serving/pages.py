@@ -15,18 +15,23 @@ from heed.serving import docs
 from heed.serving.guard import POLICY
 from heed.serving.problems import Problem
 
-PUBLIC = frozenset({"/", "/page/{name}", "/docs", "/docs.css"})  # no more than files that anyone can have
+PUBLIC = frozenset({"/", "/others", "/page/{name}", "/docs", "/docs.css"})  # no more than files that anyone can have
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def add_routes(app: FastAPI) -> None:
-    """Add the pages and what belongs to them."""
+def add_routes(app: FastAPI, *, translates: bool) -> None:
+    """Add the pages and what belongs to them. translates: else the first page is the one of the other models."""
     served = page_files()
     policy = page_policy()
 
     @app.get("/", include_in_schema=False)
     async def front() -> Response:
-        return _file("index.html", served["index.html"], {"Content-Security-Policy": policy})
+        name = "index.html" if translates else "others.html"
+        return _file(name, served[name], {"Content-Security-Policy": policy})
+
+    @app.get("/others", include_in_schema=False)
+    async def others() -> Response:
+        return _file("others.html", served["others.html"], {"Content-Security-Policy": policy})
 
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> Response:

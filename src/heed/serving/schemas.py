@@ -23,11 +23,21 @@ def _number(value: object) -> object:
     return value
 
 
+def _decimal(value: object) -> object:
+    """Text that is a number, with a point in it or not; what else it is, the number's own limits tell."""
+    try:
+        return float(value) if isinstance(value, str) and value.isascii() and len(value) < 20 else value
+    except ValueError:
+        return value
+
+
 def _truth(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
 Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Positive = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+Decimal = Annotated[float, BeforeValidator(_decimal), Field(allow_inf_nan=False)]
 Flag = Annotated[bool, BeforeValidator(_truth)]
 
 
@@ -93,12 +103,56 @@ class Alternatives(Stream):
     details: Flag = Field(default=False, description="Also give scores, tokens and which comes from which, of each.")
 
 
-class Look(Stream):
+class Look(Asked):
     """What happens inside the model."""
 
+    q: str = Field(description="The text.", examples=["A dog runs."])
+    source: str | None = Field(None, description="The language of the text, or auto; for a model that translates.")
+    target: str | None = Field(None, description="The language to translate to; likewise.")
     translation: str | None = Field(None, description="The translation to look at; none: the model's own.")
+    model: str | None = Field(None, description="The name of a model that does not translate; see /models.")
     format: Literal["json", "html"] = Field("json", description="As numbers, or as the page that `heed look` writes.")
     parts: list[str] = Field([], description="Parts whose numbers to give too, in JSON; the answer's `parts` has all.")
+    api_key: str | None = Field(None, description="The key, where one is needed.")
+
+
+class Generate(Asked):
+    """A text is to be written."""
+
+    prompt: str = Field("", description="How the text begins; none: the model begins.", examples=["The old cat"])
+    max_length: Positive | None = Field(None, description="Most tokens of the text; none: as many as were learnt from.")
+    temperature: Annotated[Decimal, Field(ge=0, le=100)] | None = Field(
+        None, description="Draw at random: below 1 bolder, above 1 wilder. 0: always the likeliest token."
+    )
+    top_k: Positive | None = Field(None, description="Draw at random, only among the k likeliest tokens.")
+    top_p: Annotated[Decimal, Field(gt=0, le=1)] | None = Field(
+        None, description="Draw at random, only among the likeliest tokens that together have this probability."
+    )
+    seed: Annotated[Count, Field(lt=2**53)] | None = Field(
+        None, description="Draw at random: the same seed draws the same text; none: another every time."
+    )
+    stream: Flag = Field(default=False, description="Answer piece by piece, as server-sent events.")
+    model: str | None = Field(None, description="The name of the model, where several could do it; see /models.")
+    api_key: str | None = Field(None, description="The key, where one is needed.")
+
+
+class Classify(Asked):
+    """A label is wanted."""
+
+    q: str | list[str] = Field(
+        description="The text, or texts; two that share a label have a tab between them.", examples=["A dog runs."]
+    )
+    model: str | None = Field(None, description="The name of the model, where several could do it; see /models.")
+    api_key: str | None = Field(None, description="The key, where one is needed.")
+
+
+class Embed(Asked):
+    """A vector is wanted."""
+
+    q: str | list[str] = Field(description="The text, or texts.", examples=["A dog runs."])
+    pooling: Literal["mean", "first"] = Field("mean", description="The mean of the tokens' vectors, or the first's.")
+    model: str | None = Field(None, description="The name of the model, where several could do it; see /models.")
+    api_key: str | None = Field(None, description="The key, where one is needed.")
 
 
 class Error(BaseModel):
@@ -165,14 +219,37 @@ class Offered(BaseModel):
     alternatives: list[Alternative]
 
 
+class Written(BaseModel):
+    """A text, its beginning included."""
+
+    text: str
+    log_prob: float = Field(description="Of all of it, its end included.")
+    seed: int | None = Field(None, description="What it was drawn with; send it to have the same again.")
+
+
+class Labelled(BaseModel):
+    """What a classifier makes of a text."""
+
+    label: str
+    probabilities: dict[str, float] = Field(description="Of all labels.")
+
+
+class Embedded(BaseModel):
+    """A text as a vector."""
+
+    embedding: list[float]
+
+
 class Model(BaseModel):
     """A model that is served."""
 
     name: str
-    source: str
-    target: str
+    task: str
+    source: str | None = None
+    target: str | None = None
+    labels: list[str] | None = None
     parameters: int
-    beam: int
+    beam: int | None = None
     max_tokens: int
 
 

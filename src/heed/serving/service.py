@@ -7,7 +7,8 @@ threads, models to the batcher.
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +22,9 @@ from heed.inside.report import report
 from heed.inside.saving import document, rounded
 from heed.serving import markup
 from heed.serving.admission import Admission
-from heed.serving.batcher import Batcher, Job, Kind, Ticket
+from heed.serving.batcher import Batcher, Job, Ticket
+from heed.serving.halves import Half
+from heed.serving.kinds import Translating
 from heed.serving.models import AUTO, Directions, Served
 from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
@@ -54,13 +57,28 @@ class _Cut:
 class Service:
     """All that is served, and the thread that does it."""
 
-    def __init__(self, directions: Directions, config: ServeConfig) -> None:
-        self.directions, self.config = directions, config
+    def __init__(self, directions: Directions, config: ServeConfig, halves: Sequence[Half] = ()) -> None:
+        self.directions, self.config, self.halves = directions, config, list(halves)
         self.admission = Admission(config.queue, config.deadline)
         budget = config.tokens_per_batch or (_ON_GPU if torch.cuda.is_available() else _ON_CPU)
         self.batcher = Batcher(patience=config.patience, budget=budget, batching=config.batching)
         self._looking = Batcher(patience=0.0, budget=budget)  # a look takes as long as many translations
         self._budget = budget
+
+    @property
+    def models(self) -> list[Served | Half]:
+        """All that is served."""
+        return [*self.directions.served, *self.halves]
+
+    def able(self, what: str) -> None:
+        """Refuse what no model here can do, and say what they can."""
+        if not any(what in one.abilities for one in self.models):
+            raise Problem(404, f"No model here is for /{what}: {self.offered()}")
+
+    def offered(self) -> str:
+        """What can be asked of each model, as routes."""
+        each = (f"{one.name}: {', '.join(f'/{what}' for what in one.abilities)}" for one in self.models)
+        return f"there is {'; '.join(each)}"
 
     async def translate(self, asked: Translate, ticket: Ticket) -> list[Answer]:
         """The translation of each text."""
@@ -111,7 +129,7 @@ class Service:
         if model is None:
             return [Translation(text, 0.0, 0.0, (), (), (), ()) for text in texts]
         cut = await asyncio.to_thread(_cut, texts, model)
-        kind = Kind(model.translator, self._search(model, asked.alternatives), asked.details)
+        kind = Translating(model.translator, self._search(model, asked.alternatives), asked.details)
         jobs: list[Job[Translation]] = []
         for one in cut:
             texts_of = [piece.text for piece in one.pieces if piece.text]
@@ -140,19 +158,36 @@ class Service:
 
     async def stream(self, asked: Stream, model: Served, ticket: Ticket) -> AsyncGenerator[str]:
         """The greedy translation, piece by piece as it comes; the time for it is counted from here."""
-        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
-        end = loop.time() + self.admission.deadline
+        end = self.deadline()
         cut = await asyncio.to_thread(_cut, [asked.q], model)
+
+        def texts(between: Callable[[], None]) -> Iterator[str]:
+            for text in model.translator.stream(asked.q):
+                yield text
+                between()
+
+        async with aclosing(self.streamed(ticket, sum(cut[0].lengths) + 1, texts, end)) as pieces:
+            async for text in pieces:
+                yield text
+
+    def deadline(self) -> float:
+        """When what begins now must be done, by the event loop's clock."""
+        return asyncio.get_running_loop().time() + self.admission.deadline
+
+    async def streamed(
+        self, ticket: Ticket, length: int, texts: Callable[[Callable[[], None]], Iterator[str]], end: float
+    ) -> AsyncGenerator[str]:
+        """What an errand has to tell, as it tells it. texts: is given what to call between its steps."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
         def do(between: Callable[[], None]) -> None:
             try:
-                for text in model.translator.stream(asked.q):
+                for text in texts(between):
                     loop.call_soon_threadsafe(arrived.put_nowait, text)
-                    between()
             finally:
                 loop.call_soon_threadsafe(arrived.put_nowait, None)
 
-        working = asyncio.ensure_future(self.errand(ticket, sum(cut[0].lengths) + 1, do))
+        working = asyncio.ensure_future(self.errand(ticket, length, do))
         working.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (text := await self._until(end, arrived.get())) is not None:
@@ -183,13 +218,11 @@ class Service:
 
         return await self.errand(ticket, sum(lengths) + 1, do)
 
-    async def look(self, asked: Look, model: Served, ticket: Ticket) -> bytes:
+    async def look(self, asked: Look, model: Served | Half, ticket: Ticket) -> bytes:
         """The trace of a sentence as the JSON document of `heed.inside.saving`, with the parts that were asked for,
         or as the page of `heed.inside.report`.
         """
-        source, target = model.translator.tokenizers
-        texts = (source, asked.q), (target, asked.translation or "")
-        longest = max([len((await asyncio.to_thread(side.encode, [text]))[0]) for side, text in texts])
+        longest = await asyncio.to_thread(model.tokens, asked.q, asked.translation)
         if longest > self.config.look_tokens:
             raise Problem(
                 400,
@@ -197,7 +230,7 @@ class Service:
             )
 
         def do(_: Callable[[], None]) -> bytes:
-            trace = model.looker.look(asked.q, asked.translation)
+            trace = model.trace(asked.q, asked.translation)
             found: dict[str, Any] = document(trace)
             if asked.format == "html":
                 return report(trace, found)

@@ -12,6 +12,8 @@ async function inflated(text) {
 async function readData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   trace = JSON.parse(new TextDecoder().decode(await inflated(data.document)));
+  if (trace.model.kind === "encoder") KINDS.encoder.says = "words look at words";
+  if (trace.model.kind === "decoder") KINDS.decoder.says = "words look at the words before them";
   unpack("attention.", data.attention.shapes, await inflated(data.attention.data)); // kind: [layers, heads, rows · columns]
   unpack("", data.vectors.shapes, await inflated(data.vectors.data));
 }

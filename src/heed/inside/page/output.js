@@ -2,9 +2,15 @@
 
 const asked = { row: 0 };
 
+/* A classifier says one thing, of the whole text. */
 function topWords(row) {
-  const chosen = trace.predicted.ids[row];
-  const rows = trace.top[row].map((candidate) =>
+  return trace.labels.length
+    ? candidateTable("label", trace.top[0], trace.top[0][0].id)
+    : candidateTable("word", trace.top[row], trace.predicted.ids[row]);
+}
+
+function candidateTable(title, candidates, chosen) {
+  const rows = candidates.map((candidate) =>
     make(
       "tr",
       {},
@@ -13,10 +19,11 @@ function topWords(row) {
       make("td", {}, meter(candidate.probability)),
     ),
   );
-  return table(["word", { face: "share", number: true }, ""], rows, { class: "wide" });
+  return table([title, { face: "share", number: true }, ""], rows, { class: "wide" });
 }
 
 function outputView() {
+  if (trace.labels.length) return labelsView();
   const side = trace.target.tokens.length ? "target" : "source";
   const controls = make("div", {});
   const panels = make("div", { class: "beside" });
@@ -25,7 +32,7 @@ function outputView() {
       make(
         "div",
         { "data-field": "row" },
-        chooseWord("the decoder reads", side, asked.row, (row) => {
+        chooseWord(side === "target" ? "the decoder reads" : "place", side, asked.row, (row) => {
           asked.row = row;
           refresh();
           focusChoice("row");
@@ -44,7 +51,7 @@ function outputView() {
       { class: "prose" },
       side === "target"
         ? "At each place the decoder has read the words up to here and predicts the next one. Choose a place: the word it reads there, and after the arrow the word that it is asked for."
-        : "What the model would put at each place.",
+        : "Which word the model believes to stand at each place: as it has read it, and had it been hidden.",
     ),
     controls,
     panels,
@@ -54,10 +61,62 @@ function outputView() {
   return { view, refresh };
 }
 
+function labelsView() {
+  const view = make(
+    "section",
+    { class: "view" },
+    make("h2", {}, "Output"),
+    make("p", { class: "prose" }, "How likely the model finds each label, for the text as a whole."),
+    make("div", { class: "beside" }, make("div", { class: "panel" }, make("h3", {}, "Labels"), topWords(0)), neededWords()),
+  );
+  return { view };
+}
+
+/* What each word did for the likeliest label. */
+function neededWords() {
+  const [best] = trace.top[0];
+  const [changes] = trace.removal;
+  const most = Math.max(...changes.map(Math.abs)) || 1;
+  const rows = tokensOf("source").map((token, place) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, word(token)),
+      make("td", { class: "n" }, change(changes[place])),
+      make("td", {}, meter(Math.abs(changes[place]) / most, changes[place] > 0)),
+    ),
+  );
+  return make(
+    "div",
+    { class: "panel" },
+    make("h3", {}, "What it needed, for ", word(best.token)),
+    table(["word", { face: "if removed", number: true }, ""], rows, { class: "wide" }),
+    make(
+      "p",
+      { class: "faint" },
+      "The change of the label’s log-probability when that word is taken away; blue, it had helped; orange, it had been in the way.",
+    ),
+  );
+}
+
+/* What would stand at a place whose word the model cannot see. */
+function holeAt(row) {
+  const there = trace.source.ids[row];
+  const share = Math.exp(trace.holes.log_probs[row]);
+  return make(
+    "div",
+    { class: "panel" },
+    make("h3", {}, "The likeliest words, were it hidden"),
+    candidateTable("word", trace.holes.top[row], there),
+    make("p", { class: "faint" }, word(trace.source.tokens[row]), ` itself has ${percent(share)}.`),
+  );
+}
+
 function answers(side, row) {
   const panels = [make("div", { class: "panel" }, make("h3", {}, "The likeliest words here"), topWords(row))];
   if (trace.removal) panels.unshift(causes(row));
   if (trace.lens) panels.push(lensOf(row));
+  if (trace.holes && row < trace.holes.top.length) panels.push(holeAt(row));
   return panels;
 }
 

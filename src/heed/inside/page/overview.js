@@ -10,7 +10,19 @@ const BLOCKS = {
   cross: ["Cross attention", "Every target word looks at the source: here the translation meets what is translated."],
   feed_forward: ["Feed-forward", "Each word on its own: widened, bent and narrowed again."],
   output: ["Output", "What leaves the stack."],
+  mean: ["Mean", "All words together: the mean of their vectors, one vector for the whole text."],
   logits: ["Softmax", "A score for every word of the vocabulary, made into shares that add up to one."],
+};
+
+const LABELS = "A score for every label, made into shares that add up to one.";
+
+/* What the model does as a whole, by its kind; of a classifier, by its labels. */
+const WHOLE = {
+  "encoder-decoder":
+    "The encoder reads the whole source at once; the decoder reads what has been written so far and, from each place, predicts the word that comes next.",
+  decoder: "The decoder reads what has been written so far and, from each place, predicts the word that comes next.",
+  encoder: "The encoder reads the whole text at once and says, at each place, which word it believes to stand there.",
+  classifier: "The encoder reads the whole text at once; the mean of what it makes of the words decides on the label.",
 };
 
 function overviewView(goTo) {
@@ -38,7 +50,7 @@ function overviewView(goTo) {
     make(
       "p",
       { class: "prose" },
-      "Words enter at the bottom and flow up. The encoder reads the whole source at once; the decoder reads what has been written so far and, from each place, predicts the word that comes next. Press a block.",
+      `Words enter at the bottom and flow up. ${WHOLE[trace.labels.length ? "classifier" : trace.model.kind]} Press a block.`,
     ),
   );
   const picture = make(
@@ -66,9 +78,10 @@ function blocksOf(side, layers) {
   for (let layer = 1; layer <= layers; layer++) {
     for (const name of subLayers(side)) blocks.push([`${side}.${layer}.${name}`, name]);
   }
-  return side === "decoder" || trace.model.kind === "encoder"
-    ? [...blocks, [`${side}.output`, "output"], ["logits", "logits"]]
-    : [...blocks, [`${side}.output`, "output"]];
+  blocks.push([`${side}.output`, "output"]);
+  if (trace.labels.length) blocks.push(["mean", "mean"]);
+  if (side === "decoder" || trace.model.kind === "encoder") blocks.push(["logits", "logits"]);
+  return blocks;
 }
 
 function stacks(onChoose) {
@@ -190,7 +203,7 @@ function aboutBlock(name, goTo) {
     if (Number(layer) <= trace.followed_layers)
       links.push(["follow a word through it", () => goTo("steps", { kind: attention, layer: Number(layer) })]);
   } else if (kind === "positions") links.push(["see the codes", () => goTo("positions")]);
-  else if (kind === "logits" || (kind === "output" && side === "decoder"))
+  else if (kind === "logits" || kind === "mean" || (kind === "output" && side === "decoder"))
     links.push(["see what it said", () => goTo("output")]);
   else if (layer === undefined || Number(layer) <= trace.followed_layers || kind === "embedding" || kind === "output")
     links.push(["follow a word through it", () => goTo("steps", { kind: side, layer: Number(layer) || 1 })]);
@@ -200,7 +213,7 @@ function aboutBlock(name, goTo) {
       {},
       Number(layer) ? `${side[0].toUpperCase()}${side.slice(1)}, layer ${layer}: ${BLOCKS[kind][0]}` : BLOCKS[kind][0],
     ),
-    make("p", { class: "prose" }, BLOCKS[kind][1]),
+    make("p", { class: "prose" }, trace.labels.length && kind === "logits" ? LABELS : BLOCKS[kind][1]),
     make(
       "p",
       {},

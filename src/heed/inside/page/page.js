@@ -90,6 +90,10 @@ function buildHead() {
   document.getElementById("source").append(make("bdi", {}, plain(trace.source.text || trace.target.text)));
   if (trace.source.tokens.length && trace.target.tokens.length)
     document.getElementById("target").append(make("bdi", {}, plain(trace.target.text)));
+  if (trace.labels.length) {
+    const [best] = trace.top[0];
+    document.getElementById("target").append(make("bdi", {}, plain(best.token)), ` ${percent(best.probability)}`);
+  }
   const layers = [
     trace.source.tokens.length ? `${model.encoder_layers} encoder` : "",
     trace.target.tokens.length ? `${model.decoder_layers} decoder` : "",

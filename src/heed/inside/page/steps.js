@@ -257,6 +257,15 @@ function endSteps(side, state, stream) {
         "What leaves the encoder is what the decoder’s cross attention makes its keys and values of. Choose cross attention to go on from there.",
       ),
     );
+  } else if (trace.labels.length) {
+    steps.push(
+      step(
+        "Mean, output",
+        "softmax(mean(x) W + b)",
+        "The mean of all words’ vectors, then a score for every label and shares that add up to one:",
+        topWords(0),
+      ),
+    );
   } else {
     steps.push(
       step(

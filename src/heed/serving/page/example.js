@@ -1,13 +1,13 @@
-/* The request that would give the translation on the page, as a command. */
+/* The request that would give what is on the page, as a command. */
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-export function showExample(q, { source, target }, needsKey) {
+export function showExample(path, fields, needsKey) {
   const lines = [
-    `curl ${new URL("translate", window.location.href).href}`,
+    `curl ${new URL(path, window.location.href).href}`,
     `-H ${quoted("Content-Type: application/json")}`,
     ...(needsKey ? ['-H "Authorization: Bearer $HEED_KEY"'] : []),
-    `-d ${quoted(JSON.stringify({ q: q || "A dog runs.", source, target }))}`,
+    `-d ${quoted(JSON.stringify(fields))}`,
   ];
   document.getElementById("example").textContent = lines.join(" \\\n  ");
 }

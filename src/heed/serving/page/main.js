@@ -65,7 +65,7 @@ function breakOff() {
 
 function translateSoon(isTyping = false) {
   breakOff();
-  showExample(text(), chosen(), settings?.keyRequired);
+  showExample("translate", { q: text() || "A dog runs.", ...chosen() }, settings?.keyRequired);
   pause = setTimeout(translate, isTyping ? PAUSE : 0);
 }
 
@@ -184,7 +184,9 @@ function swapTexts() {
 async function nameModels() {
   if (settings.keyRequired && !key()) return;
   const models = await ask("models").catch(() => []);
+  byId("others").hidden = models.every(({ source }) => source);
   byId("models").textContent = models
+    .filter(({ source }) => source)
     .map(({ name, source, target, parameters }) => {
       return `${name}: ${nameOf(source)} to ${nameOf(target)}, ${parameters.toLocaleString("en")} parameters.`;
     })

@@ -1,0 +1,100 @@
+"""What can be wrong with text that a model is to learn from, and how it is told.
+
+    empty, copied           a side has nothing in it; both sides are the same
+    swapped                 each side reads like the other side's language
+    source_foreign          the source reads like the target's language, as the target does
+    target_foreign          the target reads like the source's language, as the source does
+    unlike                  a side is unlike all others of its side: a third language, or noise
+    unequal, too_long       one side is far longer than the other; a side has, it seems, more than max_tokens tokens
+    repeated, ambiguous     a pair was there before; a source has several targets
+    leaked                  a validation pair is in training; leaked_source, leaked_target: one side of it is
+    unknown_label           a validation pair has a label that training has not
+    replacement, control, spaces, mojibake, markup, decomposed      characters that should not be there
+
+Texts alone have no sides: of these, they can be empty, too long, repeated, leaked and of characters that should not be
+there. A text with a label can also be ambiguous (it has several labels), leaked with another label (leaked_source), or
+have an unknown one.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal[
+    "leaked", "leaked_source", "leaked_target", "swapped", "source_foreign", "target_foreign", "copied", "unlike",
+    "empty", "too_long", "unequal", "repeated", "ambiguous", "unknown_label", "replacement", "mojibake", "control",
+    "spaces", "markup", "decomposed",
+]  # fmt: skip
+Form = Literal["pairs", "texts", "labelled"]  # what a text comes as: with its translation, alone, or with a label
+Integers = NDArray[np.int64]
+
+SHOWN = 200  # characters of a text
+_CHARACTERS: dict[Kind, re.Pattern[str]] = {
+    "replacement": re.compile("\ufffd"),
+    "mojibake": re.compile("[ÃÂ][\x80-\xbf]|â€."),  # UTF-8 taken for Latin-1 and encoded again
+    "control": re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b\u2028\u2029\u2060\ufeff]"),
+    "spaces": re.compile(r"[^\S \x0a-\x1f\x85\u2028\u2029\u202f\u3000]|  |^ | $"),  # thin and wide ones are meant
+    "markup": re.compile(r"&(?:[a-z]{2,6}|#\d+|#x[0-9a-f]+);|</?[a-z][^<>]*>", re.IGNORECASE),
+}
+_SUSPICIOUS = re.compile("[\ufffd&<ÃÂâ]|  |^ | $")  # or not printable: else none of these can be there
+
+
+@dataclass(frozen=True)
+class Example:
+    """Where a fault is and what it looks like: the texts of a pair that are there, or the part of one where it is."""
+
+    file: str
+    line: int
+    texts: tuple[str, ...]
+    also: str = ""  # file:line of the other pair, where two have something in common
+
+
+@dataclass
+class Finding:
+    """One kind of fault: how often it was found, and the first examples."""
+
+    kind: Kind
+    count: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What there is to know about the text of a run."""
+
+    form: Form
+    training: tuple[tuple[str, int], ...]  # name and pairs of each corpus
+    validation: tuple[tuple[str, int], ...]
+    lengths: dict[tuple[str, str], Counter[int]]  # ("source", "words"): how many texts there are of each length
+    tokens: Integers  # (pairs of a sample, 2): the tokens on each side, without special ones
+    vocab_sizes: tuple[int, int]
+    labels: dict[str, tuple[int, int]]  # how often each is in training and in validation; the most frequent first
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]  # what could not be looked at, and why
+
+    @property
+    def pairs(self) -> int:
+        """Pairs to learn from."""
+        return sum(pairs for _, pairs in self.training)
+
+
+def bad_characters(text: str) -> Iterator[tuple[Kind, str]]:
+    """Each kind of character that should not be there, with the part of the text where it is."""
+    if not text.isprintable() or _SUSPICIOUS.search(text):
+        for kind, pattern in _CHARACTERS.items():
+            if found := pattern.search(text):
+                yield kind, _around(text, *found.span())
+    if not text.isascii() and not unicodedata.is_normalized("NFC", text):
+        yield "decomposed", text[:SHOWN]
+
+
+def _around(text: str, start: int, end: int) -> str:
+    """A part of a text and what is beside it."""
+    before, after = max(0, start - 20), end + 40
+    return "…" * (before > 0) + text[before:after] + "…" * (after < len(text))

@@ -1,0 +1,112 @@
+"""Models that do not translate, through the real commands: each verb does its work, or says whose work it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import heed as library
+from heed.text.microworld import corpus
+from tests.cli.command import heed
+
+SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
+BRIEF = f"{SMALL} --preset tiny --set training.max_steps=4 --set training.checkpoint_every=2".split()
+TASKS = ("language-model", "masked", "classify")
+FOR = {
+    "language-model": "it is for heed generate, evaluate, look and serve; in Python, heed.Generator.open",
+    "masked": "it is for heed embed, look, serve and train --init-from; in Python, heed.decoding.classifier.embed",
+    "classify": "it is for heed classify, embed, evaluate, look and serve; in Python, heed.Classifier.open",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps for each task, by its name, and the texts."""
+    where = tmp_path_factory.mktemp("halves")
+    sentences = [one.source for one in corpus("train", 200)]
+    (where / "text").write_text("".join(f"{text}\n" for text in sentences))
+    rows = [f"{'long' if len(text) > 45 else 'short'}\t{text}\n" for text in sentences]
+    (where / "labels.tsv").write_text("".join(rows))
+    for task in TASKS:
+        text = ["--pairs", f"{where}/labels.tsv"] if task == "classify" else ["--text", f"{where}/text"]
+        made = heed("train", "--task", task, *text, "--out", f"{where}/{task}", "--cache", f"{where}/cache", *BRIEF)
+        assert made.returncode == 0, made.stderr
+    return where
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_verb_that_translates_says_what_the_folder_is_and_what_is_for_it(runs: Path, task: str) -> None:
+    kind = "a decoder" if task == "language-model" else "an encoder"
+    expected = (
+        f"error: {runs / task} is {kind} alone, trained with task = {task!r}, and does not translate: {FOR[task]}\n"
+    )
+    model, text = str(runs / task), str(runs / "text")
+    for command in (
+        ["translate", model, "--text", "a"],
+        ["score", model, "--source", text, "--target", text],
+        ["ablate", model, "--source", text, "--reference", text],
+        ["pronouns", model],
+        *(["export", model, "--to", to, "--out", f"{runs}/out"] for to in ("marian", "onnx", "ctranslate2")),
+    ):
+        done = heed(*command)
+        assert (done.returncode, done.stderr) == (2, expected), command
+    with pytest.raises(library.InputError) as error:
+        library.load(runs / task)
+    assert f"error: {error.value}\n" == expected
+
+
+def test_a_race_of_engines_needs_a_model_that_translates(runs: Path) -> None:
+    race = ["bench", "engines", str(runs / "masked"), str(runs / "text"), "--engine", "heed-int8", "--rounds", "1"]
+    done = heed(*race, "--sentences", "1")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"error: {runs / 'masked'} is an encoder alone")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_checkpoints_of_any_task_are_averaged(runs: Path, task: str) -> None:
+    out = runs / f"mean-of-{task}"
+    done = heed("average", str(runs / task), "--last", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "config.json").read_text())["data"]["task"] == task
+    assert heed("look", str(out), "The cat sees a bird.", "-o", str(out / "look.json")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ("language-model", "What comes next, from each place"),
+        ("masked", "What would stand at each place, were the word there hidden"),
+        ("classify", "How likely each label is"),
+    ],
+)
+def test_a_look_shows_what_the_model_makes_of_the_text(runs: Path, task: str, told: str) -> None:
+    done = heed("look", str(runs / task), "The cat sees a bird.")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"The cat sees a bird.\n\n{told}\n")
+    assert "The strongest heads: the 6 most peaked of 8" in done.stdout
+    for ending in ("html", "svg", "json"):
+        out = runs / f"{task}.{ending}"
+        assert heed("look", str(runs / task), "The cat.", "-o", str(out)).returncode == 0
+        assert out.stat().st_size > 1000
+    wrong = heed("look", str(runs / task), "The cat.", "--target", "b")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "has one text to look at, found a target too: 'b'" in wrong.stderr
+
+
+def test_a_classifiers_labels_are_printed_with_their_share(runs: Path) -> None:
+    said = heed("look", str(runs / "classify"), "The cat\tand the dog").stdout
+    shares = {
+        line.split()[0]: line.split()[1] for line in said.splitlines() if line.strip().startswith(("long", "short"))
+    }
+    assert shares.keys() == {"long", "short"}
+    assert sum(float(share.removesuffix("%")) for share in shares.values()) == pytest.approx(100, abs=0.11)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_heads_of_half_a_model_are_described(runs: Path, task: str) -> None:
+    done = heed("heads", str(runs / task), "--source", str(runs / "text"), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    side = "decoder" if task == "language-model" else "encoder"
+    assert [one["path"] for one in found["heads"]] == [f"{side}.{layer}.self" for layer in (1, 2, 3, 4) for _ in "ab"]
+    assert (found["target"], found["sentences"]) == (None, 200)

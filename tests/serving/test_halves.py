@@ -1,0 +1,250 @@
+"""Models that do not translate, served: the answers are those of the models, and nothing else is promised."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.config import SearchConfig
+from heed.decoding.classifier import Classifier, embed
+from heed.decoding.generator import Generator
+from heed.inside.folders import look_into
+from heed.inside.report import report
+from heed.inside.saving import document
+from heed.model.folder import read_model_folder
+from tests.serving.conftest import MANY
+from tests.serving.folders import LABELS, Task, make_folder, make_half
+from tests.serving.running import CLIENT, Running, refused, serving, until
+from tests.serving.test_fuzz import fuzz
+
+OFFERED = "there is lm: /generate, /embed, /look; c: /classify, /embed, /look; m: /embed, /look"
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    where = tmp_path_factory.mktemp("halves")
+    tasks: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}
+    return {name: make_half(where / name, task) for name, task in tasks.items()}
+
+
+@pytest.fixture(scope="module")
+def site(halves: dict[str, Path]) -> Iterator[Running]:
+    with serving(*halves.values(), *MANY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def generator(halves: dict[str, Path]) -> Generator:
+    return Generator.open(halves["lm"])
+
+
+def greedy(**settings: Any) -> SearchConfig:
+    return SearchConfig(beam=1, no_repeat_ngram=1, max_length=60).model_copy(update=settings)
+
+
+def test_what_is_written_is_what_the_model_writes_by_itself(site: Running, generator: Generator) -> None:
+    for prompt in ("", "The cat", "17 dogs"):
+        ((expected,),) = generator.generate([prompt], greedy())
+        answer = site.post("/generate", prompt=prompt).json()
+        assert answer == {"text": expected.text, "log_prob": pytest.approx(expected.log_prob)}
+        assert answer["text"].startswith(prompt)
+    short = site.post("/generate", prompt="The cat", max_length=9).json()["text"]
+    assert len(short) <= 9
+    form = CLIENT.post(f"{site.address}/generate", data={"prompt": "The cat", "max_length": "9"})
+    assert form.json()["text"] == short
+
+
+def test_a_seed_draws_the_same_text_and_no_seed_another(site: Running, generator: Generator) -> None:
+    fields = {"prompt": "A dog", "temperature": 5.0, "top_k": 30, "top_p": 0.99}
+    drawn = greedy(sample=True, seed=7, temperature=5.0, top_k=30, top_p=0.99)
+    ((expected,),) = generator.generate(["A dog"], drawn)
+    assert site.post("/generate", **fields, seed=7).json()["text"] == expected.text
+    answers = [site.post("/generate", **fields).json() for _ in range(4)]
+    assert len({answer["seed"] for answer in answers}) == 4
+    assert len({answer["text"] for answer in answers}) > 1
+    assert site.post("/generate", **fields, seed=answers[0]["seed"]).json() == answers[0]
+
+
+def test_at_temperature_0_nothing_is_left_to_chance(site: Running) -> None:
+    answer = site.post("/generate", prompt="A dog", temperature=0, seed=3).json()
+    assert answer == site.post("/generate", prompt="A dog").json()
+    assert "seed" not in answer
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 5.0, "seed": 3}])
+def test_a_text_that_comes_piece_by_piece_is_the_same_text(site: Running, how: dict[str, Any]) -> None:
+    fields = {"prompt": "The cat sees", **how}
+    with CLIENT.stream("POST", f"{site.address}/generate", json={**fields, "stream": True}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *pieces, last = answer.read().decode().split("\n\n")[:-1]
+    whole = site.post("/generate", **fields).json()["text"]
+    assert json.loads(last.removeprefix("event: done\ndata: ")) == {"text": whole}
+    texts = [json.loads(piece.removeprefix("data: "))["text"] for piece in pieces]
+    assert "".join(texts) == whole
+    assert texts[0].startswith("The cat sees")
+    assert len(texts) > 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"max_length": 61}, "Invalid request: max_length parameter must be <= 60"),
+        ({"max_length": 0}, "Invalid request: max_length parameter: input should be greater than or equal to 1"),
+        ({"temperature": -1}, "Invalid request: temperature parameter: input should be greater than or equal to 0"),
+        ({"temperature": "hot"}, "Invalid request: temperature parameter: input should be a valid number"),
+        ({"top_p": 1.5}, "Invalid request: top_p parameter: input should be less than or equal to 1"),
+        ({"seed": 2**53}, "Invalid request: seed parameter: input should be less than 9007199254740992"),
+        ({"prompt": ["a"]}, "Invalid request: prompt parameter: input should be a valid string"),
+        ({"prompt": "a" * 61}, "Invalid request: a beginning of 61 tokens is longer than the 60 that a text may have"),
+        ({"prompt": "a" * 5001}, "Invalid request: request (5001) exceeds text limit (5000)"),
+    ],
+)
+def test_what_cannot_be_written_says_why(site: Running, fields: dict[str, Any], error: str) -> None:
+    answer = site.post("/generate", **fields)
+    assert (answer.status_code, answer.json()) == (400, {"error": error})
+
+
+def test_a_beginning_too_long_for_a_stream_is_an_event_of_it(site: Running) -> None:
+    answer = site.post("/generate", prompt="a" * 61, stream=True)
+    assert answer.text.startswith('event: error\ndata: {"error": "Invalid request: a beginning of 61 tokens')
+
+
+def test_a_label_is_the_classifiers_and_a_list_is_a_list(site: Running, halves: dict[str, Path]) -> None:
+    texts = ["A dog runs.", "The cat\tand the dog", "house"]
+    expected = [
+        {"label": one.label, "probabilities": pytest.approx(one.probabilities, abs=1e-6)}
+        for one in Classifier.open(halves["c"]).classify(texts)
+    ]
+    assert site.post("/classify", q=texts).json() == expected
+    assert site.post("/classify", q=texts[0]).json() == expected[0]
+    assert site.post("/classify", q=texts[:1], model="c").json() == expected[:1]
+    assert site.post("/classify", q=texts[0]).json()["probabilities"].keys() == set(LABELS)
+
+
+@pytest.mark.parametrize("name", ["lm", "c", "m"])
+def test_a_vector_is_the_models(site: Running, halves: dict[str, Path], name: str) -> None:
+    folder = read_model_folder(halves[name])
+    texts = ["A dog runs.", "The cat"]
+    vectors = embed(folder.model(), folder.tokenizers[1], texts)
+    answer = site.post("/embed", q=texts, model=name).json()
+    assert [one["embedding"] for one in answer] == [pytest.approx(vector, abs=1e-4) for vector in vectors.tolist()]
+    alone = site.post("/embed", q=texts[1], model=name).json()
+    assert alone == {"embedding": pytest.approx(answer[1]["embedding"], abs=1e-4)}
+    first = site.post("/embed", q=texts[0], model=name, pooling="first")
+    if name == "lm":
+        assert first.json()["error"].startswith("Invalid request: pooling = 'first' needs an encoder")
+    else:
+        expected = embed(folder.model(), folder.tokenizers[1], texts[:1], "first")[0].tolist()
+        assert first.json()["embedding"] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "status", "error"),
+    [
+        ("/classify", {}, 400, "Invalid request: missing q parameter"),
+        ("/classify", {"q": ["a", "\t"]}, 400, "Invalid request: text 2 is empty, or has an empty part"),
+        ("/classify", {"q": ["a", "b\t"]}, 400, "Invalid request: text 2 is empty, or has an empty part"),
+        ("/classify", {"q": ["a", "b" * 61]}, 400, "Invalid request: text 2 has 61 tokens; the model takes at most 60"),
+        ("/classify", {"q": ["a"] * 65}, 400, "Invalid request: request (65) exceeds text limit (64)"),
+        ("/classify", {"q": "a", "model": "lm"}, 404, f"No model here is called lm and is for /classify: {OFFERED}"),
+        ("/embed", {"q": "a"}, 400, "Invalid request: several models are for /embed: say which with model: lm, c, m"),
+        ("/embed", {"q": "a", "model": "x"}, 404, f"No model here is called x and is for /embed: {OFFERED}"),
+        ("/look", {"q": "a"}, 400, "Invalid request: several models are for /look: say which with model: lm, c, m"),
+        ("/translate", {}, 404, f"No model here is for /translate: {OFFERED}"),
+        ("/translate/stream", {"q": "a"}, 404, f"No model here is for /translate: {OFFERED}"),
+        ("/alternatives", {"q": "a"}, 404, f"No model here is for /translate: {OFFERED}"),
+        ("/detect", {"q": "a"}, 404, f"No model here is for /translate: {OFFERED}"),
+    ],
+)
+def test_what_is_refused_says_why_and_what_there_is(
+    site: Running, route: str, fields: dict[str, Any], status: int, error: str
+) -> None:
+    answer = site.post(route, **fields)
+    assert (answer.status_code, answer.json()) == (status, {"error": error})
+
+
+def test_a_server_that_translates_says_so_when_asked_for_anything_else(server: Running) -> None:
+    for route in ("/generate", "/classify"):
+        answer = server.post(route, q="a")
+        offered = "there is ende: /translate, /embed, /look; deen: /translate, /embed, /look"
+        assert (answer.status_code, answer.json()) == (404, {"error": f"No model here is for {route}: {offered}"})
+
+
+def test_all_models_are_ready_and_described_and_no_language_is(site: Running) -> None:
+    assert site.get("/health/ready").json() == {"status": "ready"}
+    assert site.get("/languages").json() == []
+    assert site.get("/frontend/settings").json()["language"]["source"] == {"code": "", "name": ""}
+    models = site.get("/models").json()
+    assert [(one["name"], one["task"]) for one in models] == [
+        ("lm", "language-model"),
+        ("c", "classify"),
+        ("m", "masked"),
+    ]
+    assert models[1]["labels"] == list(LABELS)
+    assert all("source" not in one and one["max_tokens"] == 60 for one in models)
+    described = site.get("/docs").text
+    assert all(f"POST /{route}" in described for route in ("generate", "classify", "embed"))
+    assert site.get("/").text == site.get("/others").text
+    assert "heed <span>models</span>" in site.get("/").text
+
+
+@pytest.mark.parametrize("name", ["lm", "c", "m"])
+def test_a_look_inside_is_the_trace(site: Running, halves: dict[str, Path], name: str) -> None:
+    trace = look_into(halves[name], "A dog")
+    answer = site.post("/look", q="A dog", model=name)
+    assert answer.json() == json.loads(json.dumps(document(trace)))
+    assert site.post("/look", q="A dog", model=name, format="html").content == report(trace, document(trace))
+    long = site.post("/look", q="dogs " * 13, model=name)
+    assert long.json() == {"error": "Invalid request: 65 tokens are too many to look at; the limit is 64"}
+
+
+def test_all_kinds_of_models_are_served_side_by_side(halves: dict[str, Path], tmp_path: Path) -> None:
+    ende = make_folder(tmp_path / "ende")
+    with serving(halves["c"], ende, halves["lm"], "--languages", "en-de", *MANY) as mixed:
+        assert "translatedText" in mixed.post("/translate", q="A dog", source="en", target="de").json()
+        assert mixed.post("/generate", prompt="A").json()["text"].startswith("A")
+        assert mixed.post("/classify", q="A").json()["label"] in LABELS
+        folder = read_model_folder(ende)
+        expected = embed(folder.model(), folder.tokenizers[0], ["A dog"])[0].tolist()
+        assert mixed.post("/embed", q="A dog", model="ende").json()["embedding"] == pytest.approx(expected, abs=1e-4)
+        assert mixed.post("/look", q="A", model="c").json()["labels"] == list(LABELS)
+        assert mixed.post("/look", q="A", source="en", target="de").json()["model"]["kind"] == "encoder-decoder"
+        assert mixed.post("/look", q="A").json() == {"error": "Invalid request: missing source parameter"}
+        assert "heed <span>translate</span>" in mixed.get("/").text
+        assert mixed.end() == 0
+
+
+def test_two_models_of_one_name_are_refused(halves: dict[str, Path], tmp_path: Path) -> None:
+    code, said = refused(halves["lm"], make_half(tmp_path / "lm", "masked"))
+    assert code == 2
+    assert (
+        said
+        == f"error: {halves['lm']} and {tmp_path / 'lm'} are both called lm, and are asked for by name: rename one\n"
+    )
+
+
+@pytest.mark.parametrize("task", ["language-model", "classify", "masked"])
+def test_weights_that_are_no_numbers_show_in_the_servers_health(tmp_path: Path, task: Task) -> None:
+    with serving(make_half(tmp_path / "x", task, broken=True)) as broken:
+        answer = broken.get("/health/ready")
+        assert answer.status_code == 503
+        assert answer.json() == {"error": "x gives nan for a sentence: its weights are damaged"}
+
+
+def test_what_takes_too_long_is_given_up_and_the_next_is_answered(tmp_path: Path, halves: dict[str, Path]) -> None:
+    endless = make_half(tmp_path / "endless", "language-model", max_tokens=100_000, ends=False)
+    with serving(endless, halves["c"], "--set", "serve.deadline=0.5") as slow:
+        late = {"error": "No answer within 0.5 s: send less text at a time, or try later"}
+        answer = slow.post("/generate", prompt="A")
+        assert (answer.status_code, answer.json()) == (504, late)
+        stream = slow.post("/generate", prompt="A", stream=True)
+        assert stream.text.rpartition("event: ")[2] == f"error\ndata: {json.dumps(late)}\n\n"
+        until(lambda: slow.post("/classify", q="A dog").status_code == 200, "an answer", 10)
+
+
+def test_nonsense_is_answered_in_json_and_without_a_defect(site: Running) -> None:
+    fuzz(site, 400, ("/generate", "/classify", "/embed", "/look", "/translate"))
+    assert site.get("/health/ready").status_code == 200
+    assert site.said().count("\n") == 1, site.said()

@@ -1,0 +1,111 @@
+"""The page of the models that do not translate, in a real browser."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from heed.serving.limits import add_key
+from heed.serving.pages import page_files
+from tests import browser as browsing
+from tests.serving.browser import HOSTILE_NAME, INJECTIONS, on_page, status
+from tests.serving.conftest import MANY
+from tests.serving.folders import LABELS, make_folder, make_half
+from tests.serving.running import Running, serving
+
+in_chromium = browsing.needs_chromium
+browser = browsing.browser
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One of them has a hostile name."""
+    where = tmp_path_factory.mktemp("others")
+    models = [make_half(where / "lm", "language-model"), make_half(where / "c", "classify")]
+    hostile = where / HOSTILE_NAME
+    shutil.copytree(make_half(where / "m", "masked"), hostile)
+    with serving(*models, hostile, *MANY) as running:
+        yield running
+
+
+def test_the_page_runs_nothing_but_what_is_served_beside_it() -> None:
+    page = page_files()["others.html"].decode()
+    assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page)
+    scripts = b"".join(content for name, content in page_files().items() if name.endswith(".js")).decode()
+    assert "innerHTML" not in scripts
+
+
+@in_chromium
+def test_a_text_is_gone_on_with_as_the_model_would(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        assert page.inner_text("#about") == "A language model: it goes on with your text."
+        page.fill("#text", "The cat")
+        page.click("#ask")
+        page.wait_for_selector("#desk:not(.waiting)")
+        whole = site.post("/generate", prompt="The cat", model="lm").json()["text"]
+        assert page.text_content("#answer") == whole
+        assert page.text_content("#answer .given") == "The cat"
+        assert '"prompt":"The cat"' in page.inner_text("#example")
+        page.fill("#text", "a" * 70)
+        page.keyboard.press("Control+Enter")
+        status(page, "a beginning of 70 tokens is longer than the 60")
+
+
+@in_chromium
+def test_labels_and_hidden_words_are_shown_as_text_whatever_they_are(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        page.select_option("#model", "c")
+        assert page.is_disabled("#ask")
+        page.fill("#text", "A dog runs.")
+        page.click("#ask")
+        page.wait_for_selector(".shares")
+        found = site.post("/classify", q="A dog runs.").json()["probabilities"]
+        ranked = sorted(LABELS, key=lambda label: -found[label])
+        assert page.locator(".shares th").all_inner_texts() == ranked
+        page.select_option("#model", HOSTILE_NAME)
+        for text in INJECTIONS[::12]:
+            page.fill("#text", text[:60])
+            with page.expect_response("**/look"):
+                page.click("#ask")
+            page.wait_for_selector(".shares th")
+        page.wait_for_selector("#desk:not(.waiting)")
+        assert page.locator("#answer img, #answer script").count() == 0
+
+
+@in_chromium
+def test_the_model_can_be_looked_into(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        page.select_option("#model", "c")
+        page.fill("#text", "A dog runs.")
+        page.click("#look")
+        frame = page.frame_locator("#inside-view")
+        frame.locator("html[data-ready]").wait_for()
+        assert frame.locator("#source").inner_text() == "A dog runs."
+        page.click("#inside-close")
+
+
+@in_chromium
+def test_a_server_that_translates_too_leads_to_the_others(browser: Browser, tmp_path: Path) -> None:
+    models = make_folder(tmp_path / "ende"), make_half(tmp_path / "c", "classify")
+    with serving(*models, *MANY) as mixed, on_page(browser, mixed) as page:
+        page.click("#others")
+        page.wait_for_selector("html[data-ready] #model option", state="attached")
+        assert page.locator("#model option").all_inner_texts() == ["c: classify"]
+
+
+@in_chromium
+def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys.txt")
+    with serving(make_half(tmp_path / "c", "classify"), "--keys", tmp_path / "keys.txt") as guarded:
+        assert guarded.post("/classify", q="A").status_code == 400
+        with on_page(browser, guarded) as page:
+            assert page.inner_text("#status") == "Give an API key above to begin."
+            page.fill("#key", key)
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#model option", state="attached")
+            page.fill("#text", "A dog")
+            page.click("#ask")
+            page.wait_for_selector(".shares")
