@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from heed import Transformer
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, Settings, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.interop.marian_export import export_marian
 from heed.model.folder import model_files, write_folder
+from heed.settings import Settings
 from heed.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -40,11 +41,11 @@ def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = model_files(Transformer(post.model).state_dict(), post, {}, (tokenizer, tokenizer), "# card\n")
     write_folder(folder / "runs" / "post", files)
     export_marian(folder / "runs" / "post", folder / "ende-marian")
-    halves = {"lm": ({"kind": "decoder"}, {}), "c": ({"kind": "encoder", "labels": 2}, {"labels": ("x", "y")})}
-    for name, (shape, data) in halves.items():
-        half = ModelConfig.preset("tiny", vocab_size=259, **shape)
-        task = "classify" if data else "language-model"
-        known = RunConfig(model=half, data=DataConfig(tokenizer="bytes", task=task, **data), search=run.search)
+    writer = (ModelConfig.preset("tiny", vocab_size=259, kind="decoder"), DataConfig(task="language-model"))
+    sorter = ModelConfig.preset("tiny", vocab_size=259, kind="encoder", labels=2)
+    labelled = DataConfig(task="classify", labels=("x", "y"))
+    for name, (half, data) in {"lm": writer, "c": (sorter, labelled)}.items():
+        known = RunConfig(model=half, data=data.model_copy(update={"tokenizer": "bytes"}), search=run.search)
         files = model_files(Transformer(half).state_dict(), known, {}, (tokenizer, tokenizer), "# card\n")
         write_folder(folder / "runs" / name, files)
     return folder

@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from heed import Transformer
 from heed.decoding.steps import _lean, begin
+from heed.kernels.hypotheses import Hypotheses
 from heed.model.feed_forward import FeedForward
 from tests.decoding.small_models import small_model
 
@@ -30,7 +32,7 @@ def load_other_weights(model: Transformer) -> None:
 
 @torch.no_grad()
 def write_into_a_weight(model: Transformer) -> None:
-    model.decoder.layers[0].attention.value.weight[0] += 1  # type: ignore[union-attr, operator]
+    model.decoder.layers[0].attention.value.weight[0] += 1  # type: ignore[union-attr, operator, index]
 
 
 def put_another_weight(model: Transformer) -> None:
@@ -42,7 +44,7 @@ def put_another_part(model: Transformer) -> None:
 
 
 def put_a_part_that_does_other_things_with_the_same_weights(model: Transformer) -> None:
-    layer = model.decoder.layers[0]  # type: ignore[union-attr]
+    layer: Any = model.decoder.layers[0]  # type: ignore[union-attr]
     other = copy.copy(layer.feed_forward)
     other.activation = "gelu" if other.activation == "relu" else "relu"
     layer.feed_forward = other
@@ -104,4 +106,5 @@ def test_a_search_reorders_no_keys_and_values() -> None:
     with torch.no_grad():
         _, state = start.step(torch.tensor([4, 5, 6, 7]), state)
     other = state.select(torch.tensor([[1, 0], [3, 3]]))
-    assert other.each[0].room is state.each[0].room
+    before, after = cast("Hypotheses", state.each[0]), cast("Hypotheses", other.each[0])
+    assert after.room is before.room

@@ -28,7 +28,9 @@ def test_bits_per_byte_do_not_depend_on_how_text_is_cut() -> None:
 
 def test_the_interval_is_that_of_a_mean() -> None:
     nats = np.random.default_rng(3).gamma(4.0, 5.0, 400)
-    (score,) = (one for one in likelihood(-nats, [10] * 400, ["x" * 9] * 400) if one.metric == "nats per text")
+    (score,) = (
+        one for one in likelihood((-nats).tolist(), [10] * 400, ["x" * 9] * 400) if one.metric == "nats per text"
+    )
     assert score.half_width == pytest.approx(1.96 * nats.std() / 20, rel=0.15)
     assert score.mean == pytest.approx(score.value, abs=score.half_width / 5)
 

@@ -11,7 +11,8 @@ from heed.errors import ConfigError, FolderError, InputError
 from heed.evaluation.metrics import bleu
 from heed.interop.engine_names import ENGINES, EngineName, engine_named
 from heed.interop.engines import export_for, open_engine
-from heed.serving.batcher import Batcher, Job, Kind, Ticket
+from heed.serving.batcher import Batcher, Job, Ticket
+from heed.serving.kinds import Translating
 from heed.serving.models import open_served
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
@@ -121,7 +122,9 @@ def test_a_server_translates_with_an_engine(name: EngineName, model: Path) -> No
     [served] = open_served([model], [], {"beam": 1}, partial(open_engine, name=name))
     assert (served.source, served.target) == ("en", "de")
     batcher = Batcher(patience=0.0, budget=4096)
-    jobs: list[Job[Any]] = [Job(Ticket(), 9, Kind(served.translator, served.translator.search), text) for text in TEXTS]
+    jobs: list[Job[Any]] = [
+        Job(Ticket(), 9, Translating(served.translator, served.translator.search), text) for text in TEXTS
+    ]
     batcher.submit(jobs)
     written = [job.future.result(timeout=30).text for job in jobs]
     batcher.close()
