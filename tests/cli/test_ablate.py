@@ -91,7 +91,10 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
         ("model --reference r -o no/a.svg", "no/a.svg: there is no folder no"),
         ("model --reference r --set search.beam=2", "--set is for a search, and --metric log-prob does not search"),
         ("model --reference r --set model.norm=pre", "only the search can be set here"),
-        ("encoder --reference r", "kind = 'encoder' makes none: expected 'encoder-decoder'"),
+        (
+            "encoder --reference r",
+            "encoder is an encoder alone, trained with task = 'translate', and does not translate",
+        ),
     ],
 )
 def test_mistakes_are_named(arguments: str, message: str, texts: Path) -> None:

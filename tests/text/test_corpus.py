@@ -177,7 +177,7 @@ def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
         ({"source": "", "target": "b"}, "a corpus is either source and target, or pairs, or text: found source = ''"),
         (
             {"source": "a", "target": "b", "pairs": "c.tsv"},
-            "either source and target, or pairs, or text: found source = 'a', target = 'b', pairs = 'c.tsv'",
+            "a corpus is either source and target, or pairs, or text: found source = 'a', target = 'b', pairs ",
         ),
         (
             {"target": "b", "pairs": "c.tsv"},
