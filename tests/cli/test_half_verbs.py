@@ -46,13 +46,26 @@ def test_a_verb_that_translates_says_what_the_folder_is_and_what_is_for_it(runs:
         ["score", model, "--source", text, "--target", text],
         ["ablate", model, "--source", text, "--reference", text],
         ["pronouns", model],
-        *(["export", model, "--to", to, "--out", f"{runs}/out"] for to in ("marian", "onnx", "ctranslate2")),
+        *(["export", model, "--to", to, "--out", f"{runs}/out"] for to in ("marian", "ctranslate2")),
     ):
         done = heed(*command)
         assert (done.returncode, done.stderr) == (2, expected), command
     with pytest.raises(library.InputError) as error:
         library.load(runs / task)
     assert f"error: {error.value}\n" == expected
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_half_a_model_is_exported_as_one_graph_that_does_not_translate(runs: Path, task: str) -> None:
+    pytest.importorskip("onnx")
+    out = runs / f"{task}-onnx"
+    done = heed("export", str(runs / task), "--to", "onnx", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    graphs = sorted(file.name for file in out.glob("*.onnx"))
+    assert graphs == ["decoder.onnx" if task == "language-model" else "encoder.onnx"]
+    refused = heed("translate", str(out), "--text", "a")
+    assert refused.returncode == 2
+    assert f"{out} is half a model" in refused.stderr
 
 
 def test_a_race_of_engines_needs_a_model_that_translates(runs: Path) -> None:

@@ -12,7 +12,6 @@ from heed import ModelConfig, SearchConfig, Transformer
 from heed.decoding.engine import Stepwise
 from heed.decoding.search import State
 from heed.decoding.steps import begin
-from heed.errors import ConfigError
 from heed.interop.engines import export_for
 from heed.interop.onnx_engine import OnnxModel
 from heed.interop.onnx_export import onnx_files
@@ -119,7 +118,46 @@ def test_a_weight_in_the_file_is_the_weight_of_the_model() -> None:
     assert found == set(weights)
 
 
-def test_what_does_not_translate_is_not_exported() -> None:
-    for kind in ("encoder", "decoder"):
-        with pytest.raises(ConfigError, match=f"kind = '{kind}' cannot be exported to onnx"):
-            onnx_files(Transformer(ModelConfig.model_validate({**SHAPE, "kind": kind})))
+HALVES = [
+    ModelConfig.model_validate({**SHAPE, **design, "tie_embeddings": tied})
+    for design in (
+        {"norm": "post"},
+        {"norm": "pre", "positions": "rotary"},
+        {"norm": "sandwich", "positions": "learned"},
+    )
+    for tied in (True, False)
+]
+
+
+@pytest.mark.parametrize("labels", [None, 3])
+@pytest.mark.parametrize("config", HALVES, ids=lambda one: f"{one.norm}-{one.tie_embeddings}")
+def test_an_encoder_alone_gives_our_vectors_and_logits_in_onnx(config: ModelConfig, labels: int | None) -> None:
+    model = model_of(config.model_copy(update={"kind": "encoder", "labels": labels}))
+    files = onnx_files(model)
+    assert list(files) == ["encoder.onnx"]
+    session = onnxruntime.InferenceSession(files["encoder.onnx"], providers=["CPUExecutionProvider"])
+    src = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
+    real, vectors, logits = (torch.from_numpy(one) for one in session.run(None, {"src": src.numpy()}))
+    with torch.no_grad():
+        wanted, said = model.encode(src), model(src)
+    torch.testing.assert_close(vectors[real], wanted[real], atol=1e-5, rtol=1e-4)
+    if labels is None:
+        logits, said = logits[real], said[real]
+    torch.testing.assert_close(logits, said, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("config", HALVES, ids=lambda one: f"{one.norm}-{one.tie_embeddings}")
+def test_a_decoder_alone_steps_in_onnx_as_ours_does(config: ModelConfig) -> None:
+    model = model_of(config.model_copy(update={"kind": "decoder"}))
+    files = onnx_files(model)
+    assert list(files) == ["decoder.onnx"]
+    session = onnxruntime.InferenceSession(files["decoder.onnx"], providers=["CPUExecutionProvider"])
+    cache = model.start(rows=3)
+    names = [one.name for one in session.get_inputs() if one.name != "ids"]
+    past = {name: np.zeros((3, config.heads, 0, config.head_width), np.float32) for name in names}
+    for step in range(4):
+        ids = torch.randint(3, config.vocab_size, (3,)) if step else torch.full((3,), config.bos_id)
+        expected, cache = model.step(ids[:, None], cache)
+        logits, *grown = session.run(["logits", *(f"new_{name}" for name in names)], {"ids": ids.numpy(), **past})
+        past = dict(zip(names, grown, strict=True))
+        torch.testing.assert_close(torch.from_numpy(logits), expected[:, 0], atol=1e-4, rtol=1e-4)

@@ -53,6 +53,11 @@ def export_for(name: EngineName, path: Path, out: Path) -> None:
 
 def _open_exported(path: Path, name: EngineName | None) -> Translator:
     found = read_exported(path)
+    if found.run.model.kind != "encoder-decoder":
+        raise ConfigError(
+            f"{path} is half a model ({found.run.model.kind}), exported for {found.engine}, and does not translate: "
+            "run its graph with ONNX Runtime, or use the model folder that it was made from"
+        )
     name = name or found.engine
     if family(name) != family(found.engine):
         raise ConfigError(f"{path} was exported for {found.engine}, which is not --engine {name}: leave that out")

@@ -1,13 +1,16 @@
-"""A model of ours as two ONNX graphs, in float32.
+"""A model of ours as two ONNX graphs, in float32; half a model as one.
 
     encoder.onnx    src (B, S) -> real (B, S), and each decoder layer's keys and values of the source (B, H, S, K)
     decoder.onnx    ids (R), real, those keys and values, each layer's past (R, H, C, K) -> logits (R, V) and that past
                     with one column more
 
+    encoder.onnx    of an encoder alone: src -> real, vectors (B, S, D), and logits, of words (B, S, V) or of its
+                    classes (B, labels)
+    decoder.onnx    of a decoder alone: the same as above without a source
+
 B sentences, S source tokens, R = B·W hypotheses, C tokens so far: none is fixed in the files, and C may be 0. The
 graphs are written node by node and not traced, so that writing takes no second, needs nothing but `onnx`, and a weight
-in the file has the name and the shape it has in the model. Every norm, activation and kind of position can be written;
-a model that is no encoder-decoder is refused.
+in the file has the name and the shape it has in the model. Every norm, activation and kind of position can be written.
 """
 
 import math
@@ -18,7 +21,6 @@ import numpy as np
 import torch
 
 from heed.config import ModelConfig
-from heed.errors import ConfigError
 from heed.interop.onnx_graph import DOUBLE, FLOAT, INT64, Graph, Shape
 from heed.model.positions import angles
 from heed.model.transformer import Transformer
@@ -26,11 +28,12 @@ from heed.model.transformer import Transformer
 
 def onnx_files(model: Transformer) -> dict[str, bytes]:
     """The files of the exported model, by name."""
-    if model.config.kind != "encoder-decoder":
-        raise ConfigError(
-            f"kind = {model.config.kind!r} cannot be exported to onnx: only an 'encoder-decoder' translates"
-        )
-    return {"encoder.onnx": _encoder(model), "decoder.onnx": _decoder(model)}
+    encoder = _encoder if model.config.has_decoder else _encoder_alone
+    graphs = {
+        "encoder.onnx": encoder if model.config.has_encoder else None,
+        "decoder.onnx": _decoder if model.config.has_decoder else None,
+    }
+    return {name: write(model) for name, write in graphs.items() if write is not None}
 
 
 def memory_names(layers: int) -> list[str]:
@@ -45,6 +48,36 @@ def past_names(layers: int) -> list[str]:
 
 def _encoder(model: Transformer) -> bytes:
     config = model.config
+    write, x = _encoded(model)
+    shape = ("sentences", config.heads, "source", config.head_width)
+    names = memory_names(config.decoder_layers)
+    for layer in range(config.decoder_layers):
+        for name, part in zip(names[2 * layer : 2 * layer + 2], ("key", "value"), strict=True):
+            rows = write.heads(x, f"decoder.layers.{layer}.cross_attention.{part}")
+            write.g.output(write.by_head(rows), name, np.float32, shape)
+    return write.g.serialized()
+
+
+def _encoder_alone(model: Transformer) -> bytes:
+    config = model.config
+    write, x = _encoded(model)
+    g = write.g
+    vectors = write.by_sentence(x, config.d_model)
+    g.output(vectors, "vectors", np.float32, ("sentences", "source", config.d_model))
+    if config.labels is None:
+        words = write.by_sentence(write.logits(x), config.vocab_size)
+        g.output(words, "logits", np.float32, ("sentences", "source", config.vocab_size))
+    else:
+        real = g("Unsqueeze", g("Cast", "real", to=FLOAT), g.constant([2]))
+        sums, counts = (g("ReduceSum", each, g.constant([1]), keepdims=0) for each in (g("Mul", vectors, real), real))
+        logits = write.linear(g("Div", sums, counts), "classes.output")
+        g.output(logits, "logits", np.float32, ("sentences", config.labels))
+    return g.serialized()
+
+
+def _encoded(model: Transformer) -> "tuple[_Writer, str]":
+    """The encoder, written; and its last layer's output, as rows."""
+    config = model.config
     g = Graph("encoder", model.state_dict())
     write = _Writer(g, config)
     src = g.input("src", np.int64, ("sentences", "source"))
@@ -57,15 +90,8 @@ def _encoder(model: Transformer) -> bytes:
         name = f"encoder.layers.{layer}"
         x = write.around(x, f"{name}.around_attention", partial(write.look_around, name=f"{name}.attention"))
         x = write.feed_forward(x, name)
-    x = write.last_norm(x, "encoder")
     g.output(real, "real", np.bool_, ("sentences", "source"))
-    shape = ("sentences", config.heads, "source", config.head_width)
-    names = memory_names(config.decoder_layers)
-    for layer in range(config.decoder_layers):
-        for name, part in zip(names[2 * layer : 2 * layer + 2], ("key", "value"), strict=True):
-            rows = write.heads(x, f"decoder.layers.{layer}.cross_attention.{part}")
-            g.output(write.by_head(rows), name, np.float32, shape)
-    return g.serialized()
+    return write, write.last_norm(x, "encoder")
 
 
 def _decoder(model: Transformer) -> bytes:
@@ -73,22 +99,25 @@ def _decoder(model: Transformer) -> bytes:
     g = Graph("decoder", model.state_dict())
     write = _Writer(g, config)
     ids = g.input("ids", np.int64, ("hypotheses",))
-    real = g.input("real", np.bool_, ("sentences", "source"))
-    across: Shape = ("sentences", config.heads, "source", config.head_width)
+    memory: list[str] = []
+    if config.has_encoder:
+        real = g.input("real", np.bool_, ("sentences", "source"))
+        across: Shape = ("sentences", config.heads, "source", config.head_width)
+        memory = [g.input(name, np.float32, across) for name in memory_names(config.decoder_layers)]
+        write.sentences, write.hidden = g("Shape", real, end=1), _hidden(g, real)
     back: Shape = ("hypotheses", config.heads, "written", config.head_width)
     after: Shape = ("hypotheses", config.heads, "written + 1", config.head_width)
-    memory = [g.input(name, np.float32, across) for name in memory_names(config.decoder_layers)]
     past = [g.input(name, np.float32, back) for name in past_names(config.decoder_layers)]
     write.stand("decoder", g("Shape", past[0], start=2, end=3))  # every hypothesis has as many tokens
-    write.sentences, write.hidden = g("Shape", real, end=1), _hidden(g, real)
     x = write.embed("vocabulary.embedding", ids)
     for layer in range(config.decoder_layers):
         name = f"decoder.layers.{layer}"
         before, source = past[2 * layer : 2 * layer + 2], memory[2 * layer : 2 * layer + 2]
         look_back = partial(write.look_back, name=f"{name}.attention", past=before)
-        look_across = partial(write.look_across, name=f"{name}.cross_attention", source=source)
         x = write.around(x, f"{name}.around_attention", look_back)
-        x = write.around(x, f"{name}.around_cross_attention", look_across)
+        if source:
+            look_across = partial(write.look_across, name=f"{name}.cross_attention", source=source)
+            x = write.around(x, f"{name}.around_cross_attention", look_across)
         x = write.feed_forward(x, name)
     for value, name in zip(write.grown, past_names(config.decoder_layers), strict=True):
         g.output(value, f"new_{name}", np.float32, after)
@@ -201,6 +230,10 @@ class _Writer:
         across = g("Sub", g("Mul", even, cos), g("Mul", odd, sin))
         along = g("Add", g("Mul", even, sin), g("Mul", odd, cos))
         return g("Reshape", g("Concat", across, along, axis=3), g.constant([-1, heads, width]))
+
+    def by_sentence(self, rows: str, width: int) -> str:
+        """Rows (B·S, width) as (B, S, width)."""
+        return self.g("Reshape", rows, self.g("Concat", self.sentences, self.g.constant([width]), axis=0))
 
     def by_head(self, rows: str) -> str:
         """Rows (B·S, H, K) as (B, H, S, K)."""

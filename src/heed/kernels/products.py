@@ -18,7 +18,7 @@ from torch.nn import functional
 Product: TypeAlias = Callable[[Tensor], Tensor]  # x Wᵀ + b of any rows x
 Multiply: TypeAlias = Callable[[Tensor, Tensor | None], Product]  # from W and b
 
-_SMALL = 2**16  # numbers of a matrix below which the call costs more than the reading
+_SMALL = 2**17  # numbers of a matrix below which the call costs more than the reading
 
 
 def product(weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> Product:
