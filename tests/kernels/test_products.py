@@ -23,7 +23,7 @@ def test_a_matrix_laid_out_gives_the_product_of_the_matrix(shape: tuple[int, ...
 @LAID_OUT
 def test_only_large_matrices_of_float32_are_laid_out() -> None:
     asked: list[str] = []
-    for weight in (torch.randn(256, 256), torch.randn(256, 255), torch.randn(256, 256, dtype=torch.float64)):
+    for weight in (torch.randn(512, 256), torch.randn(512, 255), torch.randn(512, 256, dtype=torch.float64)):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(products, "laid_out", lambda *_: asked.append("laid out"))
             patched.setattr(products, "plain", lambda *_: asked.append("plain"))
