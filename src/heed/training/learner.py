@@ -48,9 +48,8 @@ class Plain:
         if will_compile(config, device):
             self._called = sharing_weights(model)
             compile_layers(self._called, dynamic=True)
-        elif device.type == "cpu" and not config.training.shard:
-            self._called = sharing_weights(model)
-            with_raw_dropout(self._called)
+        elif device.type == "cpu":
+            with_raw_dropout(model)  # in place: weights that are shared out allow no twin
             keep_freed_memory()
 
     def prepare(self, batch: Batch) -> list[Batch]:
