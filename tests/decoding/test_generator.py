@@ -77,9 +77,19 @@ def test_a_stream_joined_is_the_text(search: SearchConfig) -> None:
     assert pieces[0].startswith("é")
 
 
-def test_scores_are_those_of_a_pass_over_each_text_alone() -> None:
+def test_a_stream_of_a_model_that_says_no_numbers_is_refused() -> None:
     model = language_model()
-    texts = ["a", "", "abc def"]
+    with torch.no_grad():
+        model.vocabulary.embedding.weight.fill_(torch.nan)
+    with pytest.raises(InputError, match="sentence 0 ends with log-probability"):
+        list(Generator(model, BYTES, SearchConfig(beam=1, max_length=5)).stream("a"))
+
+
+@pytest.mark.parametrize("at_once", [4096, 12])
+def test_scores_are_those_of_a_pass_over_each_text_alone(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.decoding.generator._TOKENS", at_once)
+    model = language_model()
+    texts = ["a", "", "abc def", "xy"]
     for text, found in zip(texts, Generator(model, BYTES).token_scores(texts), strict=True):
         ids = BYTES.encode([text])[0]
         wanted = uncached(model, ids)[torch.arange(len(ids) + 1), torch.tensor([*ids, 2])]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from heed.evaluation.metrics import Score
 
 _MOST_LABELS = 20  # whose confusion fits a screen
-_AT_ONCE = 256
 
 
 def evaluate_alone(
@@ -51,11 +50,7 @@ def _evaluate_text(model: Path, path: str, resamples: int, *, as_json: bool, car
 
     texts = [line for line in read_lines(path) if line]
     generator = Generator.open(model)
-    found = [
-        one
-        for start in range(0, len(texts), _AT_ONCE)
-        for one in generator.token_scores(texts[start : start + _AT_ONCE])
-    ]
+    found = generator.token_scores(texts)
     scores = likelihood([sum(one) for one in found], [len(one) for one in found], texts, resamples)
     _tell(model, path, len(texts), scores, {}, as_json=as_json, digits=4)
     if card:

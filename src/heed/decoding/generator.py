@@ -25,6 +25,8 @@ from heed.model.folder import read_model_folder
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
+_TOKENS = 4096  # scored at a time, padding included
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -99,7 +101,9 @@ class Generator:
 
         written: list[int] = []
         shown = ""
-        for [(_, token, _)] in walk(start, Rules.of(start, [longest], config, [prefix]), choose):
+        rules = Rules.of(start, [longest], config, [prefix])
+        for [(number, token, log_prob)] in walk(start, rules, choose):
+            rules.check(number, log_prob)
             if token != start.eos_id:
                 written.append(token)
             (text,) = self.tokenizer.decode([written])
@@ -107,15 +111,28 @@ class Generator:
                 yield text[len(shown) :]
                 shown = text
 
-    @torch.no_grad()
     def token_scores(self, texts: Sequence[str]) -> list[list[float]]:
         """The log-probability of each token of each text, and of the end after them."""
-        config = self.model.config
         ids = self.tokenizer.encode(texts)
-        rows = [torch.tensor(row) for row in ([config.bos_id, *one] for one in ids)]
-        tgt_in = pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(self._device)
-        ended = [torch.tensor([*one, config.eos_id]) for one in ids]
-        tgt_out = pad_sequence(ended, batch_first=True, padding_value=config.pad_id).to(self._device)
+        found: list[list[float]] = [[] for _ in texts]
+        order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+        while order:
+            count = max(1, _TOKENS // (len(ids[order[0]]) + 1))
+            batch, order = order[:count], order[count:]
+            for number, scores in zip(batch, self._forced([ids[number] for number in batch]), strict=True):
+                found[number] = scores
+        return found
+
+    @torch.no_grad()
+    def _forced(self, ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The same of ids, all at once."""
+        config = self.model.config
+
+        def rows(given: list[list[int]]) -> Int[Tensor, "B T"]:
+            filled = pad_sequence([torch.tensor(row) for row in given], batch_first=True, padding_value=config.pad_id)
+            return filled.to(self._device)
+
+        tgt_in, tgt_out = rows([[config.bos_id, *one] for one in ids]), rows([[*one, config.eos_id] for one in ids])
         log_probs = self.model(tgt_in=tgt_in).float().log_softmax(-1).gather(-1, tgt_out[..., None])[..., 0]
         return [row[: len(one) + 1] for row, one in zip(log_probs.tolist(), ids, strict=True)]
 
