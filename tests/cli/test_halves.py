@@ -125,6 +125,16 @@ def test_a_classifier_learns_labels_and_is_scored(classifier: Path, folder: Path
     assert "rows: what is right" in table
 
 
+def test_a_label_that_training_lacks_is_named_with_its_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.tsv").write_text("up\tabc.\nsideways\txyz.\n")
+    files = ["--pairs", f"{folder}/train.tsv", "--valid-pairs", f"{tmp_path}/v.tsv"]
+    run = train(folder, "unknown", 1, "--task", "classify", *files)
+    assert run.returncode == 2
+    assert (
+        f"error: {tmp_path}/v.tsv:2: the label 'sideways' is not one of those learnt: known are down, up" in run.stderr
+    )
+
+
 def test_two_texts_may_share_a_label(folder: Path) -> None:
     run = train(folder, "two", 5, "--task", "classify", *pairs(folder, "jsonl"))
     assert run.returncode == 0, run.stderr
@@ -138,6 +148,12 @@ def test_hidden_words_are_a_start_for_a_classifier(masked: Path, folder: Path) -
     before, after = (read_tensors(one / "model.safetensors") for one in (masked, folder / "from-m"))
     assert after.keys() - before.keys() == {"classes.output.weight", "classes.output.bias"}
     assert all(torch.allclose(after[name], weight, atol=1e-6) for name, weight in before.items())
+
+
+def test_another_half_is_no_start(language_model: Path, folder: Path) -> None:
+    run = train(folder, "no", 1, "--task", "classify", *pairs(folder), "--init-from", str(language_model))
+    assert run.returncode == 2
+    assert "has a model of kind 'decoder', and task = 'classify' needs one of kind 'encoder'" in run.stderr
 
 
 @pytest.mark.parametrize("task", ["language-model", "masked", "classify"])

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
 
 FORMAT = 2
@@ -183,7 +184,7 @@ def _write(
         for corpus, _ in corpora:
             empty = too_long = good_ones = read = 0
             for pairs in _pieces(read_pairs(corpus)):
-                sources, targets = _encoded(pairs, encoders, max_tokens)
+                sources, targets = _encoded(pairs, corpus.name, encoders, max_tokens)
                 lengths = np.array([[len(ids) for ids in side] for side in (sources, targets)])
                 needed = lengths if encoders.source else lengths[1:]
                 nothing, long = needed.min(0) == 0, lengths.max(0) > max_tokens
@@ -201,9 +202,19 @@ def _write(
         os.fsync(file.fileno())
 
 
-def _encoded(pairs: list[Pair], encoders: Encoders, max_tokens: int) -> tuple[list[list[int]], list[list[int]]]:
+def _encoded(
+    pairs: list[Pair], name: str, encoders: Encoders, max_tokens: int
+) -> tuple[list[list[int]], list[list[int]]]:
     """The ids of both sides; a source that nobody encodes is empty."""
-    targets = encoders.target.encode([pair.target for pair in pairs])
+    try:
+        targets = encoders.target.encode([pair.target for pair in pairs])
+    except DataError:
+        for pair in pairs:  # which is it?
+            try:
+                encoders.target.encode([pair.target])
+            except DataError as error:
+                raise DataError(f"{name}:{pair.line}: {error}") from None
+        raise
     if encoders.source is not None:
         return encoders.source.encode([pair.source for pair in pairs]), targets
     if encoders.cut:

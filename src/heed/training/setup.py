@@ -94,6 +94,11 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
 
 def _first_weights(model: Transformer, init_from: ModelFolder, config: RunConfig) -> dict[str, Tensor]:
     """A model's weights to begin with; other labels than it was trained for are learnt anew."""
+    if init_from.run.model.kind != model.config.kind:
+        raise ConfigError(
+            f"--init-from {init_from.path} has a model of kind {init_from.run.model.kind!r}, and task = "
+            f"{config.data.task!r} needs one of kind {model.config.kind!r}"
+        )
     given = read_tensors(init_from.path / "model.safetensors")
     if init_from.run.data.labels == config.data.labels:
         return given
