@@ -37,17 +37,6 @@ TUNED = {
 Step = Callable[[], int]  # takes a step, returns its target tokens
 
 
-def lengths(count: int) -> list[tuple[int, int]]:
-    """Lengths of sentence pairs, the token that ends them included."""
-    draw, found = random.Random(0), []
-    while len(found) < count:
-        source = round(math.exp(draw.gauss(3.2, 0.55)))
-        target = max(2, round(source * math.exp(draw.gauss(0.05, 0.18))))
-        if 3 <= source <= 128 and target <= 128:
-            found.append((source, target))
-    return found
-
-
 def heed_step(pairs: list[tuple[int, int]]) -> Step:
     """The steps of `heed train`."""
     import tempfile  # noqa: PLC0415 - each process imports what its own system needs
@@ -194,6 +183,8 @@ def work(name: str) -> None:
 
     torch.manual_seed(0)
     if name != "limit":
+        from train_gpu import lengths  # noqa: PLC0415 - beside this script; sentences of the same lengths
+
         pairs = lengths(20_000)
         step = heed_step(pairs) if name == "heed" else peer_step(name, pairs)
         for _ in range(4):

@@ -21,9 +21,10 @@ from heed.decoding.static_search import Room, static_search
 from heed.decoding.steps import Watch, begin, greatest_lengths
 from heed.errors import InputError
 from heed.kernels.capture import capture, missing_for_capture
+from heed.kernels.lean_decoder import steps_as_made
 from heed.kernels.parts import PLAIN, Parts
 from heed.kernels.slots import Shape, affordable
-from heed.kernels.static_decoder import StaticDecoder, can_be_static
+from heed.kernels.static_decoder import StaticDecoder
 from heed.model.transformer import Transformer
 
 Precision = Literal["auto", "bfloat16", "float32"]
@@ -57,7 +58,7 @@ class CapturedEngine:
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, best first."""
         asked_more = not sources or prefixes is not None or watch is not None
-        if asked_more or not _can_search(config) or not can_be_static(self._model):
+        if asked_more or not _can_search(config) or not steps_as_made(self._model):
             return self._otherwise.search(sources, config, numbers, prefixes, watch)
         longest = greatest_lengths([self._model], sources, config)
         with self._at_work:
@@ -119,7 +120,7 @@ def quickest_engine(models: Sequence[Transformer], precision: Precision = "auto"
         return plain
     on_gpu = len(models) == 1 and models[0].vocabulary.embedding.weight.is_cuda
     missing = missing_for_capture() if on_gpu else "that is for one model, on a GPU"
-    if missing is not None or not can_be_static(models[0]):
+    if missing is not None or not steps_as_made(models[0]):
         if precision == "bfloat16":
             raise InputError(f"precision = 'bfloat16' cannot be had, use 'float32': {missing or 'nothing to search'}")
         return plain

@@ -30,9 +30,8 @@ class Int8Linear(nn.Module):
         scales = row_scales(weight).double()
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", UserWarning
-            )  # such tensors are to go some day; nothing else is as quick yet
+            # Such tensors are to go some day; nothing else is as quick yet.
+            warnings.simplefilter("ignore", UserWarning)
             rounded = torch.quantize_per_channel(weight.detach(), scales, zeros, 0, torch.qint8)
         self._packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach())
 

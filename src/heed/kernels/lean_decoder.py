@@ -80,12 +80,15 @@ class LeanDecoder:
 
 
 def can_be_lean(model: Transformer) -> bool:
-    """Whether a model's steps can be taken this way: a CPU's, and nobody has changed them or has hooks in them."""
+    """Whether a model's steps can be taken this way: it is on a CPU, and steps as it was made."""
+    return model.vocabulary.embedding.weight.device.type == "cpu" and steps_as_made(model)
+
+
+def steps_as_made(model: Transformer) -> bool:
+    """Whether another can step in a model's place: it translates, and nobody has changed it or has hooks in it."""
     if type(model) is not Transformer or model.training or model.encoder is None or model.decoder is None:
         return False
     if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):
-        return False
-    if model.vocabulary.embedding.weight.device.type != "cpu":
         return False
     return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 

@@ -87,15 +87,6 @@ class StaticDecoder:
         return (x @ self._output.t()).float()
 
 
-def can_be_static(model: Transformer) -> bool:
-    """Whether a model's steps can be taken this way: it translates, and nobody has changed it or has hooks in it."""
-    if type(model) is not Transformer or model.training or model.encoder is None or model.decoder is None:
-        return False
-    if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):
-        return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
-
-
 def _sublayers(layer: DecoderLayer, number: int, parts: Parts) -> list[Sublayer]:
     own, across = layer.attention, cast("MultiHeadAttention", layer.cross_attention)
     three = (own.query, own.key, own.value)

@@ -23,6 +23,17 @@ def smoothed_cross_entropy(
     return total, (tgt_out != pad_id).sum()
 
 
+def loss_of_logits(
+    logits: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int, smoothing: float, r_drop: float
+) -> Float[Tensor, ""]:
+    """The smoothed cross-entropy; with R-Drop everything is there twice, and both halves must agree too."""
+    total, _ = smoothed_cross_entropy(logits, tgt_out, pad_id, smoothing)
+    if not r_drop:
+        return total
+    one, other = logits.chunk(2)
+    return (total + r_drop * disagreement(one, other, tgt_out[: len(one)], pad_id)) / 2
+
+
 def disagreement(
     one: Float[Tensor, "N V"], other: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int
 ) -> Float[Tensor, ""]:

@@ -52,19 +52,17 @@ def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> Ta
         learner.learn(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in batches
     ]
     losses = [loss for loss, one in zip(learnt, batches, strict=True) if one.weight]
-
     if run.is_ahead:
         together = torch.stack(losses)
         read = _sent(together)
         _change_weights(run, rate, step, (~together.isfinite().all()).float())
-        loss: Callable[[], float] = lambda: sum(one / tokens for one in read())  # noqa: E731
-    else:
-        total = team.add_up(sum(one.item() / tokens for one in losses))[0]
-        if math.isfinite(total):
-            _change_weights(run, rate, step)
-        loss = lambda: total  # noqa: E731
+        learner.forget()
+        return Taken(tokens, rate, lambda: sum(one / tokens for one in read()))
+    total = team.add_up(sum(one.item() / tokens for one in losses))[0]
+    if math.isfinite(total):
+        _change_weights(run, rate, step)
     learner.forget()
-    return Taken(tokens, rate, loss)
+    return Taken(tokens, rate, lambda: total)
 
 
 def _sent(numbers: Float[Tensor, "any"]) -> Callable[[], list[float]]:

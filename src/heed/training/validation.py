@@ -7,13 +7,17 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from heed.config import RunConfig
 from heed.model.attention import fused_attention
 from heed.model.transformer import Transformer
 from heed.text.prepare import Prepared
 from heed.training.batches import Batch, in_order
 from heed.training.distributed import Team
-from heed.training.task import Task
+from heed.training.task import HeldOut, Task, Validation
 
 
 def team_for(config: RunConfig, team: Team) -> Team:
@@ -51,6 +55,36 @@ def exact_loss(model: Transformer, task: Task, config: RunConfig, batch: Batch) 
     """The loss of a batch, summed, without label smoothing or R-Drop."""
     plain = config.training.model_copy(update={"label_smoothing": 0.0, "r_drop": 0.0})
     return task.loss(model, batch, config.model_copy(update={"training": plain}), fused_attention).item()
+
+
+class AnswerValidator:
+    """Tries a model on text whose every question has one right answer: loss, and how many are right.
+
+    said: a model's answers, to be compared with `tgt_out`; what is padding there is no question.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        said: Callable[[Transformer, Batch], Int[Tensor, "any"]],
+        config: RunConfig,
+        held_out: HeldOut,
+        team: Team,
+    ) -> None:
+        self._task, self._said, self._config, self._held_out = task, said, config, held_out
+        self._team = team_for(config, team)
+
+    @torch.no_grad()
+    def __call__(self, model: Transformer, _step: int) -> Validation:
+        """Loss a question, and the share of right answers in percent."""
+        model.eval()
+
+        def measure(batch: Batch) -> tuple[float, ...]:
+            right = int((self._said(model, batch) == batch.tgt_out).sum())
+            return exact_loss(model, self._task, self._config, batch), right, batch.tokens
+
+        loss, right, asked = summed(measure, 3, self._task, self._config, self._held_out.pairs, self._team)
+        return Validation(loss / asked, 100 * right / asked, None, self._task.metric)
 
 
 def in_shares(given: Sequence[str], work: Callable[[list[str]], list[str]], team: Team) -> list[str]:

@@ -19,10 +19,10 @@ from heed.text.prepare import Encoders, Prepared
 from heed.text.tokenizer import EOS
 from heed.training.batches import Batch, Numbers, Ragged, Random
 from heed.training.distributed import Team
-from heed.training.loss import disagreement, smoothed_cross_entropy
-from heed.training.task import HeldOut, LossOfVectors, Tokenizers, Validation
+from heed.training.loss import loss_of_logits
+from heed.training.task import HeldOut, LossOfVectors, Tokenizers
 from heed.training.tasks.tokens import check_one_sided
-from heed.training.validation import exact_loss, summed, team_for
+from heed.training.validation import AnswerValidator
 
 
 class Classify:
@@ -82,42 +82,18 @@ class Classify:
         settings, nothing = config.training, config.model.pad_id - FIRST
         seen = batch.twice() if settings.r_drop else batch
         logits = model(seen.src, src_layout=seen.src_layout, attend=attend)
-        labels = _labels(seen) - FIRST
-        total, _ = smoothed_cross_entropy(logits, labels, nothing, settings.label_smoothing)
-        if not settings.r_drop:
-            return total
-        one, other = logits.chunk(2)
-        return (total + settings.r_drop * disagreement(one, other, labels[: len(one)], nothing)) / 2
+        return loss_of_logits(logits, _labels(seen) - FIRST, nothing, settings.label_smoothing, settings.r_drop)
 
-    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> "LabelValidator":
+    def said(self, model: Transformer, batch: Batch) -> Int[Tensor, "B"]:
+        """The labels that a model gives."""
+        return model(batch.src, src_layout=batch.src_layout).argmax(-1) + FIRST
+
+    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> AnswerValidator:
         """Loss, and how many labels are right."""
-        return LabelValidator(self, config, held_out, team)
+        return AnswerValidator(self, self.said, config, held_out, team)
 
 
 def _labels(batch: Batch) -> Int[Tensor, "B"]:
     """The label of each text; padding for texts that only fill a batch up, of which the last may have no token."""
     places = batch.tgt_layout.offsets[:-1].clamp(max=len(batch.tgt_out) - 1)
     return batch.tgt_out[places]
-
-
-class LabelValidator:
-    """Tries a model on one validation set."""
-
-    def __init__(self, task: Classify, config: RunConfig, held_out: HeldOut, team: Team) -> None:
-        self._task, self._config, self._held_out = task, config, held_out
-        self._team = team_for(config, team)
-
-    @torch.no_grad()
-    def __call__(self, model: Transformer, _step: int) -> Validation:
-        """Loss and accuracy."""
-        model.eval()
-
-        def measure(batch: Batch) -> tuple[float, ...]:
-            right = int((self._said(model, batch) == batch.tgt_out).sum())
-            return exact_loss(model, self._task, self._config, batch), right, batch.tokens
-
-        loss, right, texts = summed(measure, 3, self._task, self._config, self._held_out.pairs, self._team)
-        return Validation(loss / texts, 100 * right / texts, None, self._task.metric)
-
-    def _said(self, model: Transformer, batch: Batch) -> Tensor:
-        return model(batch.src, src_layout=batch.src_layout).argmax(-1) + FIRST

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from heed.config import DataConfig, RunConfig
 from heed.model.layout import Packed
@@ -16,9 +18,9 @@ from heed.text.prepare import Encoders
 from heed.text.tokenizer import BOS, EOS, PAD, SPECIAL
 from heed.training.batches import Batch, Ragged, Random
 from heed.training.distributed import Team
-from heed.training.task import HeldOut, Tokenizers, Validation
+from heed.training.task import HeldOut, Tokenizers
 from heed.training.tasks.tokens import TextTask
-from heed.training.validation import exact_loss, summed, team_for
+from heed.training.validation import AnswerValidator
 
 MASK = BOS
 _HIDDEN, _CHANGED = 0.8, 0.1  # of the tokens that are asked for; the others are left, so that all must be doubted
@@ -56,27 +58,10 @@ class Masked(TextTask):
         """The texts with holes."""
         return {"src": batch.src, "src_layout": batch.src_layout}
 
-    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> "MaskedValidator":
-        """Loss, and how many hidden words are found."""
-        return MaskedValidator(self, config, held_out, team)
+    def said(self, model: Transformer, batch: Batch) -> Int[Tensor, "N"]:
+        """The word that a model would put at each place."""
+        return model(**self.inputs(batch))[:, len(SPECIAL) :].argmax(-1) + len(SPECIAL)
 
-
-class MaskedValidator:
-    """Tries a model on one validation set, with the same holes every time."""
-
-    def __init__(self, task: Masked, config: RunConfig, held_out: HeldOut, team: Team) -> None:
-        self._task, self._config, self._held_out = task, config, held_out
-        self._team = team_for(config, team)
-
-    @torch.no_grad()
-    def __call__(self, model: Transformer, _step: int) -> Validation:
-        """Loss and accuracy over the words that are asked for."""
-        model.eval()
-
-        def measure(batch: Batch) -> tuple[float, ...]:
-            said = model(**self._task.inputs(batch))[:, len(SPECIAL) :].argmax(-1) + len(SPECIAL)
-            right = int((said == batch.tgt_out).sum())
-            return exact_loss(model, self._task, self._config, batch), right, batch.tokens
-
-        loss, right, tokens = summed(measure, 3, self._task, self._config, self._held_out.pairs, self._team)
-        return Validation(loss / tokens, 100 * right / tokens, None, self._task.metric)
+    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> AnswerValidator:
+        """Loss, and how many hidden words are found, with the same holes every time."""
+        return AnswerValidator(self, self.said, config, held_out, team)

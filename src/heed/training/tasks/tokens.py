@@ -15,7 +15,7 @@ from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Prepared
 from heed.training.batches import Batch, Numbers, target_tokens
-from heed.training.loss import disagreement, smoothed_cross_entropy
+from heed.training.loss import loss_of_logits
 from heed.training.task import LossOfVectors
 
 
@@ -50,11 +50,7 @@ class TokenTask(ABC):
             return loss_of_vectors(vectors, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
         seen = batch.twice() if settings.r_drop else batch
         logits = model(**self.inputs(seen), attend=attend)
-        total, _ = smoothed_cross_entropy(logits, seen.tgt_out, pad_id, settings.label_smoothing)
-        if not settings.r_drop:
-            return total
-        one, other = logits.chunk(2)
-        return (total + settings.r_drop * disagreement(one, other, batch.tgt_out, pad_id)) / 2
+        return loss_of_logits(logits, seen.tgt_out, pad_id, settings.label_smoothing, settings.r_drop)
 
 
 def check_one_sided(data: DataConfig) -> None:
