@@ -14,6 +14,7 @@ from heed.decoding.search import beam_search
 from heed.decoding.static_search import Room, static_search
 from heed.kernels.parts import PLAIN, Special
 from heed.kernels.slots import Shape, Slots
+from heed.model.layout import Packed
 from tests.decoding.tables import EOS, Tables
 
 CPU = torch.device("cpu")
@@ -23,15 +24,15 @@ class TableDecoder:
     """Tables in the place of a model: what it remembers of a source is the number of the sentence."""
 
     device = CPU
-    config = ModelConfig(vocab_size=9, pad_id=0, bos_id=2, eos_id=EOS)
+    config = ModelConfig(vocab_size=99, pad_id=0, bos_id=2, eos_id=EOS)
 
     def __init__(self, tables: Tables, shape: Shape) -> None:
         self.tables = tables
         self.slots = Slots.empty(shape, 1, (1, 1), torch.float32, CPU)
         self.steps = 0
 
-    def encode(self, src: Tensor) -> Tensor:
-        return src[..., None].float()
+    def encode(self, src: Tensor, _layout: Packed) -> Tensor:
+        return src[:, None].float()
 
     def remember(self, memory: Tensor) -> Tensor:
         return memory[None, None, ..., None].expand(1, 2, -1, -1, -1, -1)

@@ -1,4 +1,5 @@
 import gc
+from functools import partial
 
 import pytest
 import torch
@@ -9,13 +10,7 @@ from heed.kernels.capture import capture, missing_for_capture
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can capture")
 def test_what_is_captured_keeps_the_numbers_that_nobody_else_holds() -> None:
     device, total = torch.device("cuda"), torch.zeros(1000, device="cuda")
-
-    def work_with_a_number_of_its_own() -> None:
-        total.add_(own)
-
-    own = torch.ones(1000, device=device)
-    repeated = capture(work_with_a_number_of_its_own, device)
-    del own, work_with_a_number_of_its_own
+    repeated = capture(partial(torch.add, total, torch.ones(1000, device=device), out=total), device)
     gc.collect()
     others = [torch.full((1000,), 7.0, device=device) for _ in range(50)]
     total.zero_()

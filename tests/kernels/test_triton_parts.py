@@ -15,6 +15,7 @@ from heed.kernels.parts import PLAIN, Closing, Norm, Special, Words
 from heed.kernels.slots import Shape, Slots
 from heed.kernels.static_decoder import StaticDecoder
 from heed.kernels.triton_parts import TRITON
+from heed.model.layout import Packed
 from tests.model.examples import SHAPE, make
 
 HEADS, WIDTH = 2, 12  # numbers that are no powers of two
@@ -223,7 +224,7 @@ def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
 ) -> None:
     settings = dict(zip(("norm", "positions", "activation"), design, strict=True))
     model = make(ModelConfig.model_validate({**SHAPE, **settings}), device, torch.float32)
-    src = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]], device=device)
+    src, layout = torch.tensor([5, 6, 7, 2, 8, 2], device=device), Packed.of_lengths([4, 2]).to(device)
     limits = torch.tensor([[4, 2], [5, 3]], dtype=torch.int32, device=device)  # of the sources; of what is written
     ended_searches = []
     for parts in (TRITON, PLAIN):
@@ -233,7 +234,7 @@ def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
         if parts is TRITON and device.type == "cuda":
             step = capture(step, device)
         slots.penalties.fill_(1.0)
-        memory = decoder.remember(decoder.encode(src))
+        memory = decoder.remember(layout.rows(decoder.encode(src, layout)))
         slots.begin(torch.tensor([2, 0], device=device), memory, limits, 1, 2)
         for _ in range(6):
             step()

@@ -33,6 +33,7 @@ _ROWS = 2048  # hypotheses at a time: more gain an H200 nothing
 _WIDEST = 16  # hypotheses a sentence
 _ROOMS = 8  # sizes that are kept
 _LEAST = 32  # tokens that a slot has room for
+_WITH_BFLOAT16 = 8  # the first generation of GPUs
 _OF_MEMORY = 16  # keys and values of one size take at most one part in so many
 
 
@@ -110,14 +111,11 @@ class CapturedEngine:
 
 
 def quickest_engine(models: Sequence[Transformer], precision: Precision = "auto") -> Engine:
-    """Our plain searches, or this one for one model on a GPU if its precision is asked for by name.
+    """This engine for one model on a GPU that has what it needs, else our plain searches.
 
-    On a GPU this engine has been timed and its parts proven, but whole searches have not been seen to agree yet; until
-    they have, nobody gets it unasked.
+    auto: bfloat16 where the GPU multiplies it, else float32.
     """
     plain = Stepwise(partial(begin, models), models)
-    if precision == "auto":
-        return plain
     on_gpu = len(models) == 1 and models[0].vocabulary.embedding.weight.is_cuda
     missing = missing_for_capture() if on_gpu else "that is for one model, on a GPU"
     if missing is not None or not steps_as_made(models[0]):
@@ -126,7 +124,8 @@ def quickest_engine(models: Sequence[Transformer], precision: Precision = "auto"
         return plain
     from heed.kernels.triton_parts import TRITON  # noqa: PLC0415 - needs Triton, which not every machine has
 
-    return CapturedEngine(models[0], torch.bfloat16 if precision == "bfloat16" else torch.float32, plain, TRITON)
+    half = precision == "bfloat16" or (precision == "auto" and torch.cuda.get_device_capability()[0] >= _WITH_BFLOAT16)
+    return CapturedEngine(models[0], torch.bfloat16 if half else torch.float32, plain, TRITON)
 
 
 def _can_search(config: SearchConfig) -> bool:

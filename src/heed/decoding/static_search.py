@@ -7,19 +7,23 @@ before it is known how the last one went, so that a GPU never waits for the host
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Hypothesis, length_penalty
 from heed.kernels.slots import Slots
+from heed.model.checks import check_ids
+from heed.model.layout import Packed
 
-_TOKENS = 32_768  # of sources, padding included, that are encoded together
+_TOKENS = 32_768  # of sources that are encoded together
+_NOBODY = -1
 _SHARE = 8  # new sentences come in when one slot of so many is free
 
 
@@ -33,8 +37,8 @@ class SlotDecoder(Protocol):
     def config(self) -> ModelConfig:
         """The model's settings."""
 
-    def encode(self, src: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        """The source as the encoder sees it."""
+    def encode(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
+        """Sources as the encoder sees them."""
 
     def remember(self, memory: Float[Tensor, "B S D"]) -> Float[Tensor, "L 2 B S H K"]:
         """Its keys and values."""
@@ -75,53 +79,49 @@ class _Search:
     ) -> None:
         self._decoder, self._room, self._slots = decoder, room, room.slots
         self._encoded, self._longest, self._config = _Encoded.of(decoder, sources), longest, config
-        self._waiting = deque(range(len(sources)))
-        self._owners: list[int | None] = [None] * room.slots.shape.slots  # the sentence in each slot
-        self._over: set[int | None] = {None}  # those of them that have been seen to be over
-        self._due: dict[int | None, int] = {}  # the step after which each is over at the latest
+        self._waiting, count = deque(range(len(sources))), room.slots.shape.slots
+        self._owners = np.full(count, _NOBODY)  # the sentence in each slot
+        self._over = np.ones(count, dtype=bool)  # whether its search has been seen to be over
+        self._due = np.zeros(count, dtype=int)  # the step after which it is over at the latest
         self._steps, self._looks = 0, deque[_Look]()
+        self._flags = [torch.empty(count, dtype=torch.int32, pin_memory=self._slots.over.is_cuda) for _ in range(2)]
         self.found: dict[int, list[Hypothesis]] = {}
         _set_rules(self._slots, config)
 
     def make_room(self) -> bool:
         """Give slots that are free to sentences that wait, if there are enough; False: nothing is left to do."""
-        free = [slot for slot, owner in enumerate(self._owners) if self._is_over(owner)]
-        all_free = len(free) == len(self._owners)
-        if all_free or (self._waiting and len(free) * _SHARE >= len(self._owners)):
-            self._collect([slot for slot in free if self._owners[slot] is not None])
-            for slot in free:
-                self._owners[slot] = self._waiting.popleft() if self._waiting else None
-            self._begin([slot for slot in free if self._owners[slot] is not None])
-        return any(owner is not None for owner in self._owners)
+        free = self._over | (self._due <= self._steps)  # seen to be over, or its last step has been asked for
+        if free.all() or (self._waiting and free.sum() * _SHARE >= len(free)):
+            self._collect(np.flatnonzero(free & (self._owners != _NOBODY)))
+            self._owners[free] = _NOBODY
+            self._begin(np.flatnonzero(free)[: len(self._waiting)])
+        return bool((self._owners != _NOBODY).any())
 
     def step(self) -> None:
         """Ask for a step, then see how the one before it went."""
         self._room.step()
+        self._looks.append(_Look(self._slots.over, self._owners, self._flags[self._steps % 2]))
         self._steps += 1
-        self._looks.append(_Look(self._slots.over, self._owners))
         if len(self._looks) > 1:
-            self._over |= self._looks.popleft().over()
+            owners, over = self._looks.popleft().seen()
+            self._over |= over & (owners == self._owners)
 
-    def _is_over(self, owner: int | None) -> bool:
-        """Whether this has been seen, or needs not be: its last step has been asked for."""
-        return owner in self._over or self._due[owner] <= self._steps
-
-    def _begin(self, chosen: Sequence[int]) -> None:
-        if not chosen:
+    def _begin(self, chosen: NDArray[np.int_]) -> None:
+        if not len(chosen):
             return
-        numbers = [number for slot in chosen if (number := self._owners[slot]) is not None]
+        numbers = [self._waiting.popleft() for _ in chosen]
         greatest = [self._longest[number] for number in numbers]
-        for number, longest in zip(numbers, greatest, strict=True):
-            self._due[number] = self._steps + longest + 1
+        self._owners[chosen], self._over[chosen] = numbers, False
+        self._due[chosen] = self._steps + 1 + np.array(greatest)
         rows, lengths = self._encoded.rows(numbers)
-        which, *limits = torch.tensor([chosen, lengths, greatest], device="cpu").to(rows.device)
+        which, *limits = torch.tensor([chosen.tolist(), lengths, greatest], device="cpu").to(rows.device)
         memory = self._decoder.remember(rows)
         self._slots.begin(which, memory, torch.stack(limits).int(), self._decoder.config.bos_id, self._config.nbest)
 
-    def _collect(self, chosen: Sequence[int]) -> None:
-        if chosen:
-            numbers = [number for slot in chosen if (number := self._owners[slot]) is not None]
-            self.found.update(zip(numbers, _read(self._slots, chosen, self._config), strict=True))
+    def _collect(self, chosen: NDArray[np.int_]) -> None:
+        if len(chosen):
+            found = _read(self._slots, chosen.tolist(), self._config)
+            self.found.update(zip(self._owners[chosen].tolist(), found, strict=True))
 
 
 @dataclass(frozen=True)
@@ -134,18 +134,15 @@ class _Encoded:
 
     @classmethod
     def of(cls, decoder: SlotDecoder, sources: Sequence[Sequence[int]]) -> "_Encoded":
-        """Many at a time, in rows filled up with padding."""
-        found, before = [], 0
-        first: list[int] = []
-        for batch in _batches(sources):
-            ends = np.array([[len(ids)] for ids in batch])
-            src = np.full((len(batch), ends.max() + 1), decoder.config.pad_id)
-            src[np.arange(src.shape[1]) < ends] = np.fromiter(chain.from_iterable(batch), np.int64)
-            src[np.arange(src.shape[1]) == ends] = decoder.config.eos_id
-            found.append(decoder.encode(torch.from_numpy(src).to(decoder.device)).flatten(0, 1))
-            first += range(before, before + src.size, src.shape[1])
-            before += src.size
-        return cls(torch.cat(found), first, [len(ids) + 1 for ids in sources])
+        """Many at a time."""
+        config, lengths, found = decoder.config, [len(ids) + 1 for ids in sources], []
+        words = chain.from_iterable((*ids, config.eos_id) for ids in sources)
+        flat = torch.from_numpy(np.fromiter(words, np.int64, sum(lengths)))
+        check_ids("src", flat, config.source_vocab_size or config.vocab_size, ("tokens",))
+        for some in _batches(lengths):
+            layout, (src, flat) = Packed.of_lengths(some), flat.split((sum(some), len(flat) - sum(some)))
+            found.append(decoder.encode(src.to(decoder.device), layout.to(decoder.device)))
+        return cls(torch.cat(found), list(accumulate(lengths, initial=0)), lengths)
 
     def rows(self, numbers: Sequence[int]) -> tuple[Float[Tensor, "B S D"], list[int]]:
         """Some of them as rows, and their lengths; what follows the end of one means nothing."""
@@ -155,32 +152,30 @@ class _Encoded:
         return self.tokens[place.clamp(max=len(self.tokens) - 1)], lengths
 
 
-def _batches(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]]:
-    start, longest = 0, 0
-    for end, ids in enumerate(sources):
-        longest = max(longest, len(ids) + 1)
-        if end > start and longest * (end + 1 - start) > _TOKENS:
-            yield sources[start:end]
-            start, longest = end, len(ids) + 1
-    yield sources[start:]
+def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
+    start, tokens = 0, 0
+    for end, length in enumerate(lengths):
+        if end > start and tokens + length > _TOKENS:
+            yield lengths[start:end]
+            start, tokens = end, 0
+        tokens += length
+    yield lengths[start:]
 
 
 class _Look:
-    """Which sentences were over after a step: asked for now, read later."""
+    """Which slots were over after a step, and whose they were: asked for now, seen later."""
 
-    def __init__(self, over: Int[Tensor, "B"], owners: Sequence[int | None]) -> None:
-        self._owners = list(owners)
-        self._flags = torch.empty(over.shape, dtype=over.dtype, pin_memory=over.is_cuda)
-        self._flags.copy_(over, non_blocking=True)
+    def __init__(self, over: Int[Tensor, "B"], owners: NDArray[np.int_], flags: Int[Tensor, "B"]) -> None:
+        self._owners, self._flags = owners.copy(), flags.copy_(over, non_blocking=True)
         self._known = torch.cuda.Event() if over.is_cuda else None
         if self._known is not None:
             self._known.record()
 
-    def over(self) -> set[int | None]:
-        """The numbers of these sentences."""
+    def seen(self) -> tuple[NDArray[np.int_], NDArray[np.bool_]]:
+        """Owners, and whether they were over."""
         if self._known is not None:
             self._known.synchronize()
-        return {owner for owner, flag in zip(self._owners, self._flags.tolist(), strict=True) if flag}
+        return self._owners, self._flags.numpy() != 0
 
 
 def _set_rules(slots: Slots, config: SearchConfig) -> None:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heed.errors import InputError
+from heed.kernels.compiled_step import compiled_step
 from heed.kernels.lean_decoder import LeanDecoder
 from heed.model.rounded import row_scales
 from heed.model.transformer import Transformer
@@ -52,4 +53,5 @@ def int8_decoder(model: Transformer) -> LeanDecoder:
     if not can_multiply_integers():
         raise InputError("this CPU lacks the instructions (AVX2) for products in integers of 8 bits: use --engine heed")
     torch.backends.quantized.engine = "fbgemm"
-    return LeanDecoder(model, lambda weight, bias: Int8Linear(weight, bias).forward)
+    step = compiled_step(model, integers=True)
+    return LeanDecoder(model, lambda weight, bias: Int8Linear(weight, bias).forward, step)

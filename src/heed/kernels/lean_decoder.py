@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from heed.kernels.compiled_step import MOST_ROWS, CompiledStep
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
 from heed.kernels.products import Multiply, Product, product
 from heed.model.attention import MultiHeadAttention
@@ -31,11 +32,12 @@ _ROOM = 64  # columns that a first buffer has room for
 class LeanDecoder:
     """Steps as a model's decoder does, with the weights that the model had when this was made; it keeps no model.
 
-    multiply: what makes products of matrices.
+    multiply: what makes products of matrices. compiled: what steps where there are few rows, if anything does.
     """
 
-    def __init__(self, model: Transformer, multiply: Multiply = product) -> None:
+    def __init__(self, model: Transformer, multiply: Multiply = product, compiled: CompiledStep | None = None) -> None:
         self._config = config = model.config
+        self._compiled = compiled
         self._encoding = _with_products(model, multiply)
         decoder = cast("Decoder", model.decoder)
         layers = cast("Sequence[DecoderLayer]", list(decoder.layers))
@@ -69,9 +71,11 @@ class LeanDecoder:
         room = state.with_room()
         news = room.numbers[:, :, :, :, state.columns : state.columns + state.width]  # (L, 2, B, H, W, K)
         state = state.longer(room)
+        place, rotation = self._places.at(state.length - 1)
+        if self._compiled is not None and len(ids) <= MOST_ROWS:
+            return self._compiled(ids, state, place, rotation), state
         past, mask = by_layer(room.numbers[:, :, :, :, : state.columns], alone=state.alone), state.mask()
         x = self._words[ids].mul_(self._scale)
-        place, rotation = self._places.at(state.length - 1)
         if place is not None:
             x += place
         for layer, new, own, source in zip(self._layers, news.unbind(0), past, state.sources, strict=True):

@@ -1,7 +1,8 @@
 """What a decoder's step is made of besides matrix products, twice: `Parts` says what, this file how in plain torch.
 
-`PLAIN` runs anywhere and reads like what it means; `triton_parts.TRITON` is the same for a GPU. All parts but `choose`
-treat each row, a hypothesis, on its own; `choose` is a step of beam search. Sums are taken in float32 at least.
+`PLAIN` runs anywhere and reads like what it means; `triton_parts.TRITON` is the same for a GPU. All parts but two treat
+each row, a hypothesis, on its own: `choose` is a step of beam search, and `attend` is for an encoder. Sums are taken in
+float32 at least.
 """
 
 import math
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.kernels.slots import Slots
+from heed.model.attention import Attend, fused_attention
 
 
 class Norm(NamedTuple):
@@ -70,6 +72,7 @@ class Parts:
     look_back: Callable[[Tensor, Tensor, Slots, int, Tensor | None], Tensor]
     look_across: Callable[[Tensor, Tensor, Slots, int], Tensor]
     choose: Callable[[Tensor, Tensor | None, Slots, Special], None]
+    attend: Attend  # of sentences that lie end to end
 
 
 def embed(words: Words, slots: Slots) -> Two:
@@ -203,4 +206,4 @@ def _attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     return torch.einsum("nhqs,nshk->nqhk", weights, values)
 
 
-PLAIN = Parts(embed, settle, look_back, look_across, choose)
+PLAIN = Parts(embed, settle, look_back, look_across, choose, fused_attention)

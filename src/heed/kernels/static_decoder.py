@@ -13,13 +13,14 @@ from typing import cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
-from heed.kernels.parts import Closing, Norm, Parts, Special, Words
+from heed.kernels.parts import Parts, Special, Words
 from heed.kernels.slots import Shape, Slots
+from heed.kernels.static_encoder import StaticEncoder
+from heed.kernels.sublayers import closings, feed_forward, queries_keys_values
 from heed.model.attention import MultiHeadAttention
-from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Decoder, DecoderLayer, Residual
+from heed.model.layout import Packed
 from heed.model.positions import angles, sinusoids
 from heed.model.transformer import Transformer
 
@@ -36,7 +37,8 @@ class StaticDecoder:
         layers = cast("Sequence[DecoderLayer]", list(self._decoder.layers))
         self._keys_values = [torch.stack(both) for both in zip(*(_of_source(layer) for layer in layers), strict=True)]
         self._sublayers = [one for number, layer in enumerate(layers) for one in _sublayers(layer, number, parts)]
-        self._norms, self._closings = _norms(layers, self._decoder.norm)
+        self._norm, self._closings = closings(_ends(layers), self._decoder.norm)
+        self._encoder = StaticEncoder(self._model, parts)
         self._output, self._output_bias = self._model.vocabulary.output_matrix()
         self._special = Special(self.config.pad_id, self.config.bos_id, self.config.eos_id)
         self.device = self._output.device
@@ -54,12 +56,12 @@ class StaticDecoder:
             places = self._decoder.positions.table.weight[: shape.target].float()
         else:
             places = sinusoids(position, config.d_model).float()
-        return empty, Words(vocabulary.embedding.weight, vocabulary.scale, places, turns, self._norms)
+        return empty, Words(vocabulary.embedding.weight, vocabulary.scale, places, turns, self._norm)
 
     @torch.no_grad()
-    def encode(self, src: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        """The source as the encoder sees it."""
-        return self._model.encode(src)
+    def encode(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
+        """Sources as the encoder sees them."""
+        return self._encoder(src, layout)
 
     @torch.no_grad()
     def remember(self, memory: Float[Tensor, "B S D"]) -> Float[Tensor, "L 2 B S H K"]:
@@ -89,8 +91,7 @@ class StaticDecoder:
 
 def _sublayers(layer: DecoderLayer, number: int, parts: Parts) -> list[Sublayer]:
     own, across = layer.attention, cast("MultiHeadAttention", layer.cross_attention)
-    three = (own.query, own.key, own.value)
-    qkv, qkv_bias = (torch.cat([getattr(part, name) for part in three]) for name in ("weight", "bias"))
+    qkv, qkv_bias = queries_keys_values(own)
 
     def look_back(x: Tensor, slots: Slots, words: Words) -> Tensor:
         return parts.look_back(x @ qkv.t(), qkv_bias, slots, number, words.turns) @ own.output.weight.t()
@@ -99,24 +100,8 @@ def _sublayers(layer: DecoderLayer, number: int, parts: Parts) -> list[Sublayer]
         queries = x @ across.query.weight.t()
         return parts.look_across(queries, across.query.bias, slots, number) @ across.output.weight.t()
 
-    feed_forward = _feed_forward(layer.feed_forward)
-    return [look_back, look_across, lambda x, *_: feed_forward(x)]
-
-
-def _feed_forward(part: FeedForward) -> Callable[[Tensor], Tensor]:
-    widen, narrow = part.widen, part.narrow.weight
-    if part.gate is not None:
-        both, biases = (torch.cat((getattr(part.gate, name), getattr(widen, name))) for name in ("weight", "bias"))
-
-        def gated(x: Tensor) -> Tensor:
-            gate, wide = functional.linear(x, both, biases).chunk(2, -1)
-            return (functional.silu(gate) * wide) @ narrow.t()
-
-        return gated
-    if part.activation == "relu":  # a product, its bias and max(0, x) in one kernel
-        return lambda x: torch._addmm_activation(widen.bias, x, widen.weight.t()) @ narrow.t()
-    activate = ACTIVATIONS[part.activation]
-    return lambda x: activate(functional.linear(x, widen.weight, widen.bias)) @ narrow.t()
+    widen_and_narrow = feed_forward(layer.feed_forward)
+    return [look_back, look_across, lambda x, *_: widen_and_narrow(x)]
 
 
 def _of_source(layer: DecoderLayer) -> tuple[Tensor, Tensor]:
@@ -128,33 +113,17 @@ def _of_source(layer: DecoderLayer) -> tuple[Tensor, Tensor]:
     )
 
 
-def _norms(layers: Sequence[DecoderLayer], last: nn.Module) -> tuple[Norm | None, list[Closing]]:
-    """The norm before the first sub-layer, if any, and what comes after each.
-
-    Where norms come first in a sub-layer, what comes after one is the norm of the next.
-    """
-    pairs = [
-        (around, bias)
+def _ends(layers: Sequence[DecoderLayer]) -> list[tuple[Residual, nn.Linear]]:
+    """What is around each sub-layer, and its last product."""
+    return [
+        pair
         for layer in layers
-        for around, bias in (
-            (layer.around_attention, layer.attention.output.bias),
+        for pair in (
+            (layer.around_attention, layer.attention.output),
             (
                 cast("Residual", layer.around_cross_attention),
-                cast("MultiHeadAttention", layer.cross_attention).output.bias,
+                cast("MultiHeadAttention", layer.cross_attention).output,
             ),
-            (layer.around_feed_forward, layer.feed_forward.narrow.bias),
+            (layer.around_feed_forward, layer.feed_forward.narrow),
         )
     ]
-    own = [_norm(around.norm) for around, _ in pairs]
-    if pairs[0][0].order == "post":
-        return None, [Closing(bias, None, norm, post=True) for (_, bias), norm in zip(pairs, own, strict=True)]
-    following = [*own[1:], _norm(cast("nn.LayerNorm", last))]
-    outer = [None if around.outer_norm is None else _norm(around.outer_norm) for around, _ in pairs]
-    closings = [
-        Closing(bias, around, norm, post=False) for (_, bias), around, norm in zip(pairs, outer, following, strict=True)
-    ]
-    return own[0], closings
-
-
-def _norm(part: nn.LayerNorm) -> Norm:
-    return Norm(part.weight, part.bias, part.eps)

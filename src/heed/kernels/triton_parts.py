@@ -11,13 +11,14 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
+from heed.kernels.attention import packed_attention
 from heed.kernels.parts import Closing, Parts, Special, Two, Words
 from heed.kernels.programs import beam, decoder
 from heed.kernels.slots import Slots
 
-_TIMES = 32  # tokens of the past that are looked at together
+_TIMES = 16  # tokens of the past that are looked at together
 _COLUMNS = 32  # tokens of the source likewise
-_BLOCK = 4096  # words of the vocabulary likewise
+_RUN, _RUNS = 512, 4  # words of the vocabulary likewise: runs of them, one to a warp
 _FEWEST = 16  # rows of a matrix product
 
 
@@ -63,7 +64,7 @@ def look_back(
         qkv, bias, keys, values, slots.rows, slots.positions, qkv if turns is None else turns, found,
         rows, heads, capacity, 1 / math.sqrt(width),
         WIDTH=slots.shape.width, TURN=turns is not None, SIZE=width, ROOM=triton.next_power_of_2(width),
-        TIMES=_TIMES, num_warps=2,
+        TIMES=_TIMES, num_warps=1,
     )  # fmt: skip
     return found
 
@@ -85,25 +86,30 @@ def look_across(
 
 
 def choose(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: Special) -> None:
-    """Two kernels: over the words, and over what is left of them."""
+    """Three kernels: over all words, over the best of them, and over the hypotheses."""
     (rows, size), width, device = logits.shape, slots.shape.width, logits.device
-    blocks, best = triton.cdiv(size, _BLOCK), width + 1  # no more of a hypothesis can matter: W that live, and its end
-    highest, sums = torch.empty(2, rows, blocks, dtype=torch.float32, device=device)
-    values = torch.empty(rows, blocks, best, dtype=torch.float32, device=device)
-    words = torch.empty(rows, blocks, best, dtype=torch.int32, device=device)
-    beam.rank[(rows, blocks)](
-        logits, logits if bias is None else bias, slots.positions, slots.over, slots.longest, slots.rules,
-        highest, sums, values, words, size, blocks, *special,
-        WIDTH=width, BIAS=bias is not None, BEST=best, BLOCK=_BLOCK, num_warps=8,
+    runs, best = triton.cdiv(size, _RUN), width + 1  # no more of a hypothesis can matter: W that live, and its end
+    highest, sums, bests = torch.empty(3, rows, runs, dtype=torch.float32, device=device)
+    log_sums = torch.empty(rows, dtype=torch.float32, device=device)
+    values = torch.empty(rows, best, dtype=torch.float32, device=device)
+    words = torch.empty(rows, best, dtype=torch.int32, device=device)
+    seen = (logits, logits if bias is None else bias, slots.positions, slots.over, slots.longest, slots.rules)
+    constants = {"WIDTH": width, "BIAS": bias is not None, "RUN": _RUN}
+    beam.scan[(rows, triton.cdiv(runs, _RUNS))](
+        *seen, highest, sums, bests, size, runs, *special, **constants, RUNS=_RUNS, num_warps=_RUNS
+    )
+    beam.pick[(rows,)](
+        *seen, highest, sums, bests, log_sums, values, words, size, runs, *special,
+        **constants, BEST=best, RUNS=triton.next_power_of_2(runs), num_warps=1,
     )  # fmt: skip
-    places, choices = triton.next_power_of_2(width), triton.next_power_of_2(blocks * best)
+    places, choices = triton.next_power_of_2(width), triton.next_power_of_2(best)
     beam.grow[(slots.shape.slots,)](
-        highest, sums, values, words, slots.ids, slots.positions, slots.over, slots.longest, slots.totals,
+        log_sums, values, words, slots.ids, slots.positions, slots.over, slots.longest, slots.totals,
         slots.scores, slots.log_probs, slots.order, slots.lasts, slots.tokens, slots.parents, slots.rows,
-        slots.penalties, slots.rules, rows, slots.shape.target, size, blocks, special.eos_id,
-        WIDTH=width, BEST=best, ROWS=places, BLOCKS=triton.next_power_of_2(blocks), CHOICES=choices, TIMES=_TIMES,
+        slots.penalties, slots.rules, rows, slots.shape.target, size, special.eos_id,
+        WIDTH=width, BEST=best, ROWS=places, CHOICES=choices, TIMES=_TIMES,
         num_warps=1 if places * choices <= 512 else 4,
     )  # fmt: skip
 
 
-TRITON = Parts(embed, settle, look_back, look_across, choose)
+TRITON = Parts(embed, settle, look_back, look_across, choose, packed_attention)

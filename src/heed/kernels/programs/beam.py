@@ -1,7 +1,8 @@
-"""A step of beam search on the GPU, in two programs; `kernels.triton_parts` calls them, `decoding.search` says why so.
+"""A step of beam search on a GPU, in three programs; `kernels.triton_parts` calls them, `decoding.search` says why so.
 
-`rank` looks at a block of words of one hypothesis: what softmax needs of it, and its best. `grow` joins the blocks of
-all hypotheses of one sentence and does the rest. A sentence that is over is left alone.
+`scan` looks at a block of words of one hypothesis, run by run: what softmax needs of each run, and the best that may be
+said. `pick` finds the best words of a hypothesis, which are in the runs with the best bests, and reads those alone.
+`grow` does the rest for one sentence. A sentence that is over is left alone.
 """
 
 import triton
@@ -9,37 +10,90 @@ import triton.language as tl
 
 
 @triton.jit
-def rank(
-    logits, bias, positions, over, longest, rules, highest, sums, values, words,
-    size, blocks, pad_id, bos_id, eos_id,
-    WIDTH: tl.constexpr, BIAS: tl.constexpr, BEST: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The highest logit of a block, the sum of exponentials relative to it, and the best that the rules allow."""
-    row, block = tl.program_id(0), tl.program_id(1)
-    sentence = row // WIDTH
-    if tl.load(over + sentence) != 0:
-        return
-    word = block * BLOCK + tl.arange(0, BLOCK)
+def _allowed(logit, word, sentence, positions, longest, rules, pad_id, bos_id, eos_id):
+    """The logits of words that may come next, -inf for the others and for what is not a number."""
+    position = tl.load(positions + sentence)
+    may_end = position >= tl.load(rules)
+    may_go_on = position < tl.load(longest + sentence)
+    allowed = ((word == eos_id) & may_end) | ((word != eos_id) & may_go_on)
+    allowed = allowed & (word != pad_id) & (word != bos_id) & (logit > -float("inf"))
+    return tl.where(allowed, logit, -float("inf"))
+
+
+@triton.jit
+def _logits(logits, bias, row, word, size, BIAS: tl.constexpr):
     inside = word < size
     logit = tl.load(logits + row.to(tl.int64) * size + word, mask=inside, other=-float("inf")).to(tl.float32)
     if BIAS:
         logit += tl.load(bias + word, mask=inside, other=0.0).to(tl.float32)
-    here = row * blocks + block
-    high = tl.max(logit, 0)
-    tl.store(highest + here, high)
-    tl.store(sums + here, tl.sum(tl.exp(logit - high), 0))
-    position = tl.load(positions + sentence)
-    ends = word == eos_id
-    may_end = position >= tl.load(rules)
-    may_go_on = position < tl.load(longest + sentence)
-    allowed = (ends & may_end) | ((word != eos_id) & may_go_on)
-    allowed = allowed & (word != pad_id) & (word != bos_id) & (logit > -float("inf"))  # and a number
-    value = tl.where(allowed, logit, -float("inf"))
+    return logit
+
+
+@triton.jit
+def _finite(high):
+    """What to subtract before exponentials are taken: there may be nothing to subtract from."""
+    return tl.where(high == -float("inf"), 0.0, high)
+
+
+@triton.jit
+def _follows(value, word, last_value, last_word):
+    """Whether a word comes after another in order: of equals, the lower number comes first."""
+    return (value < last_value) | ((value == last_value) & (word > last_word))
+
+
+@triton.jit
+def scan(
+    logits, bias, positions, over, longest, rules, highest, sums, bests, size, runs, pad_id, bos_id, eos_id,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    """Of some runs: the highest logit, the sum of exponentials relative to it, and the best that the rules allow."""
+    row = tl.program_id(0)
+    sentence = row // WIDTH
+    if tl.load(over + sentence) != 0:
+        return
+    run = tl.program_id(1) * RUNS + tl.arange(0, RUNS)
+    word = run[:, None] * RUN + tl.arange(0, RUN)[None, :]
+    logit = _logits(logits, bias, row, word, size, BIAS)
+    here, real = row * runs + run, run < runs
+    high = tl.max(logit, 1)
+    tl.store(highest + here, high, mask=real)
+    tl.store(sums + here, tl.sum(tl.exp(logit - _finite(high)[:, None]), 1), mask=real)
+    words = tl.program_id(1) * RUNS * RUN
+    last_id = tl.maximum(tl.maximum(pad_id, bos_id), eos_id)
+    if (words <= last_id) | (tl.load(positions + sentence) >= tl.load(longest + sentence)):
+        high = tl.max(_allowed(logit, word, sentence, positions, longest, rules, pad_id, bos_id, eos_id), 1)
+    tl.store(bests + here, high, mask=real)  # most blocks hold no word that rules are about
+
+
+@triton.jit
+def pick(
+    logits, bias, positions, over, longest, rules, highest, sums, bests, log_sums, values, words,
+    size, runs, pad_id, bos_id, eos_id,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, BEST: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+):  # fmt: skip
+    """The logarithm of one hypothesis's sum of exponentials, and its best words, best first."""
+    row = tl.program_id(0)
+    sentence = row // WIDTH
+    if tl.load(over + sentence) != 0:
+        return
+    run = tl.arange(0, RUNS)
+    high = tl.load(highest + row * runs + run, mask=run < runs, other=-float("inf"))
+    share = tl.load(sums + row * runs + run, mask=run < runs, other=0.0)
+    top = tl.max(high, 0)
+    tl.store(log_sums + row, top + tl.log(tl.sum(share * tl.exp(high - _finite(top)), 0)))
+    best_of = tl.load(bests + row * runs + run, mask=run < runs, other=-float("inf"))
+    last_value, last_word = tl.full((), float("inf"), tl.float32), tl.full((), -1, tl.int32)
     for place in range(BEST):
-        best, first = tl.max(value, 0, return_indices=True)  # of equals, the first
-        tl.store(values + here * BEST + place, best)
-        tl.store(words + here * BEST + place, block * BLOCK + first)
-        value = tl.where(tl.arange(0, BLOCK) == first, -float("inf"), value)
+        best, first = tl.max(best_of, 0, return_indices=True)  # of equals, the first
+        word = first * RUN + tl.arange(0, RUN)
+        logit = _logits(logits, bias, row, word, size, BIAS)
+        value = _allowed(logit, word, sentence, positions, longest, rules, pad_id, bos_id, eos_id)
+        chosen = tl.min(tl.where(_follows(value, word, last_value, last_word) & (value == best), word, size), 0)
+        tl.store(values + row * BEST + place, best)
+        tl.store(words + row * BEST + place, tl.minimum(chosen, size - 1))
+        left = tl.where(_follows(value, word, best, chosen), value, -float("inf"))
+        best_of = tl.where(run == first, tl.max(left, 0), best_of)
+        last_value, last_word = best, chosen
 
 
 @triton.jit
@@ -51,10 +105,9 @@ def _first_best(total, key):
 
 @triton.jit
 def grow(  # noqa: PLR0915 - calls cost nothing here, but hand over tiles by the dozen
-    highest, sums, values, words, ids, positions, over, longest, totals, scores, log_probs, order, lasts,
-    tokens, parents, rows, penalties, rules, count, capacity, size, blocks, eos_id,
-    WIDTH: tl.constexpr, BEST: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, CHOICES: tl.constexpr,
-    TIMES: tl.constexpr,
+    log_sums, values, words, ids, positions, over, longest, totals, scores, log_probs, order, lasts,
+    tokens, parents, rows, penalties, rules, count, capacity, size, eos_id,
+    WIDTH: tl.constexpr, BEST: tl.constexpr, ROWS: tl.constexpr, CHOICES: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
     """One token more for one sentence: who ends, who lives on, whether it is over."""
     sentence = tl.program_id(0)
@@ -66,17 +119,11 @@ def grow(  # noqa: PLR0915 - calls cost nothing here, but hand over tiles by the
     own = sentence * WIDTH + w
 
     # All continuations that can matter: what each hypothesis has, and what each of its best words adds to it.
-    block = tl.arange(0, BLOCKS)
-    place, real = own[:, None] * blocks + block[None, :], exists[:, None] & (block[None, :] < blocks)
-    high = tl.load(highest + place, mask=real, other=-float("inf"))
-    top = tl.where(exists, tl.max(high, 1), 0.0)
-    share = tl.load(sums + place, mask=real, other=0.0) * tl.exp(high - top[:, None])
-    log_sum = top + tl.log(tl.where(exists, tl.sum(tl.where(real, share, 0.0), 1), 1.0))
     choice = tl.arange(0, CHOICES)
-    place = own[:, None] * (blocks * BEST) + choice[None, :]
-    real = exists[:, None] & (choice[None, :] < blocks * BEST)
+    place, real = own[:, None] * BEST + choice[None, :], exists[:, None] & (choice[None, :] < BEST)
     value = tl.load(values + place, mask=real, other=-float("inf"))
     word = tl.load(words + place, mask=real, other=0)
+    log_sum = tl.load(log_sums + own, mask=exists, other=0.0)
     before = tl.load(totals + own, mask=exists, other=-float("inf"))
     total = before[:, None] + (value - log_sum[:, None]).to(tl.float64)
     total = tl.where(total > -float("inf"), total, -float("inf"))  # what is not a number too

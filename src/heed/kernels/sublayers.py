@@ -1,0 +1,62 @@
+"""A model's layers taken apart: matrix products without their last bias, and what comes between them (`Closing`).
+
+Used where a step or an encoder is done by few large kernels; the model itself says the same in modules.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heed.kernels.parts import Closing, Norm
+from heed.model.attention import MultiHeadAttention
+from heed.model.feed_forward import ACTIVATIONS, FeedForward
+from heed.model.layers import Residual
+
+
+def queries_keys_values(part: MultiHeadAttention) -> tuple[Float[Tensor, "3D D"], Float[Tensor, "3D"]]:
+    """The three matrices of self-attention as one, and their biases."""
+    three = (part.query, part.key, part.value)
+    weight, bias = (torch.cat([getattr(one, name) for one in three]) for name in ("weight", "bias"))
+    return weight, bias
+
+
+def feed_forward(part: FeedForward) -> Callable[[Float[Tensor, "R D"]], Float[Tensor, "R D"]]:
+    """The position-wise network, without its last bias."""
+    widen, narrow = part.widen, part.narrow.weight
+    if part.gate is not None:
+        both, biases = (torch.cat((getattr(part.gate, name), getattr(widen, name))) for name in ("weight", "bias"))
+
+        def gated(x: Tensor) -> Tensor:
+            gate, wide = functional.linear(x, both, biases).chunk(2, -1)
+            return (functional.silu(gate) * wide) @ narrow.t()
+
+        return gated
+    if part.activation == "relu":  # a product, its bias and max(0, x) in one kernel
+        return lambda x: torch._addmm_activation(widen.bias, x, widen.weight.t()) @ narrow.t()
+    activate = ACTIVATIONS[part.activation]
+    return lambda x: activate(functional.linear(x, widen.weight, widen.bias)) @ narrow.t()
+
+
+def closings(parts: Sequence[tuple[Residual, nn.Linear]], last: nn.Module) -> tuple[Norm | None, list[Closing]]:
+    """The norm before the first sub-layer, if any, and what comes after each.
+
+    parts: what is around each sub-layer, and its last product. Where norms come first in a sub-layer, what comes after
+    one is the norm of the next, and after the last one the stack's own.
+    """
+    own = [_norm(around.norm) for around, _ in parts]
+    if parts[0][0].order == "post":
+        return None, [Closing(end.bias, None, norm, post=True) for (_, end), norm in zip(parts, own, strict=True)]
+    following = [*own[1:], _norm(cast("nn.LayerNorm", last))]
+    outer = [None if around.outer_norm is None else _norm(around.outer_norm) for around, _ in parts]
+    return own[0], [
+        Closing(end.bias, around, norm, post=False)
+        for (_, end), around, norm in zip(parts, outer, following, strict=True)
+    ]
+
+
+def _norm(part: nn.LayerNorm) -> Norm:
+    return Norm(part.weight, part.bias, part.eps)
