@@ -137,11 +137,12 @@ class _Encoded:
         """Many at a time."""
         config, lengths, found = decoder.config, [len(ids) + 1 for ids in sources], []
         words = chain.from_iterable((*ids, config.eos_id) for ids in sources)
-        flat = torch.from_numpy(np.fromiter(words, np.int64, sum(lengths)))
-        check_ids("src", flat, config.source_vocab_size or config.vocab_size, ("tokens",))
+        flat, size = np.fromiter(words, np.int64, sum(lengths)), config.source_vocab_size or config.vocab_size
+        if flat.min() < 0 or flat.max() >= size:
+            check_ids("src", torch.from_numpy(flat), size, ("tokens",))  # says what is wrong
         for some in _batches(lengths):
-            layout, (src, flat) = Packed.of_lengths(some), flat.split((sum(some), len(flat) - sum(some)))
-            found.append(decoder.encode(src.to(decoder.device), layout.to(decoder.device)))
+            src, flat = np.split(flat, [sum(some)])
+            found.append(decoder.encode(*_packed(src, some, decoder.device)))
         return cls(torch.cat(found), list(accumulate(lengths, initial=0)), lengths)
 
     def rows(self, numbers: Sequence[int]) -> tuple[Float[Tensor, "B S D"], list[int]]:
@@ -150,6 +151,15 @@ class _Encoded:
         first = torch.tensor([self.first[number] for number in numbers]).to(self.tokens.device)
         place = first[:, None] + torch.arange(max(lengths), device=first.device)
         return self.tokens[place.clamp(max=len(self.tokens) - 1)], lengths
+
+
+def _packed(src: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> tuple[Int[Tensor, "N"], Packed]:
+    """Tokens and their layout in one transfer; by numpy, since torch would wake all threads for a little of each."""
+    offsets = np.cumsum([0, *lengths])
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    parts = (src, np.arange(len(src)) - offsets[owners], owners, offsets)
+    there = torch.from_numpy(np.concatenate(parts)).to(device).split([len(part) for part in parts])
+    return there[0], Packed(there[1], there[2], there[3], max(lengths))
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -195,14 +205,16 @@ def _read(slots: Slots, chosen: Sequence[int], config: SearchConfig) -> Iterator
         np.take_along_axis(each, best, 1) for each in (scores, log_probs, order, lasts)
     )
     lengths, sentence = np.where(np.isfinite(scores), order // slots.shape.width, 0), np.arange(len(chosen))[:, None]
-    written = np.zeros((*lengths.shape, lengths.max()), dtype=np.int64)
+    written = np.empty((*lengths.shape, lengths.max()), dtype=np.int64)
     for time in reversed(range(written.shape[-1])):
         written[..., time] = tokens[sentence, time, hypothesis]
-        hypothesis = np.where(time < lengths, parents[sentence, time, hypothesis], hypothesis)
-    rows = zip(written.tolist(), lengths.tolist(), log_probs.tolist(), scores.tolist(), strict=True)
-    for row in rows:
+        if slots.shape.width > 1:
+            hypothesis = np.where(time < lengths, parents[sentence, time, hypothesis], hypothesis)
+    penalties = np.array([length_penalty(length + 1, config.length_penalty) for length in range(written.shape[-1] + 1)])
+    rows = (written, lengths, log_probs, log_probs / penalties[lengths])
+    for said in zip(*(row.tolist() for row in rows), scores > -np.inf, strict=True):
         yield [
-            Hypothesis.of(ids[:length], log_prob, config.length_penalty)
-            for ids, length, log_prob, score in zip(*row, strict=True)
-            if score > -np.inf
+            Hypothesis(tuple(ids[:length]), log_prob, score)
+            for ids, length, log_prob, score, ended in zip(*said, strict=True)
+            if ended
         ]

@@ -37,7 +37,8 @@ def packed_attention(
     if not isinstance(ours, Packed) or not isinstance(theirs, Packed) or sight.only is not None:
         raise InputError("packed attention is for packed sentences without a mask of the caller's own")
     seed = torch.randint(2**31, (1,), device=queries.device) if dropout else ours.offsets
-    heads, _ = _attend(
+    attend = _attend if queries.requires_grad or torch.compiler.is_compiling() else _gathered_and_sums
+    heads, _ = attend(
         queries, keys, values, ours.owners, ours.offsets, theirs.owners, theirs.offsets, seed, sight.causal, dropout
     )
     return heads
@@ -63,8 +64,7 @@ def _threshold(dropout: float) -> int:
     return min(round(dropout * 2**32), 2**32 - 1)
 
 
-@torch.library.custom_op("heed::packed_attention", mutates_args=())
-def _attend(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values made of them
+def _gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values made of them
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -87,6 +87,10 @@ def _attend(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values m
         **_constants(queries, causal, dropout), **_TILE,
     )  # fmt: skip
     return gathered, sums
+
+
+# An operator has a gradient and can be compiled; where neither is needed, asking for one takes longer than its work.
+_attend = torch.library.custom_op("heed::packed_attention", _gathered_and_sums, mutates_args=())
 
 
 @torch.library.custom_op("heed::packed_attention_backward", mutates_args=())

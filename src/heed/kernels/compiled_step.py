@@ -23,6 +23,7 @@ from heed.model.rounded import rounded
 from heed.model.transformer import Transformer
 
 MOST_ROWS = 16
+_FOR_A_THREAD = 2**22  # bytes of weights: with fewer, waiting for each other takes longer than reading
 _ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
 _ORDERS = ("post", "pre", "sandwich")
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
@@ -84,6 +85,7 @@ class CompiledStep:
             self._norm(decoder.norm), self._matrix(*model.vocabulary.output_matrix()),
         )  # fmt: skip
         self._words = config.vocab_size
+        self._threads = max(1, sum(one.nbytes for one in self._kept) // _FOR_A_THREAD)
         self._run = _native()
 
     def __call__(
@@ -105,7 +107,7 @@ class CompiledStep:
             room.shape[4], state.columns - state.width, written, memory.data_ptr(), memory.shape[4], real,
             found.data_ptr(),
         )  # fmt: skip
-        if self._run(ctypes.byref(self._model), ctypes.byref(seen), torch.get_num_threads()):
+        if self._run(ctypes.byref(self._model), ctypes.byref(seen), min(self._threads, torch.get_num_threads())):
             raise MemoryError("there is no memory for a step of decoding")
         return found
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import chain, compress, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.tokenizer import Tokenizer
+from heed.text.words import EndToEnd, KnownWords, Numbers, end_to_end
 
 FORMAT = 2
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
@@ -180,17 +182,18 @@ def _write(
     done, kept = 0, []
     largest = max(encoder.vocab_size for encoder in encoders.both())
     ids = np.dtype("<u2" if largest <= 2**16 else "<u4")
+    encode = _Encode(encoders, max_tokens)
     with _Writer(folder, "source", ids) as source, _Writer(folder, "target", ids) as target:
         for corpus, _ in corpora:
             empty = too_long = good_ones = read = 0
             for pairs in _pieces(read_pairs(corpus)):
-                sources, targets = _encoded(pairs, corpus.name, encoders, max_tokens)
-                lengths = np.array([[len(ids) for ids in side] for side in (sources, targets)])
+                sources, targets = encode(pairs, corpus.name)
+                lengths = np.stack((sources.lengths, targets.lengths))
                 needed = lengths if encoders.source else lengths[1:]
                 nothing, long = needed.min(0) == 0, lengths.max(0) > max_tokens
                 good = ~(nothing | long)
-                source.add(compress(sources, good), lengths[0, good])
-                target.add(compress(targets, good), lengths[1, good])
+                source.add(sources, good)
+                target.add(targets, good)
                 empty, too_long = empty + int(nothing.sum()), too_long + int((long & ~nothing).sum())
                 good_ones, read = good_ones + int(good.sum()), read + len(pairs)
                 report(done + read)
@@ -202,26 +205,44 @@ def _write(
         os.fsync(file.fileno())
 
 
-def _encoded(
-    pairs: list[Pair], name: str, encoders: Encoders, max_tokens: int
-) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of both sides; a source that nobody encodes is empty."""
-    try:
-        targets = encoders.target.encode([pair.target for pair in pairs])
-    except DataError:
-        for pair in pairs:  # which is it?
-            try:
-                encoders.target.encode([pair.target])
-            except DataError as error:
-                raise DataError(f"{name}:{pair.line}: {error}") from None
-        raise
-    if encoders.source is not None:
-        return encoders.source.encode([pair.source for pair in pairs]), targets
-    if encoders.cut:
-        targets = [
-            ids[start : start + max_tokens] for ids in targets for start in range(0, max(len(ids), 1), max_tokens)
-        ]
-    return [[] for _ in targets], targets
+class _Encode:
+    """Pairs to the ids of both sides; a source that nobody encodes is empty."""
+
+    def __init__(self, encoders: Encoders, max_tokens: int) -> None:
+        self._encoders, self._max_tokens = encoders, max_tokens
+        self._sources = self._targets = _whole_or_by_words(encoders.target)
+        if encoders.source is not None and encoders.source is not encoders.target:
+            self._sources = _whole_or_by_words(encoders.source)
+
+    def __call__(self, pairs: list[Pair], name: str) -> tuple[EndToEnd, EndToEnd]:
+        try:
+            targets = self._targets([pair.target for pair in pairs])
+        except DataError:
+            for pair in pairs:  # which is it?
+                try:
+                    self._encoders.target.encode([pair.target])
+                except DataError as error:
+                    raise DataError(f"{name}:{pair.line}: {error}") from None
+            raise
+        if self._encoders.source is not None:
+            return self._sources([pair.source for pair in pairs]), targets
+        if self._encoders.cut:
+            targets = EndToEnd(targets.ids, _cut(targets.lengths, self._max_tokens))
+        return EndToEnd(targets.ids[:0], np.zeros_like(targets.lengths)), targets
+
+
+def _whole_or_by_words(encoder: Encoder) -> Callable[[Sequence[str]], EndToEnd]:
+    if isinstance(encoder, Tokenizer) and encoder.cuts_into_words:
+        return KnownWords(encoder.encode)
+    return lambda texts: end_to_end(encoder.encode(texts))
+
+
+def _cut(lengths: Numbers, longest: int) -> Numbers:
+    """The lengths of the pieces of texts; an empty text is an empty piece."""
+    pieces = np.maximum(-(-lengths // longest), 1)
+    cut = np.full(pieces.sum(), longest)
+    cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * longest
+    return cut
 
 
 def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -242,10 +263,11 @@ class _Writer:
         self._files = [path.open("wb") for path in self._paths]
         return self
 
-    def add(self, sentences: Iterable[list[int]], lengths: NDArray[np.int64]) -> None:
-        """More sentences, and how long each is."""
+    def add(self, sentences: EndToEnd, good: NDArray[np.bool]) -> None:
+        """More sentences, those of them that are good."""
+        ids, lengths = sentences.ids[np.repeat(good, sentences.lengths)], sentences.lengths[good]
         ends = self._end + np.cumsum(lengths)
-        self._files[0].write(np.fromiter(chain.from_iterable(sentences), self._dtype, lengths.sum()).tobytes())
+        self._files[0].write(ids.astype(self._dtype).tobytes())
         self._files[1].write(ends.astype("<i8").tobytes())
         self._end += int(lengths.sum())
 

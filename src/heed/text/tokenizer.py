@@ -108,6 +108,13 @@ class Tokenizer:
             return self._elsewhere.unk_id + 1
         return int(self._backend.get_vocab_size())
 
+    @property
+    def cuts_into_words(self) -> bool:
+        """Whether a space that a word follows begins a token, always, so that words can be encoded one by one."""
+        first = self._backend.pre_tokenizer
+        words = isinstance(first, pre_tokenizers.ByteLevel) and first.use_regex and not first.add_prefix_space
+        return words and self.prefix == " " and not self._backend.get_added_tokens_decoder()
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens; on all cores. An empty text has none."""
         if self._elsewhere is not None:

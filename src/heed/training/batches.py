@@ -18,6 +18,7 @@ from torch import Tensor
 from heed.model.layout import Packed
 from heed.text.prepare import Prepared, Side
 from heed.text.tokenizer import BOS, EOS, PAD
+from heed.text.words import end_to_end, gather
 
 Numbers = NDArray[np.int64]
 
@@ -80,8 +81,7 @@ class Ragged:
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
         """The same as one list a sentence."""
-        lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
-        return cls(np.fromiter((token for row in rows for token in row), np.int64, lengths.sum()), lengths)
+        return cls(*end_to_end(rows))
 
     def with_room(self, special: int, *, before: bool = False) -> Tensor:
         """The ids with a special token after each sentence, or before it."""
@@ -194,11 +194,7 @@ def in_order(
 
 
 def _take(side: Side, numbers: Numbers) -> Ragged:
-    starts = np.where(numbers > 0, side.ends[numbers - 1], 0)
-    lengths = side.ends[numbers] - starts
-    before = np.cumsum(lengths) - lengths
-    places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
-    return Ragged(side.ids[places].astype(np.int64), lengths)
+    return Ragged(*gather(side.ids, side.ends, numbers))
 
 
 def _drawn(pairs: Prepared, random: np.random.Generator) -> Numbers:

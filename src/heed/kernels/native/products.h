@@ -12,8 +12,6 @@
 #define LANES 16
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 
-enum { MOST_ROWS = 16 };                          /* vectors at a time */
-
 typedef struct {                                  /* x Wᵀ + b */
     const void *weight;                           /* (outputs, inputs), float, or int8 if it has scales */
     const float *scales;                          /* of each row of integers, or none */
@@ -88,8 +86,9 @@ static float rounded(const float *x, int64_t size, uint8_t *integers) {
 typedef struct {                                  /* one of the threads, and what is its own */
     int64_t number, of, rows;
     float *stream, *ready;                        /* (rows, width) each: residuals, and what the next product takes */
-    uint8_t *integers;                            /* (rows, the widest input) */
     float *scores;                                /* one for each token that can be looked at */
+    float *worth;                                 /* what one step of each row's integers is worth */
+    uint8_t *integers;                            /* (rows, the widest input) */
 } Thread;
 
 /* This thread's part of so many: [first, last). */
@@ -116,15 +115,17 @@ static inline void integers(const int8_t *w, const uint8_t *x, int64_t size, int
     }
 }
 
-/* y = x Wᵀ + b: this thread's share of the columns of y. */
-static void multiply(const Thread *thread, const Matrix *matrix, const float *x, float *y) {
-    const int64_t size = matrix->inputs;
-    int64_t first, last;
-    float worth[MOST_ROWS];
+/* What a thread multiplies with: a vector's integers are made once, however many parts of the matrix they meet. */
+static void make_integers(const Thread *thread, const Matrix *matrix, const float *x) {
     if (matrix->scales)
         for (int64_t r = 0; r < thread->rows; r++)
-            worth[r] = rounded(x + r * size, size, thread->integers + r * size);
-    share(thread, matrix->outputs, &first, &last);
+            thread->worth[r] = rounded(x + r * matrix->inputs, matrix->inputs, thread->integers + r * matrix->inputs);
+}
+
+/* y = x Wᵀ + b: columns [first, last) of y. */
+static void multiply_part(
+    const Thread *thread, const Matrix *matrix, const float *x, float *y, int64_t first, int64_t last) {
+    const int64_t size = matrix->inputs;
     for (int64_t o = first; o < last; o++)
         for (int64_t r = 0; r < thread->rows; r += 4) {
             const int64_t rows = thread->rows - r < 4 ? thread->rows - r : 4;
@@ -133,13 +134,21 @@ static void multiply(const Thread *thread, const Matrix *matrix, const float *x,
                 int32_t whole[4];
                 integers((const int8_t *)matrix->weight + o * size, thread->integers + r * size, size, rows, whole);
                 for (int64_t i = 0; i < rows; i++)
-                    found[i] = worth[r + i] * matrix->scales[o] * (whole[i] - 128 * matrix->sums[o]);
+                    found[i] = thread->worth[r + i] * matrix->scales[o] * (whole[i] - 128 * matrix->sums[o]);
             } else {
                 floats((const float *)matrix->weight + o * size, x + r * size, size, rows, found);
             }
             for (int64_t i = 0; i < rows; i++)
                 y[(r + i) * matrix->outputs + o] = found[i] + (matrix->bias ? matrix->bias[o] : 0);
         }
+}
+
+/* This thread's share of all columns. */
+static void multiply(const Thread *thread, const Matrix *matrix, const float *x, float *y) {
+    int64_t first, last;
+    share(thread, matrix->outputs, &first, &last);
+    make_integers(thread, matrix, x);
+    multiply_part(thread, matrix, x, y, first, last);
 }
 
 /* Both kinds of products on numbers whose result is known: 0 if it comes out. */

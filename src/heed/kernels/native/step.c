@@ -107,48 +107,59 @@ static void turn(float *x, const float *cos, const float *sin, int64_t size) {
     }
 }
 
-/* Self-attention of this thread's share of rows and heads; the new keys and values find their places on the way. */
+/* Self-attention of this thread's share of the heads, products included; new keys and values find their places on the
+   way. */
 static void look_back(
-    const Thread *thread, const Model *model, const Seen *seen, int64_t layer, float *own, float *found) {
+    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *x, float *own,
+    float *found) {
     const int64_t heads = model->heads, size = model->width / heads, buffer = seen->columns * size;
+    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->sentences * heads;
     int64_t first, last;
-    share(thread, thread->rows * heads, &first, &last);
-    for (int64_t item = first; item < last; item++) {
-        const int64_t row = item / heads, head = item % heads, sentence = row / seen->wide;
-        float *query = own + row * 3 * model->width + head * size, *key = query + model->width;
-        const float *value = key + model->width;
-        float *keys = seen->room + ((2 * layer * seen->sentences + sentence) * heads + head) * buffer;
-        float *values = keys + seen->sentences * heads * buffer;
-        const int64_t *written = seen->written ? seen->written + row * seen->length : NULL;
-        const int64_t column = seen->filled + row % seen->wide;
-        if (seen->cos) {
-            turn(query, seen->cos, seen->sin, size);
-            turn(key, seen->cos, seen->sin, size);
+    share(thread, heads, &first, &last);
+    make_integers(thread, &layer->own, x);
+    for (int64_t part = 0; part < 3; part++) /* queries, keys, values */
+        multiply_part(
+            thread, &layer->own, x, own, part * model->width + first * size, part * model->width + last * size);
+    for (int64_t row = 0; row < thread->rows; row++)
+        for (int64_t head = first; head < last; head++) {
+            const int64_t sentence = row / seen->wide, column = seen->filled + row % seen->wide;
+            float *query = own + row * 3 * model->width + head * size, *key = query + model->width;
+            float *keys = seen->room + (first_of_layer + sentence * heads + head) * buffer;
+            float *values = keys + seen->sentences * heads * buffer;
+            const int64_t *written = seen->written ? seen->written + row * seen->length : NULL;
+            if (seen->cos) {
+                turn(query, seen->cos, seen->sin, size);
+                turn(key, seen->cos, seen->sin, size);
+            }
+            memcpy(keys + column * size, key, sizeof(float) * size);
+            memcpy(values + column * size, key + model->width, sizeof(float) * size);
+            for (int64_t t = 0; t < seen->length; t++)
+                thread->scores[t] = dot(query, keys + (written ? written[t] : t) * size, size);
+            gather(thread->scores, seen->length, values, written, size, found + row * model->width + head * size);
         }
-        memcpy(keys + column * size, key, sizeof(float) * size);
-        memcpy(values + column * size, value, sizeof(float) * size);
-        for (int64_t t = 0; t < seen->length; t++)
-            thread->scores[t] = dot(query, keys + (written ? written[t] : t) * size, size);
-        gather(thread->scores, seen->length, values, written, size, found + row * model->width + head * size);
-    }
 }
 
 /* Attention to the source, likewise. */
 static void look_across(
-    const Thread *thread, const Model *model, const Seen *seen, int64_t layer, const float *queries, float *found) {
+    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *x, float *queries,
+    float *found) {
     const int64_t heads = model->heads, size = model->width / heads, buffer = seen->tokens * size;
+    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->sentences * heads;
     int64_t first, last;
-    share(thread, thread->rows * heads, &first, &last);
-    for (int64_t item = first; item < last; item++) {
-        const int64_t row = item / heads, head = item % heads, sentence = row / seen->wide;
-        const float *keys = seen->memory + ((2 * layer * seen->sentences + sentence) * heads + head) * buffer;
-        const float *values = keys + seen->sentences * heads * buffer;
-        const uint8_t *real = seen->real ? seen->real + sentence * seen->tokens : NULL;
-        const float *query = queries + row * model->width + head * size;
-        for (int64_t t = 0; t < seen->tokens; t++)
-            thread->scores[t] = real && !real[t] ? -INFINITY : dot(query, keys + t * size, size);
-        gather(thread->scores, seen->tokens, values, NULL, size, found + row * model->width + head * size);
-    }
+    share(thread, heads, &first, &last);
+    make_integers(thread, &layer->ask, x);
+    multiply_part(thread, &layer->ask, x, queries, first * size, last * size);
+    for (int64_t row = 0; row < thread->rows; row++)
+        for (int64_t head = first; head < last; head++) {
+            const int64_t sentence = row / seen->wide;
+            const float *keys = seen->memory + (first_of_layer + sentence * heads + head) * buffer;
+            const float *values = keys + seen->sentences * heads * buffer;
+            const uint8_t *real = seen->real ? seen->real + sentence * seen->tokens : NULL;
+            const float *query = queries + row * model->width + head * size;
+            for (int64_t t = 0; t < seen->tokens; t++)
+                thread->scores[t] = real && !real[t] ? -INFINITY : dot(query, keys + t * size, size);
+            gather(thread->scores, seen->tokens, values, NULL, size, found + row * model->width + head * size);
+        }
 }
 
 static float activated(float x, int64_t kind) {
@@ -191,18 +202,13 @@ static int64_t aligned(int64_t numbers) {
 /* All threads run through this; `wide`, `heads` and `found` they share. */
 static void run(const Thread *thread, const Model *model, const Seen *seen, float *wide, float *heads, float *found) {
     embed(thread, model, seen);
-    for (int64_t number = 0; number < model->count; number++) {
-        const Layer *layer = &model->layers[number];
-        multiply(thread, &layer->own, made_ready(thread, model, &layer->norm[0]), wide);
-#pragma omp barrier
-        look_back(thread, model, seen, number, wide, heads);
+    for (const Layer *layer = model->layers; layer < model->layers + model->count; layer++) {
+        look_back(thread, model, layer, seen, made_ready(thread, model, &layer->norm[0]), wide, heads);
 #pragma omp barrier
         multiply(thread, &layer->output, heads, found);
 #pragma omp barrier
         settle(thread, model, layer, 0, found);
-        multiply(thread, &layer->ask, made_ready(thread, model, &layer->norm[1]), wide);
-#pragma omp barrier
-        look_across(thread, model, seen, number, wide, heads);
+        look_across(thread, model, layer, seen, made_ready(thread, model, &layer->norm[1]), wide, heads);
 #pragma omp barrier
         multiply(thread, &layer->gather, heads, found);
 #pragma omp barrier
@@ -222,16 +228,17 @@ int heed_step(const Model *model, const Seen *seen, int64_t threads) {
     const int64_t widest = rows * (2 * model->inner > 3 * model->width ? 2 * model->inner : 3 * model->width);
     const int64_t longest = seen->length > seen->tokens ? seen->length : seen->tokens;
     const int64_t shared[] = {aligned(widest), aligned(width), aligned(width)};
-    const int64_t own[] = {aligned(width), aligned(width), aligned(longest), aligned(widest / 4 + 1)};
-    const int64_t all_shared = shared[0] + shared[1] + shared[2], all_own = own[0] + own[1] + own[2] + own[3];
+    const int64_t own[] = {aligned(width), aligned(width), aligned(longest), aligned(rows), aligned(widest / 4 + 1)};
+    const int64_t all_shared = shared[0] + shared[1] + shared[2];
+    const int64_t all_own = own[0] + own[1] + own[2] + own[3] + own[4];
     float *memory = aligned_alloc(ALIGNED, sizeof(float) * (all_shared + threads * all_own));
     if (!memory) return 1;
 #pragma omp parallel num_threads(threads)
     {
         float *stream = memory + all_shared + omp_get_thread_num() * all_own, *ready = stream + own[0];
-        float *scores = ready + own[1];
-        const Thread thread = {
-            omp_get_thread_num(), omp_get_num_threads(), rows, stream, ready, (uint8_t *)(scores + own[2]), scores};
+        float *scores = ready + own[1], *worth = scores + own[2];
+        const Thread thread = {omp_get_thread_num(), omp_get_num_threads(), rows, stream, ready, scores, worth,
+                               (uint8_t *)(worth + own[3])};
         run(&thread, model, seen, memory, memory + shared[0], memory + shared[0] + shared[1]);
     }
     free(memory);

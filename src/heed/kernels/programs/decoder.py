@@ -105,11 +105,11 @@ def look_back(
         there = (origin.to(tl.int64) * capacity + time) * all_heads + head * SIZE
         place, real = there[:, None] + column[None, :], past[:, None] & inside[None, :]
         earlier = tl.load(keys + place, mask=real, other=0.0).to(tl.float32)
+        told = tl.load(values + place, mask=real, other=0.0).to(tl.float32)  # asked for while the keys are on their way
         score = tl.where(past, tl.sum(earlier * q[None, :], 1), -float("inf"))
         higher = tl.maximum(highest, tl.max(score, 0))
         shrink, weight = tl.exp2(highest - higher), tl.exp2(score - higher)
         total = total * shrink + tl.sum(weight, 0)
-        told = tl.load(values + place, mask=real, other=0.0).to(tl.float32)
         gathered = gathered * shrink + tl.sum(weight[:, None] * told, 0)
         highest = higher
     tl.store(found + row * all_heads + head * SIZE + column, gathered / total, mask=inside)

@@ -1,0 +1,113 @@
+"""A step in compiled code is the model's own step, for any design, shape and number of threads."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed import ModelConfig, Transformer
+from heed.decoding.steps import begin
+from heed.kernels.compiled_step import MOST_ROWS, CompiledStep, compiled_step, missing_for_compiled_steps
+from heed.kernels.lean_decoder import LeanDecoder
+from heed.kernels.products import Product
+from heed.model.rounded import rounded
+from tests.kernels.test_lean_decoder import ALONE, DESIGNS, walk
+from tests.model.examples import SHAPE, make, padded, sentences
+
+CPU = torch.device("cpu")
+ODD = {"d_model": 84, "heads": 3, "d_ff": 131, "vocab_size": 203}  # nothing a multiple of what is done at once
+
+pytestmark = pytest.mark.skipif(missing_for_compiled_steps() is not None, reason=str(missing_for_compiled_steps()))
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda threads: f"{threads}-threads")
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heed.kernels.compiled_step._FOR_A_THREAD", 1)
+        yield request.param
+    torch.set_num_threads(before)
+
+
+def step_of(model: Transformer, *, integers: bool = False) -> CompiledStep:
+    step = compiled_step(model, integers=integers)
+    assert step is not None
+    return step
+
+
+@pytest.mark.parametrize("config", [*DESIGNS, *ALONE], ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
+@torch.no_grad()
+def test_it_is_the_models_own_step(config: ModelConfig) -> None:
+    model = make(config.model_copy(update={"max_length": 64}), CPU, torch.float32)
+    src = padded(sentences([5, 1, 3], CPU))
+    lean = LeanDecoder(model, compiled=step_of(model))
+    for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
+        torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_sizes_may_be_odd_and_threads_many(threads: int) -> None:
+    model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
+    src = padded(sentences([5, 1, 3], CPU))
+    lean = LeanDecoder(model, compiled=step_of(model))
+    for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
+        torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
+    assert threads == torch.get_num_threads()
+
+
+def plain_integers(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product that the compiled code takes in integers, in plain torch."""
+    whole, scales = rounded(weight)
+
+    def multiply(x: Tensor) -> Tensor:
+        largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+        in_steps = (x * (127.0 / largest) + 128.5).floor() - 128
+        found = (in_steps.double() @ whole.double().T).float() * (largest / 127.0) * scales
+        return found if bias is None else found + bias
+
+    return multiply
+
+
+@pytest.mark.parametrize("sizes", [{}, ODD, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"])
+@torch.no_grad()
+def test_in_integers_it_is_the_plain_step_in_integers(sizes: dict[str, int]) -> None:
+    model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
+    src = padded(sentences([5, 1, 3], CPU))
+    ours = LeanDecoder(model, plain_integers, step_of(model, integers=True))
+    for found, plain in zip(
+        walk(ours, src, column=False), walk(LeanDecoder(model, plain_integers), src, column=False), strict=True
+    ):
+        # A number that lies between two integers may go either way.
+        assert (found - plain).abs().mean() < 0.01 * plain.std()
+        assert (found - plain).abs().max() < 0.3 * plain.std()
+
+
+@torch.no_grad()
+def test_several_threads_may_step_at_once() -> None:
+    model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
+    lean, src = LeanDecoder(model, compiled=step_of(model)), padded(sentences([5, 1, 3], CPU))
+    expected = walk(lean, src, column=False)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: walk(lean, src, column=False), range(8)):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_many_rows_take_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(DESIGNS[0], CPU, torch.float32)
+    calls: list[int] = []
+    step = CompiledStep.__call__
+    monkeypatch.setattr(
+        CompiledStep, "__call__", lambda self, ids, *rest: calls.append(len(ids)) or step(self, ids, *rest)
+    )
+    for count in (MOST_ROWS, MOST_ROWS + 1):
+        start = begin([model], [[5, 6]] * count)
+        start.step(start.first, start.state)
+    assert calls == [MOST_ROWS]
+
+
+def test_what_is_not_float32_takes_the_other_way() -> None:
+    assert compiled_step(make(DESIGNS[0], CPU, torch.float64)) is None
