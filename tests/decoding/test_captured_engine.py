@@ -16,6 +16,7 @@ from heed.decoding.captured_engine import CapturedEngine, quickest_engine
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.search import Hypothesis
 from heed.decoding.steps import begin
+from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.kernels.parts import PLAIN
 from heed.kernels.slots import Shape, affordable
@@ -152,13 +153,38 @@ def test_what_it_cannot_do_goes_to_the_other(device: torch.device) -> None:
     for config in (SearchConfig(sample=True), SearchConfig(no_repeat_ngram=2), SearchConfig(beam=17)):
         engine.search(sources, config, numbers)
     engine.search(sources, SearchConfig(), numbers, [[4]] * 4)
-    engine.search(sources, SearchConfig(), numbers, None, lambda start, _: start)
     engine.search([], SearchConfig(), [])
     with model.encoder.register_forward_hook(lambda *_: None):  # type: ignore[union-attr]
         engine.search(sources, SearchConfig(), numbers)
-    assert len(asked) == 7
+    assert len(asked) == 6
     engine.search(sources, SearchConfig(max_length=4), numbers)
-    assert len(asked) == 7
+    assert len(asked) == 6
+
+
+@pytest.mark.usefixtures("few_slots")
+def test_who_is_not_waited_for_leaves_and_the_others_find_the_same(device: torch.device) -> None:
+    model, sources = small_model(3, device)
+    config, steps = SearchConfig(beam=2, max_length=8, min_length=6), list[None]()
+    watch = Watch(lambda number: number == 11 and len(steps) > 2, lambda: steps.append(None), free_after=6)
+    found = engine_of(model.float()).search(sources, config, range(10, 14), None, watch)
+    expected = plainly(model, sources, config)
+    assert [one.ids for one in found[1]] == [()]
+    assert_same([found[0], *found[2:]], [expected[0], *expected[2:]])
+    assert len(steps) > 6
+
+
+def test_a_search_may_be_interrupted_by_another_of_the_same_size(device: torch.device) -> None:
+    model, sources = small_model(2, device)
+    engine, config, inner = engine_of(model.float()), SearchConfig(beam=2, max_length=8), list[Any]()
+
+    def interrupt() -> None:
+        if len(inner) < 2:
+            inner.append(engine.search(sources[::-1], config, range(4), None, Watch(lambda _: False, lambda: None)))
+
+    outer = engine.search(sources, config, range(4), None, Watch(lambda _: False, interrupt))
+    assert_same(outer, plainly(model, sources, config))
+    for one in inner:
+        assert_same(one, plainly(model, sources[::-1], config))
 
 
 def test_who_finds_nothing_is_told_why(device: torch.device) -> None:

@@ -3,7 +3,7 @@
 A step of a small model is some seventy small kernels, which take longer to be asked for than to run; so a whole step,
 search included, is captured once and then repeated. What is captured depends on how many sentences and hypotheses there
 are, so a few sizes are kept. Settings that cannot be had this way go to another engine: sampling, prefixes,
-`no_repeat_ngram`, being watched, wide beams, and a model that learns or that somebody hangs hooks on.
+`no_repeat_ngram`, wide beams, and a model that learns or that somebody hangs hooks on.
 """
 
 import threading
@@ -18,7 +18,8 @@ from heed.config import SearchConfig
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.search import Hypothesis, Prefixes
 from heed.decoding.static_search import Room, static_search
-from heed.decoding.steps import Watch, begin, greatest_lengths
+from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.kernels.capture import capture, missing_for_capture
 from heed.kernels.lean_decoder import steps_as_made
@@ -46,8 +47,8 @@ class CapturedEngine:
         self._pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
         self._decoder: StaticDecoder | None = None
         self._weights: list[tuple[int, int]] = []
-        self._rooms: OrderedDict[tuple[int, int], Room] = OrderedDict()
-        self._at_work = threading.Lock()
+        self._rooms: OrderedDict[tuple[int, int, int], Room] = OrderedDict()
+        self._at_work, self._depth = threading.RLock(), 0  # who watches a search may begin another one within it
 
     def search(
         self,
@@ -58,14 +59,18 @@ class CapturedEngine:
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, best first."""
-        asked_more = not sources or prefixes is not None or watch is not None
-        if asked_more or not _can_search(config) or not steps_as_made(self._model):
+        if not sources or prefixes is not None or not _can_search(config) or not steps_as_made(self._model):
             return self._otherwise.search(sources, config, numbers, prefixes, watch)
         longest = greatest_lengths([self._model], sources, config)
+        own = None if watch is None else Watch(lambda place: watch.gone(numbers[place]), watch.before_step)
         with self._at_work:
-            decoder = self._current()
-            room = self._room(decoder, sources, longest, config)
-            found = static_search(decoder, room, sources, longest, config)
+            self._depth += 1
+            try:
+                decoder = self._current()
+                room = self._room(decoder, sources, longest, config)
+                found = static_search(decoder, room, sources, longest, config, own)
+            finally:
+                self._depth -= 1
         if not all(found):  # then the other will say why
             return self._otherwise.search(sources, config, numbers, prefixes, watch)
         return found
@@ -91,12 +96,12 @@ class CapturedEngine:
             memory = torch.cuda.get_device_properties(self._device).total_memory // _OF_MEMORY
             model = self._model.config
             shape = affordable(shape, model.decoder_layers, model.d_model, self._dtype, memory)
-        key = (shape.slots, shape.width)
+        key = (shape.slots, shape.width, self._depth)
         room = self._rooms.get(key)
         if room is None or room.slots.shape.source < source or room.slots.shape.target < target:
             if room is not None:
                 old = self._rooms.pop(key).slots.shape
-                shape = Shape(*key, max(old.source, shape.source), max(old.target, shape.target))
+                shape = Shape(*key[:2], max(old.source, shape.source), max(old.target, shape.target))
                 del room
             room = self._rooms[key] = self._new_room(decoder, shape)
         self._rooms.move_to_end(key)

@@ -12,7 +12,8 @@ from heed.config import SearchConfig
 from heed.decoding.greedy import greedy_search
 from heed.decoding.sampling import sample
 from heed.decoding.search import Hypothesis, Prefixes, Start, beam_search
-from heed.decoding.steps import Configured, Watch, greatest_lengths
+from heed.decoding.steps import Configured, greatest_lengths
+from heed.decoding.watching import Watch, watched
 
 
 @runtime_checkable
@@ -30,7 +31,7 @@ class Engine(Protocol):
         """The best hypotheses of each source, best first.
 
         numbers: of the sources, among all that are translated at this time; sampling and `watch` go by them. watch:
-        what stands between the search and its steps; an engine with a search of its own cannot be watched.
+        who looks at the search before each step; an engine with a search of its own cannot be watched.
         """
 
 
@@ -52,7 +53,7 @@ class Stepwise:
         """By the search that the settings ask for."""
         start = self.begin(sources)
         if watch is not None:
-            start = watch(start, numbers)
+            start = watched(start, numbers, watch)
         longest = greatest_lengths(self.models, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]

@@ -18,7 +18,7 @@ from heed.config import SearchConfig
 from heed.decoding.greedy import greedy_search, walk
 from heed.decoding.sampling import draw, sample, uniform
 from heed.decoding.search import Hypothesis, Rules, Start, beam_search, precise
-from heed.decoding.steps import Watch
+from heed.decoding.watching import Watch, watched
 from heed.errors import InputError
 from heed.model.cache import Cache
 from heed.model.folder import read_model_folder
@@ -67,14 +67,14 @@ class Generator:
     ) -> list[list[Generated]]:
         """For each beginning the best `nbest` texts, or as many drawn at random.
 
-        first: the number of the first beginning, which decides on what is drawn. watch: see `heed.decoding.steps`.
+        first: the number of the first beginning, which decides on what is drawn. watch: see `heed.decoding.watching`.
         """
         config = search or self.search
         prefixes = self.tokenizer.encode(prompts)
         longest = [self._longest(len(prefix), config) for prefix in prefixes]
         start: Start[Any] = begin_alone(self.model, len(prompts))
         if watch is not None:
-            start = watch(start, range(len(prompts)))
+            start = watched(start, range(len(prompts)), watch)
         if config.sample:
             numbers = range(first, first + len(prompts))
             found = sample(start, longest, config, numbers, prefixes)
@@ -91,7 +91,7 @@ class Generator:
         longest = self._longest(len(prefix), config)
         start: Start[Any] = begin_alone(self.model, 1)
         if watch is not None:
-            start = watch(start, [0])
+            start = watched(start, [0], watch)
         random = torch.from_numpy(uniform(config.seed, 0, 0, longest)).to(
             start.first.device, precise(start.first.device)
         )

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Hypothesis, length_penalty
+from heed.decoding.watching import Watch
 from heed.kernels.slots import Slots
 from heed.model.checks import check_ids
 from heed.model.layout import Packed
@@ -54,14 +55,23 @@ class Room:
 
 @torch.no_grad()
 def static_search(
-    decoder: SlotDecoder, room: Room, sources: Sequence[Sequence[int]], longest: Sequence[int], config: SearchConfig
+    decoder: SlotDecoder,
+    room: Room,
+    sources: Sequence[Sequence[int]],
+    longest: Sequence[int],
+    config: SearchConfig,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """The nbest best hypotheses of each source, best first; none where no sequence keeps the settings.
 
-    longest: how many tokens each may have. The sources take their turns in the order given.
+    longest: how many tokens each may have. The sources take their turns in the order given, by which `watch` knows
+    them; one that nobody waits for has an empty hypothesis.
     """
     search = _Search(decoder, room, sources, longest, config)
     while search.make_room():
+        if watch is not None:
+            watch.before_step()
+            search.leave(watch)
         search.step()
     return [search.found[number] for number in range(len(sources))]
 
@@ -85,6 +95,7 @@ class _Search:
         self._due = np.zeros(count, dtype=int)  # the step after which it is over at the latest
         self._steps, self._looks = 0, deque[_Look]()
         self._flags = [torch.empty(count, dtype=torch.int32, pin_memory=self._slots.over.is_cuda) for _ in range(2)]
+        self._gone: set[int] = set()
         self.found: dict[int, list[Hypothesis]] = {}
         _set_rules(self._slots, config)
 
@@ -96,6 +107,15 @@ class _Search:
             self._owners[free] = _NOBODY
             self._begin(np.flatnonzero(free)[: len(self._waiting)])
         return bool((self._owners != _NOBODY).any())
+
+    def leave(self, watch: Watch) -> None:
+        """The searches that nobody waits for are over; no rule keeps them here, whatever `free_after` says."""
+        going = np.flatnonzero(~self._over & (self._owners != _NOBODY)).tolist()
+        leaving = [slot for slot in going if watch.gone(int(self._owners[slot]))]
+        if leaving:
+            self._slots.over.index_fill_(0, torch.tensor(leaving, device=self._slots.over.device), 1)
+            self._over[leaving] = True
+            self._gone |= set(self._owners[leaving].tolist())
 
     def step(self) -> None:
         """Ask for a step, then see how the one before it went."""
@@ -122,6 +142,8 @@ class _Search:
         if len(chosen):
             found = _read(self._slots, chosen.tolist(), self._config)
             self.found.update(zip(self._owners[chosen].tolist(), found, strict=True))
+        for number in self._gone & self.found.keys():
+            self.found[number] = [Hypothesis.of((), 0.0, self._config.length_penalty)]
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ say what the mean of their probabilities says.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,8 +23,6 @@ from heed.kernels.lean_decoder import LeanDecoder, can_be_lean
 from heed.model.cache import Cache
 from heed.model.transformer import Transformer
 
-# What stands between a search and its steps: from its start, and the numbers of its sentences, to another start.
-Watch: TypeAlias = Callable[[Start[Any], Sequence[int]], Start[Any]]
 _EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
 
 

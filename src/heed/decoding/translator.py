@@ -21,7 +21,8 @@ from heed.decoding.folders import read_translating_folder
 from heed.decoding.greedy import greedy_stream
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import Hypothesis
-from heed.decoding.steps import Watch, begin, greatest_lengths
+from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.model.transformer import Transformer
 from heed.text.split import Piece, split
@@ -287,7 +288,7 @@ def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> T
 def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
     """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one.
 
-    precision: named, one model on a GPU is searched by steps that are captured; see `captured_engine`.
+    precision: of the arithmetic of one model on a GPU, bfloat16 where it has that; see `captured_engine`.
     """
     if not paths:
         raise InputError("load needs at least one model folder")

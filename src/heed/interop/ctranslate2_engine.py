@@ -24,7 +24,8 @@ import torch
 
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Hypothesis, Prefixes
-from heed.decoding.steps import Watch, greatest_lengths
+from heed.decoding.steps import greatest_lengths
+from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies
 from heed.text.tokenizer import Tokenizer

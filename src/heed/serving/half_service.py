@@ -8,11 +8,11 @@ import secrets
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any, TypeVar
 
 from heed.config import SearchConfig
 from heed.decoding.generator import Generated, Generator
+from heed.decoding.watching import Watch
 from heed.errors import HeedError, InputError
 from heed.serving.batcher import Job, Ticket
 from heed.serving.halves import Half
@@ -20,7 +20,6 @@ from heed.serving.kinds import Classifying, Embedding, Pooling, Writing
 from heed.serving.problems import Problem
 from heed.serving.schemas import Generate
 from heed.serving.service import Service
-from heed.serving.watching import watched
 from heed.text.labels import JoinedTexts
 
 T = TypeVar("T")
@@ -98,8 +97,7 @@ async def streamed(
     """The same piece by piece as it is written."""
 
     def texts(between: Callable[[], None]) -> Iterator[str]:
-        watch = partial(watched, gone=lambda _: False, before_step=between, free_after=_NEVER)
-        return generator.stream(asked.prompt, search, watch)
+        return generator.stream(asked.prompt, search, Watch(lambda _: False, between, _NEVER))
 
     pieces = service.streamed(ticket, search.max_length or 1, texts, service.deadline())
     async with aclosing(pieces):

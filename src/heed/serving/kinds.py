@@ -10,12 +10,10 @@ from typing import Any, Literal
 from heed.config import SearchConfig
 from heed.decoding.classifier import Classified, Classifier, embed
 from heed.decoding.generator import Generated, Generator
-from heed.decoding.search import Start
-from heed.decoding.steps import Watch
 from heed.decoding.translator import Translation, Translator
+from heed.decoding.watching import Watch
 from heed.model.transformer import Transformer
 from heed.serving.batcher import Job
-from heed.serving.watching import Watched, watched
 from heed.text.tokenizer import Tokenizer
 
 Between = Callable[[], None]
@@ -118,14 +116,4 @@ def _texts(jobs: Jobs) -> list[str]:
 
 def _watch(jobs: Jobs, between: Between, free_after: int) -> Watch:
     """Between the steps of a search: who has gone leaves, once the rules let a sentence end."""
-
-    def watch(start: Start[Any], numbers: Sequence[int]) -> Start[Watched]:
-        return watched(
-            start,
-            numbers,
-            gone=lambda number: jobs[number].ticket.gone,
-            before_step=between,
-            free_after=free_after,
-        )
-
-    return watch
+    return Watch(lambda number: jobs[number].ticket.gone, between, free_after)

@@ -10,13 +10,13 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from heed.config import SearchConfig, ServeConfig
 from heed.decoding.translator import Translation, joined
+from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.inside.report import report
 from heed.inside.saving import document, rounded
@@ -28,7 +28,6 @@ from heed.serving.kinds import Translating
 from heed.serving.models import AUTO, Directions, Served
 from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
-from heed.serving.watching import watched
 from heed.text.split import Piece, split
 
 T = TypeVar("T")
@@ -213,7 +212,7 @@ class Service:
         count = self.config.alternatives if asked.alternatives is None else asked.alternatives
 
         def do(between: Callable[[], None]) -> list[Translation]:
-            watch = partial(watched, gone=lambda _: ticket.gone, before_step=between, free_after=_NEVER)
+            watch = Watch(lambda _: ticket.gone, between, _NEVER)
             return translator.alternatives(asked.q, prefix, max(1, count), watch)
 
         return await self.errand(ticket, sum(lengths) + 1, do)

@@ -17,6 +17,20 @@ from heed.decoding.search import Start, State
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Who looks at a search before each of its steps.
+
+    gone: whether nobody waits any more for the sentence of this number. before_step: may do other things, another
+    search too, or raise to end it all. free_after: steps in which the rules (a prefix, a least length) do not let a
+    sentence end.
+    """
+
+    gone: Callable[[int], bool]
+    before_step: Callable[[], None]
+    free_after: int = 0
+
+
+@dataclass(frozen=True)
 class Watched:
     """A search's state that knows which sentences it is about."""
 
@@ -32,24 +46,14 @@ class Watched:
         )
 
 
-def watched(
-    start: Start[Any],
-    numbers: Sequence[int],
-    *,
-    gone: Callable[[int], bool],
-    before_step: Callable[[], None],
-    free_after: int = 0,
-) -> Start[Watched]:
-    """The same start, looked at before each step: `before_step` may do other things, or raise to end it all.
-
-    free_after: steps in which the rules (a prefix, a least length) do not let a sentence end.
-    """
+def watched(start: Start[Any], numbers: Sequence[int], watch: Watch) -> Start[Watched]:
+    """The same start, looked at before each step. numbers: of the sentences."""
 
     def step(ids: Int[Tensor, "R"], now: Watched) -> tuple[Float[Tensor, "R V"], Watched]:
-        before_step()
+        watch.before_step()
         log_probs, state = start.step(ids, now.state)
-        leaving = [place for place, number in enumerate(now.numbers) if gone(number)]
-        if leaving and now.steps >= free_after:
+        leaving = [place for place, number in enumerate(now.numbers) if watch.gone(number)]
+        if leaving and now.steps >= watch.free_after:
             each = log_probs.unflatten(0, (len(now.numbers), -1)).clone()  # (B, W, V)
             each[leaving] = -torch.inf
             each[leaving, :, start.eos_id] = 0.0
