@@ -6,9 +6,9 @@ The paper's base model with random weights, written once and exported for each s
 search included, of 32 tokens each: one sentence at a time and 32 at once, greedily and with a beam of 4. Each system
 has a process of its own, since two libraries with threads in one process slow each other down, and its best settings;
 they are warmed up, then measured in turns, and the best round counts: whatever else a machine does only slows. Read
-ratios. Beside the speed stands the share of what the machine could do: for one greedy sentence the bytes of the
-decoder's weights over the measured speed of reading memory (integers of 8 bits may lie in a cache and exceed it), for
-more the arithmetic over the measured speed of a large product.
+ratios. Beside the speed stands the share of what the machine could do: the time it takes at least to read the weights
+at every step, at the measured speed of reading memory (integers of 8 bits may lie in a cache and exceed it), or to do
+the arithmetic, at the measured speed of a large product; whichever is longer.
 """
 
 import argparse
@@ -25,9 +25,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-WIDTH, INNER, LAYERS, LENGTH = 512, 2048, 6, 32
-# What a token's step multiplies with: the decoder's layers less the keys and values of the source, and the words.
-LAYERS_WEIGHTS = LAYERS * (6 * WIDTH**2 + 2 * WIDTH * INNER)
+LENGTH = 32
 SPINNING = {
     "OMP_WAIT_POLICY": "ACTIVE",
     "GOMP_SPINCOUNT": "1000000",
@@ -157,22 +155,14 @@ def limits(threads: int) -> dict[str, float]:
     """Bytes a second read from memory, and operations a second of a large product, in float32 and in integers."""
     import torch  # noqa: PLC0415
 
+    from heed.speed.limits import bytes_a_second, operations_a_second  # noqa: PLC0415
+
     torch.set_num_threads(threads)
-    many, side = torch.ones(2**26), 2048
-    floats, integers = torch.randn(side, side), torch.ones(side, side, dtype=torch.int8)
-
-    def best(work: Callable[[], object]) -> float:
-        took = []
-        for _ in range(5):
-            began = time.perf_counter()
-            work()
-            took.append(time.perf_counter() - began)
-        return min(took)
-
+    cpu = torch.device("cpu")
     return {
-        "bytes": 4 * len(many) / best(many.sum),
-        "float32": 2 * side**3 / best(lambda: floats @ floats),
-        "int8": 2 * side**3 / best(lambda: torch._int_mm(integers, integers)),
+        "bytes": bytes_a_second(cpu),
+        "float32": operations_a_second("float32", cpu),
+        "int8": operations_a_second("int8", cpu),
     }
 
 
@@ -200,11 +190,20 @@ class Worker:
 
 
 def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], vocabulary: int) -> float:
-    """How much of the machine a speed uses: of its memory for a sentence alone, else of its arithmetic."""
-    weights = LAYERS_WEIGHTS + WIDTH * vocabulary
-    if batch * beam == 1:
-        return speed * weights * (1 if name.endswith("int8") else 4) / limit["bytes"]
-    return speed * beam * 2 * weights / limit["int8" if name.endswith("int8") else "float32"]
+    """How much of the machine a speed uses: of its memory or of its arithmetic, whichever takes longer."""
+    from heed.config import ModelConfig  # noqa: PLC0415
+    from heed.speed.arithmetic import Search  # noqa: PLC0415
+
+    count = max(batch, 8)
+    read = statistics.mean(len(ids) + 1 for ids in sentences(count, vocabulary))
+    in_integers = name.endswith("int8")
+    least = Search(batch, beam, read, LENGTH).least_seconds(
+        ModelConfig(vocab_size=vocabulary),
+        limit["int8" if in_integers else "float32"],
+        limit["bytes"],
+        1 if in_integers else 4,
+    )
+    return least * speed / (batch * LENGTH)
 
 
 def report(found: dict[str, dict[str, list[float]]], limit: dict[str, float], vocabulary: int) -> None:

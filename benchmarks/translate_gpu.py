@@ -14,22 +14,19 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
 import torch
+from peers import Ids, Translate, generate  # beside this script
 
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.decoding.captured_engine import quickest_engine
-from heed.interop.marian_export import to_marian
 from heed.model.folder import read_model_folder
 
 GPU = torch.device("cuda")
 LENGTH = 32  # of sources and translations, the end of each included
-
-Ids = list[list[int]]
-Translate = Callable[[Ids, int], Ids]  # sources and a beam to translations, special tokens left out
 
 
 def random_model() -> Transformer:
@@ -46,46 +43,9 @@ def ours(model: Transformer, dtype: torch.dtype) -> Translate:
     """heed's own engine for a GPU."""
     engine = quickest_engine([model.to(GPU)], "bfloat16" if dtype == torch.bfloat16 else "float32")
 
-    def translate(sources: Ids, beam: int) -> Ids:
-        config = SearchConfig(beam=beam, min_length=LENGTH - 1, max_length=LENGTH - 1)
+    def translate(sources: Ids, beam: int, length: int) -> Ids:
+        config = SearchConfig(beam=beam, min_length=length - 1, max_length=length - 1)
         return [list(best.ids) for best, *_ in engine.search(sources, config, range(len(sources)))]
-
-    return translate
-
-
-def hugging_face(model: Transformer, dtype: torch.dtype) -> Translate:
-    """MarianMT with the same weights."""
-    from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415 - after its warnings have been seen to
-    from transformers.utils import logging  # noqa: PLC0415
-
-    logging.set_verbosity_error()
-    config = model.config
-    theirs = MarianMTModel(
-        MarianConfig(
-            vocab_size=config.source_vocab_size or config.vocab_size, decoder_vocab_size=config.vocab_size,
-            d_model=config.d_model, encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers,
-            encoder_attention_heads=config.heads, decoder_attention_heads=config.heads,
-            encoder_ffn_dim=config.d_ff, decoder_ffn_dim=config.d_ff, activation_function=config.activation,
-            max_position_embeddings=config.max_length, scale_embedding=True,
-            share_encoder_decoder_embeddings=config.shares_embedding, tie_word_embeddings=config.tie_embeddings,
-            pad_token_id=config.pad_id, bos_token_id=config.bos_id, eos_token_id=config.eos_id,
-            decoder_start_token_id=config.bos_id, forced_eos_token_id=config.eos_id,
-        )
-    )  # fmt: skip
-    weights = to_marian({name: weight.cpu() for name, weight in model.state_dict().items()}, config)
-    missing = theirs.load_state_dict(weights, strict=False).missing_keys
-    assert all("embed_" in name or "lm_head" in name for name in missing), missing
-    theirs = theirs.to(GPU, dtype).eval()
-
-    @torch.inference_mode()
-    def translate(sources: Ids, beam: int) -> Ids:
-        rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
-        src = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(GPU)
-        written = theirs.generate(
-            input_ids=src, attention_mask=(src != config.pad_id).long(), num_beams=beam, do_sample=False,
-            min_new_tokens=LENGTH - 1, max_new_tokens=LENGTH, suppress_tokens=[config.pad_id, config.bos_id],
-        )  # fmt: skip
-        return [ids[1:LENGTH] for ids in written.tolist()]
 
     return translate
 
@@ -93,7 +53,7 @@ def hugging_face(model: Transformer, dtype: torch.dtype) -> Translate:
 def seconds(translate: Translate, sources: Ids, beam: int) -> float:
     torch.cuda.synchronize()
     began = time.monotonic()
-    translate(sources, beam)
+    translate(sources, beam, LENGTH)
     torch.cuda.synchronize()
     return time.monotonic() - began
 
@@ -105,9 +65,9 @@ def same(one: Ids, other: Ids) -> float:
 
 def compare(heed: Translate, peer: Translate, sources: Ids, beam: int, rounds: int) -> dict[str, object]:
     began = time.monotonic()
-    heed(sources, beam)
+    heed(sources, beam, LENGTH)
     first = time.monotonic() - began
-    agree = same(heed(sources, beam), peer(sources, beam))
+    agree = same(heed(sources, beam, LENGTH), peer(sources, beam, LENGTH))
     times: dict[str, list[float]] = {"heed": [], "generate": []}
     for _ in range(rounds):
         times["generate"].append(seconds(peer, sources, beam))
@@ -129,9 +89,9 @@ def compare(heed: Translate, peer: Translate, sources: Ids, beam: int, rounds: i
 
 def profile(heed: Translate, sources: Ids, beam: int) -> None:
     """Where the GPU's time goes."""
-    heed(sources, beam)
+    heed(sources, beam, LENGTH)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        heed(sources, beam)
+        heed(sources, beam, LENGTH)
     print(f"batch {len(sources)}, beam {beam}")
     print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60), flush=True)
 
@@ -161,15 +121,15 @@ def main() -> None:
             for beam in asked.beams:
                 profile(ours(model, torch.bfloat16), list(islice(cycle(sentences), batch)), beam)
         return
-    half = ours(model, torch.bfloat16), hugging_face(model, torch.bfloat16)
+    half = ours(model, torch.bfloat16), generate(model, GPU, torch.bfloat16)
     for batch in asked.batches:
         for beam in asked.beams:
             found = compare(*half, list(islice(cycle(sentences), batch)), beam, asked.rounds)
             print(json.dumps(found), flush=True)
-    exact = ours(model, torch.float32), hugging_face(model, torch.float32)
+    exact = ours(model, torch.float32), generate(model, GPU, torch.float32)
     sources = list(islice(cycle(sentences), 64))
     for beam in asked.beams:
-        agree = same(*(translate(sources, beam) for translate in exact))
+        agree = same(*(translate(sources, beam, LENGTH) for translate in exact))
         print(json.dumps({"float32": True, "batch": 64, "beam": beam, "same sentences, %": agree}), flush=True)
 
 

@@ -1,9 +1,17 @@
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from heed import ModelConfig
+from heed.cli.main import app
+from heed.errors import ConfigError
 from heed.interop.engine_race import Timed, times_faster
+from heed.model.size import parameters
+from heed.speed import limits
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 
@@ -11,6 +19,25 @@ from tests.interop.engine_models import TEXTS, folder
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder(tmp_path_factory.mktemp("bench") / "model")
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for large matrices."""
+    monkeypatch.setattr(limits, "_SIDES", {"cpu": (16,)})
+    monkeypatch.setattr(limits, "_NUMBERS", {"cpu": 1000})
+    monkeypatch.setattr(limits, "_CODE", "raise SystemExit('no such product')")
+
+
+def bench(*arguments: str, stdin: str = "") -> Result:
+    """What it prints, called in this process, where torch has been imported already."""
+    done = CliRunner().invoke(app, ["bench", *arguments], input=stdin, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done
+
+
+def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
+    return dict(json.loads(bench(*arguments, "--json", stdin=stdin).stdout))
 
 
 def test_engines_are_compared_on_ones_own_model_and_text(model: Path) -> None:
@@ -66,3 +93,127 @@ def test_what_cannot_be_measured_is_said(arguments: list[str], message: str, mod
 def test_ratios_are_of_rounds_next_to_each_other_and_their_median_counts() -> None:
     assert times_faster([1.0, 2.0, 4.0], [2.0, 4.0, 40.0]) == 2.0
     assert Timed("onnx", 1, ("a", "b"), (), ()).same_as(Timed("heed", 1, ("a", "c"), (), ())) == 0.5
+
+
+def test_every_question_says_what_it_measures() -> None:
+    questions = re.findall(r"^│ (\w+) +(\w+)", bench("--help").stdout, flags=re.MULTILINE)
+    assert questions == [
+        ("machine", "Measure"),
+        ("train", "Measure"),
+        ("translate", "Measure"),
+        ("engines", "Compare"),
+    ]
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_the_machine_is_measured() -> None:
+    told = as_json("machine", "--device", "cpu")
+    assert told["device"].startswith("CPU, threads: ")
+    assert told["operations"].keys() == {"float32", "int8"}
+    assert min(told["bytes_read"], *told["operations"].values()) > 0
+    assert told["without"] == {"bfloat16": "fails: no such product"}
+    shown = [line.split("  ") for line in bench("machine", "--device", "cpu").stdout.splitlines()]
+    assert [line[0].strip() for line in shown[2:]] == [
+        "matrix products, float32",
+        "matrix products, int8",
+        "matrix products, bfloat16",
+        "reading memory",
+    ]
+    assert shown[4][-1].strip() == "fails: no such product"
+    assert shown[5][-1].strip().endswith(" GB/s")
+
+
+SMALL = [word for one in ("d_model=16", "heads=2", "d_ff=16", "norm=pre") for word in ("--set", f"model.{one}")]
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_training_is_measured() -> None:
+    asked = ["train", "--device", "cpu", "--vocabulary", "300", "--tokens", "150", "--seconds", "0", *SMALL]
+    told = as_json(*asked)
+    assert [told[name] for name in ("preset", "vocabulary", "tokens_per_batch", "steps")] == ["tiny", 300, 150, 3]
+    small = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=16, norm="pre")
+    assert told["parameters"] == sum(part.total for part in parameters(small))
+    assert told["arithmetic"] == "float32"
+    assert told["share"] == told["operations_per_second"] / told["limit"]
+    assert 100 < told["tokens_per_step"] <= 150
+    done = bench(*asked)
+    assert "preset tiny, 300 tokens in the vocabulary, 150 target tokens a step" in done.stderr
+    shown = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+    assert list(shown) == [
+        "device",
+        "parameters",
+        "target tokens/s",
+        "a step",
+        "peak memory",
+        "matrix products",
+        "share of the limit",
+    ]
+    assert shown["parameters"].strip() == f"{told['parameters']:,}"
+    assert "GiB, the whole process" in shown["peak memory"]
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_translating_is_measured_by_batch_beam_and_length(model: Path) -> None:
+    asked = ["--batch", "1", "--batch", "3", "--beam", "2", "--sentences", "2", "--rounds", "1"]
+    told = as_json("translate", str(model), *asked)
+    assert [(row["batch"], row["beam"], row["sentences"]) for row in told["by_batch"]] == [(1, 2, 3), (3, 2, 3)]
+    assert [(row["batch"], row["source_tokens"]) for row in told["by_length"]] == [
+        (batch, length) for batch in (1, 3) for length in (8.0, 16.0, 32.0)
+    ]  # no longer than the model was trained for
+    for row in told["by_batch"] + told["by_length"]:
+        assert row["target_tokens"] == row["source_tokens"]
+        assert row["tokens_per_second"] == pytest.approx(row["target_tokens"] / row["seconds_per_sentence"])
+        assert row["share"] > 0
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
+    lines = "".join(f"{text}\n" for text in (*TEXTS, "", "left out"))
+    asked = ["translate", str(model), "-", "--sentences", "6", "--batch", "2", "--beam", "1", "--rounds", "1"]
+    told = as_json(*asked, stdin=lines)
+    (row,) = told["by_batch"]
+    assert (told["file"], row["sentences"]) == ("-", 6)  # five lines, and one of them again
+    assert row["target_tokens"] <= 10  # the model's own longest, and the end
+    done = bench(*asked, stdin=lines)
+    assert "4 measurements, 1 round …" in done.stderr
+    where, headings, _, first, below, *_ = done.stdout.splitlines()
+    assert where.endswith(" GiB, the whole process")
+    assert where.startswith(f"{told['device']}; peak memory: ")
+    assert headings.split("  ")[0].strip() == "at once"
+    assert headings.split()[-3:] == ["of", "the", "limit"]
+    assert first.split()[:2] == ["2", "1"]
+    assert below == "by length, as many tokens written as read"
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["machine", "--device", "tpu"], "error: Invalid value for '--device'"),
+        (["train", "--preset", "tini"], "error: unknown preset 'tini': did you mean 'tiny'"),
+        (["train", "--set", "search.beam=1"], "error: --set search.…: only model and training can be set here"),
+        (
+            ["train", "--set", "model.d_modle=8"],
+            "error: unknown setting 'd_modle' in ModelConfig: did you mean 'd_model'",
+        ),
+        (["train", "--vocabulary", "3"], "error: Invalid value for '--vocabulary'"),
+        (["translate", "nowhere"], "error: nowhere is not a model folder"),
+        (["translate", "MODEL", "none.txt"], "error: none.txt: cannot be opened"),
+        (["translate", "MODEL", "-"], "error: - is empty: there is nothing to translate"),
+        (["translate", "MODEL", "--batch", "0"], "error: Invalid value for '--batch'"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_refused_in_one_line(
+    arguments: list[str], message: str, model: Path
+) -> None:
+    done = heed("bench", *(str(model) if one == "MODEL" else one for one in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_gpu_that_is_not_there_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for question in ("machine", "train"):
+        with pytest.raises(ConfigError, match="--device cuda: torch finds no GPU here"):
+            CliRunner().invoke(app, ["bench", question, "--device", "cuda"], catch_exceptions=False)

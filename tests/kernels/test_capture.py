@@ -10,7 +10,11 @@ from heed.kernels.capture import capture, missing_for_capture
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can capture")
 def test_what_is_captured_keeps_the_numbers_that_nobody_else_holds() -> None:
     device, total = torch.device("cuda"), torch.zeros(1000, device="cuda")
-    repeated = capture(partial(torch.add, total, torch.ones(1000, device=device), out=total), device)
+
+    def add(other: torch.Tensor) -> None:
+        total.add_(other)
+
+    repeated = capture(partial(add, torch.ones(1000, device=device)), device)
     gc.collect()
     others = [torch.full((1000,), 7.0, device=device) for _ in range(50)]
     total.zero_()

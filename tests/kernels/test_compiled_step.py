@@ -5,21 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import Tensor
 
 from heed import ModelConfig, Transformer
-from heed.decoding.steps import begin
-from heed.kernels.compiled_step import MOST_ROWS, CompiledStep, compiled_step, missing_for_compiled_steps
+from heed.kernels.compiled_products import missing_for_compiled_code
+from heed.kernels.compiled_step import CompiledStep, compiled_step
 from heed.kernels.lean_decoder import LeanDecoder
-from heed.kernels.products import Product
-from heed.model.rounded import rounded
+from tests.kernels.test_compiled_products import plain_integers
 from tests.kernels.test_lean_decoder import ALONE, DESIGNS, walk
-from tests.model.examples import SHAPE, make, padded, sentences
+from tests.model.examples import FIRST_WORD, SHAPE, make, padded, sentences
 
 CPU = torch.device("cpu")
 ODD = {"d_model": 84, "heads": 3, "d_ff": 131, "vocab_size": 203}  # nothing a multiple of what is done at once
 
-pytestmark = pytest.mark.skipif(missing_for_compiled_steps() is not None, reason=str(missing_for_compiled_steps()))
+pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda threads: f"{threads}-threads")
@@ -27,7 +25,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heed.kernels.compiled_step._FOR_A_THREAD", 1)
+        patch.setattr("heed.kernels.compiled_products._FOR_A_THREAD", 1)
         yield request.param
     torch.set_num_threads(before)
 
@@ -58,19 +56,6 @@ def test_sizes_may_be_odd_and_threads_many(threads: int) -> None:
     assert threads == torch.get_num_threads()
 
 
-def plain_integers(weight: Tensor, bias: Tensor | None) -> Product:
-    """The product that the compiled code takes in integers, in plain torch."""
-    whole, scales = rounded(weight)
-
-    def multiply(x: Tensor) -> Tensor:
-        largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-12)
-        in_steps = (x * (127.0 / largest) + 128.5).floor() - 128
-        found = (in_steps.double() @ whole.double().T).float() * (largest / 127.0) * scales
-        return found if bias is None else found + bias
-
-    return multiply
-
-
 @pytest.mark.parametrize("sizes", [{}, ODD, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"])
 @torch.no_grad()
 def test_in_integers_it_is_the_plain_step_in_integers(sizes: dict[str, int]) -> None:
@@ -96,17 +81,18 @@ def test_several_threads_may_step_at_once() -> None:
 
 
 @torch.no_grad()
-def test_many_rows_take_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make(DESIGNS[0], CPU, torch.float32)
-    calls: list[int] = []
-    step = CompiledStep.__call__
-    monkeypatch.setattr(
-        CompiledStep, "__call__", lambda self, ids, *rest: calls.append(len(ids)) or step(self, ids, *rest)
-    )
-    for count in (MOST_ROWS, MOST_ROWS + 1):
-        start = begin([model], [[5, 6]] * count)
-        start.step(start.first, start.state)
-    assert calls == [MOST_ROWS]
+def test_many_rows_are_no_matter() -> None:
+    model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
+    compiled, plain = (LeanDecoder(model, compiled=step) for step in (step_of(model), None))
+    src = padded(sentences([4, 2, 7] * 9, CPU))
+    one, other, ids = compiled.start(src), plain.start(src), torch.arange(27) + FIRST_WORD
+    for width in (1, 3):
+        rows = torch.arange(27)[:, None].expand(-1, width)
+        one, other = one.select(rows), other.select(rows)
+        (found, one), (expected, other) = (
+            lean.step(ids.repeat_interleave(width), state) for lean, state in ((compiled, one), (plain, other))
+        )
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_what_is_not_float32_takes_the_other_way() -> None:

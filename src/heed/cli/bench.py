@@ -11,6 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from heed.cli.bench_machine import AsJson, machine
+from heed.cli.bench_train import train
+from heed.cli.bench_translate import translate
 from heed.errors import DataError
 from heed.interop.engine_names import ENGINES, EngineName, engine_named, family, missing, require
 from heed.text.corpus import read_lines
@@ -19,11 +22,9 @@ if TYPE_CHECKING:
     from heed.interop.engine_race import Timed
 
 bench = typer.Typer(help="Measure how fast heed is on this machine, with your own model.", no_args_is_help=True)
-
-
-@bench.callback()
-def _questions() -> None:
-    """Measure how fast heed is on this machine, with your own model."""
+bench.command()(machine)
+bench.command()(train)
+bench.command()(translate)
 
 
 @bench.command()
@@ -39,7 +40,7 @@ def engines(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each engine; else as many as it takes.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the engines of `heed translate --engine` on your own model, text and machine.
 

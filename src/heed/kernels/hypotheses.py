@@ -55,6 +55,12 @@ class Hypotheses:
         hidden = hidden[:, None, None]
         return hidden if self.alone else hidden.expand(-1, self.memory.shape[3], -1, -1).flatten(0, 1)
 
+    @cached_property
+    def lengths(self) -> Int[Tensor, "B"]:
+        """Of the sources."""
+        sentences, tokens = self.memory.shape[2], self.memory.shape[4]
+        return torch.full((sentences,), tokens) if self.real is None else self.real.sum(1)
+
     @torch.no_grad()
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
         """The hypotheses a search goes on with; as `Cache.select`."""
@@ -95,7 +101,8 @@ class Hypotheses:
             new = torch.arange(self.columns, columns)[:, None].expand(self.memory.shape[2], -1, 1)
             written = torch.cat((self.all_written(), new), 2)
         longer = replace(self, length=self.length + 1, columns=columns, room=room, written=written)
-        longer.__dict__.update({name: self.__dict__[name] for name in ("sources", "hidden") if name in self.__dict__})
+        same = ("sources", "hidden", "lengths")
+        longer.__dict__.update({name: self.__dict__[name] for name in same if name in self.__dict__})
         return longer
 
     def mask(self) -> Float[Tensor, "*sources W columns"] | None:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.kernels.compiled_step import MOST_ROWS, CompiledStep
+from heed.kernels.compiled_step import CompiledStep
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
 from heed.kernels.products import Multiply, Product, product
 from heed.model.attention import MultiHeadAttention
@@ -32,7 +32,7 @@ _ROOM = 64  # columns that a first buffer has room for
 class LeanDecoder:
     """Steps as a model's decoder does, with the weights that the model had when this was made; it keeps no model.
 
-    multiply: what makes products of matrices. compiled: what steps where there are few rows, if anything does.
+    multiply: what makes products of matrices. compiled: what steps in one call, where that can be had.
     """
 
     def __init__(self, model: Transformer, multiply: Multiply = product, compiled: CompiledStep | None = None) -> None:
@@ -46,10 +46,11 @@ class LeanDecoder:
         self._places = _Places(decoder.positions, self._words)
         across = [cast("MultiHeadAttention", layer.cross_attention) for layer in layers]
         self._memory = multiply(*_joined([part for one in across for part in (one.key, one.value)]))
-        self._layers = [_Layer(layer, multiply) for layer in layers]
-        self._norm = _norm(decoder.norm)
-        self._output = multiply(*model.vocabulary.output_matrix())
-        self._split = (config.heads, config.head_width)
+        self._memory_shape = (len(layers), 2, config.heads, config.head_width)
+        if compiled is None:
+            self._layers = [_Layer(layer, multiply) for layer in layers]
+            self._norm = _norm(decoder.norm)
+            self._output = multiply(*model.vocabulary.output_matrix())
 
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
@@ -60,8 +61,7 @@ class LeanDecoder:
         layout = Packed.of_lengths(lengths)
         flat = self._encoding.encode(src).flatten(0, 1) if whole else self._encoding.encode(src[real], layout)
         found = layout.rows(self._memory(flat))  # (B, S, L·2·D)
-        shape = (len(self._layers), 2, *self._split)
-        memory = found.unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+        memory = found.unflatten(-1, self._memory_shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         room = memory.new_empty(*memory.shape[:4], _ROOM, memory.shape[-1])
         return Hypotheses(1, 0, 0, Room(room, 0), None, None if whole else layout.real, memory)
 
@@ -72,7 +72,7 @@ class LeanDecoder:
         news = room.numbers[:, :, :, :, state.columns : state.columns + state.width]  # (L, 2, B, H, W, K)
         state = state.longer(room)
         place, rotation = self._places.at(state.length - 1)
-        if self._compiled is not None and len(ids) <= MOST_ROWS:
+        if self._compiled is not None:
             return self._compiled(ids, state, place, rotation), state
         past, mask = by_layer(room.numbers[:, :, :, :, : state.columns], alone=state.alone), state.mask()
         x = self._words[ids].mul_(self._scale)

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.config import RunConfig
-from heed.errors import ConfigError, TrainingError
+from heed.errors import TrainingError
 from heed.model.transformer import Transformer
 from heed.text.labels import FIRST
 from heed.text.tokenizer import SPECIAL
 from heed.training.batches import Batch, Ragged
 from heed.training.filled import Shape
-from heed.training.learner import Plain, can_capture, make_learner
+from heed.training.learner import Plain, can_capture, check_precision, make_learner
 from heed.training.run import make_optimizer
 from heed.training.tasks import task_of
 
@@ -110,16 +110,22 @@ def _gpu(number: int) -> Gpu:
 
 def probe_bfloat16(code: str = _PROBE, seconds: float = 60.0) -> str:
     """What becomes of a bfloat16 matrix product on this CPU; in a process of its own, since some CPUs die of it."""
+    said, wrong = said_apart(code, seconds)
+    return wrong or ("works" if said == "256.0\n" else f"gives {said.strip()} instead of 256.0")
+
+
+def said_apart(code: str, seconds: float) -> tuple[str, str]:
+    """What Python code prints in a process of its own, and what went wrong there, if anything did."""
     command = [sys.executable, "-c", code]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
-        return f"no answer in {seconds:g} seconds"
+        return "", f"no answer in {seconds:g} seconds"
     if child.returncode < 0:
-        return f"kills the process ({signal.Signals(-child.returncode).name})"
+        return "", f"kills the process ({signal.Signals(-child.returncode).name})"
     if child.returncode:
-        return f"fails: {child.stderr.strip().rpartition(chr(10))[2]}"
-    return "works" if child.stdout == "256.0\n" else f"gives {child.stdout.strip()} instead of 256.0"
+        return "", f"fails: {child.stderr.strip().rpartition(chr(10))[2]}"
+    return child.stdout, ""
 
 
 def optional_packages() -> dict[str, dict[str, str | None]]:
@@ -140,7 +146,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """As it is shown to people."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
 
 
@@ -156,14 +163,15 @@ def _memory(device: torch.device) -> int | None:
 def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> Estimate:
     """What training with these settings would take; lengths: tokens of source and target, (pairs, 2), of a label 1."""
     settings = config.training
-    if settings.precision == "bfloat16" and device.type == "cpu":
-        raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
+    check_precision(config, device)
     began, worked = time.monotonic(), time.thread_time()
     try:
         trial = _Trial(config, lengths, device)
         tokens, step = trial.find_size(settings.tokens_per_batch)
     except torch.OutOfMemoryError:
-        raise TrainingError(f"a model of these settings does not fit into the memory of {_name(device)}") from None
+        raise TrainingError(
+            f"a model of these settings does not fit into the memory of {device_name(device)}"
+        ) from None
     steps = [step]
     while len(steps) < _TIMED and time.monotonic() - began < _PATIENCE:
         steps.append(trial.step(tokens))
@@ -173,7 +181,7 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
     seconds = learning * tokens_per_step + changing
     measured = device.type == "cuda" and tokens == settings.tokens_per_batch
     return Estimate(
-        device=_name(device),
+        device=device_name(device),
         tokens_per_step=tokens_per_step,
         tokens_timed=tokens,
         tokens_per_second=tokens_per_step / seconds,

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.config import RunConfig
+from heed.errors import ConfigError
 from heed.kernels.capture import missing_for_capture
 from heed.kernels.dropout import with_raw_dropout
 from heed.model.attention import fused_attention
@@ -99,6 +100,12 @@ def is_half(config: RunConfig, device: torch.device) -> bool:
     """Whether the arithmetic is done in bfloat16."""
     wanted = config.training.precision
     return wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
+
+
+def check_precision(config: RunConfig, device: torch.device) -> None:
+    """Refuse what would end the process rather than be slow."""
+    if config.training.precision == "bfloat16" and device.type == "cpu":
+        raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
 
 
 def layers_of(model: Transformer) -> list[EncoderLayer | DecoderLayer]:

@@ -19,7 +19,7 @@ from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
-from heed.training.learner import can_capture
+from heed.training.learner import can_capture, check_precision
 from heed.training.material import Material
 from heed.training.run import Run, make_optimizer
 from heed.training.running_mean import RunningMean
@@ -40,8 +40,7 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
     """Make or restore everything a run needs. init_from: a model whose weights to begin with."""
     config, settings, task = material.config, material.config.training, task_of(material.config)
     device = team.device()
-    if settings.precision == "bfloat16" and device.type == "cpu":
-        raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
+    check_precision(config, device)
     if settings.best_by not in ("loss", task.metric):
         raise ConfigError(
             f"training.best_by = {settings.best_by!r}: task = {config.data.task!r} has loss and {task.metric}"

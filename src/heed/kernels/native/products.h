@@ -1,87 +1,33 @@
-/* x Wᵀ + b of few vectors x, each thread's share of it, in floats or with W in integers of 8 bits.
+/* x Wᵀ + b, each thread's share of it, in floats or with W in integers of 8 bits.
 
-   Such a product lasts as long as reading the matrix, which is read as it lies, row after row. */
+   W lies in panels of 32 outputs, in the order in which it is read: for every input, or every four in integers, what it
+   adds to each of the 32. So memory is read in one run, and sums need not be taken across lanes. With few vectors x a
+   product lasts as long as reading W, with many as long as its arithmetic. */
 
 #include <math.h>
+#include <omp.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #ifdef __AVX512VNNI__
 #include <immintrin.h>
 #endif
 
-#define LANES 16
+enum { LANES = 16, PANEL = 32, FOUR = 4, MOST = 8 }; /* MOST: vectors that are multiplied at a time */
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t Integers __attribute__((vector_size(4 * LANES), aligned(4)));
 
-typedef struct {                                  /* x Wᵀ + b */
-    const void *weight;                           /* (outputs, inputs), float, or int8 if it has scales */
-    const float *scales;                          /* of each row of integers, or none */
-    const int32_t *sums;                          /* of each row of integers */
+#define INLINED static inline __attribute__((always_inline)) /* so that `rows` is a constant and sums are registers */
+
+typedef struct {
+    const void *weight;                           /* (panels, inputs, 32) float; or (panels, inputs / 4, 32, 4) int8 */
+    const float *scales;                          /* of each output in integers, or none: these are floats */
+    const int32_t *sums;                          /* of each output's integers */
     const float *bias;                            /* or none */
     int64_t outputs, inputs;
 } Matrix;
-
-static inline float sum_of(Lanes x) {
-    typedef float Half __attribute__((vector_size(2 * LANES), aligned(4)));
-    typedef float Quarter __attribute__((vector_size(LANES), aligned(4)));
-    const Half *halves = (const Half *)&x;
-    const Half half = halves[0] + halves[1];
-    const Quarter *quarters = (const Quarter *)&half;
-    const Quarter quarter = quarters[0] + quarters[1];
-    return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
-}
-
-static inline float dot(const float *a, const float *b, int64_t size) {
-    Lanes sum = {0};
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) sum += *(const Lanes *)(a + i) * *(const Lanes *)(b + i);
-    float total = sum_of(sum);
-    for (; i < size; i++) total += a[i] * b[i];
-    return total;
-}
-
-/* One row of a matrix with up to four vectors; how many is a constant wherever these are inlined, so that all sums stay
-   in registers. A row at a time: memory is read twice as fast in one run as in four that take turns. */
-static inline __attribute__((always_inline)) void row_of_floats(
-    const float *w, const float *x, int64_t size, const int rows, float *found) {
-    Lanes sums[4][4] = {0};
-    const int64_t whole = size - size % (4 * LANES);
-    for (int64_t i = 0; i < whole; i += 4 * LANES)
-        for (int k = 0; k < 4; k++)
-            for (int r = 0; r < rows; r++)
-                sums[r][k] += *(const Lanes *)(w + i + k * LANES) * *(const Lanes *)(x + r * size + i + k * LANES);
-    for (int r = 0; r < rows; r++) {
-        found[r] = sum_of((sums[r][0] + sums[r][1]) + (sums[r][2] + sums[r][3]));
-        for (int64_t i = whole; i < size; i++) found[r] += w[i] * x[r * size + i];
-    }
-}
-
-/* The same in integers: w from -127 to 127, x from 1 to 255, where 128 means zero. */
-static inline __attribute__((always_inline)) void row_of_integers(
-    const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t *found) {
-    int64_t i = 0;
-    memset(found, 0, sizeof(int32_t) * rows);
-#ifdef __AVX512VNNI__
-    __m512i sums[4][2];
-    memset(sums, 0, sizeof sums);
-    for (; i + 128 <= size; i += 128)
-        for (int k = 0; k < 2; k++) {
-            const __m512i weight = _mm512_loadu_si512(w + i + 64 * k);
-            for (int r = 0; r < rows; r++)
-                sums[r][k] = _mm512_dpbusd_epi32(sums[r][k], _mm512_loadu_si512(x + r * size + i + 64 * k), weight);
-        }
-    for (int r = 0; r < rows; r++) found[r] = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[r][0], sums[r][1]));
-#endif
-    for (int r = 0; r < rows; r++)
-        for (int64_t j = i; j < size; j++) found[r] += (int32_t)w[j] * (int32_t)x[r * size + j];
-}
-
-/* A vector in integers around 128; returned: what one step of them is worth. */
-static float rounded(const float *x, int64_t size, uint8_t *integers) {
-    float largest = 1e-12f;
-    for (int64_t i = 0; i < size; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-    for (int64_t i = 0; i < size; i++) integers[i] = (uint8_t)(int32_t)(x[i] * (127.0f / largest) + 128.5f);
-    return largest / 127.0f;
-}
 
 typedef struct {                                  /* one of the threads, and what is its own */
     int64_t number, of, rows;
@@ -97,74 +43,168 @@ static void share(const Thread *thread, int64_t count, int64_t *first, int64_t *
     *last = count * (thread->number + 1) / thread->of;
 }
 
-static inline void floats(const float *w, const float *x, int64_t size, int64_t rows, float *found) {
-    switch (rows) {
-        case 1: row_of_floats(w, x, size, 1, found); break;
-        case 2: row_of_floats(w, x, size, 2, found); break;
-        case 3: row_of_floats(w, x, size, 3, found); break;
-        default: row_of_floats(w, x, size, 4, found);
-    }
+/* The columns of a product that this thread works out, whole panels: [first, last). */
+static void columns_of(const Thread *thread, int64_t outputs, int64_t *first, int64_t *last) {
+    share(thread, (outputs + PANEL - 1) / PANEL, first, last);
+    *first *= PANEL;
+    *last = *last * PANEL < outputs ? *last * PANEL : outputs;
 }
 
-static inline void integers(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t *found) {
-    switch (rows) {
-        case 1: row_of_integers(w, x, size, 1, found); break;
-        case 2: row_of_integers(w, x, size, 2, found); break;
-        case 3: row_of_integers(w, x, size, 3, found); break;
-        default: row_of_integers(w, x, size, 4, found);
-    }
-}
-
-/* What a thread multiplies with: a vector's integers are made once, however many parts of the matrix they meet. */
-static void make_integers(const Thread *thread, const Matrix *matrix, const float *x) {
-    if (matrix->scales)
-        for (int64_t r = 0; r < thread->rows; r++)
-            thread->worth[r] = rounded(x + r * matrix->inputs, matrix->inputs, thread->integers + r * matrix->inputs);
-}
-
-/* y = x Wᵀ + b: columns [first, last) of y. */
-static void multiply_part(
-    const Thread *thread, const Matrix *matrix, const float *x, float *y, int64_t first, int64_t last) {
-    const int64_t size = matrix->inputs;
-    for (int64_t o = first; o < last; o++)
-        for (int64_t r = 0; r < thread->rows; r += 4) {
-            const int64_t rows = thread->rows - r < 4 ? thread->rows - r : 4;
-            float found[4];
-            if (matrix->scales) {
-                int32_t whole[4];
-                integers((const int8_t *)matrix->weight + o * size, thread->integers + r * size, size, rows, whole);
-                for (int64_t i = 0; i < rows; i++)
-                    found[i] = thread->worth[r + i] * matrix->scales[o] * (whole[i] - 128 * matrix->sums[o]);
-            } else {
-                floats((const float *)matrix->weight + o * size, x + r * size, size, rows, found);
+INLINED void panel_of_floats(const float *w, const float *x, int64_t size, const int rows, float found[][PANEL]) {
+    Lanes sums[MOST][2] = {0}, others[MOST][2] = {0};
+    int64_t i = 0;
+    for (; i + 2 <= size; i += 2, w += 2 * PANEL)
+        for (int r = 0; r < rows; r++)
+            for (int half = 0; half < 2; half++) { /* two sums: each waits for its last addition */
+                sums[r][half] += x[r * size + i] * *(const Lanes *)(w + half * LANES);
+                others[r][half] += x[r * size + i + 1] * *(const Lanes *)(w + PANEL + half * LANES);
             }
-            for (int64_t i = 0; i < rows; i++)
-                y[(r + i) * matrix->outputs + o] = found[i] + (matrix->bias ? matrix->bias[o] : 0);
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++) {
+            Lanes sum = sums[r][half] + others[r][half];
+            if (i < size) sum += x[r * size + i] * *(const Lanes *)(w + half * LANES);
+            memcpy(found[r] + half * LANES, &sum, sizeof sum);
         }
 }
 
-/* This thread's share of all columns. */
+/* Four products of bytes added to each of sixteen sums: w from -127 to 127, the same four x, from 1 to 255, for all. */
+static inline Integers add_fours(Integers sums, const int8_t *w, const uint8_t *x) {
+#ifdef __AVX512VNNI__
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(four), _mm512_loadu_si512(w));
+#else
+    for (int lane = 0; lane < LANES; lane++)
+        for (int k = 0; k < FOUR; k++) sums[lane] += (int32_t)w[lane * FOUR + k] * (int32_t)x[k];
+    return sums;
+#endif
+}
+
+INLINED void panel_of_integers(
+    const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t found[][PANEL]) {
+    Integers sums[MOST][2] = {0};
+    for (int64_t i = 0; i < size; i += FOUR, w += FOUR * PANEL)
+        for (int r = 0; r < rows; r++)
+            for (int half = 0; half < 2; half++)
+                sums[r][half] = add_fours(sums[r][half], w + half * FOUR * LANES, x + r * size + i);
+    for (int r = 0; r < rows; r++) memcpy(found[r], sums[r], sizeof sums[r]);
+}
+
+/* The same with as many rows as there are. */
+#define FOR_ROWS(panel)                                        \
+    switch (rows) {                                            \
+        case 1: panel(w, x, size, 1, found); break;            \
+        case 2: panel(w, x, size, 2, found); break;            \
+        case 3: panel(w, x, size, 3, found); break;            \
+        case 4: panel(w, x, size, 4, found); break;            \
+        case 5: panel(w, x, size, 5, found); break;            \
+        case 6: panel(w, x, size, 6, found); break;            \
+        case 7: panel(w, x, size, 7, found); break;            \
+        default: panel(w, x, size, MOST, found);               \
+    }
+
+static void floats(const float *w, const float *x, int64_t size, int64_t rows, float found[][PANEL]) {
+    FOR_ROWS(panel_of_floats)
+}
+
+static void integers(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t found[][PANEL]) {
+    FOR_ROWS(panel_of_integers)
+}
+
+static int64_t in_fours(int64_t size) { return (size + FOUR - 1) / FOUR * FOUR; }
+
+/* A vector in integers around 128, which means zero; returned: what one step of them is worth. */
+static float rounded(const float *x, int64_t size, uint8_t *integers) {
+    float largest = 1e-12f;
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < size; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    const float steps = 127.0f / largest;
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) integers[i] = (uint8_t)(int32_t)(x[i] * steps + 128.5f);
+    for (int64_t i = size; i < in_fours(size); i++) integers[i] = 128;
+    return largest / 127.0f;
+}
+
+static void put(const float *found, const float *bias, int64_t o, int64_t wide, float *y) {
+    if (bias)
+        for (int64_t k = 0; k < wide; k++) y[k] = found[k] + bias[o + k];
+    else
+        memcpy(y, found, sizeof(float) * wide);
+}
+
+/* y = x Wᵀ + b: this thread's share of the columns of y. */
 static void multiply(const Thread *thread, const Matrix *matrix, const float *x, float *y) {
+    const int64_t size = matrix->inputs, padded = in_fours(size);
     int64_t first, last;
-    share(thread, matrix->outputs, &first, &last);
-    make_integers(thread, matrix, x);
-    multiply_part(thread, matrix, x, y, first, last);
+    if (matrix->scales)
+        for (int64_t r = 0; r < thread->rows; r++)
+            thread->worth[r] = rounded(x + r * size, size, thread->integers + r * padded);
+    columns_of(thread, matrix->outputs, &first, &last);
+    for (int64_t o = first; o < last; o += PANEL)
+        for (int64_t r = 0; r < thread->rows; r += MOST) {
+            const int64_t rows = thread->rows - r < MOST ? thread->rows - r : MOST;
+            const int64_t wide = last - o < PANEL ? last - o : PANEL;
+            float found[MOST][PANEL];
+            if (matrix->scales) {
+                int32_t whole[MOST][PANEL];
+                const int8_t *panel = (const int8_t *)matrix->weight + o * padded;
+                integers(panel, thread->integers + r * padded, padded, rows, whole);
+                for (int64_t i = 0; i < rows; i++)
+                    for (int64_t k = 0; k < wide; k++) {
+                        const int32_t around_zero = whole[i][k] - 128 * matrix->sums[o + k];
+                        found[i][k] = thread->worth[r + i] * matrix->scales[o + k] * around_zero;
+                    }
+            } else {
+                floats((const float *)matrix->weight + o * size, x + r * size, size, rows, found);
+            }
+            for (int64_t i = 0; i < rows; i++) put(found[i], matrix->bias, o, wide, y + (r + i) * matrix->outputs + o);
+        }
+}
+
+/* y = x Wᵀ + b of any number of rows, by threads of its own; 1 where there is no memory. */
+int heed_multiply(const Matrix *matrix, const float *x, float *y, int64_t rows, int64_t threads) {
+    const int64_t each = rows * (int64_t)sizeof(float) + rows * in_fours(matrix->inputs);
+    char *memory = matrix->scales ? malloc(threads * each) : NULL;
+    if (matrix->scales && !memory) return 1;
+#pragma omp parallel num_threads(threads)
+    {
+        float *worth = (float *)(memory + omp_get_thread_num() * each);
+        const Thread thread = {
+            .number = omp_get_thread_num(), .of = omp_get_num_threads(), .rows = rows,
+            .worth = worth, .integers = (uint8_t *)(worth + rows)};
+        multiply(&thread, matrix, x, y);
+    }
+    free(memory);
+    return 0;
+}
+
+/* Ask for large pages where numbers will be put: less time is lost looking for them. */
+void heed_large_pages(char *start, int64_t size) {
+    const int64_t page = sysconf(_SC_PAGESIZE), before = (page - (intptr_t)start % page) % page;
+    if (size > before) madvise(start + before, size - before, MADV_HUGEPAGE);
 }
 
 /* Both kinds of products on numbers whose result is known: 0 if it comes out. */
 int heed_trial(void) {
-    float w[200], x[200], found;
-    int8_t in_steps[200];
-    uint8_t around[200];
-    int32_t whole, sum = 0, expected = 0;
-    for (int i = 0; i < 200; i++) {
-        w[i] = in_steps[i] = 3 * i % 11 - 5;
-        x[i] = i % 7 - 3;
-        around[i] = 128 + i % 7 - 3;
-        sum += in_steps[i];
-        expected += in_steps[i] * (i % 7 - 3);
-    }
-    floats(w, x, 200, 1, &found);
-    integers(in_steps, around, 200, 1, &whole);
-    return found != expected || whole - 128 * sum != expected;
+    enum { SIZE = 20 };
+    static float w[SIZE * PANEL], x[MOST * SIZE], found[MOST][PANEL];
+    static int8_t in_steps[SIZE * PANEL];
+    static uint8_t around[MOST * SIZE];
+    static int32_t whole[MOST][PANEL];
+    for (int i = 0; i < MOST * SIZE; i++) around[i] = 128 + (x[i] = i % 7 - 3);
+    for (int i = 0; i < SIZE; i++)
+        for (int o = 0; o < PANEL; o++)
+            w[i * PANEL + o] = in_steps[(i / FOUR * PANEL + o) * FOUR + i % FOUR] = (3 * i + 5 * o) % 11 - 5;
+    floats(w, x, SIZE, MOST, found);
+    integers(in_steps, around, SIZE, MOST, whole);
+    for (int r = 0; r < MOST; r++)
+        for (int o = 0; o < PANEL; o++) {
+            int32_t expected = 0, sum = 0;
+            for (int i = 0; i < SIZE; i++) {
+                expected += (int32_t)(w[i * PANEL + o] * x[r * SIZE + i]);
+                sum += (int32_t)w[i * PANEL + o];
+            }
+            if (found[r][o] != expected || whole[r][o] - 128 * sum != expected) return 1;
+        }
+    return 0;
 }

@@ -1,14 +1,10 @@
-/* One token more for a few hypotheses: a whole step of a decoder, from word ids to logits, in one call.
+/* One token more for every hypothesis: a whole step of a decoder, from word ids to logits, in one call.
 
-   The twin is `LeanDecoder.step`, and what is remembered between steps lies as `hypotheses.py` lays it. Few rows meet
-   large matrices, so a step lasts as long as reading the matrices, if nothing stands between them: every thread runs
-   through all of the step and keeps the stream of residuals to itself, reads its own share of each matrix, and meets
-   the others only where a product must be whole. `compiled_step.py` fills in the structures below. */
+   The twin is `LeanDecoder.step`, and what is remembered between steps lies as `hypotheses.py` lays it. Every thread
+   runs through all of the step: it keeps the stream of residuals to itself, takes its own share of each product, and
+   meets the others only where a product must be whole. `compiled_step.py` fills in the structures below. */
 
 #include "products.h"
-
-#include <omp.h>
-#include <stdlib.h>
 
 enum { ALIGNED = 64 };                            /* bytes of a cache line */
 enum { RELU, GELU, SWISH, SWIGLU };               /* activations */
@@ -43,7 +39,7 @@ typedef struct {                                  /* what a step meets */
     const int64_t *written;                       /* (sentences, wide, length): columns of each hypothesis, or none */
     const float *memory;                          /* (layers, 2, sentences, heads, tokens, width of a head) */
     int64_t tokens;
-    const uint8_t *real;                          /* (sentences, tokens): 0 is padding, or none */
+    const int64_t *lengths;                       /* of the sources: what comes after is padding */
     float *found;                                 /* (rows, words): logits */
 } Seen;
 
@@ -83,20 +79,53 @@ static const float *made_ready(const Thread *thread, const Model *model, const N
     return thread->ready;
 }
 
-/* From the scores of `count` tokens to what is gathered of their values, which lie one after the other, or in columns
-   that are `written`. A score of -inf hides. */
+static inline float sum_of(Lanes x) {
+    typedef float Half __attribute__((vector_size(2 * LANES), aligned(4)));
+    typedef float Quarter __attribute__((vector_size(LANES), aligned(4)));
+    const Half *halves = (const Half *)&x;
+    const Half half = halves[0] + halves[1];
+    const Quarter *quarters = (const Quarter *)&half;
+    const Quarter quarter = quarters[0] + quarters[1];
+    return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+}
+
+static inline float dot(const float *a, const float *b, int64_t size) {
+    Lanes sum = {0};
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) sum += *(const Lanes *)(a + i) * *(const Lanes *)(b + i);
+    float total = sum_of(sum);
+    for (; i < size; i++) total += a[i] * b[i];
+    return total;
+}
+
+/* e to the x, of x at most 0, in steps that a compiler can take for many x at once: 2 to a whole number, by its bits,
+   times a polynomial of what is left. */
+static inline float exponential(float x) {
+    const float in_twos = (x > -87.0f ? x : -87.0f) * 1.44269504f, whole = rintf(in_twos);
+    const float left = (in_twos - whole) * 0.693147181f;
+    const int32_t bits = ((int32_t)whole + 127) << 23;
+    float power, sum = 1.38888889e-3f; /* 1 / 6!, 1 / 5!, ... */
+    memcpy(&power, &bits, sizeof power);
+    sum = sum * left + 8.33333333e-3f;
+    sum = sum * left + 4.16666667e-2f;
+    sum = sum * left + 1.66666667e-1f;
+    sum = sum * left + 0.5f;
+    sum = sum * left + 1;
+    return power * (sum * left + 1);
+}
+
+/* Scores to what is gathered of the values, which lie one after the other, or in columns that are `written`. */
 static void gather(
-    const float *scores, int64_t count, const float *values, const int64_t *written, int64_t size, float *found) {
+    float *scores, int64_t count, const float *values, const int64_t *written, int64_t size, float *found) {
     float highest = -INFINITY, total = 0;
     for (int64_t t = 0; t < count; t++) highest = scores[t] > highest ? scores[t] : highest;
+    for (int64_t t = 0; t < count; t++) scores[t] = exponential(scores[t] - highest);
+    for (int64_t t = 0; t < count; t++) total += scores[t];
     memset(found, 0, sizeof(float) * size);
     for (int64_t t = 0; t < count; t++) {
-        const float weight = expf(scores[t] - highest);
-        const float *value = values + (written ? written[t] : t) * size;
-        total += weight;
+        const float weight = scores[t] / total, *value = values + (written ? written[t] : t) * size;
         for (int64_t i = 0; i < size; i++) found[i] += weight * value[i];
     }
-    for (int64_t i = 0; i < size; i++) found[i] /= total;
 }
 
 static void turn(float *x, const float *cos, const float *sin, int64_t size) {
@@ -107,80 +136,69 @@ static void turn(float *x, const float *cos, const float *sin, int64_t size) {
     }
 }
 
-/* Self-attention of this thread's share of the heads, products included; new keys and values find their places on the
-   way. */
+/* Self-attention of this thread's share of rows and heads; new keys and values find their places on the way. */
 static void look_back(
-    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *x, float *own,
-    float *found) {
+    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, float *own, float *found) {
     const int64_t heads = model->heads, size = model->width / heads, buffer = seen->columns * size;
     const int64_t first_of_layer = 2 * (layer - model->layers) * seen->sentences * heads;
     int64_t first, last;
-    share(thread, heads, &first, &last);
-    make_integers(thread, &layer->own, x);
-    for (int64_t part = 0; part < 3; part++) /* queries, keys, values */
-        multiply_part(
-            thread, &layer->own, x, own, part * model->width + first * size, part * model->width + last * size);
-    for (int64_t row = 0; row < thread->rows; row++)
-        for (int64_t head = first; head < last; head++) {
-            const int64_t sentence = row / seen->wide, column = seen->filled + row % seen->wide;
-            float *query = own + row * 3 * model->width + head * size, *key = query + model->width;
-            float *keys = seen->room + (first_of_layer + sentence * heads + head) * buffer;
-            float *values = keys + seen->sentences * heads * buffer;
-            const int64_t *written = seen->written ? seen->written + row * seen->length : NULL;
-            if (seen->cos) {
-                turn(query, seen->cos, seen->sin, size);
-                turn(key, seen->cos, seen->sin, size);
-            }
-            memcpy(keys + column * size, key, sizeof(float) * size);
-            memcpy(values + column * size, key + model->width, sizeof(float) * size);
-            for (int64_t t = 0; t < seen->length; t++)
-                thread->scores[t] = dot(query, keys + (written ? written[t] : t) * size, size);
-            gather(thread->scores, seen->length, values, written, size, found + row * model->width + head * size);
+    share(thread, thread->rows * heads, &first, &last);
+    for (int64_t item = first; item < last; item++) {
+        const int64_t row = item / heads, head = item % heads, column = seen->filled + row % seen->wide;
+        float *query = own + row * 3 * model->width + head * size, *key = query + model->width;
+        float *keys = seen->room + (first_of_layer + row / seen->wide * heads + head) * buffer;
+        float *values = keys + seen->sentences * heads * buffer;
+        const int64_t *written = seen->written ? seen->written + row * seen->length : NULL;
+        if (seen->cos) {
+            turn(query, seen->cos, seen->sin, size);
+            turn(key, seen->cos, seen->sin, size);
         }
+        memcpy(keys + column * size, key, sizeof(float) * size);
+        memcpy(values + column * size, key + model->width, sizeof(float) * size);
+        for (int64_t t = 0; t < seen->length; t++)
+            thread->scores[t] = dot(query, keys + (written ? written[t] : t) * size, size);
+        gather(thread->scores, seen->length, values, written, size, found + row * model->width + head * size);
+    }
 }
 
 /* Attention to the source, likewise. */
 static void look_across(
-    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *x, float *queries,
-    float *found) {
+    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *asked, float *found) {
     const int64_t heads = model->heads, size = model->width / heads, buffer = seen->tokens * size;
     const int64_t first_of_layer = 2 * (layer - model->layers) * seen->sentences * heads;
     int64_t first, last;
-    share(thread, heads, &first, &last);
-    make_integers(thread, &layer->ask, x);
-    multiply_part(thread, &layer->ask, x, queries, first * size, last * size);
-    for (int64_t row = 0; row < thread->rows; row++)
-        for (int64_t head = first; head < last; head++) {
-            const int64_t sentence = row / seen->wide;
-            const float *keys = seen->memory + (first_of_layer + sentence * heads + head) * buffer;
-            const float *values = keys + seen->sentences * heads * buffer;
-            const uint8_t *real = seen->real ? seen->real + sentence * seen->tokens : NULL;
-            const float *query = queries + row * model->width + head * size;
-            for (int64_t t = 0; t < seen->tokens; t++)
-                thread->scores[t] = real && !real[t] ? -INFINITY : dot(query, keys + t * size, size);
-            gather(thread->scores, seen->tokens, values, NULL, size, found + row * model->width + head * size);
-        }
-}
-
-static float activated(float x, int64_t kind) {
-    switch (kind) {
-        case RELU: return x > 0 ? x : 0;
-        case GELU: return 0.5f * x * (1 + erff(x * 0.70710678f));
-        default: return x / (1 + expf(-x));
+    share(thread, thread->rows * heads, &first, &last);
+    for (int64_t item = first; item < last; item++) {
+        const int64_t row = item / heads, head = item % heads, sentence = row / seen->wide;
+        const float *keys = seen->memory + (first_of_layer + sentence * heads + head) * buffer;
+        const float *values = keys + seen->sentences * heads * buffer;
+        const float *query = asked + row * model->width + head * size;
+        for (int64_t t = 0; t < seen->lengths[sentence]; t++) thread->scores[t] = dot(query, keys + t * size, size);
+        gather(thread->scores, seen->lengths[sentence], values, NULL, size, found + row * model->width + head * size);
     }
 }
 
-/* This thread's share of the inner layer, activated; a gate's products come after those it lets through. */
+/* This thread's share of the inner layer, activated; a gate's products lie after those it lets through. */
 static void widen(const Thread *thread, const Model *model, const Layer *layer, const float *x, float *inner) {
     float *gates = inner + thread->rows * model->inner;
     int64_t first, last;
     multiply(thread, &layer->widen, x, inner);
     if (model->activation == SWIGLU) multiply(thread, &layer->gate, x, gates);
-    share(thread, model->inner, &first, &last); /* what this thread has multiplied */
-    for (int64_t r = 0; r < thread->rows; r++)
-        for (int64_t i = r * model->inner + first; i < r * model->inner + last; i++)
-            inner[i] = model->activation == SWIGLU ? activated(gates[i], SWISH) * inner[i]
-                                                   : activated(inner[i], model->activation);
+    columns_of(thread, model->inner, &first, &last);
+    for (int64_t r = 0; r < thread->rows; r++) {
+        float *own = inner + r * model->inner;
+        if (model->activation == RELU)
+            for (int64_t i = first; i < last; i++) own[i] = own[i] > 0 ? own[i] : 0;
+        else if (model->activation == GELU)
+            for (int64_t i = first; i < last; i++) own[i] = 0.5f * own[i] * (1 + erff(own[i] * 0.70710678f));
+        else if (model->activation == SWISH)
+            for (int64_t i = first; i < last; i++) own[i] = own[i] / (1 + expf(-own[i]));
+        else
+            for (int64_t i = first; i < last; i++) {
+                const float gate = gates[r * model->inner + i];
+                own[i] *= gate / (1 + expf(-gate));
+            }
+    }
 }
 
 /* A step --------------------------------------------------------------------------------------------------------- */
@@ -203,12 +221,16 @@ static int64_t aligned(int64_t numbers) {
 static void run(const Thread *thread, const Model *model, const Seen *seen, float *wide, float *heads, float *found) {
     embed(thread, model, seen);
     for (const Layer *layer = model->layers; layer < model->layers + model->count; layer++) {
-        look_back(thread, model, layer, seen, made_ready(thread, model, &layer->norm[0]), wide, heads);
+        multiply(thread, &layer->own, made_ready(thread, model, &layer->norm[0]), wide);
+#pragma omp barrier
+        look_back(thread, model, layer, seen, wide, heads);
 #pragma omp barrier
         multiply(thread, &layer->output, heads, found);
 #pragma omp barrier
         settle(thread, model, layer, 0, found);
-        look_across(thread, model, layer, seen, made_ready(thread, model, &layer->norm[1]), wide, heads);
+        multiply(thread, &layer->ask, made_ready(thread, model, &layer->norm[1]), wide);
+#pragma omp barrier
+        look_across(thread, model, layer, seen, wide, heads);
 #pragma omp barrier
         multiply(thread, &layer->gather, heads, found);
 #pragma omp barrier

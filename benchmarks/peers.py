@@ -1,0 +1,157 @@
+"""What a person would use instead of heed: models, batches and steps that the benchmarks share.
+
+A peer learns by the script that somebody would write around its model: batches sorted by length and padded. It
+translates by its own `generate`, with heed's weights.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heed import ModelConfig, Transformer
+from heed.interop.marian_export import to_marian
+from heed.speed.training import Pair, Step
+
+Ids = list[list[int]]
+Translate = Callable[[Ids, int, int], Ids]  # sources, a beam and a length to translations, special tokens left out
+Batch = tuple[Tensor, Tensor, int]  # source and target ids, target tokens
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer with what it leaves out: words, places, logits. Its dropout is on attention weights too."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.words = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
+        nn.init.normal_(self.words.weight, std=width**-0.5)
+        places = torch.arange(config.max_length)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
+        self.register_buffer("places", torch.stack((places.sin(), places.cos()), -1).flatten(-2))
+        self.stacks = nn.Transformer(
+            width, config.heads, config.encoder_layers, config.decoder_layers, config.d_ff, config.dropout,
+            batch_first=True,
+        )  # fmt: skip
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
+        width = self.words.embedding_dim
+        x, y = (self.dropout(self.words(ids) * width**0.5 + self.places[: ids.shape[1]]) for ids in (src, tgt_in))
+        later = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool, device=src.device).triu(1)
+        hidden = self.stacks(
+            x, y, tgt_mask=later, src_key_padding_mask=src == 0, tgt_key_padding_mask=tgt_in == 0,
+            memory_key_padding_mask=src == 0, tgt_is_causal=False,
+        )  # fmt: skip
+        return loss(functional.linear(hidden, self.words.weight), tgt_out)
+
+
+class Marian(nn.Module):
+    """Hugging Face's MarianMT."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.model = marian(config)
+
+    def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
+        found = self.model(
+            input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in,
+            decoder_attention_mask=(tgt_in != 0).long(), use_cache=False,
+        )  # fmt: skip
+        return loss(found.logits, tgt_out)
+
+
+def marian(config: ModelConfig) -> nn.Module:
+    """A MarianMT of the same settings."""
+    from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415 - only who compares with it needs it
+    from transformers.utils import logging  # noqa: PLC0415
+
+    logging.set_verbosity_error()
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=config.source_vocab_size or config.vocab_size, decoder_vocab_size=config.vocab_size,
+            d_model=config.d_model, encoder_layers=config.encoder_layers, decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.heads, decoder_attention_heads=config.heads,
+            encoder_ffn_dim=config.d_ff, decoder_ffn_dim=config.d_ff, activation_function=config.activation,
+            dropout=config.dropout, attention_dropout=config.attention_dropout,
+            activation_dropout=config.activation_dropout,
+            max_position_embeddings=config.max_length, scale_embedding=True,
+            share_encoder_decoder_embeddings=config.shares_embedding, tie_word_embeddings=config.tie_embeddings,
+            pad_token_id=config.pad_id, bos_token_id=config.bos_id, eos_token_id=config.eos_id,
+            decoder_start_token_id=config.bos_id, forced_eos_token_id=config.eos_id,
+        )
+    )  # fmt: skip
+
+
+def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
+    """A peer's; where its model is compiled, so is this."""
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(), tgt_out.flatten(), ignore_index=0, label_smoothing=0.1
+    )
+
+
+def padded(pairs: list[Pair], config: ModelConfig, tokens: int, multiple: int, device: torch.device) -> Iterator[Batch]:
+    """Batches of like lengths in rows of a multiple, at most so many tokens on either side. All there are, for ever."""
+    batches, rows, longest = [], [], 0
+    for pair in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
+        if rows and (len(rows) + 1) * max(longest, *pair) > tokens:
+            batches.append(rows)
+            rows, longest = [], 0
+        rows.append(pair)
+        longest = max(longest, *pair)
+    random.Random(1).shuffle(batches)
+    draw, made = torch.Generator().manual_seed(0), []
+    for batch in batches:
+        sides = []
+        for side in (0, 1):
+            width = -(-max(pair[side] for pair in batch) // multiple) * multiple + side
+            ids = torch.randint(4, config.vocab_size, (len(batch), width), generator=draw)
+            real = torch.arange(width) < torch.tensor([pair[side] + side for pair in batch])[:, None]
+            sides.append((ids * real).to(device))
+        made.append((*sides, sum(pair[1] for pair in batch)))
+    while True:
+        yield from made
+
+
+def peer_step(model: nn.Module, batches: Iterator[Batch], device: torch.device, *, compiled: bool = False) -> Step:
+    """The step of a training script: on a GPU in bfloat16 with the fused Adam, elsewhere the loss is read each time."""
+    on_gpu = device.type == "cuda"
+    model = model.to(device).train()
+    called = torch.compile(model, dynamic=True) if compiled else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=on_gpu or None)
+
+    def step() -> int:
+        src, tgt, tokens = next(batches)
+        with torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
+            total = called(src, tgt[:, :-1], tgt[:, 1:])
+        total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if not on_gpu:
+            total.item()
+        return tokens
+
+    return step
+
+
+def generate(model: Transformer, device: torch.device, dtype: torch.dtype) -> Translate:
+    """`generate` of a MarianMT with a model's own weights. It may not say padding and beginning, as heed may not."""
+    config = model.config
+    theirs = marian(config)
+    weights = to_marian({name: weight.cpu() for name, weight in model.state_dict().items()}, config)
+    missing = theirs.load_state_dict(weights, strict=False).missing_keys
+    assert all("embed_" in name or "lm_head" in name for name in missing), missing
+    theirs = theirs.to(device, dtype).eval()
+
+    @torch.inference_mode()
+    def translate(sources: Ids, beam: int, length: int) -> Ids:
+        rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
+        src = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
+        written = theirs.generate(
+            input_ids=src, attention_mask=(src != config.pad_id).long(), num_beams=beam, do_sample=False,
+            min_new_tokens=length - 1, max_new_tokens=length, suppress_tokens=[config.pad_id, config.bos_id],
+        )  # fmt: skip
+        return [ids[1:length] for ids in written.tolist()]
+
+    return translate

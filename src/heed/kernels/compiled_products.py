@@ -1,0 +1,95 @@
+"""x Wᵀ + b in compiled code, with W in panels, in float32 or in integers of 8 bits: `native/products.h` from Python.
+
+The twin is `torch.nn.functional.linear`; in integers, W and x are rounded first, each row of W and of x with a scale of
+its own, its largest number over 127.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+from torch.nn import functional
+
+from heed.kernels.compiled import CannotCompileError, library
+from heed.model.rounded import rounded
+
+_FOR_A_THREAD = 2**22  # bytes of weights: with fewer, threads wait for each other longer than they read
+_PANEL, _TOGETHER = 32, 4
+_LARGE = 2**21  # bytes of a large page
+
+
+class Matrix(ctypes.Structure):
+    """What the C calls a `Matrix`."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_void_p) for name in ("weight", "scales", "sums", "bias")),
+        *((name, ctypes.c_int64) for name in ("outputs", "inputs")),
+    ]
+
+
+class Panels:
+    """A matrix as it is read, and its bias; called with any rows x, the product."""
+
+    def __init__(
+        self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None, *, integers: bool
+    ) -> None:
+        outputs, inputs = weight.shape
+        weight, scales, sums = weight.detach(), None, None
+        if integers:
+            weight, scales = rounded(weight)
+            sums = weight.sum(1, dtype=torch.int32)
+        panels = in_panels(weight, _TOGETHER if integers else 1)
+        self._kept = [panels, scales, sums, None if bias is None else bias.detach().contiguous()]
+        self.matrix = Matrix(*(None if one is None else one.data_ptr() for one in self._kept), outputs, inputs)
+        self.bytes = panels.nbytes
+
+    def __call__(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
+        """The product."""
+        x, found = x.contiguous(), x.new_empty(*x.shape[:-1], self.matrix.outputs)
+        rows = found.numel() // self.matrix.outputs
+        multiply = native().heed_multiply
+        if multiply(ctypes.byref(self.matrix), x.data_ptr(), found.data_ptr(), rows, threads_for(self.bytes * rows)):
+            raise MemoryError("there is no memory for a product")
+        return found
+
+
+def in_panels(
+    weight: Shaped[Tensor, "outputs inputs"], together: int
+) -> Shaped[Tensor, "panels groups {_PANEL} {together}"]:
+    """A matrix in the order in which it is read: 32 outputs at a time, and of those some inputs together at a time."""
+    outputs, inputs = weight.shape
+    padded = functional.pad(weight, (0, -inputs % together, 0, -outputs % _PANEL))
+    ordered = padded.unflatten(1, (-1, together)).unflatten(0, (-1, _PANEL)).transpose(1, 2)
+    found = torch.empty(ordered.shape, dtype=weight.dtype)
+    if found.nbytes >= _LARGE:
+        native().heed_large_pages(found.data_ptr(), found.nbytes)
+    return found.copy_(ordered)
+
+
+def threads_for(work: int) -> int:
+    """How many threads are worth it for so many bytes of weights."""
+    return max(1, min(torch.get_num_threads(), work // _FOR_A_THREAD))
+
+
+def missing_for_compiled_code() -> str | None:
+    """Why this machine runs no compiled code, if it does not."""
+    try:
+        native()
+    except CannotCompileError as error:
+        return str(error)
+    return None
+
+
+@cache
+def native() -> ctypes.CDLL:
+    """The compiled code."""
+    found = library(Path(__file__).parent / "native" / "step.c")
+    address, integer = ctypes.c_void_p, ctypes.c_int64
+    found.heed_multiply.argtypes = (address, address, address, integer, integer)
+    found.heed_step.argtypes = (address, address, integer)
+    found.heed_large_pages.argtypes, found.heed_large_pages.restype = (address, integer), None
+    return found

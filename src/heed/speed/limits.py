@@ -1,0 +1,97 @@
+"""What a machine can do at most, found out by trying: products of large matrices, and reading memory.
+
+Enters: a device. Leaves: operations and bytes a second, the best of several tries, since whatever else a machine does
+only slows. Nothing that multiplies matrices or reads weights is faster than this, so a speed can be given as a share.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from heed.training.estimate import device_name, said_apart
+
+Arithmetic = Literal["float32", "bfloat16", "int8"]
+
+_SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
+_NUMBERS = {"cpu": 2**26, "cuda": 2**28}  # of four bytes: many times what a cache holds
+_FEWEST, _MOST = 3, 20  # tries
+_PATIENCE = 1.0  # seconds for one kind of work; a try that has begun is finished
+_APART = 120.0  # seconds for a process that has torch to import first
+_CODE = """
+import torch
+from heed.speed.limits import operations_a_second
+torch.set_num_threads({threads})
+print(operations_a_second("bfloat16", torch.device("cpu")))
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device can do in a second."""
+
+    device: str
+    operations: dict[Arithmetic, float]  # in products of large matrices: two for each multiplication
+    bytes_read: float
+    without: dict[Arithmetic, str]  # arithmetic it does not have, and what happens
+
+
+def limits(device: torch.device) -> Limits:
+    """All of them; a CPU's bfloat16 is tried in a process of its own, since some CPUs advertise it and die of it."""
+    operations: dict[Arithmetic, float] = {"float32": operations_a_second("float32", device)}
+    without: dict[Arithmetic, str] = {}
+    if device.type == "cuda":
+        operations["bfloat16"] = operations_a_second("bfloat16", device)
+    else:
+        said, wrong = said_apart(_CODE.format(threads=torch.get_num_threads()), _APART)
+        if wrong:
+            without["bfloat16"] = wrong
+        else:
+            operations["bfloat16"] = float(said)
+        operations["int8"] = operations_a_second("int8", device)
+    return Limits(device_name(device), operations, bytes_a_second(device), without)
+
+
+def operations_a_second(arithmetic: Arithmetic, device: torch.device) -> float:
+    """Of a product of square matrices, the largest that do not take too long. Not bfloat16 on a CPU: see `limits`."""
+    best = 0.0
+    for side in _SIDES[device.type]:
+        took = _quickest(_product(arithmetic, side, device), device)
+        best = max(best, 2 * side**3 / took)
+        if 8 * took > _PATIENCE:
+            break
+    return best
+
+
+def bytes_a_second(device: torch.device) -> float:
+    """Read from memory."""
+    numbers = torch.ones(_NUMBERS[device.type], device=device)
+    return numbers.nbytes / _quickest(numbers.sum, device)
+
+
+def _product(arithmetic: Arithmetic, side: int, device: torch.device) -> Callable[[], object]:
+    if arithmetic == "int8":
+        one, other = (torch.randint(-100, 100, (side, side), dtype=torch.int8, device=device) for _ in range(2))
+        return lambda: torch._int_mm(one, other)
+    one, other = (torch.randn(side, side, device=device).to(getattr(torch, arithmetic)) for _ in range(2))
+    return lambda: one @ other
+
+
+def _quickest(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds that it takes at its best."""
+    began, best, tries = now(device), math.inf, 0
+    while tries < _FEWEST or (tries < _MOST and time.perf_counter() - began < _PATIENCE):
+        start = now(device)
+        work()
+        best, tries = min(best, now(device) - start), tries + 1
+    return best
+
+
+def now(device: torch.device) -> float:
+    """A clock to take differences of, once all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

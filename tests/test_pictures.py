@@ -1,0 +1,36 @@
+"""The pictures of the docs show the numbers that are committed beside them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+NUMBERS = [json.loads(line) for line in (PICTURES / "performance.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def words(picture: Path) -> list[str]:
+    """All that is written in it."""
+    return [part.text or "" for part in ElementTree.parse(picture).iter() if part.tag.endswith("text")]  # noqa: S314 - ours
+
+
+def test_the_pictures_of_speed_are_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(PICTURES / "performance.py"), str(tmp_path)], check=True)
+    drawn = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    assert drawn == {file.name: file.read_text(encoding="utf-8") for file in PICTURES.glob("performance-*.svg")}
+
+
+def test_every_number_says_where_and_when_it_was_measured_and_every_bar_its_number() -> None:
+    plots = {line["plot"]: line for line in NUMBERS if "title" in line}
+    for name, plot in plots.items():
+        assert {"unit", "hardware", "date"} <= plot.keys(), name
+        numbers = [line for line in NUMBERS if line["plot"] == name and "title" not in line]
+        if "x" not in plot:
+            shown = words(PICTURES / f"performance-{name}.svg")
+            for number in numbers:
+                assert f"{number['value']:,}" in shown
+                assert number["system"] in shown
+            ours, peer, *_ = (number["value"] for number in numbers)
+            assert any(f"{ours / peer:.{digits}f} ×" in shown for digits in (1, 2))
+    assert {line["plot"] for line in NUMBERS} == plots.keys()
