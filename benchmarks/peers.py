@@ -37,14 +37,16 @@ class TorchTransformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
-        width = self.words.embedding_dim
-        x, y = (self.dropout(self.words(ids) * width**0.5 + self.places[: ids.shape[1]]) for ids in (src, tgt_in))
+        x, y = self._placed(src), self._placed(tgt_in)
         later = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool, device=src.device).triu(1)
         hidden = self.stacks(
             x, y, tgt_mask=later, src_key_padding_mask=src == 0, tgt_key_padding_mask=tgt_in == 0,
             memory_key_padding_mask=src == 0, tgt_is_causal=False,
         )  # fmt: skip
         return loss(functional.linear(hidden, self.words.weight), tgt_out)
+
+    def _placed(self, ids: Tensor) -> Tensor:
+        return self.dropout(self.words(ids) * self.words.embedding_dim**0.5 + self.places[: ids.shape[1]])
 
 
 class Marian(nn.Module):

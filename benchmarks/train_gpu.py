@@ -140,7 +140,8 @@ def main() -> None:
             if any(part in name for part in asked.only):
                 workers[name] = Worker(ending, name)
                 took, memory = workers[name].answer()  # type: ignore[misc]
-                print(f"{name}: warm after {took:.0f} s, {memory / 2**30:.1f} GiB at most", flush=True)
+                alone = workers[name].speed(asked.steps)  # in case that there is no time for the others
+                print(f"{name}: warm after {took:.0f} s, {memory / 2**30:.1f} GiB at most; {alone:,.0f}", flush=True)
         for _ in range(asked.rounds):
             for name, worker in workers.items():
                 found.setdefault(name, []).append(worker.speed(asked.steps))

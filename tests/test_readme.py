@@ -17,11 +17,15 @@ README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def _sources() -> list[Path]:
+    return [file for ending in ("py", "c", "h") for file in (ROOT / "src" / "heed").rglob(f"*.{ending}")]
+
+
 def test_the_file_map_is_true() -> None:
     mapped = re.findall(r"^\| `(src/heed/[^`]+)` \|", README, flags=re.MULTILINE)
     files = {
         str(file.relative_to(ROOT))
-        for file in (ROOT / "src" / "heed").rglob("*.py")
+        for file in _sources()
         if file.name not in ("__init__.py", "__main__.py") or file.parent.name == "heed"
     }
     assert sorted(mapped) == sorted(files)
@@ -86,5 +90,5 @@ def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], 
 
 
 def test_no_file_of_the_source_is_too_long_to_read_at_once() -> None:
-    for file in (ROOT / "src").rglob("*.py"):
+    for file in _sources():
         assert len(file.read_text().splitlines()) <= 300, file

@@ -286,10 +286,8 @@ def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> T
 
 
 def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
-    """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one.
-
-    precision: of the arithmetic of one model on a GPU, bfloat16 where it has that; see `captured_engine`.
-    """
+    """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one, and
+    one model there in bfloat16 if the GPU has that; precision: or as is said."""
     if not paths:
         raise InputError("load needs at least one model folder")
     first, *others = (read_translating_folder(path) for path in paths)
@@ -297,5 +295,5 @@ def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
         if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
             raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
     models = [one.model().to("cuda" if torch.cuda.is_available() else "cpu") for one in (first, *others)]
-    engine = quickest_engine(models, precision)
-    return Translator(models, first.tokenizers, first.run.search, first.run.data.max_tokens, engine)
+    settings = (first.run.search, first.run.data.max_tokens)
+    return Translator(models, first.tokenizers, *settings, quickest_engine(models, precision))
