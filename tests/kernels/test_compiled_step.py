@@ -8,7 +8,7 @@ import torch
 
 from heed import ModelConfig, Transformer
 from heed.kernels.compiled_products import missing_for_compiled_code
-from heed.kernels.compiled_step import CompiledStep, compiled_step
+from heed.kernels.compiled_step import CompiledModel, compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from tests.kernels.test_compiled_products import plain_integers
 from tests.kernels.test_lean_decoder import ALONE, DESIGNS, walk
@@ -30,10 +30,10 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def step_of(model: Transformer, *, integers: bool = False) -> CompiledStep:
-    step = compiled_step(model, integers=integers)
-    assert step is not None
-    return step
+def compiled(model: Transformer, *, integers: bool = False) -> CompiledModel:
+    found = compiled_model(model, integers=integers)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("config", [*DESIGNS, *ALONE], ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
@@ -41,7 +41,7 @@ def step_of(model: Transformer, *, integers: bool = False) -> CompiledStep:
 def test_it_is_the_models_own_step(config: ModelConfig) -> None:
     model = make(config.model_copy(update={"max_length": 64}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    lean = LeanDecoder(model, compiled=step_of(model))
+    lean = LeanDecoder(model, compiled=compiled(model))
     for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
         torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
 
@@ -50,7 +50,7 @@ def test_it_is_the_models_own_step(config: ModelConfig) -> None:
 def test_sizes_may_be_odd_and_threads_many(threads: int) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    lean = LeanDecoder(model, compiled=step_of(model))
+    lean = LeanDecoder(model, compiled=compiled(model))
     for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
         torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
     assert threads == torch.get_num_threads()
@@ -61,7 +61,7 @@ def test_sizes_may_be_odd_and_threads_many(threads: int) -> None:
 def test_in_integers_it_is_the_plain_step_in_integers(sizes: dict[str, int]) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    ours = LeanDecoder(model, plain_integers, step_of(model, integers=True))
+    ours = LeanDecoder(model, plain_integers, compiled(model, integers=True))
     for found, plain in zip(
         walk(ours, src, column=False), walk(LeanDecoder(model, plain_integers), src, column=False), strict=True
     ):
@@ -73,7 +73,7 @@ def test_in_integers_it_is_the_plain_step_in_integers(sizes: dict[str, int]) -> 
 @torch.no_grad()
 def test_several_threads_may_step_at_once() -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
-    lean, src = LeanDecoder(model, compiled=step_of(model)), padded(sentences([5, 1, 3], CPU))
+    lean, src = LeanDecoder(model, compiled=compiled(model)), padded(sentences([5, 1, 3], CPU))
     expected = walk(lean, src, column=False)
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: walk(lean, src, column=False), range(8)):
@@ -83,17 +83,17 @@ def test_several_threads_may_step_at_once() -> None:
 @torch.no_grad()
 def test_many_rows_are_no_matter() -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
-    compiled, plain = (LeanDecoder(model, compiled=step) for step in (step_of(model), None))
+    ours, plain = (LeanDecoder(model, compiled=one) for one in (compiled(model), None))
     src = padded(sentences([4, 2, 7] * 9, CPU))
-    one, other, ids = compiled.start(src), plain.start(src), torch.arange(27) + FIRST_WORD
+    one, other, ids = ours.start(src), plain.start(src), torch.arange(27) + FIRST_WORD
     for width in (1, 3):
         rows = torch.arange(27)[:, None].expand(-1, width)
         one, other = one.select(rows), other.select(rows)
         (found, one), (expected, other) = (
-            lean.step(ids.repeat_interleave(width), state) for lean, state in ((compiled, one), (plain, other))
+            lean.step(ids.repeat_interleave(width), state) for lean, state in ((ours, one), (plain, other))
         )
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_what_is_not_float32_takes_the_other_way() -> None:
-    assert compiled_step(make(DESIGNS[0], CPU, torch.float64)) is None
+    assert compiled_model(make(DESIGNS[0], CPU, torch.float64)) is None

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Start, State
 from heed.errors import InputError
-from heed.kernels.compiled_step import compiled_step
+from heed.kernels.compiled_step import compiled_model
 from heed.kernels.lean_decoder import LeanDecoder, can_be_lean
 from heed.model.cache import Cache
 from heed.model.transformer import Transformer
@@ -79,7 +79,7 @@ def _lean(model: Transformer) -> LeanDecoder:
     now = _identity(model)
     before = _made.get(model)
     if before is None or before[0] != now:
-        before = _made[model] = (now, LeanDecoder(model, compiled=compiled_step(model)))
+        before = _made[model] = (now, LeanDecoder(model, compiled=compiled_model(model)))
     return before[1]
 
 

@@ -75,6 +75,11 @@ def threads_for(work: int) -> int:
     return max(1, min(torch.get_num_threads(), work // _FOR_A_THREAD))
 
 
+def can_compile(weight: Tensor) -> bool:
+    """Whether compiled code can do what this model does: its weights are float32, on a CPU, and there is a compiler."""
+    return weight.dtype == torch.float32 and weight.device.type == "cpu" and missing_for_compiled_code() is None
+
+
 def missing_for_compiled_code() -> str | None:
     """Why this machine runs no compiled code, if it does not."""
     try:
@@ -87,9 +92,9 @@ def missing_for_compiled_code() -> str | None:
 @cache
 def native() -> ctypes.CDLL:
     """The compiled code."""
-    found = library(Path(__file__).parent / "native" / "step.c")
+    found = library(Path(__file__).parent / "native" / "heed.c")
     address, integer = ctypes.c_void_p, ctypes.c_int64
     found.heed_multiply.argtypes = (address, address, address, integer, integer)
-    found.heed_step.argtypes = (address, address, integer)
+    found.heed_step.argtypes = found.heed_encode.argtypes = (address, address, integer)
     found.heed_large_pages.argtypes, found.heed_large_pages.restype = (address, integer), None
     return found

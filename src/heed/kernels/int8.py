@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heed.errors import InputError
 from heed.kernels.compiled_products import Panels, missing_for_compiled_code
-from heed.kernels.compiled_step import compiled_step
+from heed.kernels.compiled_step import compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from heed.kernels.products import Product
 from heed.model.rounded import row_scales
@@ -63,4 +63,4 @@ def int8_decoder(model: Transformer) -> LeanDecoder:
     if not can_multiply_integers():
         raise InputError("this CPU lacks the instructions (AVX2) for products in integers of 8 bits: use --engine heed")
     torch.backends.quantized.engine = "fbgemm"
-    return LeanDecoder(model, int8_product, compiled_step(model, integers=True))
+    return LeanDecoder(model, int8_product, compiled_model(model, integers=True))

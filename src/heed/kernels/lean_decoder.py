@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.kernels.compiled_step import CompiledStep
+from heed.kernels.compiled_step import CompiledModel
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
 from heed.kernels.products import Multiply, Product, product
 from heed.model.attention import MultiHeadAttention
@@ -32,13 +32,12 @@ _ROOM = 64  # columns that a first buffer has room for
 class LeanDecoder:
     """Steps as a model's decoder does, with the weights that the model had when this was made; it keeps no model.
 
-    multiply: what makes products of matrices. compiled: what steps in one call, where that can be had.
+    multiply: what makes products of matrices. compiled: what encodes and steps in one call, where that can be had.
     """
 
-    def __init__(self, model: Transformer, multiply: Multiply = product, compiled: CompiledStep | None = None) -> None:
+    def __init__(self, model: Transformer, multiply: Multiply = product, compiled: CompiledModel | None = None) -> None:
         self._config = config = model.config
         self._compiled = compiled
-        self._encoding = _with_products(model, multiply)
         decoder = cast("Decoder", model.decoder)
         layers = cast("Sequence[DecoderLayer]", list(decoder.layers))
         self._words = model.vocabulary.embedding.weight.detach()
@@ -48,6 +47,7 @@ class LeanDecoder:
         self._memory = multiply(*_joined([part for one in across for part in (one.key, one.value)]))
         self._memory_shape = (len(layers), 2, config.heads, config.head_width)
         if compiled is None:
+            self._encoding = _with_products(model, multiply)
             self._layers = [_Layer(layer, multiply) for layer in layers]
             self._norm = _norm(decoder.norm)
             self._output = multiply(*model.vocabulary.output_matrix())
@@ -59,7 +59,10 @@ class LeanDecoder:
         lengths = real.sum(1)
         whole = bool(lengths.min() == src.shape[1])
         layout = Packed.of_lengths(lengths)
-        flat = self._encoding.encode(src).flatten(0, 1) if whole else self._encoding.encode(src[real], layout)
+        if self._compiled is not None:
+            flat = self._compiled.encode(src[real], layout)
+        else:
+            flat = self._encoding.encode(src).flatten(0, 1) if whole else self._encoding.encode(src[real], layout)
         found = layout.rows(self._memory(flat))  # (B, S, L·2·D)
         memory = found.unflatten(-1, self._memory_shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         room = memory.new_empty(*memory.shape[:4], _ROOM, memory.shape[-1])
@@ -73,7 +76,7 @@ class LeanDecoder:
         state = state.longer(room)
         place, rotation = self._places.at(state.length - 1)
         if self._compiled is not None:
-            return self._compiled(ids, state, place, rotation), state
+            return self._compiled.step(ids, state, place, rotation), state
         past, mask = by_layer(room.numbers[:, :, :, :, : state.columns], alone=state.alone), state.mask()
         x = self._words[ids].mul_(self._scale)
         if place is not None:

@@ -1,0 +1,55 @@
+"""An encoder in compiled code, on a CPU: `native/encode.h` from Python. The twin is `Transformer.encode`."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import ClassVar, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.kernels.compiled_layers import Stack
+from heed.kernels.compiled_products import native, threads_for
+from heed.model.checks import check_ids
+from heed.model.layers import Encoder, EncoderLayer
+from heed.model.layout import Packed, Sight
+from heed.model.transformer import Transformer
+
+_address, _integer = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Sources(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, _address) for name in ("embedded", "owners", "offsets")),
+        *((name, _integer) for name in ("tokens", "longest")),
+        *((name, _address) for name in ("cos", "sin", "found")),
+    ]
+
+
+class CompiledEncoder:
+    """Encodes with the weights that a model had when this was made; it keeps only what makes vectors of words."""
+
+    def __init__(self, model: Transformer, *, integers: bool) -> None:
+        encoder = cast("Encoder", model.encoder)
+        layers = cast("Sequence[EncoderLayer]", list(encoder.layers))
+        self._stack = Stack(model.config, layers, encoder.norm, integers=integers)
+        self._vocabulary, self._positions, self._run = model.vocabulary, encoder.positions, native().heed_encode
+        self._words = model.config.source_vocab_size or model.config.vocab_size
+
+    @torch.no_grad()
+    def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
+        """Each token in the light of its sentence."""
+        check_ids("src", src, self._words, ("tokens",))
+        sight = Sight.between(layout, layout)
+        embedded = self._positions(self._vocabulary.source(src), sight).contiguous()
+        rotation = self._positions.rotation(sight, embedded.dtype)
+        turned = (None, None) if rotation is None else (rotation.cos.data_ptr(), rotation.sin.data_ptr())
+        found = torch.empty_like(embedded)
+        sources = _Sources(
+            embedded.data_ptr(), layout.owners.data_ptr(), layout.offsets.data_ptr(), len(src), layout.longest,
+            *turned, found.data_ptr(),
+        )  # fmt: skip
+        threads = threads_for(self._stack.bytes * len(src))
+        if self._run(ctypes.byref(self._stack.model), ctypes.byref(sources), threads):
+            raise MemoryError("there is no memory for a source of this length")
+        return found
