@@ -16,6 +16,7 @@ from heed.cli.findings import Lengths, show_text
 from heed.cli.main import app
 from heed.cli.remedies import WORDS
 from heed.config import DataConfig
+from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.text.corpus import Corpus
 from heed.text.faults import Kind
 from heed.text.health import examine
@@ -102,6 +103,7 @@ def test_without_text_the_machine_is_examined() -> None:
     assert found["plan"] is None
     assert found["machine"]["threads"] == 1
     assert found["machine"]["cpu_bfloat16"]
+    assert found["machine"]["cpu_compiled"] == (missing_for_compiled_code() or "works")
     assert found["machine"]["packages"].keys() >= {"serve", "interop"}
 
 

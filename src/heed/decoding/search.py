@@ -187,22 +187,26 @@ def _grow(
     width = live.log_probs.shape[1]
     values, tokens = likeliest(log_probs.flatten(0, 1), width + 1)
     totals = (live.log_probs[..., None] + values.unflatten(0, (-1, width))).flatten(1)  # (B, W·N)
-    of_each, tokens = tokens.shape[1], tokens.view_as(totals)
-
-    def best(ranked: Float[Tensor, "B WN"]) -> tuple[_Group, Int[Tensor, "B W"]]:
-        order = ranked.sort(dim=-1, descending=True, stable=True)
-        places = order.indices[:, :width]
-        parents = places // of_each
-        before = live.written.take_along_dim(parents[..., None], 1)
-        return _Group(order.values[:, :width], torch.cat((before, tokens.gather(1, places)[..., None]), -1)), parents
-
+    tokens = tokens.view_as(totals)
     ends = tokens == eos_id
-    going_on, parents = best(totals.masked_fill(ends, -torch.inf))
+    going_on, parents = _best(live, totals.masked_fill(ends, -torch.inf), tokens)
     if not bool((ends & (totals >= going_on.log_probs[:, -1:])).any()):  # most steps: no end is among the best
         return None, going_on, parents
-    everything, _ = best(totals)
+    everything, _ = _best(live, totals, tokens)
     ending = everything.log_probs.masked_fill(everything.written[..., -1] != eos_id, -torch.inf)
     return replace(everything, log_probs=ending), going_on, parents
+
+
+def _best(
+    live: _Group, totals: Float[Tensor, "B WN"], tokens: Int[Tensor, "B WN"]
+) -> tuple[_Group, Int[Tensor, "B W"]]:
+    """The best W of all continuations, N of each hypothesis, and which one each continues."""
+    width = live.log_probs.shape[1]
+    order = totals.sort(dim=-1, descending=True, stable=True)
+    places = order.indices[:, :width]
+    parents = places // (totals.shape[1] // width)
+    before = live.written.take_along_dim(parents[..., None], 1)
+    return _Group(order.values[:, :width], torch.cat((before, tokens.gather(1, places)[..., None]), -1)), parents
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from heed.config import RunConfig
 from heed.errors import TrainingError
+from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.model.transformer import Transformer
 from heed.text.labels import FIRST
 from heed.text.tokenizer import SPECIAL
@@ -66,6 +67,7 @@ class Machine:
     instructions: str
     memory: int | None
     cpu_bfloat16: str  # "works", or what happened
+    cpu_compiled: str  # the same of the compiled code that translates
     gpus: tuple[Gpu, ...]
     packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
 
@@ -98,6 +100,7 @@ def machine() -> Machine:
         instructions=torch.backends.cpu.get_cpu_capability(),
         memory=_memory(torch.device("cpu")),
         cpu_bfloat16=probe_bfloat16(),
+        cpu_compiled=missing_for_compiled_code() or "works",
         gpus=tuple(_gpu(number) for number in range(torch.cuda.device_count())),
         packages=optional_packages(),
     )
