@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heed import ModelConfig, Transformer
-from heed.kernels.compiled_products import missing_for_compiled_code
+from heed.kernels.compiled_products import integers_are_quick, missing_for_compiled_code
 from heed.kernels.compiled_step import CompiledModel, compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from tests.kernels.test_compiled_products import plain_integers
@@ -56,6 +56,7 @@ def test_sizes_may_be_odd_and_threads_many(threads: int) -> None:
     assert threads == torch.get_num_threads()
 
 
+@pytest.mark.skipif(not integers_are_quick(), reason="this processor has no instructions for products of bytes")
 @pytest.mark.parametrize("sizes", [{}, ODD, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"])
 @torch.no_grad()
 def test_in_integers_it_is_the_plain_step_in_integers(sizes: dict[str, int]) -> None:

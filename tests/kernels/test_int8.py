@@ -28,9 +28,15 @@ def test_a_product_in_integers_is_near_the_product(has_bias: bool) -> None:
     assert found.shape == wanted.shape
 
 
+@pytest.mark.parametrize("by", ["our-own-code", "torch"])
 @pytest.mark.parametrize("config", DESIGNS, ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
 @torch.no_grad()
-def test_every_design_steps_in_integers_near_where_it_steps_without(config: ModelConfig) -> None:
+def test_every_design_steps_in_integers_near_where_it_steps_without(
+    config: ModelConfig, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "torch":
+        for file in ("int8", "compiled_step"):
+            monkeypatch.setattr(f"heed.kernels.{file}.integers_are_quick", lambda: False)
     model = make(config, CPU, torch.float32)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     src = padded(sentences([5, 2], CPU))

@@ -80,6 +80,11 @@ def can_compile(weight: Tensor) -> bool:
     return weight.dtype == torch.float32 and weight.device.type == "cpu" and missing_for_compiled_code() is None
 
 
+def integers_are_quick() -> bool:
+    """Whether compiled code has this processor's instructions for products of bytes (AVX-512 VNNI)."""
+    return missing_for_compiled_code() is None and bool(native().heed_quick_integers())
+
+
 def missing_for_compiled_code() -> str | None:
     """Why this machine runs no compiled code, if it does not."""
     try:

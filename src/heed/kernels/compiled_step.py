@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heed.kernels.compiled_encoder import CompiledEncoder
 from heed.kernels.compiled_layers import Stack
-from heed.kernels.compiled_products import can_compile, native, threads_for
+from heed.kernels.compiled_products import can_compile, integers_are_quick, native, threads_for
 from heed.kernels.hypotheses import Hypotheses
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.positions import Rotation
@@ -77,6 +77,6 @@ class CompiledModel(NamedTuple):
 
 def compiled_model(model: Transformer, *, integers: bool = False) -> CompiledModel | None:
     """A model that translates in compiled code, where that can be had."""
-    if not can_compile(model.vocabulary.embedding.weight):
+    if not can_compile(model.vocabulary.embedding.weight) or (integers and not integers_are_quick()):
         return None
     return CompiledModel(CompiledEncoder(model, integers=integers), CompiledStep(model, integers=integers))

@@ -1,7 +1,7 @@
 """Products of matrices in integers of 8 bits, on a CPU: a quarter of the bytes to read, and quicker arithmetic.
 
 Each row of a weight matrix has a scale of its own, its largest number over 127; what it is multiplied with is scaled as
-it comes: each row by our own compiled code, or where nothing can be compiled all of it by torch's fbgemm kernels. Only
+it comes: each row by our own compiled code, or where that cannot be had all of it by torch's fbgemm kernels. Only
 the products change: words, places, norms, softmax and sums stay float32. The twin is the model itself; how far the two
 are apart is measured in BLEU.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heed.errors import InputError
-from heed.kernels.compiled_products import Panels, missing_for_compiled_code
+from heed.kernels.compiled_products import Panels, integers_are_quick
 from heed.kernels.compiled_step import compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from heed.kernels.products import Product
@@ -45,8 +45,8 @@ class Int8Linear(nn.Module):
 
 
 def int8_product(weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> Product:
-    """By our own code, if it can be compiled here, else by torch."""
-    if missing_for_compiled_code() is None:
+    """By our own code, if it can be compiled here and has the instructions, else by torch."""
+    if integers_are_quick():
         return Panels(weight, bias, integers=True)
     return Int8Linear(weight, bias).forward
 

@@ -15,7 +15,12 @@
 #include <immintrin.h>
 #endif
 
-enum { LANES = 16, PANEL = 32, FOUR = 4, MOST = 8 }; /* MOST: vectors that are multiplied at a time */
+enum { LANES = 16, PANEL = 32, FOUR = 4 };
+#ifdef __AVX512F__
+enum { MOST = 8 };                                /* vectors that are multiplied at a time: as registers allow */
+#else
+enum { MOST = 3 };
+#endif
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES), aligned(4)));
 
@@ -51,19 +56,23 @@ static void columns_of(const Thread *thread, int64_t outputs, int64_t *first, in
 }
 
 INLINED void panel_of_floats(const float *w, const float *x, int64_t size, const int rows, float found[][PANEL]) {
-    Lanes sums[MOST][2] = {0}, others[MOST][2] = {0};
-    int64_t i = 0;
-    for (; i + 2 <= size; i += 2, w += 2 * PANEL)
+    const int turns = rows > 2 ? 1 : 4; /* sums that take turns where there are few: each waits for its last addition */
+    Lanes sums[MOST][4][2] = {0};
+    for (int64_t i = 0; i < size - size % turns; i += turns)
+        for (int turn = 0; turn < turns; turn++)
+            for (int r = 0; r < rows; r++)
+                for (int half = 0; half < 2; half++) {
+                    const Lanes *weights = (const Lanes *)(w + (i + turn) * PANEL + half * LANES);
+                    sums[r][turn][half] += x[r * size + i + turn] * *weights;
+                }
+    for (int64_t i = size - size % turns; i < size; i++)
         for (int r = 0; r < rows; r++)
-            for (int half = 0; half < 2; half++) { /* two sums: each waits for its last addition */
-                sums[r][half] += x[r * size + i] * *(const Lanes *)(w + half * LANES);
-                others[r][half] += x[r * size + i + 1] * *(const Lanes *)(w + PANEL + half * LANES);
-            }
+            for (int half = 0; half < 2; half++)
+                sums[r][0][half] += x[r * size + i] * *(const Lanes *)(w + i * PANEL + half * LANES);
     for (int r = 0; r < rows; r++)
         for (int half = 0; half < 2; half++) {
-            Lanes sum = sums[r][half] + others[r][half];
-            if (i < size) sum += x[r * size + i] * *(const Lanes *)(w + half * LANES);
-            memcpy(found[r] + half * LANES, &sum, sizeof sum);
+            for (int turn = 1; turn < turns; turn++) sums[r][0][half] += sums[r][turn][half];
+            memcpy(found[r] + half * LANES, &sums[r][0][half], sizeof(Lanes));
         }
 }
 
@@ -91,16 +100,16 @@ INLINED void panel_of_integers(
 }
 
 /* The same with as many rows as there are. */
-#define FOR_ROWS(panel)                                        \
-    switch (rows) {                                            \
-        case 1: panel(w, x, size, 1, found); break;            \
-        case 2: panel(w, x, size, 2, found); break;            \
-        case 3: panel(w, x, size, 3, found); break;            \
-        case 4: panel(w, x, size, 4, found); break;            \
-        case 5: panel(w, x, size, 5, found); break;            \
-        case 6: panel(w, x, size, 6, found); break;            \
-        case 7: panel(w, x, size, 7, found); break;            \
-        default: panel(w, x, size, MOST, found);               \
+#define FOR_ROWS(panel)                                             \
+    switch (rows) {                                                 \
+        case 1: panel(w, x, size, 1 < MOST ? 1 : MOST, found); break; \
+        case 2: panel(w, x, size, 2 < MOST ? 2 : MOST, found); break; \
+        case 3: panel(w, x, size, 3 < MOST ? 3 : MOST, found); break; \
+        case 4: panel(w, x, size, 4 < MOST ? 4 : MOST, found); break; \
+        case 5: panel(w, x, size, 5 < MOST ? 5 : MOST, found); break; \
+        case 6: panel(w, x, size, 6 < MOST ? 6 : MOST, found); break; \
+        case 7: panel(w, x, size, 7 < MOST ? 7 : MOST, found); break; \
+        default: panel(w, x, size, MOST, found);                    \
     }
 
 static void floats(const float *w, const float *x, int64_t size, int64_t rows, float found[][PANEL]) {
@@ -176,6 +185,15 @@ int heed_multiply(const Matrix *matrix, const float *x, float *y, int64_t rows, 
     }
     free(memory);
     return 0;
+}
+
+/* Whether integers are multiplied by instructions made for that. */
+int heed_quick_integers(void) {
+#ifdef __AVX512VNNI__
+    return 1;
+#else
+    return 0;
+#endif
 }
 
 /* Ask for large pages where numbers will be put: less time is lost looking for them. */
