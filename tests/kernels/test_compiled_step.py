@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
 from heed import ModelConfig, Transformer
-from heed.kernels.compiled_products import integers_are_quick, missing_for_compiled_code
+from heed.kernels.compiled import _FLAGS, _processor
+from heed.kernels.compiled_products import integers_are_quick, missing_for_compiled_code, native
 from heed.kernels.compiled_step import CompiledModel, compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from tests.kernels.test_compiled_products import plain_integers
@@ -94,6 +96,30 @@ def test_many_rows_are_no_matter() -> None:
             lean.step(ids.repeat_interleave(width), state) for lean, state in ((ours, one), (plain, other))
         )
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.fixture
+def for_avx2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Code as it is compiled for processors without AVX-512."""
+    if "avx2" not in _processor():
+        pytest.skip("this processor has no AVX2")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("heed.kernels.compiled._FLAGS", tuple(one.replace("native", "x86-64-v3") for one in _FLAGS))
+    native.cache_clear()
+    yield
+    native.cache_clear()
+
+
+@pytest.mark.usefixtures("for_avx2")
+@torch.no_grad()
+def test_processors_without_avx512_step_the_same() -> None:
+    assert not integers_are_quick()
+    for sizes in (ODD, {}):
+        model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
+        src = padded(sentences([5, 1, 3], CPU))
+        lean = LeanDecoder(model, compiled=compiled(model))
+        for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
+            torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
 
 
 def test_what_is_not_float32_takes_the_other_way() -> None:

@@ -70,14 +70,12 @@ static const float *made_ready(const Thread *thread, const Model *model, const N
     return thread->ready;
 }
 
-static inline float sum_of(Lanes x) {
-    typedef float Half __attribute__((vector_size(2 * LANES), aligned(4)));
-    typedef float Quarter __attribute__((vector_size(LANES), aligned(4)));
-    const Half *halves = (const Half *)&x;
-    const Half half = halves[0] + halves[1];
-    const Quarter *quarters = (const Quarter *)&half;
-    const Quarter quarter = quarters[0] + quarters[1];
-    return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+INLINED float sum_of(Lanes x) {
+    float each[LANES];
+    memcpy(each, &x, sizeof each);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) each[lane] += each[lane + half];
+    return each[0];
 }
 
 static inline float dot(const float *a, const float *b, int64_t size) {

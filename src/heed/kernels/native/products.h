@@ -15,14 +15,18 @@
 #include <immintrin.h>
 #endif
 
-enum { LANES = 16, PANEL = 32, FOUR = 4 };
-#ifdef __AVX512F__
-enum { MOST = 8 };                                /* vectors that are multiplied at a time: as registers allow */
+enum { PANEL = 32, FOUR = 4, SUMS = 16 };
+#if defined(__AVX512F__)
+enum { LANES = 16, MOST = 8, FEW = 2, TURNS = 4 };
+#elif defined(__AVX2__)
+enum { LANES = 8, MOST = 3, FEW = 1, TURNS = 2 };
 #else
-enum { MOST = 3 };
+#error "neither AVX-512 nor AVX2: not tried"
 #endif
+/* LANES: numbers in a register. MOST: vectors that are multiplied at a time. Up to FEW of them have TURNS sums each,
+   which take turns: a sum has to wait for its last addition. All as there are registers for. */
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t Integers __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t Integers __attribute__((vector_size(4 * SUMS), aligned(4)));
 
 #define INLINED static inline __attribute__((always_inline)) /* so that `rows` is a constant and sums are registers */
 
@@ -56,34 +60,35 @@ static void columns_of(const Thread *thread, int64_t outputs, int64_t *first, in
 }
 
 INLINED void panel_of_floats(const float *w, const float *x, int64_t size, const int rows, float found[][PANEL]) {
-    const int turns = rows > 2 ? 1 : 4; /* sums that take turns where there are few: each waits for its last addition */
-    Lanes sums[MOST][4][2] = {0};
+    enum { PARTS = PANEL / LANES };
+    const int turns = rows > FEW ? 1 : TURNS;
+    Lanes sums[MOST][TURNS][PARTS] = {0};
     for (int64_t i = 0; i < size - size % turns; i += turns)
         for (int turn = 0; turn < turns; turn++)
-            for (int r = 0; r < rows; r++)
-                for (int half = 0; half < 2; half++) {
-                    const Lanes *weights = (const Lanes *)(w + (i + turn) * PANEL + half * LANES);
-                    sums[r][turn][half] += x[r * size + i + turn] * *weights;
-                }
+            for (int part = 0; part < PARTS; part++) {
+                const Lanes weights = *(const Lanes *)(w + (i + turn) * PANEL + part * LANES);
+                for (int r = 0; r < rows; r++) sums[r][turn][part] += x[r * size + i + turn] * weights;
+            }
     for (int64_t i = size - size % turns; i < size; i++)
-        for (int r = 0; r < rows; r++)
-            for (int half = 0; half < 2; half++)
-                sums[r][0][half] += x[r * size + i] * *(const Lanes *)(w + i * PANEL + half * LANES);
+        for (int part = 0; part < PARTS; part++) {
+            const Lanes weights = *(const Lanes *)(w + i * PANEL + part * LANES);
+            for (int r = 0; r < rows; r++) sums[r][0][part] += x[r * size + i] * weights;
+        }
     for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2; half++) {
-            for (int turn = 1; turn < turns; turn++) sums[r][0][half] += sums[r][turn][half];
-            memcpy(found[r] + half * LANES, &sums[r][0][half], sizeof(Lanes));
+        for (int part = 0; part < PARTS; part++) {
+            for (int turn = 1; turn < turns; turn++) sums[r][0][part] += sums[r][turn][part];
+            memcpy(found[r] + part * LANES, &sums[r][0][part], sizeof(Lanes));
         }
 }
 
 /* Four products of bytes added to each of sixteen sums: w from -127 to 127, the same four x, from 1 to 255, for all. */
-static inline Integers add_fours(Integers sums, const int8_t *w, const uint8_t *x) {
+INLINED Integers add_fours(Integers sums, const int8_t *w, const uint8_t *x) {
 #ifdef __AVX512VNNI__
     int32_t four;
     memcpy(&four, x, sizeof four);
     return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(four), _mm512_loadu_si512(w));
 #else
-    for (int lane = 0; lane < LANES; lane++)
+    for (int lane = 0; lane < SUMS; lane++)
         for (int k = 0; k < FOUR; k++) sums[lane] += (int32_t)w[lane * FOUR + k] * (int32_t)x[k];
     return sums;
 #endif
@@ -95,7 +100,7 @@ INLINED void panel_of_integers(
     for (int64_t i = 0; i < size; i += FOUR, w += FOUR * PANEL)
         for (int r = 0; r < rows; r++)
             for (int half = 0; half < 2; half++)
-                sums[r][half] = add_fours(sums[r][half], w + half * FOUR * LANES, x + r * size + i);
+                sums[r][half] = add_fours(sums[r][half], w + half * FOUR * SUMS, x + r * size + i);
     for (int r = 0; r < rows; r++) memcpy(found[r], sums[r], sizeof sums[r]);
 }
 
