@@ -112,6 +112,8 @@ def padded(pairs: list[Pair], config: ModelConfig, tokens: int, multiple: int, d
             real = torch.arange(width) < torch.tensor([pair[side] + side for pair in batch])[:, None]
             sides.append((ids * real).to(device))
         made.append((*sides, sum(pair[1] for pair in batch)))
+    # What is compiled for a first batch whose two lengths are the same is compiled once more for the next.
+    made.sort(key=lambda one: one[0].shape[1] == one[1].shape[1] - 1)
     while True:
         yield from made
 

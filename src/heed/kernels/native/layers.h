@@ -71,11 +71,15 @@ static const float *made_ready(const Thread *thread, const Model *model, const N
 }
 
 INLINED float sum_of(Lanes x) {
+#ifdef __AVX512F__
+    return _mm512_reduce_add_ps((__m512)x);
+#else
     float each[LANES];
     memcpy(each, &x, sizeof each);
     for (int half = LANES / 2; half; half /= 2)
         for (int lane = 0; lane < half; lane++) each[lane] += each[lane + half];
     return each[0];
+#endif
 }
 
 static inline float dot(const float *a, const float *b, int64_t size) {
