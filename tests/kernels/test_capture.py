@@ -26,5 +26,5 @@ def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.kernels.capture.find_spec", lambda _name: None)
     assert missing_for_capture() == "Triton is not installed"
     monkeypatch.setattr("heed.kernels.capture.find_spec", lambda _name: object())
-    monkeypatch.setattr("heed.kernels.capture.shutil.which", lambda _name: None)
+    monkeypatch.setattr("heed.kernels.compiled.shutil.which", lambda _name: None)
     assert missing_for_capture() == "Triton needs a C compiler, and there is none"

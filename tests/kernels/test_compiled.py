@@ -12,10 +12,8 @@ GOOD = "int heed_trial(void) { return 0; } int seven(void) { return 7; }"
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    try:
-        compiled._compiler()
-    except CannotCompileError as error:
-        pytest.skip(str(error))
+    if compiled.find_compiler() is None:
+        pytest.skip("there is no C compiler")
 
 
 def source(folder: Path, text: str) -> Path:

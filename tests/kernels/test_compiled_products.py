@@ -1,11 +1,14 @@
 """Products in compiled code are those of torch, in integers those of rounded numbers."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from heed.kernels import compiled_products
+from heed.kernels.compiled import CannotCompileError
 from heed.kernels.compiled_products import Panels, in_panels, missing_for_compiled_code
 from heed.kernels.products import Product
 from heed.model.rounded import rounded
@@ -79,3 +82,21 @@ def test_a_matrix_lies_in_the_order_in_which_it_is_read() -> None:
     assert panels[0, 0, 5].tolist() == weight[5, :4].tolist()
     assert panels[1, 1, 3].tolist() == [*weight[35, 4:].tolist(), 0, 0]
     assert not panels[1, :, 8:].any()
+
+
+def test_compiling_in_vain_happens_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fail(source: Path) -> None:
+        tried.append(source)
+        raise CannotCompileError("no luck")
+
+    monkeypatch.setattr(compiled_products, "library", fail)
+    compiled_products._library.cache_clear()
+    try:
+        assert [missing_for_compiled_code() for _ in range(3)] == ["no luck"] * 3
+        with pytest.raises(CannotCompileError, match="no luck"):
+            compiled_products.native()
+    finally:
+        compiled_products._library.cache_clear()
+    assert len(tried) == 1

@@ -9,7 +9,7 @@ import torch
 
 from heed import ModelConfig, Transformer
 from heed.kernels.compiled import _FLAGS, _processor
-from heed.kernels.compiled_products import integers_are_quick, missing_for_compiled_code, native
+from heed.kernels.compiled_products import _library, integers_are_quick, missing_for_compiled_code
 from heed.kernels.compiled_step import CompiledModel, compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from tests.kernels.test_compiled_products import plain_integers
@@ -105,9 +105,9 @@ def for_avx2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("this processor has no AVX2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("heed.kernels.compiled._FLAGS", tuple(one.replace("native", "x86-64-v3") for one in _FLAGS))
-    native.cache_clear()
+    _library.cache_clear()
     yield
-    native.cache_clear()
+    _library.cache_clear()
 
 
 @pytest.mark.usefixtures("for_avx2")
@@ -120,6 +120,19 @@ def test_processors_without_avx512_step_the_same() -> None:
         lean = LeanDecoder(model, compiled=compiled(model))
         for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
             torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize("place", ["feed_forward.widen.bias", "attention.query.bias", "cross_attention.value.weight"])
+@torch.no_grad()
+def test_what_is_no_number_is_not_hidden(place: str, integers: bool) -> None:
+    if integers and not integers_are_quick():
+        pytest.skip("this processor has no instructions for products of bytes")
+    model = make(DESIGNS[0], CPU, torch.float32)
+    model.get_parameter(f"decoder.layers.0.{place}")[0] = torch.nan
+    lean = LeanDecoder(model, plain_integers, compiled(model, integers=integers))
+    logits, _ = lean.step(torch.tensor([5]), lean.start(padded(sentences([4], CPU))))
+    assert logits.isnan().all()
 
 
 def test_what_is_not_float32_takes_the_other_way() -> None:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from heed.caches import cache_folder
 from heed.cli import texts
 from heed.cli.settings import from_file, from_options
 from heed.training.presets import check_early, merged
@@ -35,7 +36,7 @@ def prepare(
     check_early(settings)
     data = DataConfig.model_validate(settings["data"])
     learnt = task_named(data.task)
-    keys, place = (source_key, target_key), cache or texts.default_cache()
+    keys, place = (source_key, target_key), cache or cache_folder()
     given = texts.spooled(
         place,
         texts.Given(source, target, pairs, text),

@@ -1,6 +1,5 @@
 """The text that a command is to work on, as its options name it."""
 
-import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -90,9 +89,3 @@ def spooled(folder: Path, *given: Given) -> list[Given]:
         Given(**{name: [renamed.get(path, path) for path in paths] for name, paths in vars(one).items()})
         for one in given
     ]
-
-
-def default_cache() -> Path:
-    """Where prepared text is kept unless told otherwise."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "heed"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.caches import cache_folder
 from heed.cli import texts
 from heed.cli.settings import from_file, from_options
 from heed.config import DataConfig, model_preset
@@ -55,7 +56,7 @@ def train(
     with join() as team, Watch(silent=not team.is_first) as watch:
         if team.is_first:
             training = texts.training_corpora(texts.spooled(out, learnt)[0], keys, weight)
-            place = (out, cache or texts.default_cache())
+            place = (out, cache or cache_folder())
             material = _material(place, training, validation, (preset, *settings), init_from, watch, resume=resume)
             team.from_first(material.to_bytes())
         else:

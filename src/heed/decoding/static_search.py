@@ -73,7 +73,8 @@ def static_search(
             watch.before_step()
             search.leave(watch)
         search.step()
-    return [search.found[number] for number in range(len(sources))]
+    nothing = [Hypothesis.of((), 0.0, config.length_penalty)]
+    return [nothing if number in search.gone else search.found[number] for number in range(len(sources))]
 
 
 class _Search:
@@ -95,8 +96,8 @@ class _Search:
         self._due = np.zeros(count, dtype=int)  # the step after which it is over at the latest
         self._steps, self._looks = 0, deque[_Look]()
         self._flags = [torch.empty(count, dtype=torch.int32, pin_memory=self._slots.over.is_cuda) for _ in range(2)]
-        self._gone: set[int] = set()
         self.found: dict[int, list[Hypothesis]] = {}
+        self.gone: set[int] = set()  # those that nobody waits for
         _set_rules(self._slots, config)
 
     def make_room(self) -> bool:
@@ -115,7 +116,7 @@ class _Search:
         if leaving:
             self._slots.over.index_fill_(0, torch.tensor(leaving, device=self._slots.over.device), 1)
             self._over[leaving] = True
-            self._gone |= set(self._owners[leaving].tolist())
+            self.gone |= set(self._owners[leaving].tolist())
 
     def step(self) -> None:
         """Ask for a step, then see how the one before it went."""
@@ -142,8 +143,6 @@ class _Search:
         if len(chosen):
             found = _read(self._slots, chosen.tolist(), self._config)
             self.found.update(zip(self._owners[chosen].tolist(), found, strict=True))
-        for number in self._gone & self.found.keys():
-            self.found[number] = [Hypothesis.of((), 0.0, self._config.length_penalty)]
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Work that a GPU repeats without being told again: a CUDA graph; and what our kernels need of a machine."""
 
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+from heed.kernels.compiled import find_compiler
 
 _BEFORE = 2  # times in which kernels are built and libraries take the memory they want
 
@@ -45,7 +45,6 @@ def missing_for_capture() -> str | None:
     """What our kernels need that this machine lacks."""
     if find_spec("triton") is None:
         return "Triton is not installed"
-    compilers = [name for name in (os.environ.get("CC"), "cc", "gcc", "clang") if name]
-    if not any(shutil.which(name) for name in compilers):
+    if find_compiler() is None:
         return "Triton needs a C compiler, and there is none"
     return None

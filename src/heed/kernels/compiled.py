@@ -15,6 +15,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from heed.caches import cache_folder
+
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
 _SECONDS = 120  # that compiling and trying out may take
 _TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).heed_trial())"
@@ -28,9 +30,12 @@ def library(source: Path) -> ctypes.CDLL:
     """The library that a file of C becomes, with the headers beside it; its `heed_trial` has been seen to return 0."""
     if sys.platform != "linux":
         raise CannotCompileError("compiled code was tried on Linux only")
-    compiler, texts = _compiler(), [file.read_text(encoding="utf-8") for file in sorted(source.parent.glob("*.[ch]"))]
+    compiler = find_compiler()
+    if compiler is None:
+        raise CannotCompileError("there is no C compiler")
+    texts = [file.read_text(encoding="utf-8") for file in sorted(source.parent.glob("*.[ch]"))]
     name = hashlib.sha256(f"{texts}{_FLAGS}{compiler}{_processor()}".encode()).hexdigest()[:32]
-    for folder in (_cache(), Path(tempfile.gettempdir()) / f"heed-{os.getuid()}"):
+    for folder in (cache_folder(), Path(tempfile.gettempdir()) / f"heed-{os.getuid()}"):
         kept = folder / f"{source.stem}-{name}.so"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -61,11 +66,10 @@ def _done(command: list[str], what: str) -> None:
         raise CannotCompileError(f"{what} failed with exit code {child.returncode}: {said}")
 
 
-def _compiler() -> str:
-    for name in (os.environ.get("CC"), "gcc", "cc"):
-        if name and (found := shutil.which(name)):
-            return found
-    raise CannotCompileError("there is no C compiler")
+def find_compiler() -> str | None:
+    """The C compiler, if there is one."""
+    names = (os.environ.get("CC"), "gcc", "cc", "clang")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 @cache
@@ -73,7 +77,3 @@ def _processor() -> str:
     """What says what code a processor can run."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return platform.machine() + "".join(sorted({line for line in lines if line.startswith(("flags", "Features"))}))
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heed"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.kernels.compiled_products import Matrix, Panels
+from heed.kernels.sublayers import joined
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.vocabulary import Vocabulary
@@ -98,9 +99,7 @@ class Stack:
 
     def _queries(self, part: MultiHeadAttention, *others: nn.Linear) -> Matrix:
         """The matrix of the queries, and others after it."""
-        scale = part.split[1] ** -0.5
-        weights = [part.query.weight * scale, *(one.weight for one in others)]
-        return self._matrix(torch.cat(weights), torch.cat([part.query.bias * scale, *(one.bias for one in others)]))
+        return self._matrix(*joined([part.query, *others], first_times=part.split[1] ** -0.5))
 
     def _linear(self, part: nn.Linear) -> Matrix:
         return self._matrix(part.weight, part.bias)

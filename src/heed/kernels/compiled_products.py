@@ -87,17 +87,25 @@ def integers_are_quick() -> bool:
 
 def missing_for_compiled_code() -> str | None:
     """Why this machine runs no compiled code, if it does not."""
-    try:
-        native()
-    except CannotCompileError as error:
-        return str(error)
-    return None
+    found = _library()
+    return found if isinstance(found, str) else None
+
+
+def native() -> ctypes.CDLL:
+    """The compiled code."""
+    found = _library()
+    if isinstance(found, str):
+        raise CannotCompileError(found)
+    return found
 
 
 @cache
-def native() -> ctypes.CDLL:
-    """The compiled code."""
-    found = library(Path(__file__).parent / "native" / "heed.c")
+def _library() -> ctypes.CDLL | str:
+    """The code or what is missing, found out once: compiling in vain takes as long as compiling."""
+    try:
+        found = library(Path(__file__).parent / "native" / "heed.c")
+    except CannotCompileError as error:
+        return str(error)
     address, integer = ctypes.c_void_p, ctypes.c_int64
     found.heed_multiply.argtypes = (address, address, address, integer, integer)
     found.heed_step.argtypes = found.heed_encode.argtypes = (address, address, integer)

@@ -31,6 +31,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> None:
         super().__init__()
+        torch.backends.quantized.engine = "fbgemm"
         scales = row_scales(weight).double()
         zeros = torch.zeros(len(weight), dtype=torch.int64)
         with warnings.catch_warnings():
@@ -53,7 +54,7 @@ def int8_product(weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "o
 
 def can_multiply_integers() -> bool:
     """Whether this CPU has the instructions."""
-    return "fbgemm" in torch.backends.quantized.supported_engines
+    return integers_are_quick() or "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def int8_decoder(model: Transformer) -> LeanDecoder:
@@ -62,5 +63,4 @@ def int8_decoder(model: Transformer) -> LeanDecoder:
         raise InputError("integers of 8 bits are for models with encoder and decoder, on a CPU")
     if not can_multiply_integers():
         raise InputError("this CPU lacks the instructions (AVX2) for products in integers of 8 bits: use --engine heed")
-    torch.backends.quantized.engine = "fbgemm"
     return LeanDecoder(model, int8_product, compiled_model(model, integers=True))

@@ -18,6 +18,7 @@ from torch.nn import functional
 from heed.kernels.compiled_step import CompiledModel
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
 from heed.kernels.products import Multiply, Product, product
+from heed.kernels.sublayers import joined, queries_keys_values
 from heed.model.attention import MultiHeadAttention
 from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Decoder, DecoderLayer, Residual
@@ -44,7 +45,7 @@ class LeanDecoder:
         self._scale = model.vocabulary.scale
         self._places = _Places(decoder.positions, self._words)
         across = [cast("MultiHeadAttention", layer.cross_attention) for layer in layers]
-        self._memory = multiply(*_joined([part for one in across for part in (one.key, one.value)]))
+        self._memory = multiply(*joined([part for one in across for part in (one.key, one.value)]))
         self._memory_shape = (len(layers), 2, config.heads, config.head_width)
         if compiled is None:
             self._encoding = _with_products(model, multiply)
@@ -71,12 +72,12 @@ class LeanDecoder:
     @torch.no_grad()
     def step(self, ids: Int[Tensor, "R"], state: Hypotheses) -> tuple[Float[Tensor, "R V"], Hypotheses]:
         """Logits after the next token of each row, and the state that knows it."""
-        room = state.with_room()
-        news = room.numbers[:, :, :, :, state.columns : state.columns + state.width]  # (L, 2, B, H, W, K)
+        room, before = state.with_room(), state.columns
         state = state.longer(room)
         place, rotation = self._places.at(state.length - 1)
         if self._compiled is not None:
             return self._compiled.step(ids, state, place, rotation), state
+        news = room.numbers[:, :, :, :, before : state.columns]  # (L, 2, B, H, W, K)
         past, mask = by_layer(room.numbers[:, :, :, :, : state.columns], alone=state.alone), state.mask()
         x = self._words[ids].mul_(self._scale)
         if place is not None:
@@ -119,9 +120,9 @@ class _Layer:
         around = (layer.around_attention, cast("Residual", layer.around_cross_attention), layer.around_feed_forward)
         self._first, self._second, self._third = (_around(one) for one in around)
         scale = back.split[1] ** -0.5
-        self._own = multiply(*_joined([back.query, back.key, back.value], first_times=scale))
+        self._own = multiply(*joined(queries_keys_values(back), first_times=scale))
         self._output = multiply(back.output.weight, back.output.bias)
-        self._ask = multiply(*_joined([across.query], first_times=scale))
+        self._ask = multiply(*joined([across.query], first_times=scale))
         self._gather = multiply(across.output.weight, across.output.bias)
         self._feed_forward = _feed_forward(layer.feed_forward, multiply)
 
@@ -215,12 +216,6 @@ def _norm(part: nn.Module) -> Product:
         return part  # the last norm of post-norm layers: none
     weight, bias, shape, eps = part.weight.detach(), part.bias.detach(), part.normalized_shape, part.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
-
-
-def _joined(parts: Sequence[nn.Linear], first_times: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Several matrices as one, and their biases; the first may be scaled."""
-    weights, biases = ([getattr(part, name).detach() for part in parts] for name in ("weight", "bias"))
-    return tuple(torch.cat((all_[0] * first_times, *all_[1:])) for all_ in (weights, biases))  # type: ignore[return-value]
 
 
 class _Applied(nn.Module):

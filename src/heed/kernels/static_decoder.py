@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from heed.kernels.parts import Parts, Special, Words
 from heed.kernels.slots import Shape, Slots
 from heed.kernels.static_encoder import StaticEncoder
-from heed.kernels.sublayers import closings, feed_forward, queries_keys_values
+from heed.kernels.sublayers import closings, feed_forward, joined, queries_keys_values
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer, Residual
 from heed.model.layout import Packed
@@ -91,7 +91,7 @@ class StaticDecoder:
 
 def _sublayers(layer: DecoderLayer, number: int, parts: Parts) -> list[Sublayer]:
     own, across = layer.attention, cast("MultiHeadAttention", layer.cross_attention)
-    qkv, qkv_bias = queries_keys_values(own)
+    qkv, qkv_bias = joined(queries_keys_values(own))
 
     def look_back(x: Tensor, slots: Slots, words: Words) -> Tensor:
         return parts.look_back(x @ qkv.t(), qkv_bias, slots, number, words.turns) @ own.output.weight.t()

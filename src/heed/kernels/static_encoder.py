@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.kernels.parts import Parts
-from heed.kernels.sublayers import closings, feed_forward, queries_keys_values
+from heed.kernels.sublayers import closings, feed_forward, joined, queries_keys_values
 from heed.model.layers import Encoder, EncoderLayer
 from heed.model.layout import Packed, Sight
 from heed.model.positions import sinusoids
@@ -37,7 +37,7 @@ class StaticEncoder:
             self._encoder.norm,
         )
         self._layers = [
-            (queries_keys_values(layer.attention), layer.attention, feed_forward(layer.feed_forward))
+            (joined(queries_keys_values(layer.attention)), layer.attention, feed_forward(layer.feed_forward))
             for layer in layers
         ]
         self._places = model.vocabulary.embedding.weight.new_empty(0, model.config.d_model)

@@ -17,11 +17,18 @@ from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Residual
 
 
-def queries_keys_values(part: MultiHeadAttention) -> tuple[Float[Tensor, "3D D"], Float[Tensor, "3D"]]:
-    """The three matrices of self-attention as one, and their biases."""
-    three = (part.query, part.key, part.value)
-    weight, bias = (torch.cat([getattr(one, name) for one in three]) for name in ("weight", "bias"))
+def joined(
+    parts: Sequence[nn.Linear], first_times: float = 1.0
+) -> tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]:
+    """Several matrices as one, and their biases; the first may be scaled."""
+    weights, biases = ([getattr(part, name).detach() for part in parts] for name in ("weight", "bias"))
+    weight, bias = (torch.cat((all_[0] * first_times, *all_[1:])) for all_ in (weights, biases))
     return weight, bias
+
+
+def queries_keys_values(part: MultiHeadAttention) -> list[nn.Linear]:
+    """The three matrices of self-attention, in the order in which they are joined."""
+    return [part.query, part.key, part.value]
 
 
 def feed_forward(part: FeedForward) -> Callable[[Float[Tensor, "R D"]], Float[Tensor, "R D"]]:

@@ -1,7 +1,7 @@
 """What a machine can do at most, found out by trying: products of large matrices, and reading memory.
 
 Enters: a device. Leaves: operations and bytes a second, the best of several tries, since whatever else a machine does
-only slows. Nothing that multiplies matrices or reads weights is faster than this, so a speed can be given as a share.
+only slows. So a speed can be given as a share; it may be more than all where some of the weights stay in a cache.
 """
 
 import math

@@ -51,7 +51,7 @@ static void normalise(const Norm *norm, const float *x, float *y, int64_t size) 
     for (int64_t i = 0; i < size; i++) y[i] = (x[i] - mean) * scale * norm->weight[i] + norm->bias[i];
 }
 
-/* After a sub-layer: what it found joins the stream. Then what the next one takes is made ready. */
+/* After a sub-layer: what it found joins the stream. */
 static void settle(const Thread *thread, const Model *model, const Layer *layer, int number, float *found) {
     for (int64_t r = 0; r < thread->rows; r++) {
         float *stream = thread->stream + r * model->width, *added = thread->ready + r * model->width;
@@ -94,7 +94,7 @@ static inline float dot(const float *a, const float *b, int64_t size) {
 /* e to the x, of x at most 0, in steps that a compiler can take for many x at once: 2 to a whole number, by its bits,
    times a polynomial of what is left. */
 static inline float exponential(float x) {
-    const float in_twos = (x > -87.0f ? x : -87.0f) * 1.44269504f, whole = rintf(in_twos);
+    const float in_twos = (x < -87.0f ? -87.0f : x) * 1.44269504f, whole = rintf(in_twos);
     const float left = (in_twos - whole) * 0.693147181f;
     const int32_t bits = ((int32_t)whole + 127) << 23;
     float power, sum = 1.38888889e-3f; /* 1 / 6!, 1 / 5!, ... */
@@ -140,7 +140,7 @@ static void widen(const Thread *thread, const Model *model, const Layer *layer, 
     for (int64_t r = 0; r < thread->rows; r++) {
         float *own = inner + r * model->inner;
         if (model->activation == RELU)
-            for (int64_t i = first; i < last; i++) own[i] = own[i] > 0 ? own[i] : 0;
+            for (int64_t i = first; i < last; i++) own[i] = own[i] < 0 ? 0 : own[i]; /* nan stays */
         else if (model->activation == GELU)
             for (int64_t i = first; i < last; i++) own[i] = 0.5f * own[i] * (1 + erff(own[i] * 0.70710678f));
         else if (model->activation == SWISH)

@@ -127,16 +127,18 @@ static void integers(const int8_t *w, const uint8_t *x, int64_t size, int64_t ro
 
 static int64_t in_fours(int64_t size) { return (size + FOUR - 1) / FOUR * FOUR; }
 
-/* A vector in integers around 128, which means zero; returned: what one step of them is worth. */
+/* A vector in integers around 128, which means zero; returned: what one step of them is worth, nan if it had any. */
 static float rounded(const float *x, int64_t size, uint8_t *integers) {
-    float largest = 1e-12f;
+    float largest = 1e-12f, nothing = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < size; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+#pragma omp simd reduction(+ : nothing)
+    for (int64_t i = 0; i < size; i++) nothing += 0 * x[i];
     const float steps = 127.0f / largest;
 #pragma omp simd
     for (int64_t i = 0; i < size; i++) integers[i] = (uint8_t)(int32_t)(x[i] * steps + 128.5f);
     for (int64_t i = size; i < in_fours(size); i++) integers[i] = 128;
-    return largest / 127.0f;
+    return largest / 127.0f + nothing;
 }
 
 static void put(const float *found, const float *bias, int64_t o, int64_t wide, float *y) {
