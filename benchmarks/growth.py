@@ -13,7 +13,6 @@ lines as docs/pictures/performance.py draws them.
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from datetime import UTC, datetime
 
 import torch
 from peers import Ids, TorchTransformer, Translate, generate, padded, peer_step  # beside this script
+from worker import Worker
 
 from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transformer
 from heed.decoding.captured_engine import quickest_engine
@@ -131,7 +131,7 @@ def work(system: str, tokens: int, device: torch.device, *, compiled: bool) -> N
         step = peer_step(TorchTransformer(config), batches, device, compiled=compiled)
     for _ in range(12 if device.type == "cuda" else 2):
         step()
-    print("ready", flush=True)
+    print(json.dumps("ready"), flush=True)
     for _ in range(TURNS):
         sys.stdin.readline()
         print(turn(step, device), flush=True)
@@ -149,30 +149,21 @@ def turn(step: Step, device: torch.device) -> float:
 def training(device: torch.device, sizes: Sequence[int], *, compiled: bool) -> None:
     for tokens in sizes:
         with ExitStack() as ending:
-            workers = {name: Worker(ending, name, tokens, device, compiled) for name in ("heed", PEERS["train"])}
+            workers = {
+                name: ready_worker(ending, name, tokens, device, compiled=compiled) for name in ("heed", PEERS["train"])
+            }
             speeds = [{name: worker.ask() for name, worker in workers.items()} for _ in range(TURNS)]
             for name, worker in workers.items():
                 say("train-by-batch", device, name, tokens, round(max(one[name] for one in speeds), 1))
-                say("train-memory", device, name, tokens, round(worker.hear() / 2**20))
+                say("train-memory", device, name, tokens, round(worker.answer() / 2**20))
 
 
-class Worker:
-    """A process in which one system learns when asked to."""
-
-    def __init__(self, ending: ExitStack, system: str, tokens: int, device: torch.device, compiled: bool) -> None:
-        command = [sys.executable, __file__, "--work", system, str(tokens), "--device", device.type]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._process = ending.enter_context(subprocess.Popen([*command, *["--compile"] * compiled], **pipes))
-        assert self._process.stdout.readline() == "ready\n", system  # one after another: they warm up undisturbed
-
-    def ask(self) -> float:
-        """A turn: target tokens a second."""
-        print(file=self._process.stdin, flush=True)
-        return self.hear()
-
-    def hear(self) -> float:
-        """What it says next."""
-        return float(self._process.stdout.readline())
+def ready_worker(ending: ExitStack, system: str, tokens: int, device: torch.device, *, compiled: bool) -> Worker:
+    """A process in which one system learns when asked to; they warm up one after another, undisturbed."""
+    arguments = [system, str(tokens), "--device", device.type, *["--compile"] * compiled]
+    found = Worker(ending, __file__, arguments)
+    assert found.answer() == "ready", system
+    return found
 
 
 def main() -> None:

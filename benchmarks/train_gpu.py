@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from contextlib import ExitStack
 
 import torch
 from peers import Marian, TorchTransformer, padded, peer_step  # beside this script
+from worker import Worker
 
 from heed import ModelConfig, RunConfig, TrainingConfig
 from heed.speed.arithmetic import training_operations
@@ -79,31 +79,6 @@ def work(name: str) -> None:
 # In the first process -------------------------------------------------------------------------------------------------
 
 
-class Worker:
-    """A process in which one system takes steps when asked to."""
-
-    def __init__(self, ending: ExitStack, name: str) -> None:
-        self._process = ending.enter_context(
-            subprocess.Popen(
-                [sys.executable, __file__, "--work", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-        )
-
-    def answer(self) -> object:
-        """The next that it says; what libraries print is none."""
-        while self._process.stdout is not None and (line := self._process.stdout.readline()):
-            try:
-                return json.loads(line)
-            except json.JSONDecodeError:
-                continue
-        raise RuntimeError("a process has ended")
-
-    def speed(self, steps: int) -> float:
-        """Of so many steps."""
-        print(steps, file=self._process.stdin, flush=True)
-        return float(self.answer())  # type: ignore[arg-type]
-
-
 def report(found: dict[str, list[float]], limit: float) -> None:
     """The middle of all rounds."""
     middle = {name: statistics.median(speeds) for name, speeds in found.items()}
@@ -138,13 +113,13 @@ def main() -> None:
         workers = {}
         for name in SYSTEMS:
             if any(part in name for part in asked.only):
-                workers[name] = Worker(ending, name)
-                took, memory = workers[name].answer()  # type: ignore[misc]
-                alone = workers[name].speed(asked.steps)  # in case that there is no time for the others
+                workers[name] = Worker(ending, __file__, [name])
+                took, memory = workers[name].answer()
+                alone = workers[name].ask(asked.steps)  # in case that there is no time for the others
                 print(f"{name}: warm after {took:.0f} s, {memory / 2**30:.1f} GiB at most; {alone:,.0f}", flush=True)
         for _ in range(asked.rounds):
             for name, worker in workers.items():
-                found.setdefault(name, []).append(worker.speed(asked.steps))
+                found.setdefault(name, []).append(worker.ask(asked.steps))
                 print(f"{name}: {found[name][-1]:,.0f}", flush=True)
     report(found, operations_a_second("bfloat16", GPU))
 

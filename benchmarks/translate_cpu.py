@@ -16,14 +16,14 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+
+from worker import Worker  # beside this script
 
 LENGTH = 32
 SPINNING = {
@@ -166,27 +166,11 @@ def limits(threads: int) -> dict[str, float]:
     }
 
 
-class Worker:
+def worker(ending: ExitStack, name: str, folder: Path, asked: argparse.Namespace) -> Worker:
     """A process in which one system translates when asked to."""
-
-    def __init__(self, ending: ExitStack, name: str, folder: Path, asked: argparse.Namespace) -> None:
-        numbers = ["--threads", str(asked.threads), "--vocabulary", str(asked.vocabulary)]
-        self._process = ending.enter_context(
-            subprocess.Popen(
-                [sys.executable, __file__, "--work", name, str(folder), *numbers],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "OMP_NUM_THREADS": str(asked.threads), **SYSTEMS[name]},
-            )
-        )
-
-    def ask(self, batch: int, beam: int, count: int) -> dict[str, Any]:
-        """Have `count` sentences translated."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise RuntimeError("a process with pipes has none")
-        print(json.dumps([batch, beam, count]), file=self._process.stdin, flush=True)
-        return dict(json.loads(self._process.stdout.readline()))
+    numbers = ["--threads", str(asked.threads), "--vocabulary", str(asked.vocabulary)]
+    environment = {"OMP_NUM_THREADS": str(asked.threads), **SYSTEMS[name]}
+    return Worker(ending, __file__, [name, str(folder), *numbers], environment)
 
 
 def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], vocabulary: int) -> float:
@@ -241,12 +225,12 @@ def main() -> None:
         write_models(folder, asked.only, asked.vocabulary)
         limit = limits(asked.threads)
         print(json.dumps({"thousand million a second": {name: round(one / 1e9, 1) for name, one in limit.items()}}))
-        workers = {name: Worker(ending, name, folder, asked) for name in asked.only}
+        workers = {name: worker(ending, name, folder, asked) for name in asked.only}
         said: dict[str, Ids] = {}
-        for name, worker in workers.items():  # one after another: they warm up undisturbed
-            said[name] = worker.ask(1, 1, 4)["said"]
+        for name, one in workers.items():  # one after another: they warm up undisturbed
+            said[name] = one.ask([1, 1, 4])["said"]
             for batch, beam in TASKS:
-                worker.ask(batch, beam, max(batch, 2))
+                one.ask([batch, beam, max(batch, 2)])
         for name, ids in said.items():
             pairs = [pair for one, two in zip(ids, said[asked.only[0]], strict=True) for pair in zip(one, two)]  # noqa: B905
             same = statistics.mean(one == two for one, two in pairs)
@@ -254,9 +238,9 @@ def main() -> None:
         found: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
         for _ in range(asked.rounds):
             for batch, beam in TASKS:
-                for name, worker in workers.items():
+                for name, one in workers.items():
                     count = max(batch, 8)
-                    took = worker.ask(batch, beam, count)["seconds"]
+                    took = one.ask([batch, beam, count])["seconds"]
                     found[name].setdefault(f"{batch} {beam}", []).append(count * LENGTH / took)
         report(found, limit, asked.vocabulary)
 
