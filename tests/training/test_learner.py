@@ -17,7 +17,7 @@ def config(**settings: object) -> RunConfig:
 @pytest.fixture
 def has_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "find_spec", lambda _: object())
-    monkeypatch.setattr("heed.kernels.capture.shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(capture, "find_compiler", lambda: "/bin/cc")
 
 
 @pytest.mark.usefixtures("has_all")
@@ -43,7 +43,7 @@ def test_layers_are_compiled_if_so_set_or_where_it_is_worth_it() -> None:
     ("name", "lacking", "message"),
     [
         ("find_spec", lambda _: None, "Triton is not installed"),
-        ("shutil.which", lambda _: None, "Triton needs a C compiler, and there is none"),
+        ("find_compiler", lambda: None, "Triton needs a C compiler, and there is none"),
     ],
 )
 def test_what_is_missing_is_said_and_not_used(
