@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, Route
+from playwright.sync_api import Browser, Page, Request, Response, Route
 
 from tests.browser import Opened, opened
 from tests.serving.conftest import MANY
@@ -74,8 +74,12 @@ def forgive(here: Opened, *forgiven: str) -> None:
 
 
 def translated(page: Page, text: str) -> str:
-    """Put a text in, as a paste does, and wait for its translation."""
-    with page.expect_response("**/translate") as answer:
+    """Put a text in, as a paste does, and wait for its translation: not for that of a text before it."""
+
+    def is_of_this_text(answer: Response) -> bool:
+        return answer.url.endswith("/translate") and (answer.request.post_data_json or {}).get("q") == text
+
+    with page.expect_response(is_of_this_text) as answer:
         page.fill("#text", text)
     said = str(answer.value.json()["translatedText"])
     page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=said)

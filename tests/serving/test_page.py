@@ -5,11 +5,12 @@ import random
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from heed.inside.report import digest, style_and_script
 from heed.serving.pages import page_files
@@ -50,8 +51,16 @@ def test_what_runs_is_served_here_or_is_the_reports_own(site: Running) -> None:
 def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         asked = counted(page, "/translate")
+        page.clock.install()
+        page.clock.pause_at(time.time() + 60)  # from here on time passes when the test says so
         page.focus("#text")
-        page.keyboard.type("A dog runs.", delay=5)
+        for letter in "A dog runs.":
+            page.clock.run_for(249)
+            page.keyboard.type(letter)
+        page.clock.run_for(249)
+        assert asked == []
+        page.clock.run_for(1)
+        page.clock.resume()
         page.wait_for_selector(".term")
         expected = site.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
         assert page.inner_text("#translation") == expected
@@ -68,13 +77,17 @@ def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, si
 @in_chromium
 def test_an_answer_that_comes_too_late_is_not_shown(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
-        page.route("**/translate", lambda _: None)  # never answered
-        broken_off = counted(page, "/translate", "requestfailed")
+
+        def answer_the_second(asked: Route) -> None:
+            if asked.request.post_data_json["q"] == "The second":
+                asked.continue_()
+
+        page.route("**/translate", answer_the_second)
         page.fill("#text", "The first")
         page.wait_for_selector(".waiting")
-        page.unroute("**/translate")
-        second = translated(page, "The second")
-        assert [asked["q"] for asked in broken_off] == ["The first"]
+        with page.expect_event("requestfailed") as broken_off:
+            second = translated(page, "The second")
+        assert broken_off.value.post_data_json["q"] == "The first"
         assert page.locator(".waiting").count() == 0
         assert page.inner_text("#translation") == second
 
