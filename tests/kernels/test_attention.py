@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from heed.errors import InputError
-from heed.kernels.attention import _attend, dropped, packed_attention
+from heed.kernels.attention import _attend, packed_attention
+from heed.kernels.dropout import dropped
 from heed.model.attention import plain_attention
 from heed.model.layout import Packed, Padded, Sight
 

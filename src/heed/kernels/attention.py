@@ -6,19 +6,19 @@ may hold many short sentences. Softmax is taken as it comes (Milakov and Gimelsh
 weights dropout takes is a hash of seed, query and key, so that the way back draws the same again.
 
 The twins are `plain_attention` and `fused_attention`, with whose signature `packed_attention` can be given to a model;
-`dropped` is the hash in plain torch. The shapes do not depend on where one sentence ends and the next begins.
+`dropout.dropped` is the hash in plain torch. The shapes do not depend on where one sentence ends and the next begins.
 """
 
 import math
 
 import torch
 import triton
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from heed.errors import InputError
+from heed.kernels.dropout import threshold
 from heed.kernels.programs import attention as programs
-from heed.model.layout import Packed, Sight
+from heed.model.layout import Sight
 
 # Queries and keys of a tile, found by trying on an H200: sentences are short, and the way back needs many registers.
 _TILE = {"ROWS": 64, "COLUMNS": 32, "num_stages": 2}
@@ -33,35 +33,13 @@ def packed_attention(
     dropout: float,
 ) -> Float[Tensor, "targets H K"]:
     """Attention between packed sentences, on a GPU."""
-    ours, theirs = sight.queries, sight.keys
-    if not isinstance(ours, Packed) or not isinstance(theirs, Packed) or sight.only is not None:
-        raise InputError("packed attention is for packed sentences without a mask of the caller's own")
+    ours, theirs = sight.packed_sides()
     seed = torch.randint(2**31, (1,), device=queries.device) if dropout else ours.offsets
     attend = _attend if queries.requires_grad or torch.compiler.is_compiling() else _gathered_and_sums
     heads, _ = attend(
         queries, keys, values, ours.owners, ours.offsets, theirs.owners, theirs.offsets, seed, sight.causal, dropout
     )
     return heads
-
-
-def dropped(
-    seed: int, heads: int, targets: int, sources: int, dropout: float, device: torch.device
-) -> Bool[Tensor, "H targets sources"]:
-    """Which weights dropout takes: the kernels' hash, number by number in plain torch."""
-    query = torch.arange(targets, device=device)[:, None] * heads + torch.arange(heads, device=device)[:, None, None]
-    row = _mixed(seed + query)
-    return _mixed(row + torch.arange(sources, device=device)) < _threshold(dropout)
-
-
-def _mixed(x: Tensor) -> Tensor:
-    x = x & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
-    return x ^ (x >> 15)
-
-
-def _threshold(dropout: float) -> int:
-    return min(round(dropout * 2**32), 2**32 - 1)
 
 
 def _gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values made of them
@@ -83,7 +61,7 @@ def _gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, n
     sums = torch.empty(heads, count, dtype=torch.float32, device=queries.device)
     programs.forward[(triton.cdiv(count, _TILE["ROWS"]), heads)](
         queries, keys, values, gathered, sums, owners, offsets, key_offsets, seed,
-        *_strides(queries, keys, values), count, heads, 1 / math.sqrt(width), _threshold(dropout), 1 / (1 - dropout),
+        *_strides(queries, keys, values), count, heads, 1 / math.sqrt(width), threshold(dropout), 1 / (1 - dropout),
         **_constants(queries, causal, dropout), **_TILE,
     )  # fmt: skip
     return gathered, sums
@@ -115,7 +93,7 @@ def _attend_back(  # noqa: PLR0913, PLR0917
     by_queries = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     by_keys, by_values = (torch.empty(keys.shape, dtype=keys.dtype, device=keys.device) for _ in range(2))
     products = torch.empty_like(sums)
-    numbers = (heads, 1 / math.sqrt(width), _threshold(dropout), 1 / (1 - dropout))
+    numbers = (heads, 1 / math.sqrt(width), threshold(dropout), 1 / (1 - dropout))
     constants = _constants(queries, causal, dropout)
     strides = _strides(queries, keys, values)
     programs.backward_queries[(triton.cdiv(count, _TILE["ROWS"]), heads)](

@@ -109,5 +109,9 @@ def _library() -> ctypes.CDLL | str:
     address, integer = ctypes.c_void_p, ctypes.c_int64
     found.heed_multiply.argtypes = (address, address, address, integer, integer)
     found.heed_step.argtypes = found.heed_encode.argtypes = (address, address, integer)
+    found.heed_attend.argtypes = found.heed_product.argtypes = (address, integer)
+    found.heed_to_gradient.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)
+    found.heed_drop.argtypes = (*(address,) * 3, *(integer,) * 3)
+    found.heed_drop.restype = found.heed_to_gradient.restype = None
     found.heed_large_pages.argtypes, found.heed_large_pages.restype = (address, integer), None
     return found

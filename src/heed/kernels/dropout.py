@@ -44,6 +44,27 @@ def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], share: float) -> B
     return (x & 0x7FFFFFFF) >= round(share * 2**31)
 
 
+def dropped(
+    seed: int, heads: int, targets: int, sources: int, dropout: float, device: torch.device
+) -> Bool[Tensor, "H targets sources"]:
+    """Which of attention's weights dropout takes: the kernels' hash, number by number in plain torch."""
+    query = torch.arange(targets, device=device)[:, None] * heads + torch.arange(heads, device=device)[:, None, None]
+    row = _mixed(seed + query)
+    return _mixed(row + torch.arange(sources, device=device)) < threshold(dropout)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    x = x & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    return x ^ (x >> 15)
+
+
+def threshold(dropout: float) -> int:
+    """Hashes below this are dropped."""
+    return min(round(dropout * 2**32), 2**32 - 1)
+
+
 class RawDropout(nn.Module):
     """The same from raw random bits; which ones follows from torch's own generator."""
 
@@ -64,7 +85,7 @@ class RawDropout(nn.Module):
 
 def with_raw_dropout(model: nn.Module) -> None:
     """Give a model this dropout in all places of torch's own."""
-    for parent, name, part in _dropouts([model]):
+    for parent, name, part in dropouts([model]):
         setattr(parent, name, RawDropout(part.p))
 
 
@@ -73,14 +94,14 @@ def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int
 
     Returns the seeds, to be drawn anew for each pass. What is not compiled is better off with torch's.
     """
-    places = _dropouts(parts)
+    places = dropouts(parts)
     seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
     for (parent, name, part), seed in zip(places, seeds, strict=True):
         setattr(parent, name, HashedDropout(part.p, seed))
     return seeds
 
 
-def _dropouts(parts: Iterable[nn.Module]) -> list[tuple[nn.Module, str, nn.Dropout]]:
+def dropouts(parts: Iterable[nn.Module]) -> list[tuple[nn.Module, str, nn.Dropout]]:
     """Each dropout of torch's in some parts, with its parent and its name there."""
     return [
         (parent, name, part)

@@ -198,6 +198,12 @@ class Sight:
             mask = mask & mask.new_ones(length, span).tril(span - length)
         return mask if self.only is None else mask & self.only
 
+    def packed_sides(self) -> tuple[Packed, Packed]:
+        """Both layouts, for arithmetic that works on sentences end to end and needs no mask."""
+        if not isinstance(self.queries, Packed) or not isinstance(self.keys, Packed) or self.only is not None:
+            raise InputError("packed attention is for packed sentences without a mask of the caller's own")
+        return self.queries, self.keys
+
     @_once
     def blind(self) -> Bool[Tensor, "B #T"] | None:
         """Queries that may see nothing; none: every query sees something."""

@@ -13,14 +13,20 @@ from torch import Tensor
 from heed.config import RunConfig
 from heed.errors import ConfigError
 from heed.kernels.capture import missing_for_capture
+from heed.kernels.compiled_attention import compiled_attention
+from heed.kernels.compiled_dropout import with_compiled_dropout
+from heed.kernels.compiled_linear import is_quicker_here, with_compiled_products
+from heed.kernels.compiled_loss import compiled_cross_entropy
+from heed.kernels.compiled_products import can_compile
 from heed.kernels.dropout import with_raw_dropout
-from heed.model.attention import fused_attention
+from heed.model.attention import Attend, fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape
 from heed.training.memory import keep_freed_memory
+from heed.training.task import LossOfVectors
 from heed.training.tasks import task_of
 
 _MANY_STEPS = 5000
@@ -46,12 +52,21 @@ class Plain:
     def __init__(self, model: Transformer, config: RunConfig, device: torch.device) -> None:
         self._model, self._config, self._device, self._task = model, config, device, task_of(config)
         self._called = model
+        self._attend: Attend = fused_attention
+        self._loss_of_vectors: LossOfVectors | None = None
         if will_compile(config, device):
             self._called = sharing_weights(model)
             compile_layers(self._called, dynamic=True)
         elif device.type == "cpu":
-            with_raw_dropout(model)  # in place: weights that are shared out allow no twin
             keep_freed_memory()
+            if config.training.shard:  # weights that are shared out allow no twin
+                with_raw_dropout(model)
+            elif can_compile(model.vocabulary.embedding.weight):
+                self._called = compiled_twin(model)
+                self._attend, self._loss_of_vectors = compiled_attention, compiled_cross_entropy
+            else:
+                self._called = sharing_weights(model)
+                with_raw_dropout(self._called)
 
     def prepare(self, batch: Batch) -> list[Batch]:
         """Nothing."""
@@ -64,7 +79,7 @@ class Plain:
         half = is_half(self._config, self._device)
         self._called.train()
         with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-            total = self._task.loss(self._called, batch.to(self._device), self._config, fused_attention)
+            total = self._task.loss(self._called, batch.to(self._device), self._config, self._attend, self._loss_of_vectors)
         (total * scale).backward()
         return total.detach()
 
@@ -111,6 +126,15 @@ def check_precision(config: RunConfig, device: torch.device) -> None:
 def layers_of(model: Transformer) -> list[EncoderLayer | DecoderLayer]:
     """All layers of a model."""
     return [part for part in model.modules() if isinstance(part, EncoderLayer | DecoderLayer)]
+
+
+def compiled_twin(model: Transformer) -> Transformer:
+    """A model of the same weights that does in compiled code of our own what torch does slower on this processor."""
+    twin = sharing_weights(model)
+    with_compiled_dropout(twin)
+    if is_quicker_here():
+        with_compiled_products(twin)
+    return twin
 
 
 def compile_layers(model: Transformer, *, dynamic: bool) -> None:

@@ -4,5 +4,10 @@
 
 #include "layers.h"
 
+#include "dropout.h"
+#include "matrices.h"
+
+#include "attend.h"
 #include "encode.h"
+#include "loss.h"
 #include "step.h"

@@ -1,0 +1,96 @@
+"""Attention between sentences that lie end to end, in compiled code on a CPU: `native/attend.h` from Python.
+
+No rows of equal length are made, no mask, and no matrix of weights larger than a few queries' at a time. The twins are
+`plain_attention` and `fused_attention`, whose signature this has; which weights dropout takes is the hash of `dropped`.
+"""
+
+import ctypes
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heed.kernels.compiled_dropout import Dropout, drawn_seed
+from heed.kernels.compiled_products import native
+from heed.model.layout import Packed, Sight
+
+_address, _integer = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Vectors(ctypes.Structure):
+    _fields_: ClassVar = [("numbers", _address), ("stride", _integer)]
+
+    @classmethod
+    def of(cls, x: Float[Tensor, "tokens H K"]) -> "_Vectors":
+        return cls(x.data_ptr(), x.stride(0))
+
+
+class _Attention(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, _Vectors) for name in ("queries", "keys", "values", "found")),
+        *((name, _Vectors) for name in ("above", "by_queries", "by_keys", "by_values")),
+        *((name, _address) for name in ("offsets", "key_offsets")),
+        *((name, _integer) for name in ("sentences", "heads", "size", "longest", "causal")),
+        ("dropout", Dropout),
+    ]
+
+
+def compiled_attention(
+    queries: Float[Tensor, "targets H K"],
+    keys: Float[Tensor, "sources H K"],
+    values: Float[Tensor, "sources H K"],
+    sight: Sight,
+    dropout: float,
+) -> Float[Tensor, "targets H K"]:
+    """Attention between packed sentences, on a CPU."""
+    return attend(queries, keys, values, sight, Dropout.of(dropout, drawn_seed() if dropout else 0))
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, sight: Sight, dropout: Dropout) -> Tensor:
+    """The same with a seed for dropout."""
+    ours, theirs = sight.packed_sides()
+    return _Attend.apply(queries, keys, values, ours, theirs, sight.causal, dropout)  # type: ignore[no-untyped-call]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0913, PLR0917 - what autograd looks at are arguments
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        ours: Packed,
+        theirs: Packed,
+        causal: bool,
+        dropout: Dropout,
+    ) -> Tensor:
+        given = [_heads_side_by_side(x) for x in (queries, keys, values)]
+        found = torch.empty(queries.shape)
+        ctx.save_for_backward(*given)
+        ctx.rest = (ours, theirs, causal, dropout)
+        _run([*given, found], *ctx.rest)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        given = ctx.saved_tensors
+        gradients = [torch.empty(x.shape) for x in given]
+        _run([*given, above, _heads_side_by_side(above), *gradients], *ctx.rest)
+        return *gradients, *(None,) * 4
+
+
+def _heads_side_by_side(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens H K"]:
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def _run(tensors: list[Tensor], ours: Packed, theirs: Packed, causal: bool, dropout: Dropout) -> None:
+    """Forward with what is given and found; back with the gradients too."""
+    _tokens, heads, size = tensors[0].shape
+    vectors = [_Vectors.of(x) for x in tensors] + [_Vectors()] * (8 - len(tensors))
+    attention = _Attention(
+        *vectors, ours.offsets.data_ptr(), theirs.offsets.data_ptr(), len(ours.offsets) - 1, heads, size,
+        theirs.longest, causal, dropout,
+    )  # fmt: skip
+    if native().heed_attend(ctypes.byref(attention), torch.get_num_threads()):
+        raise MemoryError("there is no memory for attention")

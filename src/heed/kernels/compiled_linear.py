@@ -1,0 +1,100 @@
+"""Linear layers that learn on a CPU, in compiled code: `native/matrices.h` from Python.
+
+MKL, which torch asks for float32 products, is made for Intel's processors and on AMD's does them at nine tenths of the
+speed of these. The twin is `torch.nn.Linear`.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from heed.kernels.compiled_products import native
+from heed.kernels.sliced_loss import by_torch
+
+_SMALL = 2**22  # multiplications of a product below which asking for it takes too long
+_address, _integer = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Numbers(ctypes.Structure):
+    _fields_: ClassVar = [("numbers", _address), ("down", _integer), ("right", _integer)]
+
+
+class _Product(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, _Numbers) for name in ("a", "b")),
+        ("c", _address),
+        *((name, _integer) for name in ("rows", "depth", "columns")),
+        ("bias", _address),
+        ("adds", _integer),
+    ]
+
+
+def matrix_product(
+    a: Float[Tensor, "rows depth"],
+    b: Float[Tensor, "depth columns"],
+    bias: Float[Tensor, "columns"] | None = None,
+    *,
+    to: Float[Tensor, "rows columns"] | None = None,
+    adds: bool = False,
+) -> Float[Tensor, "rows columns"]:
+    """A B + bias; either may be a transpose, of which no copy is made. Put, or added, to a matrix if one is given."""
+    found = torch.empty(a.shape[0], b.shape[1]) if to is None else to
+    sides = (_Numbers(x.data_ptr(), *x.stride()) for x in (a, b))
+    product = _Product(*sides, found.data_ptr(), *a.shape, b.shape[1], None if bias is None else bias.data_ptr(), adds)
+    if native().heed_product(ctypes.byref(product), torch.get_num_threads()):
+        raise MemoryError("there is no memory for a product")
+    return found
+
+
+@cache
+def is_quicker_here() -> bool:
+    """Whether this processor is of those on which MKL was found to be slower."""
+    return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
+def quick_product(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, *, to: Tensor | None = None, adds: bool = False
+) -> Tensor:
+    """The same by whichever is quicker here."""
+    return (matrix_product if is_quicker_here() else by_torch)(a, b, bias, to=to, adds=adds)
+
+
+class CompiledLinear(nn.Module):
+    """A linear layer's weights, used by compiled code where there is enough to do."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
+        """x Wᵀ + b."""
+        if x.numel() * len(self.weight) < _SMALL:
+            return functional.linear(x, self.weight, self.bias)
+        found = _Linear.apply(x.flatten(0, -2), self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return found.unflatten(0, x.shape[:-1])
+
+
+def with_compiled_products(model: nn.Module) -> None:
+    """Give a model these in all places of torch's own."""
+    for parent in list(model.modules()):
+        for name, part in parent.named_children():
+            if isinstance(part, nn.Linear):
+                setattr(parent, name, CompiledLinear(part))
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return matrix_product(x, weight.t(), bias)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return matrix_product(above, weight), matrix_product(above.t(), x), above.sum(0)

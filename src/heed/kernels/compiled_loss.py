@@ -1,0 +1,47 @@
+"""The loss of a batch straight from the vectors before the output matrix, on a CPU: `native/loss.h` from Python."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.kernels.compiled_linear import quick_product
+from heed.kernels.compiled_products import native
+from heed.kernels.sliced_loss import loss_and_gradients
+
+_NUMBERS = 2**23  # logits that exist at a time; they are still in a cache when they are read again
+
+
+def compiled_cross_entropy(
+    vectors: Float[Tensor, "N D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    tgt_out: Int[Tensor, "N"],
+    pad_id: int,
+    smoothing: float,
+) -> Float[Tensor, ""]:
+    """Label-smoothed cross-entropy summed over all tokens but padding."""
+    return _Loss.apply(vectors, weight, bias, tgt_out, pad_id, smoothing)  # type: ignore[no-untyped-call]
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0913, PLR0917 - what autograd looks at are arguments
+        ctx: Any, vectors: Tensor, weight: Tensor, bias: Tensor | None, tgt_out: Tensor, pad_id: int, smoothing: float
+    ) -> Tensor:
+        run, threads, right_words = native().heed_to_gradient, torch.get_num_threads(), tgt_out.contiguous()
+
+        def to_gradient(logits: Tensor, right: Tensor, losses: Tensor) -> None:
+            run(logits.data_ptr(), right.data_ptr(), losses.data_ptr(), *logits.shape, pad_id, smoothing, threads)
+
+        size = max(1, _NUMBERS // len(weight))
+        loss, *gradients = loss_and_gradients(vectors, weight, bias, right_words, to_gradient, size, quick_product)
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        by_vectors, by_weight, by_bias = (gradient * above for gradient in ctx.saved_tensors)
+        return by_vectors, by_weight, by_bias if ctx.has_bias else None, None, None, None
