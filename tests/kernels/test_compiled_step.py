@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
 
 from heed import ModelConfig, Transformer
-from heed.kernels.compiled import _FLAGS, _processor
-from heed.kernels.compiled_products import _library, integers_are_quick, missing_for_compiled_code
+from heed.kernels.compiled_products import integers_are_quick, missing_for_compiled_code
 from heed.kernels.compiled_step import CompiledModel, compiled_model
 from heed.kernels.lean_decoder import LeanDecoder
 from tests.kernels.test_compiled_products import plain_integers
@@ -96,18 +94,6 @@ def test_many_rows_are_no_matter() -> None:
             lean.step(ids.repeat_interleave(width), state) for lean, state in ((ours, one), (plain, other))
         )
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
-
-
-@pytest.fixture
-def for_avx2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Code as it is compiled for processors without AVX-512."""
-    if "avx2" not in _processor():
-        pytest.skip("this processor has no AVX2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("heed.kernels.compiled._FLAGS", tuple(one.replace("native", "x86-64-v3") for one in _FLAGS))
-    _library.cache_clear()
-    yield
-    _library.cache_clear()
 
 
 @pytest.mark.usefixtures("for_avx2")

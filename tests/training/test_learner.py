@@ -1,11 +1,20 @@
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
-from heed import ModelConfig, RunConfig, TrainingConfig
-from heed.kernels import capture
+from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.kernels import capture, compiled_linear
 from heed.kernels.capture import missing_for_capture
-from heed.training.learner import can_capture, will_compile
+from heed.kernels.compiled_products import missing_for_compiled_code
+from heed.kernels.dropout import RawDropout
+from heed.model.attention import plain_attention
+from heed.training import learner
+from heed.training.learner import Plain, can_capture, will_compile
 from heed.training.setup import _notes
+from heed.training.tasks import task_of
+from tests.model.examples import COMBINATIONS
+from tests.training.test_filled import WORDS, random_batch
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -57,3 +66,60 @@ def test_what_is_missing_is_said_and_not_used(
     ]
     assert _notes(config(), CPU) == []
     assert _notes(config(capture=False), GPU) == []
+
+
+def learnt(model: Transformer, settings: RunConfig, seed: int = 3) -> tuple[Tensor, list[Tensor]]:
+    """The loss of a batch, and its gradients."""
+    by = Plain(model, settings, CPU)
+    loss = by.learn(by.prepare(random_batch(np.random.default_rng(1), 30)), 0.01, seed)
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    by.forget()
+    return loss, gradients
+
+
+def designs() -> list[ModelConfig]:
+    """Of all designs of an encoder-decoder, without dropout."""
+    without = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    whole = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
+    return [config.model_copy(update={**without, "vocab_size": WORDS, "source_vocab_size": None}) for config in whole]
+
+
+@pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
+@pytest.mark.parametrize("design", designs(), ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_compiled_code_learns_what_the_plain_model_learns(
+    design: ModelConfig, r_drop: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_linear, "_SMALL", 0)
+    monkeypatch.setattr(learner, "is_quicker_here", lambda: True)
+    torch.manual_seed(1)
+    model, settings = Transformer(design), RunConfig(model=design, training=TrainingConfig(r_drop=r_drop))
+    loss, gradients = learnt(model, settings)
+
+    plain = task_of(settings).loss(model, random_batch(np.random.default_rng(1), 30), settings, plain_attention)
+    wanted = torch.autograd.grad(plain * 0.01, list(model.parameters()), allow_unused=True)
+    torch.testing.assert_close(loss, plain.detach(), atol=1e-3, rtol=1e-5)
+    for own, other in zip(gradients, [one for one in wanted if one is not None], strict=True):
+        torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("missing", [None, "there is no C compiler"])
+def test_what_learns_quickly_is_a_twin_and_dropout_follows_from_the_seed(
+    missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing is not None:
+        monkeypatch.setattr(learner, "can_compile", lambda _: False)
+    design = ModelConfig(vocab_size=WORDS, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
+    model, settings = Transformer(design), RunConfig(model=design)
+    kinds = [type(part) for part in model.modules()]
+    losses = [learnt(model, settings, seed)[0] for seed in (1, 1, 2)]
+    assert losses[0] == losses[1] != losses[2]
+    assert [type(part) for part in model.modules()] == kinds
+    assert nn.Dropout in kinds
+
+
+def test_weights_that_are_shared_out_get_quick_dropout_where_they_are() -> None:
+    design = ModelConfig(vocab_size=WORDS, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
+    model = Transformer(design)
+    Plain(model, RunConfig(model=design, training=TrainingConfig(shard=True)), CPU)
+    assert any(isinstance(part, RawDropout) for part in model.modules())

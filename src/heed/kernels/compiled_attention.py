@@ -55,7 +55,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, sight: Sight, dropout:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0913, PLR0917 - what autograd looks at are arguments
+    def forward(
         ctx: Any,
         queries: Tensor,
         keys: Tensor,

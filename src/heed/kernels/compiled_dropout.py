@@ -50,9 +50,7 @@ def drop(x: Tensor, dropout: Dropout) -> Tensor:
     """What is left of x: rows of numbers."""
     x, found = x.contiguous(), torch.empty(x.shape)
     rows, size = x.shape[:-1].numel(), x.shape[-1]
-    native().heed_drop(
-        ctypes.byref(dropout), x.data_ptr(), found.data_ptr(), rows, size, torch.get_num_threads()
-    )
+    native().heed_drop(ctypes.byref(dropout), x.data_ptr(), found.data_ptr(), rows, size, torch.get_num_threads())
     return found
 
 

@@ -27,7 +27,7 @@ def compiled_cross_entropy(
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0913, PLR0917 - what autograd looks at are arguments
+    def forward(
         ctx: Any, vectors: Tensor, weight: Tensor, bias: Tensor | None, tgt_out: Tensor, pad_id: int, smoothing: float
     ) -> Tensor:
         run, threads, right_words = native().heed_to_gradient, torch.get_num_threads(), tgt_out.contiguous()

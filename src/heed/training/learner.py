@@ -75,11 +75,13 @@ class Plain:
     def learn(self, prepared: list[Batch], scale: float, seed: int) -> Float[Tensor, ""]:
         """Forward and back."""
         torch.manual_seed(seed)
-        (batch,) = prepared
+        (batch,) = (one.to(self._device) for one in prepared)
         half = is_half(self._config, self._device)
         self._called.train()
         with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-            total = self._task.loss(self._called, batch.to(self._device), self._config, self._attend, self._loss_of_vectors)
+            total = self._task.loss(
+                self._called, batch.to(self._device), self._config, self._attend, self._loss_of_vectors
+            )
         (total * scale).backward()
         return total.detach()
 

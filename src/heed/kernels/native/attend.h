@@ -53,13 +53,14 @@ static void weigh(const Attention *all, const Item *item, int64_t first, int64_t
     for (int64_t t = 0; t < count; t++) {
         float *row = item->weights.numbers + t * room, highest = -INFINITY, total = 0;
         const int64_t sees = seen(all, item, first + t);
+        for (int64_t s = sees; s < room; s++) row[s] = -INFINITY; /* all of what follows in whole registers */
 #pragma omp simd reduction(max : highest)
-        for (int64_t s = 0; s < sees; s++) highest = row[s] > highest ? row[s] : highest;
-        for (int64_t s = 0; s < sees; s++) row[s] = exponential((row[s] - highest) * scale);
-#pragma omp simd reduction(+ : total)
-        for (int64_t s = 0; s < sees; s++) total += row[s];
-        for (int64_t s = 0; s < sees; s++) row[s] /= total;
+        for (int64_t s = 0; s < room; s++) highest = row[s] > highest ? row[s] : highest;
+        for (int64_t s = 0; s < room; s++) row[s] = exponential((row[s] - highest) * scale);
         memset(row + sees, 0, sizeof(float) * (room - sees));
+#pragma omp simd reduction(+ : total)
+        for (int64_t s = 0; s < room; s++) total += row[s];
+        for (int64_t s = 0; s < room; s++) row[s] /= total;
     }
 }
 

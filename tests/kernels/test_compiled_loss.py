@@ -1,0 +1,46 @@
+"""The loss in compiled code is that of the logits, and so are its gradients."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from heed.kernels import compiled_linear, compiled_loss
+from heed.kernels.compiled_loss import compiled_cross_entropy
+from heed.kernels.compiled_products import missing_for_compiled_code
+from heed.training.loss import smoothed_cross_entropy
+
+pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
+
+
+@pytest.mark.parametrize("has_own_products", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("logits_at_a_time", [1, 16 * 150, 2**23])
+def test_the_loss_straight_from_vectors_equals_the_loss_of_logits(
+    has_own_products: bool, has_bias: bool, smoothing: float, logits_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_linear, "is_quicker_here", lambda: has_own_products)
+    monkeypatch.setattr(compiled_loss, "_NUMBERS", logits_at_a_time)
+    tokens, words, width = 40, 150, 24
+    vectors, weight, bias = (
+        torch.randn(*shape, requires_grad=True) for shape in ((tokens, width), (words, width), (words,))
+    )
+    given = [vectors, weight, bias] if has_bias else [vectors, weight]
+    tgt_out = torch.randint(words, (tokens,))
+    tgt_out[[5, 39]] = 0
+    ours = compiled_cross_entropy(vectors, weight, bias if has_bias else None, tgt_out, 0, smoothing)
+    plain, _ = smoothed_cross_entropy(functional.linear(*given), tgt_out, 0, smoothing)
+    torch.testing.assert_close(ours, plain)
+    found, wanted = (torch.autograd.grad(loss * 0.3, given) for loss in (ours, plain))
+    for own, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
+
+
+def test_huge_logits_stay_finite_and_nan_stays_nan() -> None:
+    vectors, weight, tgt_out = torch.full((3, 4), 1e3), torch.randn(70, 4) * 10, torch.tensor([3, 4, 5])
+    plain, _ = smoothed_cross_entropy(functional.linear(vectors, weight), tgt_out, 0, 0.1)
+    torch.testing.assert_close(compiled_cross_entropy(vectors, weight, None, tgt_out, 0, 0.1), plain)
+    vectors[1, 2] = torch.nan
+    assert compiled_cross_entropy(vectors, weight, None, tgt_out, 0, 0.1).isnan()
+    vectors[1, 2] = torch.inf
+    assert not compiled_cross_entropy(vectors, weight, None, tgt_out, 0, 0.1).isfinite()
