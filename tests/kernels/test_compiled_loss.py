@@ -20,7 +20,7 @@ def test_the_loss_straight_from_vectors_equals_the_loss_of_logits(
     has_own_products: bool, has_bias: bool, smoothing: float, logits_at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_linear, "is_quicker_here", lambda: has_own_products)
-    monkeypatch.setattr(compiled_loss, "_NUMBERS", logits_at_a_time)
+    monkeypatch.setattr(compiled_loss, "LOGITS_AT_A_TIME", logits_at_a_time)
     tokens, words, width = 40, 150, 24
     vectors, weight, bias = (
         torch.randn(*shape, requires_grad=True) for shape in ((tokens, width), (words, width), (words,))

@@ -9,6 +9,7 @@ import torch
 
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
+from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.model.size import parameters
 from heed.training import estimate as module
 from heed.training.batches import Batch
@@ -41,7 +42,10 @@ def test_memory_has_four_copies_of_the_weights_and_a_fifth_for_their_running_mea
     assert with_mean.memory - plain.memory == 4 * PARAMETERS
 
 
-def test_the_batch_in_memory_doubles_where_every_sentence_goes_through_twice_and_both_are_compared() -> None:
+def test_the_batch_in_memory_doubles_where_every_sentence_goes_through_twice_and_both_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("heed.training.learner.can_compile", lambda _: False)
     once, twice = (estimated(r_drop=r_drop).memory - 16 * PARAMETERS for r_drop in (0.0, 5.0))
     assert 2 * once < twice < 3 * once
 
@@ -50,6 +54,14 @@ def test_memory_is_what_autograd_keeps_for_one_sentence_times_their_number() -> 
     same = np.full((1, 2), 9)  # 10 target tokens a sentence, so 10 of them fill a batch
     small, large = (estimated(same, tokens_per_batch=tokens).memory - 16 * PARAMETERS for tokens in (50, 100))
     assert large == pytest.approx(2 * small, rel=0.02)
+
+
+@pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
+def test_compiled_code_never_has_more_logits_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.training.learner.LOGITS_AT_A_TIME", 300 * 20)
+    same = np.full((1, 2), 9)
+    small, large, larger = (estimated(same, tokens_per_batch=tokens).memory for tokens in (10, 50, 100))
+    assert larger - large == pytest.approx((large - small - 4 * 300 * 10) / 40 * 50, rel=0.02)
 
 
 @pytest.mark.parametrize(("task", "lengths"), [("language-model", (0, 9)), ("masked", (0, 9)), ("classify", (9, 1))])

@@ -10,7 +10,7 @@ from heed.kernels.compiled_linear import quick_product
 from heed.kernels.compiled_products import native
 from heed.kernels.sliced_loss import loss_and_gradients
 
-_NUMBERS = 2**23  # logits that exist at a time; they are still in a cache when they are read again
+LOGITS_AT_A_TIME = 2**23  # they are still in a cache when they are read again
 
 
 def compiled_cross_entropy(
@@ -35,13 +35,12 @@ class _Loss(torch.autograd.Function):
         def to_gradient(logits: Tensor, right: Tensor, losses: Tensor) -> None:
             run(logits.data_ptr(), right.data_ptr(), losses.data_ptr(), *logits.shape, pad_id, smoothing, threads)
 
-        size = max(1, _NUMBERS // len(weight))
+        size = max(1, LOGITS_AT_A_TIME // len(weight))
         loss, *gradients = loss_and_gradients(vectors, weight, bias, right_words, to_gradient, size, quick_product)
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(*gradients)
+        ctx.has_bias, ctx.gradients = bias is not None, gradients
         return loss
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        by_vectors, by_weight, by_bias = (gradient * above for gradient in ctx.saved_tensors)
+        by_vectors, by_weight, by_bias = (gradient * above for gradient in ctx.gradients)
         return by_vectors, by_weight, by_bias if ctx.has_bias else None, None, None, None

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -276,9 +277,8 @@ class _Trial:
         settings = self._config.training
         copies = 4 if settings.ema_decay is None else 5  # weight, gradient and Adam's two moments; a running mean
         weights = sum(weight.numel() * weight.element_size() for weight in self._model.parameters())
-        scores = self._config.model.labels or self._config.model.vocab_size
-        logits = 4 * 4 * scores * (2 if settings.r_drop else 1)  # their gradients and such
-        return round(copies * weights + (self._kept + logits) * budget)
+        scores = cast("Plain", self._learner).bytes_of_scores(budget)  # memory is measured where another learns
+        return round(copies * weights + self._kept * budget + scores)
 
     def _batch(self, tokens: int) -> tuple[Batch, int]:
         """Random ids in texts that lie next to one another in length, of at most `tokens` tokens or one; how many."""

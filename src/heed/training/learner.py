@@ -16,7 +16,7 @@ from heed.kernels.capture import missing_for_capture
 from heed.kernels.compiled_attention import compiled_attention
 from heed.kernels.compiled_dropout import with_compiled_dropout
 from heed.kernels.compiled_linear import is_quicker_here, with_compiled_products
-from heed.kernels.compiled_loss import compiled_cross_entropy
+from heed.kernels.compiled_loss import LOGITS_AT_A_TIME, compiled_cross_entropy
 from heed.kernels.compiled_products import can_compile
 from heed.kernels.dropout import with_raw_dropout
 from heed.model.attention import Attend, fused_attention
@@ -67,6 +67,14 @@ class Plain:
             else:
                 self._called = sharing_weights(model)
                 with_raw_dropout(self._called)
+
+    def bytes_of_scores(self, tokens: int) -> int:
+        """Memory for the scores of all words, or labels, for so many tokens, their gradients and such."""
+        model, r_drop = self._config.model, self._config.training.r_drop
+        scores = tokens * (model.labels or model.vocab_size)
+        if self._loss_of_vectors is None or model.labels or r_drop:
+            return 4 * 4 * scores * (2 if r_drop else 1)
+        return 4 * min(LOGITS_AT_A_TIME, scores)
 
     def prepare(self, batch: Batch) -> list[Batch]:
         """Nothing."""
