@@ -62,11 +62,11 @@ def test_the_quickest_try_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slow_machine_is_spared_the_largest_product(monkeypatch: pytest.MonkeyPatch) -> None:
     sides: list[int] = []
 
-    def product(_arithmetic: Arithmetic, side: int, _device: torch.device) -> object:
+    def products(_arithmetic: Arithmetic, side: int, _device: torch.device) -> list[object]:
         sides.append(side)
-        return lambda: None
+        return [lambda: None]
 
-    monkeypatch.setattr(room, "_product", product)
+    monkeypatch.setattr(room, "_products", products)
     monkeypatch.setattr(room, "_quickest", lambda *_: 0.05 * 8 ** (len(sides) - 1))
     assert operations_a_second("float32", CPU) == pytest.approx(2 * 256**3 / 0.05)
     assert sides == [256, 512]

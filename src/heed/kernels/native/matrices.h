@@ -37,6 +37,8 @@ INLINED void tile(Numbers a, Rows b, Rows begin, Rows c, int64_t rows, int64_t d
     Lanes sums[MOST][PANEL / LANES] = {0};
     const float *row[MOST];
     for (int r = 0; r < MOST; r++) row[r] = a.numbers + (r < rows ? r : rows - 1) * a.down;
+    for (int r = 0; r < rows; r++) /* C is fetched while there is something else to do */
+        for (int part = 0; part < parts; part++) __builtin_prefetch(c.numbers + r * c.down + part * LANES, 1);
     for (int64_t k = 0; k < depth; k++)
         for (int part = 0; part < parts; part++) {
             const Lanes numbers = *(const Lanes *)(b.numbers + k * b.down + part * LANES);
