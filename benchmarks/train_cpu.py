@@ -13,11 +13,12 @@ take turns. The limit is a product of large float32 matrices, measured in betwee
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
 import time
+from contextlib import ExitStack
+
+from worker import Worker  # beside this script
 
 TUNED = {
     "MALLOC_MMAP_MAX_": "0",
@@ -29,7 +30,7 @@ TOKENS = 2048
 
 
 def work(name: str) -> None:
-    """What a process does: for each line it reads it takes steps for so many seconds, and says how fast they were."""
+    """What a process does: asked for so many seconds, it takes steps for that long and says how fast they were."""
     import torch  # noqa: PLC0415 - the first process does without
     from peers import Marian, TorchTransformer, padded, peer_step  # noqa: PLC0415 - beside this script
 
@@ -55,13 +56,13 @@ def work(name: str) -> None:
     if name != "limit":
         for _ in range(4):
             step()
-    print("ready", flush=True)
+    print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         if name == "limit":
             print(operations_a_second("float32", cpu) / training_operations(model, sources / targets, 1), flush=True)
             continue
         began, tokens = time.perf_counter(), 0
-        while time.perf_counter() - began < float(line):
+        while time.perf_counter() - began < json.loads(line):
             tokens += step()
         print(tokens / (time.perf_counter() - began), flush=True)
 
@@ -79,23 +80,16 @@ def main() -> None:
     systems = {"heed": ("heed", {}), "limit": ("limit", {})}
     for peer in ("marian", "torch"):
         systems |= {peer: (peer, {}), f"{peer}, tuned": (peer, TUNED)}
-    running = {}
-    for name, (what, settings) in systems.items():
-        if name == "limit" or any(part in name for part in asked.only):
-            command = [sys.executable, __file__, "--work", what]
-            running[name] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **settings}
-            )
-            assert running[name].stdout.readline() == "ready\n", name  # type: ignore[union-attr]
-    found: dict[str, list[float]] = {name: [] for name in running}
-    for _ in range(asked.rounds):
-        for name, process in running.items():
-            process.stdin.write(f"{asked.seconds}\n")  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
-            found[name].append(float(process.stdout.readline()))  # type: ignore[union-attr]
-    for process in running.values():
-        process.stdin.close()  # type: ignore[union-attr]
-        process.wait()
+    with ExitStack() as ending:
+        running = {}
+        for name, (what, settings) in systems.items():
+            if name == "limit" or any(part in name for part in asked.only):
+                running[name] = Worker(ending, __file__, [what], settings)
+                assert running[name].answer() == "ready", name
+        found: dict[str, list[float]] = {name: [] for name in running}
+        for _ in range(asked.rounds):
+            for name, worker in running.items():
+                found[name].append(worker.ask(asked.seconds))
     middle = {name: statistics.median(speeds) for name, speeds in found.items()}
     fastest = max((speed for name, speed in middle.items() if name not in ("heed", "limit")), default=math.nan)
     for name, speed in middle.items():
