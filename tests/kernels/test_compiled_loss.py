@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from heed.errors import InputError
 from heed.kernels import compiled_linear, compiled_loss
 from heed.kernels.compiled_loss import compiled_cross_entropy
 from heed.kernels.compiled_products import missing_for_compiled_code
@@ -44,3 +45,9 @@ def test_huge_logits_stay_finite_and_nan_stays_nan() -> None:
     assert compiled_cross_entropy(vectors, weight, None, tgt_out, 0, 0.1).isnan()
     vectors[1, 2] = torch.inf
     assert not compiled_cross_entropy(vectors, weight, None, tgt_out, 0, 0.1).isfinite()
+
+
+@pytest.mark.parametrize("wrong", [-1, 70])
+def test_an_id_that_is_no_word_is_named(wrong: int) -> None:
+    with pytest.raises(InputError, match=f"tgt_out holds id {wrong}, outside a vocabulary of 70 tokens"):
+        compiled_cross_entropy(torch.randn(2, 4), torch.randn(70, 4), None, torch.tensor([3, wrong]), 0, 0.1)

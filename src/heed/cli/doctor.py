@@ -246,7 +246,7 @@ def _show_machine(console: Console, found: "Machine") -> None:
         "system": f"{found.system}, Python {found.python}, torch {found.torch}",
         "CPU": f"{found.cores} cores, torch uses {found.threads} ({found.instructions}){memory}",
         "bfloat16 on it": found.cpu_bfloat16,
-        "compiled code": f"{found.cpu_compiled} (for translating)",
+        "compiled code": f"{found.cpu_compiled} (for translating and learning)",
     }
     for number, gpu in enumerate(found.gpus):
         half = "bfloat16 works" if gpu.bfloat16 else "no bfloat16: set training.precision=float32"

@@ -9,6 +9,7 @@ from torch import Tensor
 from heed.kernels.compiled_linear import quick_product
 from heed.kernels.compiled_products import native
 from heed.kernels.sliced_loss import loss_and_gradients
+from heed.model.checks import check_ids
 
 LOGITS_AT_A_TIME = 2**23  # they are still in a cache when they are read again
 
@@ -22,6 +23,7 @@ def compiled_cross_entropy(
     smoothing: float,
 ) -> Float[Tensor, ""]:
     """Label-smoothed cross-entropy summed over all tokens but padding."""
+    check_ids("tgt_out", tgt_out, len(weight), ("tokens",))
     return _Loss.apply(vectors, weight, bias, tgt_out, pad_id, smoothing)  # type: ignore[no-untyped-call]
 
 

@@ -68,7 +68,7 @@ class Machine:
     instructions: str
     memory: int | None
     cpu_bfloat16: str  # "works", or what happened
-    cpu_compiled: str  # the same of the compiled code that translates
+    cpu_compiled: str  # the same of compiled code of our own
     gpus: tuple[Gpu, ...]
     packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
 

@@ -41,7 +41,8 @@ static void drop_keys(const Attention *all, const Item *item, int64_t query, flo
 
 /* How many keys a query sees: the last one stands level with the last key. */
 static int64_t seen(const Attention *all, const Item *item, int64_t query) {
-    return all->causal ? item->sources - item->targets + query + 1 : item->sources;
+    const int64_t level = item->sources - item->targets + query + 1;
+    return !all->causal ? item->sources : level > 0 ? level : 0;
 }
 
 /* softmax(Q Kᵀ / √size) of some queries, zero for what is not seen. */
