@@ -1,14 +1,16 @@
 """The largest of many numbers: the likeliest words of a vocabulary.
 
 Of equals, the lower id comes first, on every device and in every batch, which torch promises for neither `topk` nor a
-`sort` that is not stable. On a CPU torch goes through a row number by number to find the place of the largest, and
-sixteen at a time to find the largest alone; so here a row is cut into runs, the maximum of each is found, and only the
+`sort` that is not stable. On a CPU compiled code looks once at each number; without a compiler torch goes through a row number by number to find the place of the largest, and
+sixteen at a time to find the largest alone; so then a row is cut into runs, the maximum of each is found, and only the
 best runs are searched.
 """
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from heed.kernels.compiled_ranking import can_rank, ranked
 
 _RUN = 128  # numbers whose maximum is found at once
 _FEW = 4  # runs for each one that is wanted: with fewer, torch's own way is quicker
@@ -23,6 +25,8 @@ def likeliest(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor
     if count >= log_probs.shape[-1]:
         values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
         return values, tokens
+    if can_rank(log_probs):
+        return ranked(log_probs, count)
     values, tokens = _top(log_probs, count + 1)
     cut = (values[:, -2] == values[:, -1]) & (values[:, -1] > -torch.inf)
     tokens = tokens[:, :count].sort(dim=-1).values
@@ -50,6 +54,8 @@ def _top(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R 
 
 def likeliest_one(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, "R"]:
     """The likeliest token of each row; of equals the first, as `argmax` promises."""
+    if can_rank(log_probs):
+        return ranked(log_probs, 1)[1][:, 0]
     runs, size = log_probs.shape[1] // _RUN, log_probs.shape[1]
     if log_probs.device.type != "cpu" or runs < _FEW:
         return log_probs.argmax(-1)

@@ -19,7 +19,7 @@ from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Start, State
 from heed.errors import InputError
 from heed.kernels.compiled_step import compiled_model
-from heed.kernels.lean_decoder import LeanDecoder, can_be_lean
+from heed.kernels.lean_decoder import LeanDecoder, can_be_lean, parts_of
 from heed.model.cache import Cache
 from heed.model.transformer import Transformer
 
@@ -90,7 +90,7 @@ _made: WeakKeyDictionary[Transformer, tuple[list[int], LeanDecoder]] = WeakKeyDi
 def _identity(model: Transformer) -> list[int]:
     """Other numbers when a part of the model is another or any weight was changed, unless through its `.data`."""
     numbers = []
-    for part in model.modules():
+    for part in parts_of(model):
         numbers.append(id(part))
         for weight in part._parameters.values():
             if weight is not None:

@@ -112,6 +112,7 @@ def _library() -> ctypes.CDLL | str:
     found.heed_attend.argtypes = found.heed_product.argtypes = (address, integer)
     found.heed_to_gradient.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)
     found.heed_drop.argtypes = (*(address,) * 3, *(integer,) * 3)
+    found.heed_rank.argtypes, found.heed_rank.restype = (address, *(integer,) * 3, *(address,) * 2, integer), None
     found.heed_drop.restype = found.heed_to_gradient.restype = None
     found.heed_large_pages.argtypes, found.heed_large_pages.restype = (address, integer), None
     return found

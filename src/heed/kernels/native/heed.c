@@ -10,4 +10,5 @@
 #include "attend.h"
 #include "encode.h"
 #include "loss.h"
+#include "rank.h"
 #include "step.h"
