@@ -1,9 +1,9 @@
 """The largest of many numbers: the likeliest words of a vocabulary.
 
 Of equals, the lower id comes first, on every device and in every batch, which torch promises for neither `topk` nor a
-`sort` that is not stable. On a CPU compiled code looks once at each number; without a compiler torch goes through a row number by number to find the place of the largest, and
-sixteen at a time to find the largest alone; so then a row is cut into runs, the maximum of each is found, and only the
-best runs are searched.
+`sort` that is not stable. On a CPU compiled code looks once at each number. Where there is none: torch goes through a
+row number by number to find the place of the largest, and sixteen at a time to find the largest alone; so a row is cut
+into runs, the maximum of each is found, and only the best runs are searched.
 """
 
 import torch

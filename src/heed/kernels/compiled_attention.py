@@ -5,7 +5,7 @@ No rows of equal length are made, no mask, and no matrix of weights larger than 
 """
 
 import ctypes
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float
@@ -18,18 +18,18 @@ from heed.model.layout import Packed, Sight
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
 
-class _Vectors(ctypes.Structure):
-    _fields_: ClassVar = [("numbers", _address), ("stride", _integer)]
+class _Rows(ctypes.Structure):
+    _fields_: ClassVar = [("numbers", _address), ("down", _integer)]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "tokens H K"]) -> "_Vectors":
-        return cls(x.data_ptr(), x.stride(0))
+    def of(cls, x: Float[Tensor, "tokens H K"] | None) -> "_Rows":
+        return cls() if x is None else cls(x.data_ptr(), x.stride(0))
 
 
 class _Attention(ctypes.Structure):
     _fields_: ClassVar = [
-        *((name, _Vectors) for name in ("queries", "keys", "values", "found")),
-        *((name, _Vectors) for name in ("above", "by_queries", "by_keys", "by_values")),
+        *((name, _Rows) for name in ("queries", "keys", "values", "found")),
+        *((name, _Rows) for name in ("above", "by_queries", "by_keys", "by_values")),
         *((name, _address) for name in ("offsets", "key_offsets")),
         *((name, _integer) for name in ("sentences", "heads", "size", "longest", "causal")),
         ("dropout", Dropout),
@@ -69,14 +69,14 @@ class _Attend(torch.autograd.Function):
         found = torch.empty(queries.shape)
         ctx.save_for_backward(*given)
         ctx.rest = (ours, theirs, causal, dropout)
-        _run([*given, found], *ctx.rest)
+        _run([*given, found, *(None,) * 4], *ctx.rest)
         return found
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         given = ctx.saved_tensors
         gradients = [torch.empty(x.shape) for x in given]
-        _run([*given, above, _heads_side_by_side(above), *gradients], *ctx.rest)
+        _run([*given, None, _heads_side_by_side(above), *gradients], *ctx.rest)
         return *gradients, *(None,) * 4
 
 
@@ -84,12 +84,11 @@ def _heads_side_by_side(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
-def _run(tensors: list[Tensor], ours: Packed, theirs: Packed, causal: bool, dropout: Dropout) -> None:
-    """Forward with what is given and found; back with the gradients too."""
-    _tokens, heads, size = tensors[0].shape
-    vectors = [_Vectors.of(x) for x in tensors] + [_Vectors()] * (8 - len(tensors))
+def _run(vectors: list[Tensor | None], ours: Packed, theirs: Packed, causal: bool, dropout: Dropout) -> None:
+    """Forward, or back: with the first eight fields of the structure, those that are there."""
+    _tokens, heads, size = cast("Tensor", vectors[0]).shape
     attention = _Attention(
-        *vectors, ours.offsets.data_ptr(), theirs.offsets.data_ptr(), len(ours.offsets) - 1, heads, size,
+        *map(_Rows.of, vectors), ours.offsets.data_ptr(), theirs.offsets.data_ptr(), len(ours.offsets) - 1, heads, size,
         theirs.longest, causal, dropout,
     )  # fmt: skip
     if native().heed_attend(ctypes.byref(attention), torch.get_num_threads()):
