@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
 from heed.kernels import capture, compiled_linear
 from heed.kernels.capture import missing_for_capture
+from heed.kernels.compiled_dropout import CompiledDropout
 from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.kernels.dropout import RawDropout
 from heed.model.attention import plain_attention
@@ -118,8 +119,14 @@ def test_what_learns_quickly_is_a_twin_and_dropout_follows_from_the_seed(
     assert nn.Dropout in kinds
 
 
-def test_weights_that_are_shared_out_get_quick_dropout_where_they_are() -> None:
+@pytest.mark.parametrize("can_compile", [False, True])
+def test_weights_that_are_shared_out_get_quick_dropout_where_they_are(
+    can_compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner, "can_compile", lambda _: can_compile)
     design = ModelConfig(vocab_size=WORDS, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
     model = Transformer(design)
     Plain(model, RunConfig(model=design, training=TrainingConfig(shard=True)), CPU)
-    assert any(isinstance(part, RawDropout) for part in model.modules())
+    quick = CompiledDropout if can_compile else RawDropout
+    assert any(isinstance(part, quick) for part in model.modules())
+    assert not any(isinstance(part, nn.Dropout) for part in model.modules())

@@ -58,15 +58,23 @@ class Plain:
             self._called = sharing_weights(model)
             compile_layers(self._called, dynamic=True)
         elif device.type == "cpu":
-            keep_freed_memory()
-            if config.training.shard:  # weights that are shared out allow no twin
-                with_raw_dropout(model)
-            elif can_compile(model.vocabulary.embedding.weight):
-                self._called = compiled_twin(model)
-                self._attend, self._loss_of_vectors = compiled_attention, compiled_cross_entropy
-            else:
-                self._called = sharing_weights(model)
-                with_raw_dropout(self._called)
+            self._quicken()
+
+    def _quicken(self) -> None:
+        """On a CPU: keep memory, and do in compiled code what torch does slower, where there is a compiler."""
+        keep_freed_memory()
+        shares_out = self._config.training.shard
+        if not shares_out:  # else the model itself: weights that are shared out allow no twin
+            self._called = sharing_weights(self._model)
+        if not can_compile(self._model.vocabulary.embedding.weight):
+            with_raw_dropout(self._called)
+            return
+        with_compiled_dropout(self._called)
+        self._attend = compiled_attention
+        if not shares_out:
+            self._loss_of_vectors = compiled_cross_entropy
+            if is_quicker_here():
+                with_compiled_products(self._called)
 
     def bytes_of_scores(self, tokens: int) -> int:
         """Memory for the scores of all words, or labels, for so many tokens, their gradients and such."""
@@ -136,15 +144,6 @@ def check_precision(config: RunConfig, device: torch.device) -> None:
 def layers_of(model: Transformer) -> list[EncoderLayer | DecoderLayer]:
     """All layers of a model."""
     return [part for part in model.modules() if isinstance(part, EncoderLayer | DecoderLayer)]
-
-
-def compiled_twin(model: Transformer) -> Transformer:
-    """A model of the same weights that does in compiled code of our own what torch does slower on this processor."""
-    twin = sharing_weights(model)
-    with_compiled_dropout(twin)
-    if is_quicker_here():
-        with_compiled_products(twin)
-    return twin
 
 
 def compile_layers(model: Transformer, *, dynamic: bool) -> None:
