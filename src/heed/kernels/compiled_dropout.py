@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from heed.kernels.compiled_products import native
-from heed.kernels.dropout import dropouts, threshold
+from heed.kernels.dropout import threshold
+from heed.model.twin import replace_parts
 
 
 class Dropout(ctypes.Structure):
@@ -37,8 +38,7 @@ class CompiledDropout(nn.Module):
 
 def with_compiled_dropout(model: nn.Module) -> None:
     """Give a model this dropout in all places of torch's own."""
-    for parent, name, part in dropouts([model]):
-        setattr(parent, name, CompiledDropout(part.p))
+    replace_parts(model, nn.Dropout, lambda part: CompiledDropout(part.p))
 
 
 def drawn_seed() -> int:

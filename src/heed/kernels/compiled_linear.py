@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from heed.kernels.compiled_products import native
 from heed.kernels.sliced_loss import by_torch
+from heed.model.twin import replace_parts
 
 _SMALL = 2**22  # multiplications of a product below which asking for it takes too long
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
@@ -82,10 +83,7 @@ class CompiledLinear(nn.Module):
 
 def with_compiled_products(model: nn.Module) -> None:
     """Give a model these in all places of torch's own."""
-    for parent in list(model.modules()):
-        for name, part in parent.named_children():
-            if isinstance(part, nn.Linear):
-                setattr(parent, name, CompiledLinear(part))
+    replace_parts(model, nn.Linear, CompiledLinear)
 
 
 class _Linear(torch.autograd.Function):

@@ -4,7 +4,10 @@ By a hash, for a compiled GPU: the fate of number i of a tensor is a hash of i a
 on the way back, so that nothing needs to be kept. It is written in plain torch, for the compiler to make one kernel of
 it and its neighbours.
 
-By raw bits, for a CPU: sixteen bits decide on a number, and four numbers share one step of a random generator; torch
+By a hash of row and column, for kernels of our own (attention's weights on a GPU, everything in compiled code on a
+CPU): `dropped` says in plain torch what they take.
+
+By raw bits, for a CPU without a compiler: sixteen bits decide on a number, and four numbers share one step of a random generator; torch
 takes a step of a slower one for each, on one core.
 """
 
@@ -14,6 +17,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
+
+from heed.model.twin import replace_parts
 
 
 class HashedDropout(nn.Module):
@@ -85,8 +90,7 @@ class RawDropout(nn.Module):
 
 def with_raw_dropout(model: nn.Module) -> None:
     """Give a model this dropout in all places of torch's own."""
-    for parent, name, part in dropouts([model]):
-        setattr(parent, name, RawDropout(part.p))
+    replace_parts(model, nn.Dropout, lambda part: RawDropout(part.p))
 
 
 def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int[Tensor, "dropouts 2"]:
@@ -94,19 +98,14 @@ def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int
 
     Returns the seeds, to be drawn anew for each pass. What is not compiled is better off with torch's.
     """
-    places = dropouts(parts)
-    seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
-    for (parent, name, part), seed in zip(places, seeds, strict=True):
-        setattr(parent, name, HashedDropout(part.p, seed))
-    return seeds
-
-
-def dropouts(parts: Iterable[nn.Module]) -> list[tuple[nn.Module, str, nn.Dropout]]:
-    """Each dropout of torch's in some parts, with its parent and its name there."""
-    return [
+    places = [
         (parent, name, part)
         for whole in parts
         for parent in whole.modules()
         for name, part in parent.named_children()
         if isinstance(part, nn.Dropout)
     ]
+    seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
+    for (parent, name, part), seed in zip(places, seeds, strict=True):
+        setattr(parent, name, HashedDropout(part.p, seed))
+    return seeds

@@ -25,7 +25,7 @@ from heed.model.layers import Decoder, DecoderLayer, Residual
 from heed.model.layout import Packed
 from heed.model.positions import PositionCode, Rotation, sinusoids
 from heed.model.transformer import Transformer
-from heed.model.twin import sharing_weights
+from heed.model.twin import replace_parts, sharing_weights
 
 _ROOM = 64  # columns that a first buffer has room for
 
@@ -241,8 +241,6 @@ def _with_products(model: Transformer, multiply: Multiply) -> Transformer:
     """A twin of the model that encodes with products of this kind; it has no decoder."""
     twin = sharing_weights(model).eval()
     twin.decoder = None
-    for parent in list(cast("nn.Module", twin.encoder).modules()):
-        for name, part in list(parent.named_children()):
-            if isinstance(part, nn.Linear):
-                setattr(parent, name, _Applied(multiply(part.weight, part.bias)))
+    encoder = cast("nn.Module", twin.encoder)
+    replace_parts(encoder, nn.Linear, lambda part: _Applied(multiply(part.weight, part.bias)))
     return twin

@@ -95,9 +95,7 @@ class Plain:
         half = is_half(self._config, self._device)
         self._called.train()
         with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
-            total = self._task.loss(
-                self._called, batch.to(self._device), self._config, self._attend, self._loss_of_vectors
-            )
+            total = self._task.loss(self._called, batch, self._config, self._attend, self._loss_of_vectors)
         (total * scale).backward()
         return total.detach()
 

@@ -1,6 +1,6 @@
 /* What encoder and decoder have in common: layers as they are given, and what lies between their products.
 
-   `compiled_model.py` fills in the structures. */
+   `compiled_layers.py` fills in the structures. */
 
 enum { ALIGNED = 64 };                            /* bytes of a cache line */
 enum { RELU, GELU, SWISH, SWIGLU };               /* activations */

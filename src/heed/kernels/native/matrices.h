@@ -99,7 +99,8 @@ static void add_panel(
         Numbers a = product->a;
         a.numbers += r * a.down + deep * a.right;
         const Rows c = {product->c + r * product->columns + column, product->columns};
-        const Rows bias = {product->bias ? (float *)product->bias + column : NULL, 0}, begin = deep || product->adds ? c : bias;
+        const Rows bias = {product->bias ? (float *)product->bias + column : NULL, 0};
+        const Rows begin = deep || product->adds ? c : bias;
         if (wide == PANEL) {
             tile(a, b, begin, c, rows, depth, PANEL / LANES);
             continue;
