@@ -7,8 +7,8 @@ it and its neighbours.
 By a hash of row and column, for kernels of our own (attention's weights on a GPU, everything in compiled code on a
 CPU): `dropped` says in plain torch what they take.
 
-By raw bits, for a CPU without a compiler: sixteen bits decide on a number, and four numbers share one step of a random generator; torch
-takes a step of a slower one for each, on one core.
+By raw bits, for a CPU without a compiler: sixteen bits decide on a number, and four numbers share one step of a random
+generator; torch takes a step of a slower one for each, on one core.
 """
 
 from collections.abc import Iterable

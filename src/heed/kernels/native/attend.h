@@ -36,7 +36,8 @@ static void turn_around(Rows tokens, int64_t count, int64_t size, Rows turned) {
 
 /* A query's numbers for all keys, without those that dropout takes. */
 static void drop_keys(const Attention *all, const Item *item, int64_t query, float *row) {
-    drop(&all->dropout, (item->first_query + query) * all->heads + item->head, item->first_key, row, row, item->sources);
+    const int64_t own = (item->first_query + query) * all->heads + item->head;
+    drop(&all->dropout, own, item->first_key, row, row, item->sources);
 }
 
 /* How many keys a query sees: the last one stands level with the last key. */

@@ -1,7 +1,7 @@
 /* C = A B of matrices that both change, as in learning: small ones by one thread as they lie, large ones by all.
 
-   Of a large B panels of 32 columns are copied, so that each is read in one run, and used for many rows of A while it is
-   in a cache. A's numbers lie anywhere: a product with its transpose is the same with other steps. */
+   Of a large B panels of 32 columns are copied, so that each is read in one run, and used for many rows of A while it
+   is in a cache. A's numbers lie anywhere: a product with its transpose is the same with other steps. */
 
 enum { DEEP = 256, HIGH = 64 };                   /* numbers of a row, and rows, of the part of A that is used again */
 
