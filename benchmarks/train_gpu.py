@@ -1,13 +1,18 @@
 """Training the paper's base model on one GPU: heed beside what a person would use instead, on the same sentences.
 
-    python benchmarks/train_gpu.py [--rounds 3] [--steps 15] [--only heed torch]
+    python benchmarks/train_gpu.py [--rounds 3] [--only heed torch]
 
 6+6 layers of width 512, 8 heads, 2,048, 32,000 words, dropout 0.1 everywhere, label smoothing, Adam, bfloat16; batches
 of 25,000 target tokens of realistic lengths (about 30 a sentence). What is counted is real target tokens, everything
-included: data and optimiser. heed goes through the code that `heed train` runs; the others get batches sorted by length
-and filled up to a multiple of eight, ready on the GPU, and torch.compile. Each has a process of its own, since what one
-compiles can disturb another. They are warmed up one after another, then measured in turns: read ratios. The limit is a
-product of large bfloat16 matrices.
+included: data and optimiser. heed goes through the code that `heed train` runs, on batches that it has not seen.
+
+The others get batches sorted by length and filled up to a multiple of eight, ready on the GPU, and torch.compile; and
+the same few batches over and over, since cuDNN's attention, which torch chooses for them, takes half a second to plan
+for every shape that it meets for the first time. `--fresh` gives them batches that they have not seen either, as a
+person's own script would. MarianMT goes without cuDNN, and is quicker so.
+
+Each has a process of its own, since what one compiles can disturb another. They are warmed up one after another, then
+measured in turns: read ratios. The limit is a product of large bfloat16 matrices.
 """
 
 import argparse
@@ -18,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import cycle, islice
 
 import torch
 from peers import Marian, TorchTransformer, padded, peer_step  # beside this script
@@ -30,29 +36,42 @@ from heed.speed.training import Pair, Step, pair_lengths, random_pairs, training
 
 GPU = torch.device("cuda")
 MODEL = ModelConfig(vocab_size=32_000)
-TOKENS, PAIRS, WARM_UP = 25_000, 80_000, 12
+TOKENS, PAIRS = 25_000, 80_000
+BATCHES = 24  # that the others learn from over and over, and as many steps are measured at a time
 
 
 # In a process of its own ----------------------------------------------------------------------------------------------
 
 
-def heed_step(pairs: list[Pair]) -> Step:
+def heed_step(pairs: list[Pair], _fresh: bool) -> Step:
     """The steps of `heed train`."""
     config = RunConfig(model=MODEL, training=TrainingConfig(tokens_per_batch=TOKENS))
     return training_steps(config, random_pairs(pairs, MODEL), GPU)
 
 
-def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[Pair]) -> Step:
-    """A peer's."""
+def torch_step(pairs: list[Pair], fresh: bool) -> Step:
+    """A person's script around torch.nn.Transformer."""
+    return compiled(TorchTransformer, pairs, fresh)
+
+
+def marian_step(pairs: list[Pair], fresh: bool) -> Step:
+    """A person's script around MarianMT."""
+    torch.backends.cuda.enable_cudnn_sdp(fresh)
+    return compiled(Marian, pairs, fresh)
+
+
+def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[Pair], fresh: bool) -> Step:
+    """Such a script, the model compiled for batches of any shape."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    return peer_step(make(MODEL), padded(pairs, MODEL, TOKENS, 8, GPU), GPU, compiled=True)
+    batches = padded(pairs, MODEL, TOKENS, 8, GPU)
+    return peer_step(make(MODEL), batches if fresh else cycle(list(islice(batches, BATCHES))), GPU, compiled=True)
 
 
-SYSTEMS: dict[str, Callable[[list[Pair]], Step]] = {
+SYSTEMS: dict[str, Callable[[list[Pair], bool], Step]] = {
     "heed": heed_step,
-    "torch.nn.Transformer, compiled": lambda pairs: compiled(TorchTransformer, pairs),
-    "Hugging Face MarianMT, compiled": lambda pairs: compiled(Marian, pairs),
+    "torch.nn.Transformer, compiled": torch_step,
+    "Hugging Face MarianMT, compiled": marian_step,
 }
 
 
@@ -65,10 +84,10 @@ def measure(step: Step, steps: int) -> float:
     return tokens / (time.monotonic() - began)
 
 
-def work(name: str) -> None:
+def work(name: str, fresh: bool) -> None:
     """Warm up, say how long that took and the most memory; then, as long as asked: steps in, tokens a second out."""
-    began, step = time.monotonic(), SYSTEMS[name](pair_lengths(PAIRS))
-    for _ in range(WARM_UP):
+    began, step = time.monotonic(), SYSTEMS[name](pair_lengths(PAIRS), fresh)
+    for _ in range(BATCHES if fresh else 2 * BATCHES):
         step()
     torch.cuda.synchronize()
     print(json.dumps([time.monotonic() - began, torch.cuda.max_memory_allocated()]), flush=True)
@@ -101,25 +120,25 @@ def report(found: dict[str, list[float]], limit: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the systems to measure")
+    parser.add_argument("--fresh", action="store_true", help="give all of them batches they have not seen")
     parser.add_argument("--work", choices=list(SYSTEMS), help="used by itself: a system's process")
     asked = parser.parse_args()
     if asked.work:
-        work(asked.work)
+        work(asked.work, asked.fresh)
         return
     found: dict[str, list[float]] = {}
     with ExitStack() as ending:
         workers = {}
         for name in SYSTEMS:
             if any(part in name for part in asked.only):
-                workers[name] = Worker(ending, __file__, [name])
+                workers[name] = Worker(ending, __file__, [name, *["--fresh"] * asked.fresh])
                 took, memory = workers[name].answer()
-                alone = workers[name].ask(asked.steps)  # in case that there is no time for the others
+                alone = workers[name].ask(BATCHES)  # in case that there is no time for the others
                 print(f"{name}: warm after {took:.0f} s, {memory / 2**30:.1f} GiB at most; {alone:,.0f}", flush=True)
         for _ in range(asked.rounds):
             for name, worker in workers.items():
-                found.setdefault(name, []).append(worker.ask(asked.steps))
+                found.setdefault(name, []).append(worker.ask(BATCHES))
                 print(f"{name}: {found[name][-1]:,.0f}", flush=True)
     report(found, operations_a_second("bfloat16", GPU))
 

@@ -35,14 +35,14 @@ def packed_attention(
     """Attention between packed sentences, on a GPU."""
     ours, theirs = sight.packed_sides()
     seed = torch.randint(2**31, (1,), device=queries.device) if dropout else ours.offsets
-    attend = _attend if queries.requires_grad or torch.compiler.is_compiling() else _gathered_and_sums
+    attend = _attend if queries.requires_grad or torch.compiler.is_compiling() else gathered_and_sums
     heads, _ = attend(
         queries, keys, values, ours.owners, ours.offsets, theirs.owners, theirs.offsets, seed, sight.causal, dropout
     )
     return heads
 
 
-def _gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values made of them
+def gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not values made of them
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -68,7 +68,7 @@ def _gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, n
 
 
 # An operator has a gradient and can be compiled; where neither is needed, asking for one takes longer than its work.
-_attend = torch.library.custom_op("heed::packed_attention", _gathered_and_sums, mutates_args=())
+_attend = torch.library.custom_op("heed::packed_attention", gathered_and_sums, mutates_args=())
 
 
 @torch.library.custom_op("heed::packed_attention_backward", mutates_args=())
@@ -88,14 +88,38 @@ def _attend_back(  # noqa: PLR0913, PLR0917
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries, keys and values."""
+    gradients = queries.new_empty(queries.shape), keys.new_empty(keys.shape), keys.new_empty(keys.shape)
+    put_gradients(
+        gradients, above, queries, keys, values, gathered, sums, owners, offsets, key_owners, key_offsets, seed, causal,
+        dropout,
+    )  # fmt: skip
+    return gradients
+
+
+def put_gradients(  # noqa: PLR0913, PLR0917
+    gradients: tuple[Tensor, Tensor, Tensor],
+    above: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    gathered: Tensor,
+    sums: Tensor,
+    owners: Tensor,
+    offsets: Tensor,
+    key_owners: Tensor,
+    key_offsets: Tensor,
+    seed: Tensor,
+    causal: bool,
+    dropout: float,
+) -> None:
+    """Those of queries, keys and values, to where they belong: all with the same step from token to token."""
+    by_queries, by_keys, by_values = gradients
     queries, keys, values, above = (_rows(x) for x in (queries, keys, values, above.contiguous()))
     count, heads, width = queries.shape
-    by_queries = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
-    by_keys, by_values = (torch.empty(keys.shape, dtype=keys.dtype, device=keys.device) for _ in range(2))
     products = torch.empty_like(sums)
     numbers = (heads, 1 / math.sqrt(width), threshold(dropout), 1 / (1 - dropout))
     constants = _constants(queries, causal, dropout)
-    strides = _strides(queries, keys, values)
+    strides = (*_strides(queries, keys, values), by_queries.stride(0))
     programs.backward_queries[(triton.cdiv(count, _TILE["ROWS"]), heads)](
         queries, keys, values, gathered, above, by_queries, sums, products, owners, offsets, key_offsets, seed,
         *strides, count, *numbers, **constants, **_TILE,
@@ -104,7 +128,6 @@ def _attend_back(  # noqa: PLR0913, PLR0917
         queries, keys, values, above, by_keys, by_values, sums, products, key_owners, key_offsets, offsets, seed,
         *strides, count, len(keys), *numbers, **constants, **_TILE_OF_KEYS,
     )  # fmt: skip
-    return by_queries, by_keys, by_values
 
 
 @_attend.register_fake

@@ -4,7 +4,7 @@ Used where a step or an encoder is done by few large kernels; the model itself s
 """
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -16,13 +16,20 @@ from heed.model.attention import MultiHeadAttention
 from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Residual
 
+Product: TypeAlias = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]  # a matrix and its bias
 
-def joined(
-    parts: Sequence[nn.Linear], first_times: float = 1.0
-) -> tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]:
-    """Several matrices as one, and their biases; the first may be scaled."""
-    weights, biases = ([getattr(part, name).detach() for part in parts] for name in ("weight", "bias"))
-    weight, bias = (torch.cat((all_[0] * first_times, *all_[1:])) for all_ in (weights, biases))
+
+def side_by_side(parts: Sequence[nn.Linear]) -> Product:
+    """Several products of the same vectors as one, to learn with."""
+    return torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+
+
+@torch.no_grad()
+def joined(parts: Sequence[nn.Linear], first_times: float = 1.0) -> Product:
+    """Several products of the same vectors as one; the first may be scaled."""
+    weight, bias = side_by_side(parts)
+    for both in (weight, bias):
+        both[: parts[0].out_features] *= first_times
     return weight, bias
 
 

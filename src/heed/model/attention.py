@@ -114,3 +114,7 @@ class MultiHeadAttention(nn.Module):
             queries = view.rotation(queries)
         heads = view.attend(queries, *context, view.sight, self.dropout if self.training else 0.0)
         return self.output(heads.flatten(-2))
+
+    def among(self, x: Float[Tensor, "*tokens D"], view: View) -> Float[Tensor, "*tokens D"]:
+        """What each token gathers from those tokens of its own sentence that it may see."""
+        return self(x, self.keys_values(x, view.rotation), view)

@@ -53,11 +53,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Float[Tensor, "*sources D"], view: View) -> Float[Tensor, "*sources D"]:
         """Every token looks at every token of its sentence."""
-
-        def look_around(y: Tensor) -> Tensor:
-            return self.attention(y, self.attention.keys_values(y, view.rotation), view)
-
-        x = self.around_attention(x, look_around)
+        x = self.around_attention(x, partial(self.attention.among, view=view))
         return self.around_feed_forward(x, self.feed_forward)
 
 
@@ -84,8 +80,9 @@ class DecoderLayer(nn.Module):
         """Every token looks at those before it, in `past` and in this pass, then at the source."""
 
         def look_back(y: Tensor) -> Tensor:
-            own = self.attention.keys_values(y, view.rotation)
-            return self.attention(y, own if past is None else past.append(own), view)
+            if past is None:
+                return self.attention.among(y, view)
+            return self.attention(y, past.append(self.attention.keys_values(y, view.rotation)), view)
 
         x = self.around_attention(x, look_back)
         if self.cross_attention is not None and self.around_cross_attention is not None:

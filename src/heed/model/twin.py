@@ -18,8 +18,8 @@ def sharing_weights(model: Transformer) -> Transformer:
 
 
 def replace_parts(model: nn.Module, kind: type[Part], make: Callable[[Part], nn.Module]) -> None:
-    """Put, in the place of each part of a kind, what is made of it."""
+    """Put, in the place of each part of a kind, what is made of it; it learns if the part did."""
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):
             if isinstance(part, kind):
-                setattr(parent, name, make(part))
+                setattr(parent, name, make(part).train(part.training))

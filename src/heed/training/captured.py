@@ -2,10 +2,10 @@
 
 A small model's many small kernels take longer to be asked for than to run, so nothing is asked for twice: every batch
 is filled up to one shape and copied to one place, and the graph reads it there. Attention, the loss and layer norm's
-way back are kernels of our own. In bfloat16 a twin of the model does the work: the graph begins by rounding the weights
-into it and ends by adding its gradients to theirs, so that all between, sums of residuals too, moves half as many
-bytes. Compiled, the twin's layers are fused and their dropout hashed. What is random follows from the generator's seed,
-which a graph asks anew.
+way back are kernels of our own, and products of the same vectors are one. In bfloat16 a twin of the model does the
+work: the graph begins by rounding the weights into it and ends by copying its gradients to theirs, so that all between,
+sums of residuals too, moves half as many bytes. Compiled, the twin's layers are fused and their dropout hashed. What is
+random follows from the generator's seed, which a graph asks anew.
 """
 
 import copy
@@ -19,6 +19,7 @@ from heed.config import RunConfig
 from heed.kernels.attention import packed_attention
 from heed.kernels.cross_entropy import linear_cross_entropy
 from heed.kernels.dropout import with_hashed_dropout
+from heed.kernels.joined_products import with_joined_products
 from heed.kernels.layer_norm import with_quick_norms
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
@@ -41,15 +42,14 @@ class Captured:
         self._half = is_half(config, device)
         self._twin = copy.deepcopy(model).to(torch.bfloat16) if self._half else sharing_weights(model)
         self._twin.train()
+        with_joined_products(self._twin)
         with_quick_norms(self._twin)
         self._seeds = None
         if will_compile(config, device):
             self._seeds = with_hashed_dropout(layers_of(self._twin), device)
             compile_layers(self._twin, dynamic=False)
         self._weights: list[Tensor] = list(model.parameters())
-        for weight in self._weights:
-            weight.grad = torch.zeros_like(weight)
-        self._gradients = [cast("Tensor", weight.grad) for weight in self._weights]
+        self._gradients = [torch.empty_like(weight) for weight in self._weights] if self._half else []
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def prepare(self, batch: Batch) -> list[Batch]:
@@ -68,13 +68,25 @@ class Captured:
             if self._graph is None:
                 self._graph = self._capture()
             torch.manual_seed(seed + number)
-            self._graph.replay()
+            self._add_gradients(self._graph)
             total += self._loss
         return total
 
     def forget(self) -> None:
-        """Set the gradients to zero where they are: the graph adds to them there."""
-        torch._foreach_zero_(self._gradients)
+        """Drop the gradients."""
+        for weight in self._weights:
+            weight.grad = None
+
+    def _add_gradients(self, graph: torch.cuda.CUDAGraph) -> None:
+        """A graph puts gradients in the place of its last ones; so whatever was there already is kept and added."""
+        if self._weights[0].grad is None:
+            graph.replay()
+            for weight, gradient in zip(self._weights, self._gradients, strict=True):
+                weight.grad = gradient
+        else:
+            earlier = [gradient.clone() for gradient in self._gradients]
+            graph.replay()
+            torch._foreach_add_(self._gradients, earlier)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         aside, now = torch.cuda.Stream(self._device), torch.cuda.current_stream(self._device)
@@ -83,10 +95,10 @@ class Captured:
             for _ in range(_PASSES_BEFORE):
                 self._forward_and_back()
         now.wait_stream(aside)
-        self.forget()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._loss = self._forward_and_back()
+        self.forget()
         return graph
 
     def _forward_and_back(self) -> Float[Tensor, ""]:
@@ -95,12 +107,12 @@ class Captured:
         if self._half:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._twin.parameters()), self._weights)
-            self._twin.zero_grad()
+        self._twin.zero_grad()
         total = self._task.loss(self._twin, self._batch, self._config, packed_attention, linear_cross_entropy)
         (total * self._scale).backward()
+        found = [cast("Tensor", weight.grad) for weight in self._twin.parameters()]
         if self._half:
-            rounded = [cast("Tensor", weight.grad) for weight in self._twin.parameters()]
-            exact = [torch.empty_like(gradient) for gradient in self._gradients]
-            torch._foreach_copy_(exact, rounded)
-            torch._foreach_add_(self._gradients, exact)
+            torch._foreach_copy_(self._gradients, found)
+        else:
+            self._gradients = found
         return total.detach()

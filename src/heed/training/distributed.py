@@ -62,8 +62,8 @@ class Team:
         with _noticing_deaths():
             distributed.all_reduce(flat)
         pieces = flat.split([gradient.numel() for gradient in gradients])
-        for one, gradient, piece in zip(parameters, gradients, pieces, strict=True):
-            one.grad = gradient.copy_(piece.view_as(one))  # where it was: a captured step adds to it there
+        for one, piece in zip(parameters, pieces, strict=True):
+            one.grad = piece.view_as(one)
 
     def from_first(self, content: bytes) -> bytes:
         """What the first process gave, in all of them; what the others give does not matter."""

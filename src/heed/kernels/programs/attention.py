@@ -1,7 +1,7 @@
 """Attention between packed sentences, tile by tile; `kernels.attention` says how and why.
 
-Names: Q, K and V as in the paper; `above` is the gradient of what was gathered; `by_x` is the gradient of x. Scores are
-kept to base 2, where exponentials are cheaper.
+Names: Q, K and V as in the paper; `above` is the gradient of what was gathered; `by_x` is the gradient of x, `by_token`
+from one token's to the next. Scores are kept to base 2, where exponentials are cheaper.
 """
 
 import triton
@@ -98,7 +98,7 @@ def forward(
 @triton.jit
 def backward_queries(
     Q, K, V, gathered, above, by_queries, sums, products, owners, offsets, key_offsets, seed,
-    q_token, q_head, k_token, k_head, v_token, v_head, count, heads, scale, threshold, boost,
+    q_token, q_head, k_token, k_head, v_token, v_head, by_token, count, heads, scale, threshold, boost,
     WIDTH: tl.constexpr, ROOM: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -128,13 +128,13 @@ def backward_queries(
         by_score = weight * (by_weight - product[:, None])
         gradient += tl.dot(by_score.to(k.dtype), k, input_precision=PRECISION)
     gradient = (gradient * scale).to(q.dtype)
-    _put(by_queries + head * WIDTH, row, heads * WIDTH, exists, gradient, WIDTH, ROOM)
+    _put(by_queries + head * WIDTH, row, by_token, exists, gradient, WIDTH, ROOM)
 
 
 @triton.jit
 def backward_keys(
     Q, K, V, above, by_keys, by_values, sums, products, key_owners, key_offsets, offsets, seed,
-    q_token, q_head, k_token, k_head, v_token, v_head, count, key_count, heads, scale, threshold, boost,
+    q_token, q_head, k_token, k_head, v_token, v_head, by_token, count, key_count, heads, scale, threshold, boost,
     WIDTH: tl.constexpr, ROOM: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -166,5 +166,5 @@ def backward_keys(
         by_score = weight * (by_weight - product[None, :])
         by_key += tl.dot(by_score.to(q.dtype), q, input_precision=PRECISION)
     by_key = (by_key * scale).to(k.dtype)
-    _put(by_keys + head * WIDTH, key, heads * WIDTH, exists, by_key, WIDTH, ROOM)
-    _put(by_values + head * WIDTH, key, heads * WIDTH, exists, by_value.to(v.dtype), WIDTH, ROOM)
+    _put(by_keys + head * WIDTH, key, by_token, exists, by_key, WIDTH, ROOM)
+    _put(by_values + head * WIDTH, key, by_token, exists, by_value.to(v.dtype), WIDTH, ROOM)
