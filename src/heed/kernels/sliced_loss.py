@@ -47,9 +47,9 @@ def loss_and_gradients(
     size: int,
     multiply: Multiply = by_torch,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N D"], Float[Tensor, "V D"], Float[Tensor, "any"]]:
-    """The loss, and its gradients by vectors, weight and bias; size: of the largest slice, and all are about as large."""
-    slices = -(-len(vectors) // size)
-    size = -(-len(vectors) // slices)
+    """The loss, and its gradients by vectors, weight and bias; size: of a slice, at most."""
+    slices = -(-len(vectors) // size) or 1
+    size = -(-len(vectors) // slices) or 1  # all about the same
     losses = torch.empty(len(vectors), dtype=torch.float32, device=vectors.device)
     by_vectors = torch.empty_like(vectors)
     by_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
