@@ -56,8 +56,8 @@ class _State:
 class BpeDropout:
     """Cuts sentences anew, dropping merges with a chance of `chance`.
 
-    Of states and of runs of words at most `remembered` are, some 100 MB in all; others are worked out every time. That
-    is a matter of speed: no result depends on it.
+    Of states, of runs of words and of sentences at most `remembered` are, some 200 MB in all; others are worked out
+    every time. That is a matter of speed: no result depends on it.
     """
 
     def __init__(self, tokenizer: Tokenizer, chance: float, remembered: int = 2**18) -> None:
@@ -77,6 +77,7 @@ class BpeDropout:
         self._remembered = remembered
         self._states: dict[tuple[int, ...], _State] = {}
         self._runs: dict[str, list[_State]] = {}
+        self._sentences: dict[str, list[_State]] = {}
 
     def __call__(self, sentences: Iterable[Sequence[int]], keys: Iterable[str]) -> list[list[int]]:
         """The ids of each sentence as its key decides.
@@ -100,9 +101,8 @@ class BpeDropout:
 
     def _cut(self, text: str, dropped: Iterator[int]) -> list[int]:
         ids: list[int] = []
-        for run in _RUNS.split(text):
-            for word in self._runs.get(run) or self._words(run):
-                ids += self._walk(word, dropped) if len(word.pieces) < _LONG else self._merge(word.pieces, dropped)
+        for word in self._sentences.get(text) or self._words(text):
+            ids += self._walk(word, dropped) if len(word.pieces) < _LONG else self._merge(word.pieces, dropped)
         return ids
 
     def _walk(self, state: _State, dropped: Iterator[int]) -> tuple[int, ...]:
@@ -132,8 +132,14 @@ class BpeDropout:
                     ranks[near] = rank(near)
         return pieces
 
-    def _words(self, run: str) -> list[_State]:
-        """The words of a run, as bytes."""
+    def _words(self, text: str) -> list[_State]:
+        """The words of a sentence, as bytes."""
+        words = [word for run in _RUNS.split(text) for word in self._runs.get(run) or self._words_of_run(run)]
+        if len(self._sentences) < self._remembered:
+            self._sentences[text] = words
+        return words
+
+    def _words_of_run(self, run: str) -> list[_State]:
         words = [word for word, _ in self._into_words.pre_tokenize_str(_TO_TEXT.decode([run]))]
         if "".join(words) != run:
             raise DataError(f"ids to cut anew must spell whole characters and hold no special token, found {run!r}")
