@@ -21,8 +21,9 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.config import SearchConfig
-from heed.decoding.ranking import likeliest
+from heed.decoding.growth import grown
 from heed.errors import InputError
+from heed.kernels.compiled_growth import Continuations
 
 S = TypeVar("S", bound="State")
 
@@ -175,38 +176,10 @@ class _Group:
         """The sentences that are left."""
         return _Group(self.log_probs[sentences], self.written[sentences])
 
-
-def _grow(
-    live: _Group, log_probs: Float[Tensor, "B W V"], eos_id: int
-) -> tuple[_Group | None, _Group, Int[Tensor, "B W"]]:
-    """One token more: those that end if any do, those that live on, and which old hypothesis each of these continues.
-
-    Of equals the continuation of the lower hypothesis comes first, then the lower token. No more than W + 1
-    continuations of a hypothesis can matter: W that live on and its end.
-    """
-    width = live.log_probs.shape[1]
-    values, tokens = likeliest(log_probs.flatten(0, 1), width + 1)
-    totals = (live.log_probs[..., None] + values.unflatten(0, (-1, width))).flatten(1)  # (B, W·N)
-    tokens = tokens.view_as(totals)
-    ends = tokens == eos_id
-    going_on, parents = _best(live, totals.masked_fill(ends, -torch.inf), tokens)
-    if not bool((ends & (totals >= going_on.log_probs[:, -1:])).any()):  # most steps: no end is among the best
-        return None, going_on, parents
-    everything, _ = _best(live, totals, tokens)
-    ending = everything.log_probs.masked_fill(everything.written[..., -1] != eos_id, -torch.inf)
-    return replace(everything, log_probs=ending), going_on, parents
-
-
-def _best(
-    live: _Group, totals: Float[Tensor, "B WN"], tokens: Int[Tensor, "B WN"]
-) -> tuple[_Group, Int[Tensor, "B W"]]:
-    """The best W of all continuations, N of each hypothesis, and which one each continues."""
-    width = live.log_probs.shape[1]
-    order = totals.sort(dim=-1, descending=True, stable=True)
-    places = order.indices[:, :width]
-    parents = places // (totals.shape[1] // width)
-    before = live.written.take_along_dim(parents[..., None], 1)
-    return _Group(order.values[:, :width], torch.cat((before, tokens.gather(1, places)[..., None]), -1)), parents
+    def go_on(self, found: Continuations) -> "_Group":
+        """Those that continue these, with one token more."""
+        before = self.written.flatten(0, 1).index_select(0, found.rows.flatten()).view_as(self.written)
+        return _Group(found.log_probs, torch.cat((before, found.tokens[..., None]), -1))
 
 
 @dataclass(frozen=True)
@@ -270,21 +243,22 @@ def beam_search(
     while going:
         log_probs, state = start.step(ids.flatten(), state)
         allowed = rules.allow(log_probs.float().unflatten(0, (-1, width)), live.written)
-        ending, live, parents = _grow(live, allowed, start.eos_id)
+        going_on, ending = grown(live.log_probs, allowed.flatten(0, 1), start.eos_id)
         if ending is not None:
-            ended = ended.add(ending, start.eos_id, length_penalty(live.written.shape[-1], config.length_penalty))
+            penalty = length_penalty(live.written.shape[-1] + 1, config.length_penalty)
+            ended = ended.add(live.go_on(ending), start.eos_id, penalty)
+        live = live.go_on(going_on)
         over = _over(live, ended, last_penalty, config).tolist()
         for row, number in enumerate(going):
             if over[row]:
                 found[number] = ended.hypotheses(row, start.eos_id, config.length_penalty)
                 rules.check(number, found[number][0].log_prob if found[number] else -torch.inf)
-        rows = parents + width * torch.arange(len(going), device=device)[:, None]
         stay = [row for row in range(len(going)) if not over[row]]
         if len(stay) < len(going):
             going, left = [going[row] for row in stay], torch.tensor(stay, dtype=torch.int64, device=device)
             live, ended, rules = live.select(left), ended.select(left), rules.select(left)
-            last_penalty, state = last_penalty[left], state.select(rows[left], left)
+            last_penalty, state = last_penalty[left], state.select(going_on.rows[left], left)
         else:
-            state = state.select(rows)
+            state = state.select(going_on.rows)
         ids = live.written[..., -1]
     return [found[number] for number in range(len(max_lengths))]

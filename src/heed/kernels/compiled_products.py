@@ -110,6 +110,7 @@ def _library() -> ctypes.CDLL | str:
     found.heed_multiply.argtypes = (address, address, address, integer, integer)
     found.heed_step.argtypes = found.heed_encode.argtypes = (address, address, integer)
     found.heed_attend.argtypes = found.heed_product.argtypes = (address, integer)
+    found.heed_grow.argtypes, found.heed_grow.restype = (*(address,) * 2, *(integer,) * 4, address, integer), integer
     found.heed_to_gradient.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)
     found.heed_drop.argtypes = (*(address,) * 3, *(integer,) * 3)
     found.heed_rank.argtypes, found.heed_rank.restype = (address, *(integer,) * 3, *(address,) * 2, integer), None

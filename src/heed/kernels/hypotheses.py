@@ -71,10 +71,8 @@ class Hypotheses:
             kept = replace(self, room=room, real=real, memory=self.memory.index_select(2, sentences))
         if width == self.width == 1 and self.written is None:
             return kept
-        written = self.all_written() if sentences is None else self.all_written()[sentences]
-        before = torch.arange(len(rows)) if sentences is None else sentences
-        own = rows - self.width * before[:, None]
-        return replace(kept, width=width, written=written.take_along_dim(own[..., None], 1))
+        written = self.all_written().flatten(0, 1).index_select(0, rows.flatten())
+        return replace(kept, width=width, written=written.unflatten(0, rows.shape))
 
     def all_written(self) -> Int[Tensor, "B W T"]:
         """In which columns the tokens of each hypothesis are, even if in all of them."""

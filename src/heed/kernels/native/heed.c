@@ -11,4 +11,6 @@
 #include "encode.h"
 #include "loss.h"
 #include "rank.h"
+
+#include "grow.h"
 #include "step.h"
