@@ -30,7 +30,7 @@ def cross_attention(
         return fused_attention(q, k, v, sight, dropout)
 
     src, tgt_in, _ = forced_rows(model, sources, targets)
-    model(src, tgt_in, attend=attend)
+    model.hidden(src, tgt_in, attend=attend)
     weights = across[max(0, len(across) - 2)].tolist()
     return [
         [row[: len(source)] for row in rows[: len(target)]]
