@@ -10,6 +10,7 @@ from torch.nn import functional
 from heed.kernels import compiled_products
 from heed.kernels.compiled import CannotCompileError
 from heed.kernels.compiled_products import Panels, in_panels, missing_for_compiled_code
+from heed.kernels.large_pages import LargePages
 from heed.kernels.products import Product
 from heed.model.rounded import rounded
 
@@ -77,7 +78,7 @@ def test_little_work_is_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_matrix_lies_in_the_order_in_which_it_is_read() -> None:
     weight = torch.arange(40 * 6).view(40, 6)
-    panels = in_panels(weight, 4)
+    panels = in_panels(weight, 4, LargePages())
     assert panels.shape == (2, 2, 32, 4)
     assert panels[0, 0, 5].tolist() == weight[5, :4].tolist()
     assert panels[1, 1, 3].tolist() == [*weight[35, 4:].tolist(), 0, 0]

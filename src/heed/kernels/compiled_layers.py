@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.kernels.compiled_products import Matrix, Panels
+from heed.kernels.large_pages import LargePages
 from heed.kernels.sublayers import joined
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import DecoderLayer, EncoderLayer
@@ -70,6 +71,7 @@ class Stack:
         self._integers = integers
         self._kept: list[Tensor] = []  # what the structures point to
         self._panels: list[Panels] = []
+        self._pages = LargePages()
         ready = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
         self.model = Model(
             ready, len(layers), config.d_model, config.d_ff, config.heads,
@@ -105,7 +107,7 @@ class Stack:
         return self._matrix(part.weight, part.bias)
 
     def _matrix(self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> Matrix:
-        self._panels.append(Panels(weight, bias, integers=self._integers))
+        self._panels.append(Panels(weight, bias, integers=self._integers, pages=self._pages))
         return self._panels[-1].matrix
 
     def _norm(self, part: nn.Module | None) -> Norm:

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.kernels.compiled import CannotCompileError, library
+from heed.kernels.large_pages import LargePages
 from heed.model.rounded import rounded
 
 _FOR_A_THREAD = 2**22  # bytes of weights: with fewer, threads wait for each other longer than they read
 _PANEL, _TOGETHER = 32, 4
-_LARGE = 2**21  # bytes of a large page
 
 
 class Matrix(ctypes.Structure):
@@ -32,17 +32,25 @@ class Matrix(ctypes.Structure):
 
 
 class Panels:
-    """A matrix as it is read, and its bias; called with any rows x, the product."""
+    """A matrix as it is read, and its bias; called with any rows x, the product.
+
+    pages: where it is to lie, if beside others.
+    """
 
     def __init__(
-        self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None, *, integers: bool
+        self,
+        weight: Float[Tensor, "outputs inputs"],
+        bias: Float[Tensor, "outputs"] | None,
+        *,
+        integers: bool,
+        pages: LargePages | None = None,
     ) -> None:
         outputs, inputs = weight.shape
         weight, scales, sums = weight.detach(), None, None
         if integers:
             weight, scales = rounded(weight)
             sums = weight.sum(1, dtype=torch.int32)
-        panels = in_panels(weight, _TOGETHER if integers else 1)
+        panels = in_panels(weight, _TOGETHER if integers else 1, pages or LargePages())
         self._kept = [panels, scales, sums, None if bias is None else bias.detach().contiguous()]
         self.matrix = Matrix(*(None if one is None else one.data_ptr() for one in self._kept), outputs, inputs)
         self.bytes = panels.nbytes
@@ -58,16 +66,13 @@ class Panels:
 
 
 def in_panels(
-    weight: Shaped[Tensor, "outputs inputs"], together: int
+    weight: Shaped[Tensor, "outputs inputs"], together: int, pages: LargePages
 ) -> Shaped[Tensor, "panels groups {_PANEL} {together}"]:
     """A matrix in the order in which it is read: 32 outputs at a time, and of those some inputs together at a time."""
     outputs, inputs = weight.shape
     padded = functional.pad(weight, (0, -inputs % together, 0, -outputs % _PANEL))
     ordered = padded.unflatten(1, (-1, together)).unflatten(0, (-1, _PANEL)).transpose(1, 2)
-    found = torch.empty(ordered.shape, dtype=weight.dtype)
-    if found.nbytes >= _LARGE:
-        native().heed_large_pages(found.data_ptr(), found.nbytes)
-    return found.copy_(ordered)
+    return pages.like(ordered).copy_(ordered)
 
 
 def threads_for(work: int) -> int:
@@ -115,5 +120,4 @@ def _library() -> ctypes.CDLL | str:
     found.heed_drop.argtypes = (*(address,) * 3, *(integer,) * 3)
     found.heed_rank.argtypes, found.heed_rank.restype = (address, *(integer,) * 3, *(address,) * 2, integer), None
     found.heed_drop.restype = found.heed_to_gradient.restype = None
-    found.heed_large_pages.argtypes, found.heed_large_pages.restype = (address, integer), None
     return found

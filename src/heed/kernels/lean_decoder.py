@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from heed.kernels.compiled_step import CompiledModel
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
+from heed.kernels.memory import keep_freed_memory
 from heed.kernels.products import Multiply, Product, product
 from heed.kernels.sublayers import joined, queries_keys_values
 from heed.model.attention import MultiHeadAttention
@@ -37,6 +38,7 @@ class LeanDecoder:
     """
 
     def __init__(self, model: Transformer, multiply: Multiply = product, compiled: CompiledModel | None = None) -> None:
+        keep_freed_memory()  # the logits of a step alone are megabytes
         self._config = config = model.config
         self._compiled = compiled
         decoder = cast("Decoder", model.decoder)

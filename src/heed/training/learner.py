@@ -19,13 +19,13 @@ from heed.kernels.compiled_linear import is_quicker_here, with_compiled_products
 from heed.kernels.compiled_loss import LOGITS_AT_A_TIME, compiled_cross_entropy
 from heed.kernels.compiled_products import can_compile
 from heed.kernels.dropout import with_raw_dropout
+from heed.kernels.memory import keep_freed_memory
 from heed.model.attention import Attend, fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.training.batches import Batch
 from heed.training.filled import Shape
-from heed.training.memory import keep_freed_memory
 from heed.training.task import LossOfVectors
 from heed.training.tasks import task_of
 

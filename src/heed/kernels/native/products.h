@@ -9,8 +9,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
@@ -201,12 +199,6 @@ int heed_quick_integers(void) {
 #else
     return 0;
 #endif
-}
-
-/* Ask for large pages where numbers will be put: less time is lost looking for them. */
-void heed_large_pages(char *start, int64_t size) {
-    const int64_t page = sysconf(_SC_PAGESIZE), before = (page - (intptr_t)start % page) % page;
-    if (size > before) madvise(start + before, size - before, MADV_HUGEPAGE);
 }
 
 /* Both kinds of products on numbers whose result is known: 0 if it comes out. */

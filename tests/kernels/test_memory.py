@@ -8,7 +8,7 @@ from tests.cli.command import ONE_THREAD
 
 CODE = """
 import resource, sys, torch
-from heed.training.memory import keep_freed_memory
+from heed.kernels.memory import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 for _ in range(3):

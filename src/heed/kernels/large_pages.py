@@ -1,0 +1,36 @@
+"""Memory for a model's matrices in large pages, on Linux.
+
+A processor remembers where some thousand pages are, and a model that is read from end to end at every step has tens of
+thousands of the usual size. So many matrices share few large pieces of memory, which are asked for from the system:
+what the process has used before lies in small pages already.
+"""
+
+import mmap
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+_PIECE = 2**26  # bytes asked for at a time; what is not used costs nothing
+_ALIGNED = 64
+
+
+class LargePages:
+    """Memory that is taken bit by bit. A piece goes back when nothing that was taken of it is left."""
+
+    def __init__(self) -> None:
+        self._left = torch.empty(0, dtype=torch.uint8)
+
+    def like(self, numbers: Shaped[Tensor, "*any"]) -> Shaped[Tensor, "*any"]:
+        """Room for as many numbers of this kind, in rows of this shape."""
+        size = -(-numbers.nbytes // _ALIGNED) * _ALIGNED
+        if size > len(self._left):
+            self._left = _piece(max(size, _PIECE))
+        taken, self._left = self._left[: numbers.nbytes], self._left[size:]
+        return taken.view(numbers.dtype).view(numbers.shape)
+
+
+def _piece(size: int) -> Shaped[Tensor, "{size}"]:
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
