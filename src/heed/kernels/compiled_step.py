@@ -26,7 +26,8 @@ _address, _integer = ctypes.c_void_p, ctypes.c_int64
 class _Seen(ctypes.Structure):
     _fields_: ClassVar = [
         ("ids", _address),
-        *((name, _integer) for name in ("sentences", "wide", "length")),
+        *((name, _integer) for name in ("sentences", "wide", "length", "held")),
+        ("places", _address),
         *((name, _address) for name in ("place", "cos", "sin", "room")),
         *((name, _integer) for name in ("columns", "filled")),
         *((name, _address) for name in ("written", "memory")),
@@ -57,7 +58,8 @@ class CompiledStep:
         written = None if state.written is None else state.written.contiguous()
         turned = (None, None) if rotation is None else (rotation.cos.data_ptr(), rotation.sin.data_ptr())
         seen = _Seen(
-            ids.data_ptr(), memory.shape[2], state.width, state.length,
+            ids.data_ptr(), state.sentences, state.width, state.length,
+            memory.shape[2], None if state.places is None else state.places.data_ptr(),
             None if place is None else place.data_ptr(), *turned, room.data_ptr(),
             room.shape[4], state.columns - state.width, None if written is None else written.data_ptr(),
             memory.data_ptr(), memory.shape[4], state.lengths.data_ptr(), found.data_ptr(),

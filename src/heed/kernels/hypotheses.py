@@ -2,7 +2,8 @@
 
 The W hypotheses of a sentence share what is remembered of them: each step adds W columns of keys and values to those
 of the sentence, and each hypothesis knows in which columns its own tokens are. When the search goes on with others only
-that is reordered, never the keys and values. The twin is `model.cache.Cache`, which keeps each row's own.
+that is reordered, never the keys and values; nor do those of sentences that are over make room. The twin is
+`model.cache.Cache`, which keeps each row's own.
 """
 
 from dataclasses import dataclass, replace
@@ -34,12 +35,18 @@ class Hypotheses:
     room: Room
     written: Int[Tensor, "B W T"] | None  # in which columns the tokens of each are; none: in all of them, and W is 1
     real: Bool[Tensor, "B S"] | None  # False where the source is padding; none: it has none
-    memory: Float[Tensor, "L 2 B H S K"]  # keys and values of the source
+    memory: Float[Tensor, "L 2 held H S K"]  # keys and values of the source
+    places: Int[Tensor, "B"] | None = None  # which sentences of room and memory these are; none: all there are
+
+    @property
+    def sentences(self) -> int:
+        """B."""
+        return self.memory.shape[2] if self.places is None else len(self.places)
 
     @property
     def alone(self) -> bool:
         """One hypothesis of one sentence: there other arithmetic is quicker."""
-        return self.width * self.memory.shape[2] == 1
+        return self.width * self.sentences == 1
 
     @cached_property
     def sources(self) -> list[Context]:
@@ -58,8 +65,7 @@ class Hypotheses:
     @cached_property
     def lengths(self) -> Int[Tensor, "B"]:
         """Of the sources."""
-        sentences, tokens = self.memory.shape[2], self.memory.shape[4]
-        return torch.full((sentences,), tokens) if self.real is None else self.real.sum(1)
+        return torch.full((self.sentences,), self.memory.shape[4]) if self.real is None else self.real.sum(1)
 
     @torch.no_grad()
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
@@ -67,8 +73,7 @@ class Hypotheses:
         kept, width = self, rows.shape[1]
         if sentences is not None:
             real = None if self.real is None else self.real[sentences]
-            room = Room(self.room.numbers.index_select(2, sentences), self.columns)
-            kept = replace(self, room=room, real=real, memory=self.memory.index_select(2, sentences))
+            kept = replace(self, real=real, places=sentences if self.places is None else self.places[sentences])
         if width == self.width == 1 and self.written is None:
             return kept
         written = self.all_written().flatten(0, 1).index_select(0, rows.flatten())
@@ -78,27 +83,35 @@ class Hypotheses:
         """In which columns the tokens of each hypothesis are, even if in all of them."""
         if self.written is not None:
             return self.written
-        return torch.arange(self.columns).expand(self.memory.shape[2], 1, self.columns)
+        return torch.arange(self.columns).expand(self.sentences, 1, self.columns)
 
-    def with_room(self) -> Room:
-        """A buffer with room for one token more of each, that no other state will write to."""
+    def together(self) -> "Hypotheses":
+        """The same, with nothing between their keys and values."""
+        if self.places is None:
+            return self
+        room = Room(self.room.numbers.index_select(2, self.places), self.columns)
+        return replace(self, room=room, memory=self.memory.index_select(2, self.places), places=None)
+
+    def with_room(self) -> "Hypotheses":
+        """The same, with room for one token more of each that no other state will write to."""
         capacity, needed = self.room.numbers.shape[4], self.columns + self.width
         if self.room.filled == self.columns and needed <= capacity:
-            return self.room
-        shape = list(self.room.numbers.shape)
+            return self
+        kept = self.together()
+        shape = list(kept.room.numbers.shape)
         shape[4] = capacity if needed <= capacity else 2 * needed
-        numbers = self.room.numbers.new_empty(shape)
-        numbers[:, :, :, :, : self.columns] = self.room.numbers[:, :, :, :, : self.columns]
-        return Room(numbers, self.columns)
+        numbers = kept.room.numbers.new_empty(shape)
+        numbers[:, :, :, :, : self.columns] = kept.room.numbers[:, :, :, :, : self.columns]
+        return replace(kept, room=Room(numbers, self.columns))
 
-    def longer(self, room: Room) -> "Hypotheses":
-        """With one token more each, whose keys and values are about to be put into the next W columns of `room`."""
-        columns = room.filled = self.columns + self.width
+    def longer(self) -> "Hypotheses":
+        """With one token more each, whose keys and values are about to be put into the next W columns of the room."""
+        columns = self.room.filled = self.columns + self.width
         written = self.written
         if self.width > 1 or written is not None:
-            new = torch.arange(self.columns, columns)[:, None].expand(self.memory.shape[2], -1, 1)
+            new = torch.arange(self.columns, columns)[:, None].expand(self.sentences, -1, 1)
             written = torch.cat((self.all_written(), new), 2)
-        longer = replace(self, length=self.length + 1, columns=columns, room=room, written=written)
+        longer = replace(self, length=self.length + 1, columns=columns, written=written)
         same = ("sources", "hidden", "lengths")
         longer.__dict__.update({name: self.__dict__[name] for name in same if name in self.__dict__})
         return longer

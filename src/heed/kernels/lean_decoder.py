@@ -74,13 +74,14 @@ class LeanDecoder:
     @torch.no_grad()
     def step(self, ids: Int[Tensor, "R"], state: Hypotheses) -> tuple[Float[Tensor, "R V"], Hypotheses]:
         """Logits after the next token of each row, and the state that knows it."""
-        room, before = state.with_room(), state.columns
-        state = state.longer(room)
-        place, rotation = self._places.at(state.length - 1)
+        place, rotation = self._places.at(state.length)
         if self._compiled is not None:
+            state = state.with_room().longer()
             return self._compiled.step(ids, state, place, rotation), state
-        news = room.numbers[:, :, :, :, before : state.columns]  # (L, 2, B, H, W, K)
-        past, mask = by_layer(room.numbers[:, :, :, :, : state.columns], alone=state.alone), state.mask()
+        before, state = state.columns, state.together().with_room().longer()
+        room = state.room.numbers
+        news = room[:, :, :, :, before : state.columns]  # (L, 2, B, H, W, K)
+        past, mask = by_layer(room[:, :, :, :, : state.columns], alone=state.alone), state.mask()
         x = self._words[ids].mul_(self._scale)
         if place is not None:
             x += place

@@ -115,7 +115,7 @@ static void gather(
     for (int64_t t = 0; t < count; t++) highest = scores[t] > highest ? scores[t] : highest;
     for (int64_t t = 0; t < count; t++) scores[t] = exponential(scores[t] - highest);
     for (int64_t t = 0; t < count; t++) total += scores[t];
-    memset(found, 0, sizeof(float) * size);
+    for (int64_t i = 0; i < size; i++) found[i] = 0;
     for (int64_t t = 0; t < count; t++) {
         const float weight = scores[t] / total, *value = values + (written ? written[t] : t) * stride;
         for (int64_t i = 0; i < size; i++) found[i] += weight * value[i];

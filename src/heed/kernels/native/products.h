@@ -60,7 +60,10 @@ static void columns_of(const Thread *thread, int64_t outputs, int64_t *first, in
 INLINED void panel_of_floats(const float *w, const float *x, int64_t size, const int rows, float found[][PANEL]) {
     enum { PARTS = PANEL / LANES };
     const int turns = rows > FEW ? 1 : TURNS;
-    Lanes sums[MOST][TURNS][PARTS] = {0};
+    Lanes sums[MOST][TURNS][PARTS];
+    for (int r = 0; r < rows; r++) /* all at once would be a call that clears those too that are not used */
+        for (int turn = 0; turn < turns; turn++)
+            for (int part = 0; part < PARTS; part++) sums[r][turn][part] = (Lanes){0};
     for (int64_t i = 0; i < size - size % turns; i += turns)
         for (int turn = 0; turn < turns; turn++)
             for (int part = 0; part < PARTS; part++) {
@@ -94,7 +97,8 @@ INLINED Integers add_fours(Integers sums, const int8_t *w, const uint8_t *x) {
 
 INLINED void panel_of_integers(
     const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t found[][PANEL]) {
-    Integers sums[MOST][2] = {0};
+    Integers sums[MOST][2];
+    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (Integers){0};
     for (int64_t i = 0; i < size; i += FOUR, w += FOUR * PANEL)
         for (int r = 0; r < rows; r++)
             for (int half = 0; half < 2; half++)

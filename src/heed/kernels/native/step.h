@@ -7,29 +7,36 @@
 typedef struct {                                  /* what a step meets */
     const int64_t *ids;
     int64_t sentences, wide, length;              /* hypotheses of each sentence, and their tokens, this one counted */
+    int64_t held;                                 /* sentences that room and memory hold */
+    const int64_t *places;                        /* which of those each sentence is, or none: there are no others */
     const float *place;                           /* added to words, or none */
     const float *cos, *sin;                       /* by which queries and keys are turned, or none */
-    float *room;                                  /* (layers, 2, sentences, heads, columns, width of a head) */
+    float *room;                                  /* (layers, 2, held, heads, columns, width of a head) */
     int64_t columns, filled;                      /* that it has; that are spoken for */
     const int64_t *written;                       /* (sentences, wide, length): columns of each hypothesis, or none */
-    const float *memory;                          /* (layers, 2, sentences, heads, tokens, width of a head) */
+    const float *memory;                          /* (layers, 2, held, heads, tokens, width of a head) */
     int64_t tokens;
     const int64_t *lengths;                       /* of the sources: what comes after is padding */
     float *found;                                 /* (rows, words): logits */
 } Seen;
 
+/* Which of the sentences that are held a row belongs to. */
+static int64_t place_of(const Seen *seen, int64_t row) {
+    return seen->places ? seen->places[row / seen->wide] : row / seen->wide;
+}
+
 /* Self-attention of this thread's share of rows and heads; new keys and values find their places on the way. */
 static void look_back(
     const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, float *own, float *found) {
     const int64_t heads = model->heads, size = model->width / heads, buffer = seen->columns * size;
-    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->sentences * heads;
+    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->held * heads;
     int64_t first, last;
     share(thread, thread->rows * heads, &first, &last);
     for (int64_t item = first; item < last; item++) {
         const int64_t row = item / heads, head = item % heads, column = seen->filled + row % seen->wide;
         float *query = own + row * 3 * model->width + head * size, *key = query + model->width;
-        float *keys = seen->room + (first_of_layer + row / seen->wide * heads + head) * buffer;
-        float *values = keys + seen->sentences * heads * buffer;
+        float *keys = seen->room + (first_of_layer + place_of(seen, row) * heads + head) * buffer;
+        float *values = keys + seen->held * heads * buffer;
         const int64_t *written = seen->written ? seen->written + row * seen->length : NULL;
         if (seen->cos) {
             turn(query, seen->cos, seen->sin, size);
@@ -47,13 +54,13 @@ static void look_back(
 static void look_across(
     const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *asked, float *found) {
     const int64_t heads = model->heads, size = model->width / heads, buffer = seen->tokens * size;
-    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->sentences * heads;
+    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->held * heads;
     int64_t first, last;
     share(thread, thread->rows * heads, &first, &last);
     for (int64_t item = first; item < last; item++) {
         const int64_t row = item / heads, head = item % heads, sentence = row / seen->wide;
-        const float *keys = seen->memory + (first_of_layer + sentence * heads + head) * buffer;
-        const float *values = keys + seen->sentences * heads * buffer;
+        const float *keys = seen->memory + (first_of_layer + place_of(seen, row) * heads + head) * buffer;
+        const float *values = keys + seen->held * heads * buffer;
         const float *query = asked + row * model->width + head * size;
         for (int64_t t = 0; t < seen->lengths[sentence]; t++) thread->scores[t] = dot(query, keys + t * size, size);
         gather(
