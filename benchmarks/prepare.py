@@ -29,7 +29,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from heed.config import DataConfig
-from heed.text.bpe_dropout import BpeDropout
+from heed.kernels.compiled_bpe import quickest_bpe_dropout
 from heed.text.corpus import Corpus, read_lines
 from heed.text.learn import learn_tokenizers
 from heed.text.microworld import corpus as microworld
@@ -99,7 +99,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
 
     tokenizer = learn()
     assert tokenizer.to_json() == Tokenizer.from_json(plain(learn_alone(lines)), "bpe").to_json()
-    backend, dropout = Backend.from_str(tokenizer.to_json()), BpeDropout(tokenizer, 0.1)
+    backend, dropout = Backend.from_str(tokenizer.to_json()), quickest_bpe_dropout(tokenizer, 0.1)
 
     def encode() -> Prepared:
         place = Path(tempfile.mkdtemp(dir=folder))

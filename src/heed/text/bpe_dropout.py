@@ -25,8 +25,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import shake_128
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, pre_tokenizers
 
@@ -39,6 +41,7 @@ _TO_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 _WHITE_SPACE = _TO_BYTES.pre_tokenize_str("\t\n\v\f\r \x85\u1680\u2000\u3000")[0][0]
 _RUNS = re.compile(f"(?!^)(?=Ġ[^{_WHITE_SPACE}])")
 _TO_TEXT = decoders.ByteLevel()
+Word: TypeAlias = tuple[int, ...]  # in pieces
 _LONG = 48  # bytes of a word whose states are too many, and too large, to be remembered
 
 
@@ -47,7 +50,7 @@ class _State:
 
     __slots__ = ("after", "pieces", "places")
 
-    def __init__(self, pieces: tuple[int, ...], places: list[int]) -> None:
+    def __init__(self, pieces: Word, places: list[int]) -> None:
         self.pieces = pieces
         self.places = places
         self.after: list[_State | None] = [None] * len(places)
@@ -75,8 +78,8 @@ class BpeDropout:
         self._into_words = Backend.from_str(tokenizer.to_json()).pre_tokenizer
         self._scale = 1 / math.log(chance) if chance else 0.0
         self._remembered = remembered
-        self._states: dict[tuple[int, ...], _State] = {}
-        self._runs: dict[str, list[_State]] = {}
+        self._states: dict[Word, _State] = {}
+        self._runs: dict[str, list[Word]] = {}
         self._sentences: dict[str, list[_State]] = {}
 
     def __call__(self, sentences: Iterable[Sequence[int]], keys: Iterable[str]) -> list[list[int]]:
@@ -84,20 +87,23 @@ class BpeDropout:
 
         A key names the occasion, for instance by seed, epoch, side and number; no two sentences should have the same.
         """
-        names = self._names
-        texts = ["".join([names[token] for token in ids]) for ids in sentences]
-        draws = self._draws([len(text) for text in texts], keys)
-        return [self._cut(text, dropped) for text, dropped in zip(texts, draws, strict=True)]
+        texts = self._texts(sentences)
+        dropped, start, found = self._dropped(texts, keys).tolist(), 0, []
+        for text in texts:
+            found.append(self._cut(text, iter(dropped[start : start + len(text)])))
+            start += len(text)
+        return found
 
-    def _draws(self, sizes: list[int], keys: Iterable[str]) -> Iterator[Iterator[int]]:
-        """For each sentence how many merges its rounds drop; a word has fewer rounds than bytes."""
-        digests = [shake_128(key.encode()).digest(4 * size) for size, key in zip(sizes, keys, strict=True)]
+    def _texts(self, sentences: Iterable[Sequence[int]]) -> list[str]:
+        """Sentences as the tokenizer writes them, a letter for each byte."""
+        names = self._names
+        return ["".join([names[token] for token in ids]) for ids in sentences]
+
+    def _dropped(self, texts: Sequence[str], keys: Iterable[str]) -> NDArray[np.int64]:
+        """For each sentence how many merges its rounds drop, end to end; a word has fewer rounds than bytes."""
+        digests = [shake_128(key.encode()).digest(4 * len(text)) for text, key in zip(texts, keys, strict=True)]
         uniform = (np.frombuffer(b"".join(digests), "<u4") + 1.0) / 2**32
-        dropped = (np.log(uniform) * self._scale).astype(np.int64).tolist()
-        start = 0
-        for size in sizes:
-            yield iter(dropped[start : start + size])
-            start += size
+        return (np.log(uniform) * self._scale).astype(np.int64)
 
     def _cut(self, text: str, dropped: Iterator[int]) -> list[int]:
         ids: list[int] = []
@@ -105,13 +111,13 @@ class BpeDropout:
             ids += self._walk(word, dropped) if len(word.pieces) < _LONG else self._merge(word.pieces, dropped)
         return ids
 
-    def _walk(self, state: _State, dropped: Iterator[int]) -> tuple[int, ...]:
+    def _walk(self, state: _State, dropped: Iterator[int]) -> Word:
         """The pieces that a word ends in."""
         while state.after and (skipped := next(dropped)) < len(state.after):
             state = state.after[skipped] or self._step(state, skipped)
         return state.pieces
 
-    def _merge(self, word: tuple[int, ...], dropped: Iterator[int]) -> list[int]:
+    def _merge(self, word: Word, dropped: Iterator[int]) -> list[int]:
         """The same, step by step."""
         pieces, never = list(word), len(self._merges)
 
@@ -133,20 +139,24 @@ class BpeDropout:
         return pieces
 
     def _words(self, text: str) -> list[_State]:
-        """The words of a sentence, as bytes."""
-        words = [word for run in _RUNS.split(text) for word in self._runs.get(run) or self._words_of_run(run)]
+        """The words of a sentence, nothing merged."""
+        words = [self._state(word) for word in self._in_bytes(text)]
         if len(self._sentences) < self._remembered:
             self._sentences[text] = words
         return words
 
-    def _words_of_run(self, run: str) -> list[_State]:
+    def _in_bytes(self, text: str) -> list[Word]:
+        """The same as the ids of their bytes."""
+        return [word for run in _RUNS.split(text) for word in self._runs.get(run) or self._words_of_run(run)]
+
+    def _words_of_run(self, run: str) -> list[Word]:
         words = [word for word, _ in self._into_words.pre_tokenize_str(_TO_TEXT.decode([run]))]
         if "".join(words) != run:
             raise DataError(f"ids to cut anew must spell whole characters and hold no special token, found {run!r}")
-        states = [self._state(tuple([self._ids[byte] for byte in word])) for word in words]
+        in_bytes = [tuple([self._ids[byte] for byte in word]) for word in words]
         if len(self._runs) < self._remembered and len(run) < _LONG:
-            self._runs[run] = states
-        return states
+            self._runs[run] = in_bytes
+        return in_bytes
 
     def _step(self, state: _State, skipped: int) -> _State:
         """The state after the best merge but `skipped`."""
@@ -157,7 +167,7 @@ class BpeDropout:
             state.after[skipped] = after
         return after
 
-    def _state(self, pieces: tuple[int, ...]) -> _State:
+    def _state(self, pieces: Word) -> _State:
         """The state of these pieces, from memory if it is there."""
         known = self._states.get(pieces)
         if known is not None:

@@ -7,6 +7,7 @@ the same. So resuming needs two numbers, and skips nothing.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,7 +93,8 @@ class Ragged:
 
     def rows(self) -> list[list[int]]:
         """One list a sentence."""
-        return [row.tolist() for row in np.split(self.ids, np.cumsum(self.lengths)[:-1])]
+        ids, ends = self.ids.tolist(), np.cumsum(self.lengths).tolist()
+        return [ids[start:end] for start, end in pairwise([0, *ends])]
 
 
 Random: TypeAlias = np.random.Generator

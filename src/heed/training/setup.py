@@ -11,10 +11,10 @@ from torch import Tensor
 from heed.config import RunConfig
 from heed.errors import ConfigError
 from heed.kernels.capture import missing_for_capture
+from heed.kernels.compiled_bpe import quickest_bpe_dropout
 from heed.model.folder import ModelFolder, model_files, put_weights, read_tensors
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
-from heed.text.bpe_dropout import BpeDropout
 from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
@@ -117,8 +117,8 @@ def _recut(material: Material) -> Recut | None:
     if not data.bpe_dropout:
         return None
     source, target = material.tokenizers
-    cut_source = BpeDropout(source, data.bpe_dropout)
-    cut_target = cut_source if target is source else BpeDropout(target, data.bpe_dropout)
+    cut_source = quickest_bpe_dropout(source, data.bpe_dropout)
+    cut_target = cut_source if target is source else quickest_bpe_dropout(target, data.bpe_dropout)
     return Recut(cut_source, cut_target, data.max_tokens)
 
 

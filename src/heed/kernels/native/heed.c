@@ -8,6 +8,7 @@
 #include "matrices.h"
 
 #include "attend.h"
+#include "cut.h"
 #include "encode.h"
 #include "loss.h"
 #include "rank.h"
