@@ -15,8 +15,8 @@ ALONE = [ModelConfig.model_validate({**SHAPE, "tie_embeddings": False, "source_v
 
 
 def walk(stepper: Any, src: Tensor, *, column: bool) -> list[Tensor]:
-    """The logits of a search of sorts: one row a sentence, then three, reordered, then a sentence fewer, far enough
-    for a buffer to run full. column: the stepper takes a column of ids and gives one of logits."""
+    """The logits of a search of sorts: one row a sentence, then three, reordered, then a sentence fewer, then one twice,
+    far enough for a buffer to run full. column: the stepper takes a column of ids and gives one of logits."""
     random = torch.Generator().manual_seed(4)
     state, found = stepper.start(src), []
     rows, order = len(src), {3: [[0, 0, 0], [1, 1, 1], [2, 2, 2]], 6: [[2, 0, 1], [4, 4, 3], [8, 6, 6]]}
@@ -25,6 +25,9 @@ def walk(stepper: Any, src: Tensor, *, column: bool) -> list[Tensor]:
             state, rows = state.select(torch.tensor(order[time])), 9
         if time == 9:
             state, rows = state.select(torch.tensor([[1, 0, 2], [7, 7, 6]]), torch.tensor([0, 2])), 6
+        if time == 12:
+            rows_of_each = torch.tensor([[3, 4, 5], [2, 0, 1], [5, 3, 3]])
+            state, rows = state.select(rows_of_each, torch.tensor([1, 0, 1])), 9
         ids = torch.randint(FIRST_WORD, VOCAB, (rows,), generator=random)
         logits, state = stepper.step(ids[:, None] if column else ids, state)
         found.append(logits[:, -1] if column else logits)

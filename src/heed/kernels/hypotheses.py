@@ -74,6 +74,8 @@ class Hypotheses:
         if sentences is not None:
             real = None if self.real is None else self.real[sentences]
             kept = replace(self, real=real, places=sentences if self.places is None else self.places[sentences])
+            if not bool((sentences.diff() > 0).all()):
+                kept = kept.together()  # one that comes twice goes on in two ways
         if width == self.width == 1 and self.written is None:
             return kept
         written = self.all_written().flatten(0, 1).index_select(0, rows.flatten())
