@@ -15,7 +15,7 @@ ALONE = [ModelConfig.model_validate({**SHAPE, "tie_embeddings": False, "source_v
 
 
 def walk(stepper: Any, src: Tensor, *, column: bool) -> list[Tensor]:
-    """The logits of a search of sorts: one row a sentence, then three, reordered, then a sentence fewer, then one twice,
+    """The logits of a search of sorts: one row a sentence, then three, reordered, then one fewer, then one twice,
     far enough for a buffer to run full. column: the stepper takes a column of ids and gives one of logits."""
     random = torch.Generator().manual_seed(4)
     state, found = stepper.start(src), []

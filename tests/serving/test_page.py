@@ -68,6 +68,7 @@ def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, si
         assert page.inner_text("#spoken") == expected  # what a screen reader is told
         assert len(asked) == 1
         page.click("#clear")
+        page.wait_for_selector("#translation .empty")
         assert page.inner_text("#translation") == "The translation appears here"
         assert page.is_disabled("#copy")
         assert page.is_disabled("#look")
