@@ -55,7 +55,7 @@ def torch_step(pairs: list[Pair], fresh: bool) -> Step:
 
 
 def marian_step(pairs: list[Pair], fresh: bool) -> Step:
-    """A person's script around MarianMT."""
+    """A person's script around MarianMT: at its best without cuDNN's attention, fresh as it comes."""
     torch.backends.cuda.enable_cudnn_sdp(fresh)
     return compiled(Marian, pairs, fresh)
 

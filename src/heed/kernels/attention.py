@@ -10,6 +10,7 @@ The twins are `plain_attention` and `fused_attention`, with whose signature `pac
 """
 
 import math
+from typing import TypeAlias
 
 import torch
 import triton
@@ -23,6 +24,8 @@ from heed.model.layout import Sight
 # Queries and keys of a tile, found by trying on an H200: sentences are short, and the way back needs many registers.
 _TILE = {"ROWS": 64, "COLUMNS": 32, "num_stages": 2}
 _TILE_OF_KEYS = {"ROWS": 32, "COLUMNS": 64, "num_stages": 2}
+
+Three: TypeAlias = tuple[Tensor, Tensor, Tensor]  # queries, keys and values, or their gradients
 
 
 def packed_attention(
@@ -89,32 +92,28 @@ def _attend_back(  # noqa: PLR0913, PLR0917
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of queries, keys and values."""
     gradients = queries.new_empty(queries.shape), keys.new_empty(keys.shape), keys.new_empty(keys.shape)
-    put_gradients(
-        gradients, above, queries, keys, values, gathered, sums, owners, offsets, key_owners, key_offsets, seed, causal,
-        dropout,
-    )  # fmt: skip
+    sides = (owners, offsets, key_owners, key_offsets)
+    put_gradients(gradients, above, (queries, keys, values), (gathered, sums), sides, seed, causal, dropout)
     return gradients
 
 
-def put_gradients(  # noqa: PLR0913, PLR0917
-    gradients: tuple[Tensor, Tensor, Tensor],
+def put_gradients(
+    gradients: Three,
     above: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    gathered: Tensor,
-    sums: Tensor,
-    owners: Tensor,
-    offsets: Tensor,
-    key_owners: Tensor,
-    key_offsets: Tensor,
+    vectors: Three,
+    found: tuple[Tensor, Tensor],
+    sides: tuple[Tensor, Tensor, Tensor, Tensor],
     seed: Tensor,
     causal: bool,
     dropout: float,
 ) -> None:
-    """Those of queries, keys and values, to where they belong: all with the same step from token to token."""
+    """Those of queries, keys and values, to where they belong: all with the same step from token to token.
+
+    found: by `gathered_and_sums`. sides: owners and offsets of the queries, and of the keys.
+    """
     by_queries, by_keys, by_values = gradients
-    queries, keys, values, above = (_rows(x) for x in (queries, keys, values, above.contiguous()))
+    (gathered, sums), (owners, offsets, key_owners, key_offsets) = found, sides
+    queries, keys, values, above = (_rows(x) for x in (*vectors, above.contiguous()))
     count, heads, width = queries.shape
     products = torch.empty_like(sums)
     numbers = (heads, 1 / math.sqrt(width), threshold(dropout), 1 / (1 - dropout))

@@ -46,11 +46,8 @@ class CompiledBpeDropout(BpeDropout):
         words_of = np.array([len(plan.words) for plan in plans], np.int64)
         ranks = np.empty(words.max(initial=0), np.int32)
         found, counts = np.empty_like(in_bytes), np.empty_like(words_of)
-        addresses = (one.ctypes.data for one in (in_bytes, words, words_of))
-        native().heed_cut(
-            *addresses, len(plans), dropped.ctypes.data, self._table.ctypes.data, self._bits, ranks.ctypes.data,
-            found.ctypes.data, counts.ctypes.data,
-        )  # fmt: skip
+        arrays = (in_bytes, words, words_of, dropped, self._table, ranks, found, counts)
+        native().heed_cut(*(one.ctypes.data for one in arrays), len(plans), self._bits)
         ends = accumulate(chain([0], counts.tolist()))
         ids = found[: counts.sum()].tolist()
         return [ids[start:end] for start, end in pairwise(ends)]

@@ -120,5 +120,5 @@ def _library() -> ctypes.CDLL | str:
     found.heed_drop.argtypes = (*(address,) * 3, *(integer,) * 3)
     found.heed_rank.argtypes, found.heed_rank.restype = (address, *(integer,) * 3, *(address,) * 2, integer), None
     found.heed_drop.restype = found.heed_to_gradient.restype = found.heed_cut.restype = None
-    found.heed_cut.argtypes = (*(address,) * 3, integer, *(address,) * 2, integer, *(address,) * 3)
+    found.heed_cut.argtypes = (*(address,) * 8, *(integer,) * 2)
     return found

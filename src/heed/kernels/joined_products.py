@@ -8,7 +8,6 @@ The weights stay where they are and are laid side by side for each pass; they ar
 The twins are the parts of `heed.model` that these take the place of.
 """
 
-from collections.abc import Iterable
 from typing import cast
 
 from jaxtyping import Float
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.kernels.self_attention import packed_self_attention
-from heed.kernels.sublayers import queries_keys_values, side_by_side
+from heed.kernels.sublayers import keys_values_of_memory, queries_keys_values, side_by_side
 from heed.model.attention import KeysValues, MultiHeadAttention, View
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.twin import replace_parts
@@ -51,11 +50,8 @@ class JoinedDecoder(Decoder):
 
     def keys_values(self, memory: Float[Tensor, "sources D"]) -> tuple[KeysValues, ...]:
         """The memory as each layer attends to it."""
-        layers = cast("Iterable[DecoderLayer]", self.layers)
-        across = [layer.cross_attention for layer in layers if layer.cross_attention is not None]
-        products = [part for attention in across for part in (attention.key, attention.value)]
-        all_ = functional.linear(memory, *side_by_side(products)).unflatten(-1, (len(products), *across[0].split))
-        each = all_.unbind(-3)
+        products, split = keys_values_of_memory(self), cast("DecoderLayer", self.layers[0]).attention.split
+        each = functional.linear(memory, *side_by_side(products)).unflatten(-1, (len(products), *split)).unbind(-3)
         return tuple(zip(each[::2], each[1::2], strict=True))
 
 

@@ -6,6 +6,7 @@ what the process has used before lies in small pages already.
 """
 
 import mmap
+from contextlib import suppress
 
 import torch
 from jaxtyping import Shaped
@@ -32,5 +33,6 @@ class LargePages:
 
 def _piece(size: int) -> Shaped[Tensor, "{size}"]:
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
+    with suppress(OSError):  # a system that has none: then in small ones
+        memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

@@ -19,7 +19,7 @@ from heed.kernels.compiled_step import CompiledModel
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
 from heed.kernels.memory import keep_freed_memory
 from heed.kernels.products import Multiply, Product, product
-from heed.kernels.sublayers import joined, queries_keys_values
+from heed.kernels.sublayers import joined, keys_values_of_memory, queries_keys_values
 from heed.model.attention import MultiHeadAttention
 from heed.model.feed_forward import ACTIVATIONS, FeedForward
 from heed.model.layers import Decoder, DecoderLayer, Residual
@@ -46,8 +46,7 @@ class LeanDecoder:
         self._words = model.vocabulary.embedding.weight.detach()
         self._scale = model.vocabulary.scale
         self._places = _Places(decoder.positions, self._words)
-        across = [cast("MultiHeadAttention", layer.cross_attention) for layer in layers]
-        self._memory = multiply(*joined([part for one in across for part in (one.key, one.value)]))
+        self._memory = multiply(*joined(keys_values_of_memory(decoder)))
         self._memory_shape = (len(layers), 2, config.heads, config.head_width)
         if compiled is None:
             self._encoding = _with_products(model, multiply)

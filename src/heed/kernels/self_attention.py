@@ -45,10 +45,8 @@ def _attend_back(  # noqa: PLR0913, PLR0917 - an operator takes tensors, not val
     queries, keys, values = three.unbind(1)
     by_three = three.new_empty(three.shape)
     by_queries, by_keys, by_values = by_three.unbind(1)
-    put_gradients(
-        (by_queries, by_keys, by_values), above, queries, keys, values, gathered, sums, owners, offsets, owners,
-        offsets, seed, causal, dropout,
-    )  # fmt: skip
+    gradients, sides = (by_queries, by_keys, by_values), (owners, offsets, owners, offsets)
+    put_gradients(gradients, above, (queries, keys, values), (gathered, sums), sides, seed, causal, dropout)
     return by_three
 
 

@@ -3,7 +3,7 @@
 Used where a step or an encoder is done by few large kernels; the model itself says the same in modules.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, cast
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn import functional
 from heed.kernels.parts import Closing, Norm
 from heed.model.attention import MultiHeadAttention
 from heed.model.feed_forward import ACTIVATIONS, FeedForward
-from heed.model.layers import Residual
+from heed.model.layers import Decoder, DecoderLayer, Residual
 
 Product: TypeAlias = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]  # a matrix and its bias
 
@@ -36,6 +36,12 @@ def joined(parts: Sequence[nn.Linear], first_times: float = 1.0) -> Product:
 def queries_keys_values(part: MultiHeadAttention) -> list[nn.Linear]:
     """The three matrices of self-attention, in the order in which they are joined."""
     return [part.query, part.key, part.value]
+
+
+def keys_values_of_memory(decoder: Decoder) -> list[nn.Linear]:
+    """The matrices that make keys and values of the memory: of each layer in turn, as they are joined."""
+    across = (layer.cross_attention for layer in cast("Iterable[DecoderLayer]", decoder.layers))
+    return [part for attention in across if attention is not None for part in (attention.key, attention.value)]
 
 
 def feed_forward(part: FeedForward) -> Callable[[Float[Tensor, "R D"]], Float[Tensor, "R D"]]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -20,7 +19,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from heed.errors import TrainingError
-from heed.model.layers import DecoderLayer
+from heed.kernels.sublayers import keys_values_of_memory
 from heed.model.transformer import Transformer
 
 _TIMEOUT = timedelta(
@@ -121,8 +120,7 @@ def shard(model: Transformer, team: Team) -> None:
     mesh = init_device_mesh(team.device().type, (team.size,))
     encoder = [] if model.encoder is None else list(model.encoder.layers)
     decoder = [] if model.decoder is None else list(model.decoder.layers)
-    across = [layer.cross_attention for layer in cast("list[DecoderLayer]", decoder)]
-    keys_values = [part for attention in across if attention is not None for part in (attention.key, attention.value)]
+    keys_values = [] if model.decoder is None else keys_values_of_memory(model.decoder)
     for unit in (*encoder, *keys_values, *decoder, model):
         fully_shard(unit, mesh=mesh)
     for method in ("encode", "start", "step"):

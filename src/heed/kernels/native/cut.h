@@ -34,9 +34,9 @@ static int64_t place_of_merge(const int32_t *ranks, int64_t count, int64_t skipp
 static int64_t cut(
     int32_t *pieces, int64_t count, const int64_t **dropped, const Merge *table, int64_t bits, int32_t *ranks) {
     for (int64_t p = 0; p < count - 1; p++) ranks[p] = merge_of(table, bits, pieces[p], pieces[p + 1])->rank;
-    while (place_of_merge(ranks, count - 1, 0) >= 0) {
-        const int64_t place = place_of_merge(ranks, count - 1, *(*dropped)++);
-        if (place < 0) break;
+    for (int64_t place; (place = place_of_merge(ranks, count - 1, 0)) >= 0;) {
+        const int64_t skipped = *(*dropped)++;
+        if (skipped > 0 && (place = place_of_merge(ranks, count - 1, skipped)) < 0) break;
         pieces[place] = merge_of(table, bits, pieces[place], pieces[place + 1])->merged;
         count--;
         memmove(pieces + place + 1, pieces + place + 2, sizeof(int32_t) * (count - place - 1));
@@ -50,8 +50,8 @@ static int64_t cut(
 /* Sentences end to end, as the bytes of their words, to `found`, and to `counts` the pieces of each. There is a number
    of `dropped` for each byte; a sentence begins with its own. `ranks`: room for the longest word. */
 void heed_cut(
-    const int32_t *bytes, const int64_t *words, const int64_t *words_of, int64_t sentences, const int64_t *dropped,
-    const Merge *table, int64_t bits, int32_t *ranks, int32_t *found, int64_t *counts) {
+    const int32_t *bytes, const int64_t *words, const int64_t *words_of, const int64_t *dropped, const Merge *table,
+    int32_t *ranks, int32_t *found, int64_t *counts, int64_t sentences, int64_t bits) {
     for (int64_t s = 0; s < sentences; s++) {
         const int64_t *rounds = dropped;
         counts[s] = 0;

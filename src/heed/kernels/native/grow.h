@@ -2,7 +2,7 @@
 
 typedef struct {
     const double *live;                           /* (B, W): log-probabilities of the hypotheses so far */
-    int64_t sentences, wide, eos, count;
+    int64_t wide, eos, count;
     const float *values;                          /* (B, W, count): of the likeliest next words of each, */
     const int64_t *ranked;                        /* best first, and which these are */
 } Growth;
@@ -41,9 +41,8 @@ static void choose(const Growth *g, int64_t b, int ends_too, Continuations to, i
 static int any_ends(const Growth *g, int64_t b, const double *going_on) {
     const double last = going_on[(b + 1) * g->wide - 1];
     if (isnan(going_on[b * g->wide])) return 1;
-    for (int64_t row = b * g->wide; row < (b + 1) * g->wide; row++)
-        for (int64_t n = 0; n < g->count; n++)
-            if (g->ranked[row * g->count + n] == g->eos && g->live[row] + g->values[row * g->count + n] >= last) return 1;
+    for (int64_t at = b * g->wide * g->count; at < (b + 1) * g->wide * g->count; at++)
+        if (g->ranked[at] == g->eos && g->live[at / g->count] + g->values[at] >= last) return 1;
     return 0;
 }
 
@@ -57,7 +56,7 @@ int64_t heed_grow(
     if (ranked == NULL) return -1;
     int64_t *next = ranked + rows * count, ends = 0;
     float *values = (float *)(next + wide);
-    const Growth g = {live, sentences, wide, eos, count, values, ranked};
+    const Growth g = {live, wide, eos, count, values, ranked};
     const Continuations going_on = {(double *)found, found + rows, found + 2 * rows};
     const Continuations ending = {(double *)(found + 3 * rows), found + 4 * rows, found + 5 * rows};
     heed_rank(log_probs, rows, words, count, values, ranked, threads);
