@@ -83,7 +83,9 @@ class Service:
         """The translation of each text."""
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         routes = [self.route(text, asked.source, asked.target) for text in texts]
-        documents = [markup.parts(text) for text in texts] if asked.format == "html" else None
+        documents = None
+        if asked.format == "html":
+            documents = await asyncio.to_thread(lambda: [markup.parts(text) for text in texts])
         prose = [[text] for text in texts]
         if documents is not None:
             prose = [[part.text for part in parts if part.text is not None] for parts in documents]

@@ -1,0 +1,163 @@
+"""Documents made at random, of which it is known what is prose: by how they were made, and by what a browser says."""
+
+import html
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from playwright.sync_api import Browser
+
+from heed.serving.markup import joined, parts
+from tests import browser as browsing
+
+browser = browsing.browser
+
+WORDS = st.sampled_from(["dog", "a cat", "code", "pre x", "x < y", "</b >", "&amp;", "É &", "svg>", "--> no"])
+ATTRIBUTES = st.sampled_from(
+    ["", ' title="a > b"', " class='xcode pre'", " data-x=</p", " hidden", ' alt="<code>"', " translate=yes"]
+)
+CLOSED = st.sampled_from([" translate=no", ' translate="NO"', " class=notranslate", " class='a notranslate b'"])
+RAW_TEXT = st.sampled_from([".code { }", " pre", "xpre y", "if (a<b) {}", "<!-- <b>", "</b>", "/code >", "svg a", ""])
+
+
+@dataclass(frozen=True)
+class Made:
+    """Some of a document: its texts in capitals are what a translation of it must be."""
+
+    source: str
+    expected: str
+    texts: tuple[str, ...] = ()
+
+
+def _element(name: str, attributes: str, inside: list[Made], *, prose: bool = True) -> Made:
+    source, expected = ("".join(getattr(one, part) for one in inside) for part in ("source", "expected"))
+    texts = tuple(text for one in inside for text in one.texts)
+    start, end = f"<{name}{attributes}>", f"</{name}>"
+    if not prose:
+        return Made(start + source + end, start + source + end)
+    return Made(start + source + end, start + expected + end, texts)
+
+
+def _text(words: str) -> Made:
+    return Made(html.escape(words), html.escape(f"[{words.upper()}]", quote=False), (words,))
+
+
+def _raw(name: str, content: str) -> Made:
+    return Made(*(2 * (f"<{name}>{content}</{name}>",)))
+
+
+MARKUP = st.sampled_from(["<br>", "<img alt='a>b'>", "<!-- a <p> -->", "<!---->", "<hr/>", "<!-- <code> --!>"])
+LEAVES = st.one_of(
+    WORDS.map(_text),
+    MARKUP.map(lambda markup: Made(markup, markup)),
+    st.builds(_raw, st.sampled_from(["script", "style", "textarea", "xmp", "iframe", "noembed"]), RAW_TEXT),
+)
+
+
+def _apart(inside: list[Made]) -> list[Made]:
+    """A tag between any two, so that each text is one of its own."""
+    return [one for made in inside for one in (made, Made("<wbr>", "<wbr>"))]
+
+
+def _nodes(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
+    children = st.lists(inner, max_size=4).map(_apart)
+    names = st.sampled_from(["div", "section", "span", "em", "ul", "blockquote", "DIV"])
+    closed = st.sampled_from(["code", "kbd", "samp", "var", "pre", "template"])
+    return st.one_of(
+        st.builds(_element, names, ATTRIBUTES, children),
+        st.builds(
+            lambda name, attributes, inside: _element(name, attributes, inside, prose=False), names, CLOSED, children
+        ),
+        st.builds(lambda name, inside: _element(name, "", inside, prose=False), closed, children),
+    )
+
+
+DOCUMENTS = st.recursive(LEAVES, _nodes, max_leaves=12)
+
+
+def _without_wishes(made: Made) -> bool:
+    return "translate=yes" not in made.source  # within what is closed it opens again: tested by examples
+
+
+@given(DOCUMENTS.filter(_without_wishes))
+@settings(deadline=None)
+def test_every_text_is_translated_once_and_nothing_else_changes(made: Made) -> None:
+    cut = parts(made.source)
+    texts = [part.text for part in cut if part.text is not None]
+    assert texts == [text.strip() for text in made.texts]
+    assert joined(cut, [f"[{text.upper()}]" for text in texts]) == made.expected
+
+
+# What a browser makes of a document: its texts that are to be translated, by the standard's own rules.
+_IN_A_BROWSER = """
+(documents) => documents.map((source) => {
+  const closed = new Set(('CODE PRE LISTING KBD SAMP VAR SVG MATH TEMPLATE SCRIPT STYLE XMP IFRAME ' +
+    'NOEMBED NOFRAMES TEXTAREA PLAINTEXT').split(' '));
+  const isProse = (node) => {
+    for (let at = node.parentElement; at; at = at.parentElement) {
+      const wish = (at.getAttribute('translate') ?? 'none').toLowerCase();
+      if (wish === 'no' || at.classList.contains('notranslate')) return false;
+      if (wish === '' || wish === 'yes') return true;
+      if (closed.has(at.tagName.toUpperCase())) return false;
+    }
+    return true;
+  };
+  const page = new DOMParser().parseFromString(source, 'text/html');
+  const walker = page.createTreeWalker(page, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const text = walker.currentNode.data.trim();
+    if (text && isProse(walker.currentNode)) found.push(text);
+  }
+  return found;
+})
+"""
+# Written as people write: with end tags left out, tags in raw text, comments and the rest. Each is put in every other.
+_PIECES = r"""
+{}
+<p>a{}
+<p translate=no>a<p>b{}
+<ul><li>a<li class=notranslate>b{}<li>c</ul>
+<div><code>a</code>{}</div>
+<dl translate=no><dt>a<dd>b{}</dl>c
+<table><tr><td translate=no>a{}<td>b<tr><td>c</table>
+<div translate=no><p>a<div translate=yes>b{}</div>c</div>
+<style>.code{ }</style>{}
+<script> pre { } </script>{}
+<script><!-- <script> a </script> b --></script>{}
+<script><!-- a </script>{}
+<!-- a > b -->{}
+<!-->{}
+<svg><title>a</title><style/><text>b</text></svg>{}
+<svg><path d='m'/><p>a</p>{}
+<svg><![CDATA[</svg>a]]></svg>{}
+<math><mi>x</mi></math>{}
+<textarea></b>a</textarea>{}
+<a href='x>y'>a{}</a>b
+<b a=x/>c{}</b>
+<pre>a</pre>{}
+<noscript>a</noscript>{}
+<span class='notranslate x'>a{}</span>b
+<kbd>a</kbd >b{}
+a < b{} &lt;c> </>d
+<3{}
+<select><option translate=no>a<option>b</select>{}
+<button translate=no>a</button>{}
+x<?pi a>b{}
+</p >a{}
+<svg><foreignObject><p>a</p><style>.b</style></foreignObject></svg>{}
+<h1>a{}</h1>b
+<ruby>a<rt translate=no>b<rt>c</ruby>{}
+""".strip().splitlines()
+
+
+@browsing.needs_chromium
+def test_a_browser_finds_the_same_texts(browser: Browser) -> None:
+    documents = [one.replace("{}", other.replace("{}", "end")) for one in _PIECES for other in _PIECES]
+    page = browser.new_page()
+    page.set_content("<!doctype html>")
+    expected = page.evaluate(_IN_A_BROWSER, documents)
+    for document, texts in zip(documents, expected, strict=True):
+        found = [part.text for part in parts(document) if part.text is not None]
+        # letter by letter: a browser moves what may not stand where it stands, and joins what it moves
+        assert sorted("".join("".join(found).split())) == sorted("".join("".join(texts).split())), document
