@@ -8,7 +8,8 @@ import pytest
 from heed import Transformer
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.interop.marian_export import export_marian
-from heed.model.folder import model_files, write_folder
+from heed.model.folder import model_files
+from heed.model.writing import write_folder
 from heed.settings import Settings
 from heed.text.tokenizer import Tokenizer
 

@@ -11,8 +11,9 @@ from heed.decoding.translator import load
 from heed.errors import HeedError
 from heed.evaluation.metrics import bleu
 from heed.inside.ablation import ablate as measure
-from heed.model.folder import model_files, write_folder
+from heed.model.folder import model_files
 from heed.model.transformer import Transformer
+from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 
 SOURCES, REFERENCES = ["a b", "", "b a c"], ["B A", "C", "A B"]

@@ -10,8 +10,9 @@ from heed.cli.main import app
 from heed.config import RunConfig
 from heed.errors import HeedError
 from heed.evaluation.metrics import score
-from heed.model.folder import model_files, verify, write_folder
+from heed.model.folder import model_files, verify
 from heed.model.transformer import Transformer
+from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 from tests.cli.command import ONE_THREAD
 from tests.cli.command import heed as command

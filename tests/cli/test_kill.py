@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from heed.model.folder import MANIFEST, read_model_folder, verify
+from heed.model.folder import read_model_folder, verify
+from heed.model.writing import MANIFEST
 from heed.training.checkpoint import newest_checkpoint, restore
 from heed.training.journal import read_journal
 from heed.training.run import make_optimizer

@@ -9,7 +9,8 @@ import pytest
 from heed.cli.look import look
 from heed.config import DataConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, InputError
-from heed.model.folder import model_files, write_folder
+from heed.model.folder import model_files
+from heed.model.writing import write_folder
 from tests.cli.command import ONE_THREAD, heed
 from tests.inside.translators import small_translator
 

@@ -9,7 +9,8 @@ from heed.config import DataConfig
 from heed.decoding.alignment import word_links
 from heed.decoding.scoring import token_log_probs
 from heed.errors import InputError
-from heed.model.folder import model_files, write_folder
+from heed.model.folder import model_files
+from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 
 TEXTS = ["a dog runs", "the cat", "", "a bird sees the old dog and the cat", "  ", "dog", "a dog runs"]

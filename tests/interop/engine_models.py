@@ -7,7 +7,8 @@ import torch
 
 from heed import ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.config import DataConfig
-from heed.model.folder import model_files, write_folder
+from heed.model.folder import model_files
+from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 from tests.model.examples import COMBINATIONS, SHAPE, make
 

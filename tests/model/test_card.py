@@ -7,7 +7,8 @@ import pytest
 
 from heed.evaluation.metrics import Score
 from heed.model.card import Evaluation, digest_of, with_scores, without_scores, write_scores
-from heed.model.folder import verify, write_folder
+from heed.model.folder import verify
+from heed.model.writing import write_folder
 
 CARD = "# A model\n\n| | |\n|---|---|\n| steps | 900 |\n\nAll settings are in `config.json`.\n"
 FILES = {"README.md": CARD.encode(), "model.safetensors": b"weights", "config.json": b"{}"}

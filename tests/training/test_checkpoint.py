@@ -7,7 +7,7 @@ from safetensors.torch import save as save_tensors
 
 from heed import ModelConfig, Transformer
 from heed.errors import FolderError
-from heed.model import folder
+from heed.model import folder, writing
 from heed.training.checkpoint import (
     Progress,
     checkpoint_path,
@@ -79,7 +79,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
     tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1)
-    really_write = folder.write_safely
+    really_write = writing.write_safely
     written: list[Path] = []
 
     def crash(path: Path, content: bytes) -> None:
@@ -89,9 +89,9 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
         written.append(path)
         really_write(path, content)
 
-    monkeypatch.setattr(folder, "write_safely", crash)
+    monkeypatch.setattr(writing, "write_safely", crash)
     if write < 4:
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(FolderError, match=r"step-00000002 cannot be written: no space left"):
             save(tmp_path, 2)
     else:
         save(tmp_path, 2)
@@ -127,7 +127,7 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
-    folder.write_folder(tmp_path / "model", {"a": b"1"})
+    writing.write_folder(tmp_path / "model", {"a": b"1"})
     manifest = tmp_path / "model" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(FolderError, match="has format 9, and this heed reads format 1: update heed"):
@@ -137,3 +137,31 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 1)
     with pytest.raises(FolderError, match="the run is not finished: resume it, or use one of its checkpoints"):
         folder.verify(tmp_path)
+
+
+def test_a_folder_of_another_name_is_no_checkpoint_and_stays(tmp_path: Path) -> None:
+    mine = tmp_path / "checkpoints" / "step-00000012-mine"
+    mine.mkdir(parents=True)
+    (mine.parent / "step-00000013").write_text("nor is a file")
+    for step in (1, 2, 100_000_000):
+        save(tmp_path, step)
+    prune(tmp_path, keep_last=1, best_step=None)
+    assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, 100_000_000)]
+    assert mine.is_dir()
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / ".step-00000001.writing").mkdir(parents=True)
+    save(tmp_path, 2)
+    prune(tmp_path, keep_last=1, best_step=None)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_checkpoint_that_was_saved_with_nonsense_in_it_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    with torch.no_grad():
+        model.vocabulary.embedding.weight[3] = float("nan")
+    files = {"model.safetensors": save_tensors(model.state_dict())}
+    write_checkpoint(tmp_path, files, training_state(model, optimizer), Progress(step=1))
+    with pytest.raises(FolderError, match=r"embedding.weight is not finite. Remove this folder"):
+        restore(checkpoint_path(tmp_path, 1), *trained())

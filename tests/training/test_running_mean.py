@@ -36,3 +36,19 @@ def test_the_mean_takes_the_weights_place_and_gives_it_back() -> None:
             assert torch.equal(given[name], own[name])
     for name, weight in model.state_dict().items():
         assert torch.equal(weight, own[name])
+
+
+def test_a_mean_that_is_told_on_the_device_to_skip_stays_as_it_is_and_is_else_the_same() -> None:
+    model = Transformer(CONFIG)
+    plain, told = RunningMean(model, decay=0.5), RunningMean(model, decay=0.5)
+    for step, skip in enumerate((0.0, 1.0, 0.0), start=1):
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight))
+        before = {name: mean.clone() for name, mean in told._mean.items()}
+        if not skip:
+            plain.update(step)
+        told.update(step, torch.tensor(skip))
+        for name, mean in told._mean.items():
+            assert torch.equal(mean, before[name]) == bool(skip)
+            torch.testing.assert_close(mean, plain._mean[name])

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from heed.model.folder import publish
 from heed.model.size import parameters
+from heed.model.writing import publish
 from heed.training.checkpoint import model_part
 from heed.training.run import Listener, StepReport
 from heed.training.setup import Ready
@@ -65,12 +65,14 @@ class Watch:
         if team.is_first:
             self._tensorboard = tensorboard_listener(ready.run.folder, ready.progress.step)
         progress = train(ready.run, ready.progress, self)
-        best = best_checkpoint(ready.run.folder, progress)
         if team.is_first:
+            best, complaint = best_checkpoint(ready.run.folder, progress)
+            if complaint is not None:
+                self.note(complaint)
             publish(ready.run.folder, model_part(best))
-        self.note(
-            f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {ready.run.folder}"
-        )
+            self.note(
+                f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {ready.run.folder}"
+            )
 
     def step(self, report: StepReport) -> None:
         """A step was taken."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName
-from heed.model.folder import EXPORTED, as_json, read_model_folder, refuse_rounded, verify, write_folder
+from heed.model.folder import read_model_folder, refuse_rounded, verify
 from heed.model.transformer import Transformer
+from heed.model.writing import EXPORTED, as_json, write_folder
 from heed.text.tokenizer import Tokenizer
 
 # From a model and its tokenizers to an engine's own files, by name.

@@ -19,7 +19,8 @@ from heed.errors import ConfigError
 from heed.interop.imported import refuse_to_overwrite
 from heed.interop.marian_tokenizer import KIND, LANGUAGES, tokenizer_files
 from heed.interop.weight_names import layers_from_heed, sines_then_cosines
-from heed.model.folder import as_json, read_model_folder, refuse_rounded, write_folder
+from heed.model.folder import read_model_folder, refuse_rounded
+from heed.model.writing import as_json, write_folder
 
 # What MarianMT can express, and what it does instead of anything else.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.evaluation.metrics import Score
-from heed.model.folder import MANIFEST, as_json, sync, write_safely
+from heed.model.writing import MANIFEST, as_json, sync, write_safely
 
 CARD = "README.md"
 _HEADING = "## Scores"

@@ -6,15 +6,12 @@
     README.md            the model card
     manifest.json        the sha256 of each file and the format's version; written last
 
-A folder is written beside its place, brought safely to the disk and renamed into it, so a crash at any moment leaves
-the old one or the new one. Reading checks every byte against the manifest first. No pickle anywhere: safetensors and
-JSON only. Knows nothing of training.
+How it is written, so that a crash at any moment leaves the old model or the new one, is in writing.py. Reading checks
+every byte against the manifest first. No pickle anywhere: safetensors and JSON only. Knows nothing of training.
 """
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +25,10 @@ from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.model.rounded import ROUNDED, in_floats
 from heed.model.transformer import Transformer
+from heed.model.writing import EXPORTED, FORMAT, MANIFEST, as_json, current
 from heed.text.tokenizer import Tokenizer
 
-FORMAT = 1
-MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
-EXPORTED = "heed.json"  # a model exported to another system's format has this beside the other's files
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,7 @@ def refuse_rounded(path: Path) -> None:
 
 def read_model_folder(path: Path) -> ModelFolder:
     """Open a model folder after checking it against its manifest."""
+    path = current(path)
     verify(path)
     if (path / EXPORTED).is_file():
         raise FolderError(
@@ -113,40 +109,9 @@ def model_files(
     return files
 
 
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder, whole or not at all; one that is there already is replaced."""
-    building = path.parent / f".{path.name}.writing"
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    for name, content in files.items():
-        write_safely(building / name, content)
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
-    write_safely(building / MANIFEST, as_json({"format": FORMAT, "sha256": sums}))
-    sync(building)
-    if path.exists():
-        old = path.parent / f".{path.name}.old"
-        shutil.rmtree(old, ignore_errors=True)
-        path.rename(old)
-        building.rename(path)
-        shutil.rmtree(old)
-    else:
-        building.rename(path)
-    sync(path.parent)
-
-
-def publish(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a model folder's files into a folder that holds other things too; it counts from its manifest on."""
-    (path / MANIFEST).unlink(missing_ok=True)
-    building = path / ".publishing"
-    write_folder(building, files)
-    for name in (*files, MANIFEST):
-        (building / name).replace(path / name)
-    building.rmdir()
-    sync(path)
-
-
 def verify(path: Path) -> None:
     """Every file that the manifest names must be there, byte for byte."""
+    path = current(path)
     manifest = path / MANIFEST
     if not manifest.is_file():
         unfinished = (path / "checkpoints").is_dir()
@@ -187,25 +152,3 @@ def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -
             shapes = f"{found.get(name, 'none')}, but the settings ask for {expected.get(name, 'none')}"
             raise FolderError(f"{path}: weight {name} has shape {shapes}")
     model.load_state_dict(dict(weights))
-
-
-def as_json(value: object) -> bytes:
-    """A value as this project writes JSON."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def write_safely(path: Path, content: bytes) -> None:
-    """Write a file and bring it to the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(folder: Path) -> None:
-    """Bring a folder's own entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

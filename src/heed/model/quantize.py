@@ -6,8 +6,9 @@ from safetensors.torch import save
 
 from heed.errors import FolderError
 from heed.model.card import CARD, without_scores
-from heed.model.folder import WEIGHTS, model_files, read_model_folder, read_tensors, write_folder
+from heed.model.folder import WEIGHTS, model_files, read_model_folder, read_tensors
 from heed.model.rounded import ROUNDED, in_integers
+from heed.model.writing import write_folder
 
 
 def write_rounded(path: Path, out: Path) -> tuple[int, int]:

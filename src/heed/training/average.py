@@ -10,7 +10,8 @@ import torch
 
 from heed.errors import FolderError
 from heed.model.card import CARD, without_scores
-from heed.model.folder import model_files, read_model_folder, read_tensors, verify, write_folder
+from heed.model.folder import model_files, read_model_folder, read_tensors, verify
+from heed.model.writing import write_folder
 from heed.training.checkpoint import checkpoints
 
 

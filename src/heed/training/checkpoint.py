@@ -12,6 +12,7 @@ There is no random state to keep: everything random is a function of seed, step 
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -21,13 +22,15 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
-from heed.errors import FolderError
-from heed.model.folder import MANIFEST, put_weights, read_tensors, verify, write_folder
+from heed.errors import FolderError, TrainingError
+from heed.model.folder import put_weights, read_tensors, verify
 from heed.model.transformer import Transformer
+from heed.model.writing import MANIFEST, finish_publishing, write_folder
 from heed.training.distributed import like, whole
 from heed.training.running_mean import RunningMean
 
 _OWN = "weight"  # beside the names of Adam's moments
+_NAME = re.compile(r"step-(\d{8,})")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Progress:
     best_loss: float | None = None
     best_score: float | None = None  # by the task's own metric
     stale: int = 0  # validations since the best one
-    skipped: int = 0  # steps whose loss was not finite
+    skipped: int = 0  # steps whose loss or gradient was not finite
 
     def validated(self, loss: float, score: float | None, *, by_score: bool) -> "Progress":
         """The progress after a validation; the best is never replaced by a worse."""
@@ -82,15 +85,38 @@ def training_state(
     return state | {f"{name}/{_OWN}": whole(weight).contiguous() for name, weight in (own or {}).items()}
 
 
+def refuse_nonsense(run: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
+    """Weights or moments that are not finite are never saved: the last good checkpoint stays the last."""
+    if (name := _not_finite(tensors)) is not None:
+        raise TrainingError(f"after step {step} {name} is not finite, so nothing was saved; {way_out(run)}")
+
+
+def way_out(run: Path) -> str:
+    """What is left of a run that cannot go on, and what to do. Resuming would repeat what happened."""
+    saved = checkpoints(run)
+    kept = f"the last good checkpoint is {saved[-1]}, for --init-from" if saved else "there is no checkpoint yet"
+    rate = "training.learning_rate (of the paper's schedule: training.learning_rate_factor)"
+    return f"{kept}. Begin a new run with a lower {rate}, or with training.clip_norm"
+
+
+def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor with a number that is not finite."""
+    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
+
+
 def model_part(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint that make it a model folder, without those that only resuming needs."""
-    others = (MANIFEST, "optimizer.safetensors", "progress.json")
-    return {file.name: file.read_bytes() for file in path.iterdir() if file.name not in others}
+    verify(path)
+    listed = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+    return {
+        name: (path / name).read_bytes() for name in listed if name not in ("optimizer.safetensors", "progress.json")
+    }
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    return sorted((run / "checkpoints").glob("step-*"))
+    """The checkpoints of a run, oldest first. A folder of another name, `step-00000012-mine`, is not one of them."""
+    found = ((_NAME.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*"))
+    return [path for _, path in sorted((int(name[1]), path) for name, path in found if name and path.is_dir())]
 
 
 def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
@@ -98,6 +124,7 @@ def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
     complaints: list[str] = []
     for path in reversed(checkpoints(run)):
         try:
+            finish_publishing(path)
             verify(path)
         except FolderError as error:
             complaints.append(str(error))
@@ -110,6 +137,8 @@ def restore(path: Path, model: Transformer, optimizer: Optimizer, mean: RunningM
     """Put a checkpoint's weights, moments and mean in their places."""
     patterns = model.state_dict()
     weights = read_tensors(path / "model.safetensors")
+    if (bad := _not_finite(weights)) is not None:  # saved by a heed that did not look
+        raise FolderError(f"{path}: weight {bad} is not finite. Remove this folder, to go on from an earlier one")
     put_weights(model, {name: like(one, patterns.get(name, one)) for name, one in weights.items()}, path)
     numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     moments: dict[int, dict[str, Tensor]] = {}
@@ -137,6 +166,7 @@ def prune(run: Path, keep_last: int, best_step: int | None) -> None:
     kept = set(checkpoints(run)[-keep_last:])
     if best_step is not None:
         kept.add(checkpoint_path(run, best_step))
-    for path in checkpoints(run):
+    halves = (run / "checkpoints").glob(".step-*.writing")  # of a run that was killed while it wrote them
+    for path in (*checkpoints(run), *halves):
         if path not in kept:
             shutil.rmtree(path)

@@ -6,6 +6,8 @@ The JSON is strict: a number that is not finite is written as null, which every 
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,19 @@ class Journal:
     def __init__(self, path: Path, after_step: int) -> None:
         self._path = path
         kept = [line for line in read_journal(path) if line["step"] <= after_step]
-        _replace(path, kept)
+        with _explaining(path):
+            _replace(path, kept)
 
     def write(self, entry: dict[str, Any]) -> None:
         """One more line."""
-        with self._path.open("a", encoding="utf-8") as file:
+        with _explaining(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(_line(entry))
+
+    def sync(self) -> None:
+        """Bring all lines to the disk, before a checkpoint that comes after them."""
+        with _explaining(self._path):
+            _sync(self._path)
+            _sync(self._path.parent)
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
@@ -53,6 +62,22 @@ def _line(entry: dict[str, Any]) -> str:
 
 def _is_nonsense(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FolderError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, entries: list[dict[str, Any]]) -> None:

@@ -10,12 +10,12 @@ from collections import deque
 from dataclasses import replace
 
 from heed.errors import TrainingError
-from heed.training.checkpoint import Progress, checkpoints
+from heed.training.checkpoint import Progress, way_out
 from heed.training.journal import Journal
 from heed.training.run import Listener, Run, StepReport
 from heed.training.step import Taken
 
-_PATIENCE_WITH_NONSENSE = 5  # steps in a row whose loss is not finite
+_PATIENCE_WITH_NONSENSE = 5  # steps in a row whose loss or gradient is not finite
 
 
 class Ledger:
@@ -39,25 +39,23 @@ class Ledger:
         return replace(progress, skipped=skipped)
 
     def _read(self, progress: Progress, taken: Taken, began: float) -> bool:
-        step, loss = progress.step, taken.loss()
+        step, loss, norm = progress.step, taken.loss(), taken.gradient_norm()
         now = time.monotonic()
         report = StepReport(step, progress.epoch, loss, taken.rate, taken.tokens, now - max(began, self._last))
         self._last = now
         if self._journal is not None:
-            entry = {"step": step, "loss": loss, "rate": taken.rate, "tokens": taken.tokens}
+            entry = {"step": step, "loss": loss, "gradient_norm": norm, "rate": taken.rate, "tokens": taken.tokens}
             self._journal.write({**entry, "seconds": report.seconds})
         self._listener.step(report)
-        self.nonsense = 0 if math.isfinite(loss) else self.nonsense + 1
+        self.nonsense = 0 if math.isfinite(loss) and math.isfinite(norm) else self.nonsense + 1
         if self.nonsense:
-            self._complain(step, loss)
+            self._complain(step, f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}")
         return bool(self.nonsense)
 
-    def _complain(self, step: int, loss: float) -> None:
-        self._listener.note(f"step {step}: the loss is {loss}, so the step was skipped")
+    def _complain(self, step: int, what: str) -> None:
+        self._listener.note(f"step {step}: {what}, so the step was skipped")
         if self.nonsense >= _PATIENCE_WITH_NONSENSE:
-            saved = checkpoints(self._run.folder)
-            kept = f"the last good checkpoint is {saved[-1]}" if saved else "there is no checkpoint yet"
             raise TrainingError(
-                f"the loss was not finite in {self.nonsense} steps in a row, up to step {step}; {kept}. "
-                "Lower training.learning_rate_factor, or set training.clip_norm"
+                f"the loss or the gradient was not finite in {self.nonsense} steps in a row, up to step {step}: "
+                f"{what}; {way_out(self._run.folder)}"
             )

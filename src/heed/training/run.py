@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from heed.config import RunConfig
 from heed.model.transformer import Transformer
 from heed.training.batches import Batches
-from heed.training.checkpoint import Progress, training_state, write_checkpoint
+from heed.training.checkpoint import Progress, refuse_nonsense, training_state, write_checkpoint
 from heed.training.distributed import Team, whole
 from heed.training.filled import Shape
 from heed.training.learner import Learner, can_capture, make_learner
@@ -87,10 +87,11 @@ class Run:
                 yield own
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint. In a team all gather what is shared out, and the first writes."""
+        """Write a checkpoint, unless there is nonsense in it. In a team all gather what is shared out; one writes."""
         with self.as_used() as own:
             weights = {name: whole(weight) for name, weight in self.model.state_dict().items()}
             state = training_state(self.model, self.optimizer, own)
+            refuse_nonsense(self.folder, progress.step, {**weights, **state})
             if self.team.is_first:
                 write_checkpoint(self.folder, self.files(progress, weights), state, progress)
 

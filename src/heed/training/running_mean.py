@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from heed.model.transformer import Transformer
@@ -22,10 +23,16 @@ class RunningMean:
         self._mean = {name: weight.detach().clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take a step's new weights into account."""
+    def update(self, step: int, skip: Float[Tensor, ""] | None = None) -> None:
+        """Take a step's new weights into account. skip: 1 where there was none; only the weights' device knows."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self._mean.values()), list(self._weights.values()), 1 - decay)  # in few kernels
+        mean, weights = list(self._mean.values()), list(self._weights.values())
+        if skip is None:
+            torch._foreach_lerp_(mean, weights, 1 - decay)  # in few kernels
+            return
+        change = torch._foreach_sub(weights, mean)
+        torch._foreach_mul_(change, (1 - decay) * (1 - skip))
+        torch._foreach_add_(mean, change)
 
     @contextmanager
     def in_place(self) -> Iterator[Mapping[str, Tensor]]:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from heed.training.batches import Batch, Numbers
-from heed.training.distributed import Team
+from heed.training.distributed import Team, whole
 from heed.training.learner import Learner
 from heed.training.run import Run
 from heed.training.schedule import learning_rate
@@ -33,17 +34,22 @@ class Share:
 
 @dataclass(frozen=True)
 class Taken:
-    """A step that was asked for. To read its loss (a token) is to wait until it is done."""
+    """A step that was asked for. To read its loss (a token) or its gradients' norm is to wait until it is done.
+
+    If one of them is not finite, the step changed nothing: neither weights nor moments nor the EMA.
+    """
 
     tokens: int
     rate: float
     loss: Callable[[], float]
+    gradient_norm: Callable[[], float]
 
 
 def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> Taken:
-    """Learn from a group of batches. A loss that is not finite changes no weights.
+    """Learn from a group of batches. A loss or a gradient that is not finite changes no weights.
 
-    A GPU that works alone sees to that itself, so that nobody need wait for the loss before asking for more.
+    A GPU that works alone sees to that itself, so that nobody need wait for the loss before asking for more. Several
+    processes decide alike: each compares the same sums.
     """
     settings, team = run.config.training, run.team
     rate = learning_rate(step, settings, run.config.model.d_model)
@@ -52,17 +58,28 @@ def take_step(run: Run, learner: Learner, batches: list[Share], step: int) -> Ta
         learner.learn(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in batches
     ]
     losses = [loss for loss, one in zip(learnt, batches, strict=True) if one.weight]
+    if not settings.shard:
+        team.add_up_gradients(list(run.model.parameters()))
+    norm = _gradient_norm(run)
     if run.is_ahead:
-        together = torch.stack(losses)
+        together = torch.stack((*losses, norm))
         read = _sent(together)
-        _change_weights(run, rate, step, (~together.isfinite().all()).float())
+        _change_weights(run, rate, step, norm, skip=(~together.isfinite().all()).float())
         learner.forget()
-        return Taken(tokens, rate, lambda: sum(one / tokens for one in read()))
-    total = team.add_up(sum(one.item() / tokens for one in losses))[0]
-    if math.isfinite(total):
-        _change_weights(run, rate, step)
+        return Taken(tokens, rate, lambda: sum(one / tokens for one in read()[:-1]), lambda: read()[-1])
+    total, length = team.add_up(sum(one.item() / tokens for one in losses))[0], norm.item()
+    if math.isfinite(total) and math.isfinite(length):
+        _change_weights(run, rate, step, norm)
     learner.forget()
-    return Taken(tokens, rate, lambda: total)
+    return Taken(tokens, rate, lambda: total, lambda: length)
+
+
+def _gradient_norm(run: Run) -> Float[Tensor, ""]:
+    """The L2 norm of all gradients together. Not finite if one of them is not, or is so large that its square is not.
+
+    Such a square is what Adam keeps, so that step, too, would leave something behind that never goes away.
+    """
+    return whole(get_total_norm([weight.grad for weight in run.model.parameters() if weight.grad is not None]))
 
 
 def _sent(numbers: Float[Tensor, "any"]) -> Callable[[], list[float]]:
@@ -103,20 +120,23 @@ def _own(group: list[Numbers], team: Team, *, sharded: bool) -> list[tuple[int, 
     return [(index, numbers, float(team.size)) for index, numbers, _ in own] + idle
 
 
-def _change_weights(run: Run, rate: float, step: int, nonsense: Float[Tensor, ""] | None = None) -> None:
-    """nonsense: 1 where the weights are to stay as they are; torch's fused Adam reads it, by the name below."""
+def _change_weights(
+    run: Run, rate: float, step: int, norm: Float[Tensor, ""], skip: Float[Tensor, ""] | None = None
+) -> None:
+    """Clip, step, EMA. skip: 1 where all is to stay as it is, known to the device alone.
+
+    torch's fused Adam reads it by the name of `found_inf`, as from a GradScaler.
+    """
     settings = run.config.training
-    if nonsense is not None:
-        run.optimizer.found_inf = nonsense  # type: ignore[attr-defined]
-    if not settings.shard:
-        run.team.add_up_gradients(list(run.model.parameters()))
+    if skip is not None:
+        run.optimizer.found_inf = skip  # type: ignore[attr-defined]
     if settings.clip_norm is not None:
-        torch.nn.utils.clip_grad_norm_(run.model.parameters(), settings.clip_norm)
+        clip_grads_with_norm_(run.model.parameters(), settings.clip_norm, norm)
     for weights in run.optimizer.param_groups:
         weights["lr"] = rate
     run.optimizer.step()
     if run.mean is not None:
-        run.mean.update(step)
+        run.mean.update(step, skip)
 
 
 def _seed(*numbers: int) -> int:

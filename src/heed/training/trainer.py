@@ -14,9 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
+from heed.errors import FolderError
+from heed.model.folder import verify
 from heed.training.ahead import ahead
 from heed.training.batches import Batches, Numbers
-from heed.training.checkpoint import Progress, checkpoint_path, prune
+from heed.training.checkpoint import Progress, checkpoint_path, newest_checkpoint, prune
 from heed.training.journal import Journal
 from heed.training.learner import Learner
 from heed.training.ledger import Ledger
@@ -51,8 +53,11 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
             stopping = interrupted or step == settings.max_steps or _has_stalled(run, progress)
             if improved or stopping or (due and not ledger.nonsense):  # what led to nonsense is not worth keeping
                 progress = ledger.settle(progress)
+                if journal is not None:
+                    journal.sync()
                 run.save(progress)
-                prune(run.folder, settings.keep_last, progress.best_step)
+                if run.team.is_first:  # who wrote it: for the others the new checkpoint may not be there yet
+                    prune(run.folder, settings.keep_last, progress.best_step)
             if interrupted:
                 listener.note(f"interrupted after step {step}: saved, go on with --resume")
                 raise KeyboardInterrupt
@@ -132,6 +137,17 @@ class _Interrupts:
             signal.signal(number, handler)
 
 
-def best_checkpoint(folder: Path, progress: Progress) -> Path:
-    """The checkpoint a run is to be known by: the best validated one, or the last where nothing was validated."""
-    return checkpoint_path(folder, progress.best_step if progress.best_step is not None else progress.step)
+def best_checkpoint(folder: Path, progress: Progress) -> tuple[Path, str | None]:
+    """The checkpoint a run is to be known by: the best validated one, or the last where nothing was validated.
+
+    If that is gone or damaged, the newest that is not, and a note that says so.
+    """
+    best = checkpoint_path(folder, progress.best_step if progress.best_step is not None else progress.step)
+    try:
+        verify(best)
+    except FolderError as error:
+        newest, _ = newest_checkpoint(folder)
+        if newest is None:
+            raise
+        return newest, f"the best checkpoint cannot be used ({error}): the newest one, {newest.name}, takes its place"
+    return best, None
