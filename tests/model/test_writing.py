@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +94,7 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
             path.mkdir()
         if path.exists():
             (path / "journal.jsonl").write_text("a run's folder holds other things too")
-        killed = kills.during(lambda path=path: write(path, NEW), after)
+        killed = kills.during(partial(write, path, NEW), after)
         found.append(held(path))
         write(path, NEW)
         assert held(path) == NEW
@@ -136,7 +138,7 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed_and_leaves_what_wa
     path = tmp_path / "run"
     write_folder(path, OLD)
     monkeypatch.setattr(writing, "write_safely", write_half)
-    monkeypatch.setattr(writing.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_200_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_200_000))
     with pytest.raises(FolderError, match=r"run cannot be written: No space left .*: 2\.5 MB are needed, 1\.2 MB are"):
         write(path, big)
     assert held(path) == OLD

@@ -26,7 +26,8 @@ class RunningMean:
     def update(self, step: int, skip: Float[Tensor, ""] | None = None) -> None:
         """Take a step's new weights into account. skip: 1 where there was none; only the weights' device knows."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        mean, weights = list(self._mean.values()), list(self._weights.values())
+        mean: list[Tensor] = list(self._mean.values())
+        weights: list[Tensor] = list(self._weights.values())
         if skip is None:
             torch._foreach_lerp_(mean, weights, 1 - decay)  # in few kernels
             return
