@@ -233,8 +233,14 @@ class ServeConfig(Settings):
 
     host: str = Field("127.0.0.1", description="The address to listen on; this machine alone unless told otherwise.")
     port: Annotated[int, Field(ge=0, lt=65536)] = Field(8080, description="The port to listen on; 0: any that is free.")
-    body_bytes: Size = Field(1 << 20, description="Largest body of a request, in bytes.")
+    body_bytes: Size | None = Field(
+        None, description="Largest body of a request, in bytes; none: what `characters` may take, however written."
+    )
     header_bytes: Size = Field(16 << 10, description="Largest head of a request, in bytes, its address included.")
+    bodies_bytes: Size = Field(16 << 20, description="Most bytes of long bodies that are being read at the same time.")
+    connections: Size = Field(
+        2048, description="Most connections; above it the one that has been silent longest is closed."
+    )
     characters: Size = Field(5000, description="Most characters of a request's texts together.")
     texts: Size = Field(64, description="Most texts of a request.")
     alternatives: Annotated[int, Field(ge=0)] = Field(5, description="Most alternatives that may be asked for.")
@@ -251,6 +257,11 @@ class ServeConfig(Settings):
         None, description="Tokens in work at a time, padding included, times beam; none: by the device."
     )
     batching: bool = Field(default=True, description="Translate what is waiting together; otherwise one by one.")
+
+    @property
+    def largest_body(self) -> int:
+        """Bytes: twelve for a character (four of %XX in a form, two escapes in JSON), and 16 KiB for the rest."""
+        return self.body_bytes or 12 * self.characters + (16 << 10)
 
 
 class RunConfig(Settings):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from heed.config import ServeConfig
+from heed.serving.entrance import route_name
 from heed.serving.limits import add_key
 from tests.serving.running import CLIENT, Running, serving, until
 
@@ -64,13 +65,32 @@ def test_a_wrong_value_is_the_clients_mistake(server: Running, changed: dict[str
         b'{"q": "\\ud800"}',
         b'{"q": ["\\udfff"]}',
         b'{"q": ' + b"9" * 5000 + b"}",
-        b'{"q": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"q": [}' + b'"' * 40_000,
         '{"q": "ä"}'.encode("utf-16"),
     ],
 )
 def test_json_is_what_the_standard_calls_json(server: Running, body: bytes) -> None:
     answer = CLIENT.post(f"{server.address}/translate", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()) == (400, {"error": "Invalid JSON format"})
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b'{"q": ' + b"[" * 16 + b"]" * 16 + b"}", "Invalid request: JSON of more than 16 levels"),
+        (b'{"q": ' + b"[" * 9000 + b"]" * 9000 + b"}", "Invalid request: JSON of more than 16 levels"),
+        (b"[" + b"[]," * 20_000 + b"[]]", "Invalid request: JSON of 40002 items; the limit is 10000"),
+        (b'{"q": ["", ' + b'"{[,]}", ' * 6000 + b'""]}', "Invalid request: request (6002) exceeds text limit (64)"),
+    ],
+)
+def test_json_of_many_items_or_levels_is_refused(server: Running, body: bytes, error: str) -> None:
+    answer = CLIENT.post(
+        f"{server.address}/translate",
+        params={"source": "en", "target": "de"},
+        content=body,
+        headers={"Content-Type": "application/json"},
+    )
+    assert (answer.status_code, answer.json()) == (400, {"error": error})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +115,8 @@ def test_json_is_what_the_standard_calls_json(server: Running, body: bytes) -> N
         ),
         ({"params": [("q", "a"), ("q", "b")]}, 400, "Invalid request: the query string has a name twice"),
         ({"files": {"q": b"a file"}}, 400, "Invalid request: the form is not a form in UTF-8, or has files"),
-        ({"content": b"x" * (1 << 20 | 1)}, 413, "Invalid request: a body of more than 1048576 bytes is not accepted"),
+        ({"content": b"x" * 100_000}, 413, "Invalid request: a body of more than 76384 bytes is not accepted"),
+        ({"content": b"x" * 9_000_000}, 413, "Invalid request: a body of more than 76384 bytes is not accepted"),
         ({"headers": {"X-Long": "x" * 20_000}}, 431, "Invalid request: a head of more than 16384 bytes"),
         ({"headers": {"Host": "evil.example"}}, 421, "This server answers to 127.0.0.1 and localhost only"),
     ],
@@ -194,7 +215,8 @@ def test_the_limit_of_the_head_can_be_set(narrow: Running) -> None:
 
 def test_the_limits_are_on_unless_told_otherwise() -> None:
     config = ServeConfig()
-    assert (config.body_bytes, config.header_bytes, config.characters, config.texts) == (1 << 20, 16 << 10, 5000, 64)
+    assert (config.largest_body, config.header_bytes, config.characters, config.texts) == (76_384, 16 << 10, 5000, 64)
+    assert (config.connections, config.bodies_bytes) == (2048, 16 << 20)
     assert (config.alternatives, config.queue, config.deadline, config.host) == (5, 128, 30, "127.0.0.1")
 
 
@@ -258,6 +280,12 @@ def test_too_many_requests_are_refused_by_key_and_by_address(folders: tuple[Path
             assert int(answers[-1].headers["retry-after"]) > 0
         assert server.post("/detect", q="A dog").status_code == 429  # of the address that tried a wrong key
         assert server.get("/health").status_code == 200
+
+
+def test_every_route_is_counted_by_its_name(server: Running) -> None:
+    for route in server.get("/spec").json()["paths"]:
+        assert route_name(route) == route
+    assert [route_name(path) for path in ("/page/x.js", "/translate/", "/SECRET")] == ["/page/{name}", "other", "other"]
 
 
 def test_metrics_hold_no_text_no_key_and_no_address(strict: tuple[Running, str]) -> None:

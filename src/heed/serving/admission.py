@@ -28,8 +28,6 @@ class Admission:
     @asynccontextmanager
     async def place(self) -> AsyncIterator[Ticket]:
         """A place while the block lasts; after it the ticket is void, and whatever was still being done for it ends."""
-        if self.closed:
-            raise Problem(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
         if (busy := self.busy()) is not None:
             raise busy
         self.taken += 1
@@ -41,7 +39,9 @@ class Admission:
             self.taken -= 1
 
     def busy(self) -> Problem | None:
-        """What to say when there is no place; asked before a request is even read."""
+        """What to say when there is no place; asked before a request's body is read."""
+        if self.closed:
+            return Problem(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
         if self.taken < self._places:
             return None
         return Problem(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})

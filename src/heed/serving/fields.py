@@ -1,59 +1,38 @@
 """What a request says, from wherever it says it: JSON, a form, the address; as names and values.
 
-Nothing is believed: the body's size is counted as it arrives, JSON must be what the standard calls JSON (no NaN, no
-name twice, no half of a surrogate pair), names are given once, files are refused. What values mean is not known here.
+Nothing is believed: JSON must be what the standard calls JSON (no NaN, no name twice, no half of a surrogate pair) with
+a bounded number of items and levels, names are given once, files are refused. What values mean is not known here. All
+of it runs on the event loop, so it must be quick for any body within the limits; `entrance` has checked its size.
 """
 
-import asyncio
 import json
 import math
+import re
 from typing import Any
 from urllib.parse import parse_qsl
 
-from fastapi import Request
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
 
 from heed.serving.problems import Problem
 
 Fields = dict[str, Any]
 _MOST_FIELDS = 100
-_DRAINED = 16  # times the limit: how much of a body too large is read, so that its sender gets to read our answer
+_MOST_ITEMS = 10_000  # of lists and objects in JSON, together
+_DEEPEST = 16  # lists and objects within each other
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # one that does not end goes to the end: never read twice
+_BRACKET = re.compile(rb"[\[\]{}]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_fields(request: Request, body_bytes: int, seconds: float) -> Fields:
-    """All names and values of a request; those in the body win over those in the address."""
-    in_address = _from_form(request.scope["query_string"], "the query string")
-    if request.method in ("GET", "HEAD"):  # some clients send a body with a GET, which means nothing
-        return in_address
-    body = await _read_body(request, body_bytes, seconds)
-    return {**in_address, **(await _from_body(request, body))} if body else in_address
+def fields_of_query(query: bytes) -> Fields:
+    """The names and values of an address."""
+    return _from_form(query, "the query string")
 
 
-async def _read_body(request: Request, limit: int, seconds: float) -> bytes:
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size <= limit:
-                    body += part
-                elif size > _DRAINED * limit:
-                    break
-    except TimeoutError:
-        raise Problem(
-            408, f"Invalid request: it did not arrive within {seconds:g} s", {"Connection": "close"}
-        ) from None
-    except ClientDisconnect:
-        raise Problem(400, "Invalid request: it broke off") from None
-    if size > limit:
-        raise Problem(
-            413, f"Invalid request: a body of more than {limit} bytes is not accepted", {"Connection": "close"}
-        )
-    return bytes(body)
-
-
-async def _from_body(request: Request, body: bytes) -> Fields:
+async def fields_of_body(request: Request, body: bytes) -> Fields:
+    """The names and values of a body, of the kind that the request's head says."""
     content_type = request.headers.get("content-type", "")
     kind, _, parameters = content_type.partition(";")
     match kind.strip().lower():
@@ -74,16 +53,31 @@ async def _from_body(request: Request, body: bytes) -> Fields:
 
 def read_json(body: bytes) -> Fields:
     """A JSON object, strictly."""
+    _check_structure(body)
     try:
         found = json.loads(
             body.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_refuse, parse_float=_finite
         )
-        json.dumps(found, ensure_ascii=False).encode("utf-8")  # refuses half a surrogate pair, wherever it hides
+        if _SURROGATE.search(body):  # only an escape can make half a surrogate pair
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
         raise Problem(400, "Invalid JSON format") from None
     if not isinstance(found, dict):
         raise Problem(400, "Invalid JSON format")
     return found
+
+
+def _check_structure(body: bytes) -> None:
+    """Refuse JSON of too many items or levels before it is parsed: a megabyte of [] would be 100 MB of lists."""
+    structure = _STRING.sub(b"", body)
+    items = sum(structure.count(sign) for sign in (b",", b"[", b"{"))
+    if items > _MOST_ITEMS:
+        raise Problem(400, f"Invalid request: JSON of {items} items; the limit is {_MOST_ITEMS}")
+    level = 0
+    for bracket in _BRACKET.findall(structure):
+        level += 1 if bracket in (b"[", b"{") else -1
+        if level > _DEEPEST:
+            raise Problem(400, f"Invalid request: JSON of more than {_DEEPEST} levels")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> Fields:
@@ -117,7 +111,7 @@ async def _from_parts(request: Request, body: bytes) -> Fields:
         form = await request.form(max_files=0, max_fields=_MOST_FIELDS, max_part_size=len(body))
         pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         return _named_once(pairs, "the form")
-    except (HTTPException, UnicodeError, ValueError, KeyError):
+    except (MultiPartException, UnicodeError, ValueError, KeyError):
         raise Problem(400, "Invalid request: the form is not a form in UTF-8, or has files") from None
 
 

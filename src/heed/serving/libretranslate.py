@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from heed.config import ServeConfig
+from heed.serving.entrance import CLOSED
 from heed.serving.health import Health
 from heed.serving.models import name_of
 from heed.serving.problems import Problem
@@ -24,8 +25,6 @@ from heed.serving.schemas import (
 )
 from heed.serving.schemas import Health as Healthy
 from heed.serving.service import Answer, Service
-
-CLOSED = frozenset({"/suggest", "/translate_file"})  # who asks for these is told so, whatever came with it
 
 
 def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: bool) -> None:
@@ -79,12 +78,12 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
     @app.post("/suggest", responses=ERRORS)
     async def suggest() -> None:
         """Not here: nothing that is sent is kept."""
-        raise Problem(403, "Suggestions are disabled on this server.")
+        raise Problem(403, CLOSED["/suggest"])
 
     @app.post("/translate_file", responses=ERRORS)
     async def translate_file() -> None:
         """Not here."""
-        raise Problem(403, "Files translation are disabled on this server.")
+        raise Problem(403, CLOSED["/translate_file"])
 
 
 def check_size(q: str | list[str], config: ServeConfig) -> None:

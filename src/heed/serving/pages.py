@@ -15,7 +15,6 @@ from heed.serving import docs
 from heed.serving.guard import POLICY
 from heed.serving.problems import Problem
 
-PUBLIC = frozenset({"/", "/others", "/page/{name}", "/docs", "/docs.css"})  # no more than files that anyone can have
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 

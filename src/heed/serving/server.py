@@ -5,6 +5,7 @@ second signal ends at once.
 """
 
 import contextlib
+import resource
 import signal
 import socket
 import time
@@ -21,6 +22,9 @@ from heed.serving.protocol import protocol
 from heed.serving.service import Service
 
 _LAST_CALLS = 0.3  # seconds in which those who come after the signal are told so;
+_BACKLOG = 2048  # connections that the system keeps for us
+_SPARE = 32  # file descriptors for all that is not a connection,
+_AT_ONCE = 8  # connections taken in at once among them: their places are made free a moment later
 _KNOWN = 2.0  # so many for those who are connected already: what they have just sent would be lost
 
 
@@ -38,13 +42,30 @@ def bind(config: ServeConfig) -> socket.socket:
     return listening
 
 
+def connection_limit(wanted: int) -> int:
+    """How many connections there can be: as many as are wanted, if the system's limit on open files leaves room.
+
+    Without room for one more file the system lets nobody in at all, and idle connections would keep everyone out.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _SPARE
+    if soft < needed and soft != resource.RLIM_INFINITY:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < 2 * _SPARE:
+            raise ConfigError(f"only {soft} files may be open at a time: allow at least {2 * _SPARE} with ulimit -n")
+        return min(wanted, soft - _SPARE)
+    return wanted
+
+
 def run(
     app: ASGIApp, service: Service, config: ServeConfig, listening: socket.socket, ready: Callable[[], None]
 ) -> int:
     """Serve until a signal; the exit code."""
     settings = uvicorn.Config(
         app,
-        http=protocol(config.read_timeout),
+        http=protocol(config.read_timeout, connection_limit(config.connections)),
+        loop="asyncio",
         ws="none",
         lifespan="on",
         log_config=None,
@@ -54,7 +75,7 @@ def run(
         h11_max_incomplete_event_size=config.header_bytes,
         timeout_keep_alive=75,  # longer than clients keep a connection: who closes first should be the one who asks
         timeout_graceful_shutdown=int(config.deadline) + 1,
-        backlog=2048,
+        backlog=_AT_ONCE,
     )
     server = _Server(settings, service, ready)
     with only_our_own():
@@ -73,6 +94,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(_BACKLOG)
         with contextlib.suppress(OSError):  # nobody reads it, or it goes to a disk that is full: not worth an end
             self._ready()
 

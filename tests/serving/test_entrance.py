@@ -1,0 +1,213 @@
+"""What is refused by its head is refused before its body is read; and connections are bounded."""
+
+import asyncio
+import json
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from heed.config import ServeConfig
+from heed.errors import ConfigError
+from heed.serving.entrance import Entrance
+from heed.serving.limits import Keys, add_key
+from heed.serving.problems import Problem
+from heed.serving.server import connection_limit
+from tests.serving.conftest import MANY
+from tests.serving.running import Running, serving
+
+JSON = (b"content-type", b"application/json")
+
+
+class Reached:
+    """An application that only notes the fields it is given."""
+
+    def __init__(self) -> None:
+        self.fields: list[dict[str, Any]] = []
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        self.fields.append(scope["state"]["fields"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Asking:
+    """One request to an entrance: what came of it, and how much of its body was read before it was answered."""
+
+    def __init__(
+        self, body: bytes = b"", *headers: tuple[bytes, bytes], path: str = "/translate", query: bytes = b""
+    ) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        self.scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": path,
+            "query_string": query,
+            "headers": [JSON, length, *headers],
+            "client": ("192.0.2.1", 1),
+        }
+        self._parts = [body[start : start + 1000] for start in range(0, len(body), 1000)]
+        self.status, self.error, self.read = 0, "", 0
+
+    async def receive(self) -> Message:
+        if not self._parts:
+            return {"type": "http.disconnect"}
+        part = self._parts.pop(0)
+        if not self.status:
+            self.read += len(part)
+        return {"type": "http.request", "body": part, "more_body": bool(self._parts)}
+
+    async def send(self, message: Message) -> None:
+        self.status = message.get("status", self.status)
+        if message.get("body"):
+            self.error = json.loads(message["body"])["error"]
+
+    def through(self, entrance: Entrance) -> "Asking":
+        asyncio.run(entrance(self.scope, self.receive, self.send))
+        return self
+
+
+def nobody() -> None:
+    return None
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    return add_key(tmp_path / "keys.txt")
+
+
+@pytest.fixture
+def keys(key: str, tmp_path: Path) -> Keys:
+    assert key
+    return Keys.read(tmp_path / "keys.txt")
+
+
+LONG = json.dumps({"q": "x" * 50_000}).encode()
+
+
+def bearer(key: str) -> tuple[bytes, bytes]:
+    return b"authorization", f"Bearer {key}".encode()
+
+
+def test_a_wrong_key_in_the_head_is_refused_unread(keys: Keys) -> None:
+    entrance = Entrance(Reached(), ServeConfig(), keys, nobody)
+    for asking in (Asking(LONG, bearer("wrong")), Asking(LONG, query=b"api_key=wrong")):
+        assert (asking.through(entrance).status, asking.error, asking.read) == (403, "Invalid API key", 0)
+
+
+def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: Keys) -> None:
+    config = ServeConfig(burst=1, requests_per_minute=1)
+    for known in (None, keys):
+        entrance = Entrance(Reached(), config, known, nobody)
+        Asking(LONG).through(entrance)
+        refused = Asking(LONG).through(entrance)
+        assert (refused.status, refused.read) == (429, 0)
+
+
+def test_a_busy_server_refuses_unread() -> None:
+    busy = Entrance(Reached(), ServeConfig(), None, lambda: Problem(503, "busy"))
+    assert (Asking(LONG).through(busy).status, Asking(LONG).through(busy).read) == (503, 0)
+    assert Asking(LONG, path="/detect").through(busy).status == 200
+
+
+def test_a_body_too_large_by_its_head_is_refused_unread() -> None:
+    entrance = Entrance(Reached(), ServeConfig(body_bytes=1000), None, nobody)
+    asking = Asking(LONG).through(entrance)
+    assert (asking.status, asking.read) == (413, 0)
+
+
+def test_of_a_body_in_chunks_no_more_than_the_limit_is_read() -> None:
+    entrance = Entrance(Reached(), ServeConfig(body_bytes=5000), None, nobody)
+    asking = Asking(LONG, (b"transfer-encoding", b"chunked")).through(entrance)
+    assert (asking.status, asking.read) == (413, 6000)
+
+
+def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_address_first(keys: Keys, key: str) -> None:
+    reached = Reached()
+    entrance = Entrance(reached, ServeConfig(burst=2, requests_per_minute=1), keys, nobody)
+    short, long = ({"q": "x" * size, "api_key": key} for size in (10, 20_000))
+    assert [Asking(json.dumps(fields).encode()).through(entrance).status for fields in (short, long)] == [200, 200]
+    assert reached.fields == [short, long]
+    assert Asking(LONG).through(entrance).status == 400  # its address had one left
+    assert Asking(LONG).through(entrance).status == 429
+    assert Asking(json.dumps(short).encode()).through(entrance).status == 429  # the key has used up its own two
+    other = Asking(b"{}").through(entrance)
+    assert (other.status, other.read) == (429, 2)
+
+
+def test_long_bodies_share_bounded_memory_and_short_ones_need_none() -> None:
+    entrance = Entrance(Reached(), ServeConfig(bodies_bytes=76_384), None, nobody)
+
+    async def ask() -> tuple[int, str, int]:
+        held = asyncio.Event()
+
+        class Held(Asking):
+            async def receive(self) -> Message:
+                await held.wait()
+                return await super().receive()
+
+        first = Held(LONG)
+        reading = asyncio.ensure_future(entrance(first.scope, first.receive, first.send))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second, short = Asking(LONG), Asking(b"{}")
+        await entrance(second.scope, second.receive, second.send)
+        await entrance(short.scope, short.receive, short.send)
+        held.set()
+        await reading
+        after = Asking(LONG)
+        await entrance(after.scope, after.receive, after.send)
+        assert (first.status, short.status, after.status) == (200, 200, 200)
+        return second.status, second.error, second.read
+
+    assert asyncio.run(ask()) == (503, "Too busy: too many long requests are being read already", 0)
+
+
+@pytest.fixture(scope="module")
+def few(folders: tuple[Path, Path]) -> Iterator[Running]:
+    """A server with little room for connections."""
+    with serving(folders[0], *MANY, "--set", "serve.connections=10") as running:
+        yield running
+
+
+def test_idle_connections_keep_nobody_out_and_the_longest_silent_ends_first(few: Running) -> None:
+    head = (
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    )
+    with ExitStack() as clients:
+        idle = [clients.enter_context(socket.create_connection(few.place, timeout=60)) for _ in range(40)]
+        for number, client in enumerate(idle[-5:]):
+            client.sendall([b"", b"POST /tr", head][number % 3])
+        for _ in range(5):
+            assert few.post("/translate", q="A dog", source="en", target="de").status_code == 200
+        with pytest.raises((ConnectionError, AssertionError)):
+            assert idle[0].recv(1)
+        idle[-1].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            idle[-1].recv(1)
+
+
+def test_a_body_that_nobody_reads_is_not_read_for_ever(few: Running) -> None:
+    with socket.create_connection(few.place, timeout=60) as client:
+        client.sendall(b"POST /languages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+        with pytest.raises(ConnectionError):
+            client.sendall(b"x" * 100_000_000)
+
+
+def test_there_are_no_more_connections_than_the_system_has_files_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: changed.append(limits))
+    for limits, most in (((64, 64), 32), ((1024, 4096), 2048), ((1024, 1500), 1468), ((10_000, 10_000), 2048)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
+        assert connection_limit(2048) == most
+    assert changed == [(64, 64), (2080, 4096), (1500, 1500)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    with pytest.raises(ConfigError, match="only 40 files may be open at a time: allow at least 64 with ulimit -n"):
+        connection_limit(2048)
