@@ -231,6 +231,42 @@ def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_p
     assert run.stderr.splitlines()[-1] == f"error: {tmp_path}/file/run: Not a directory"
 
 
+@pytest.mark.parametrize(
+    ("names", "more", "codes", "said"),
+    [
+        ("train.en train.de", [], ("en", "de"), "languages: en → de, from the file names"),
+        ("train.en train.de", ["--target-language", "de-AT"], ("en", "de-AT"), "en → de-AT, from the file names"),
+        ("train.en train.de", ["--set", "data.source_language=fr", "--target-language=it"], ("fr", "it"), "as set"),
+        (
+            "a.src a.tgt",
+            [],
+            ("", ""),
+            "languages: unknown, since no name of a file says them; heed serve will call them",
+        ),
+    ],
+)
+def test_the_languages_are_taken_from_names_or_options_and_said(
+    texts: list[str], tmp_path: Path, names: str, more: list[str], codes: tuple[str, str], said: str
+) -> None:
+    files = [shutil.copy(texts[number], tmp_path / name) for number, name in zip((1, 3), names.split(), strict=True)]
+    given = ["--source", str(files[0]), "--target", str(files[1]), *texts[8:]]
+    run = train(given, tmp_path / "out", 1, *more)
+    assert run.returncode == 0, run.stderr
+    assert said in run.stderr
+    data = read_model_folder(tmp_path / "out").run.data
+    assert (data.source_language, data.target_language) == codes
+
+
+def test_a_run_that_did_not_know_its_languages_may_be_told_them_when_it_goes_on(texts: list[str], whole: Path) -> None:
+    run = train(texts, whole, 13, "--resume", "--source-language", "en", "--target-language", "de")
+    assert run.returncode == 0, run.stderr
+    assert read_model_folder(whole / "checkpoints" / "step-00000013").run.data.source_language == "en"
+    run = train(texts, whole, 14, "--resume", "--source-language", "english")
+    assert run.stderr == (
+        "error: --source-language 'english': expected a language code such as en, hsb, pt-BR or zh-Hans\n"
+    )
+
+
 def test_a_toml_file_is_under_the_flags(texts: list[str], tmp_path: Path) -> None:
     settings = tmp_path / "run.toml"
     settings.write_text("[training]\nmax_steps = 99\nseed = 8\n[model]\nnorm = 'pre'\n")

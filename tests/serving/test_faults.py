@@ -221,7 +221,7 @@ def test_a_stream_whose_client_goes_before_it_begins_leaves_no_place_taken(servi
 
 def test_folders_that_do_not_go_together_are_refused(folders: tuple[Path, Path]) -> None:
     ende, deen = folders
-    with pytest.raises(ConfigError, match=f"{ende} and {ende} both translate en to de: serve one of them"):
+    with pytest.raises(ConfigError, match=f"{ende} and {ende} both translate en to de: serve one, or say"):
         open_served([ende, ende], [], {})
     with pytest.raises(ConfigError, match="--languages en: expected two language codes; say which with --languages"):
         open_served([ende], ["en"], {})
@@ -229,6 +229,16 @@ def test_folders_that_do_not_go_together_are_refused(folders: tuple[Path, Path])
         open_served([ende, deen], ["en-de"], {})
     (other,) = open_served([ende], ["xx-yy"], {"beam": 3})
     assert (other.source, other.target, other.translator.search.beam) == ("xx", "yy", 3)
+
+
+def test_a_model_that_does_not_name_its_languages_is_served_and_they_can_be_named(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "nameless", "", "")
+    for languages, codes in (([], ("source", "target")), (["en-de"], ("en", "de"))):
+        (served,) = open_served([folder], languages, {})
+        assert (served.source, served.target) == codes
+    other = make_folder(tmp_path / "other", "", "")
+    with pytest.raises(ConfigError, match=r"both translate source to target: .* --languages en-de --languages de-en"):
+        open_served([folder, other], [], {})
 
 
 def test_without_profiles_auto_is_refused_only_where_it_would_be_a_guess(tmp_path: Path) -> None:

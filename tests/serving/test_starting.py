@@ -10,6 +10,7 @@ import pytest
 from heed.cli.serve import serve
 from heed.errors import ConfigError
 from tests.cli.command import ONE_THREAD, heed
+from tests.serving.folders import make_folder
 from tests.serving.running import CLIENT, Running, refused, serving, until
 
 
@@ -30,6 +31,13 @@ def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: l
     assert code == 2
     assert said.startswith("error: ")
     assert error in said
+
+
+def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "nameless", "", "")
+    with serving(folder) as running:
+        assert f"{folder} does not name its languages: called 'source' and 'target' here; --languages" in running.said()
+        assert running.post("/translate", q="A dog", source="source", target="target").status_code == 200
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,8 @@ def doctor(
     valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    source_language: texts.SourceLanguage = None,
+    target_language: texts.TargetLanguage = None,
     task: texts.Task = None,
     preset: texts.Preset = None,
     config: texts.Config = None,
@@ -60,7 +62,9 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Examine text before training on it, and what training would take; without any text, examine this machine."""
-    settings = merged(from_file(config), from_options(set_), {} if task is None else {"data": {"task": task}})
+    settings = merged(
+        from_file(config), from_options(set_), texts.named_settings(task, source_language, target_language)
+    )
     check_early(settings)
     if preset is not None:
         training_preset(preset)

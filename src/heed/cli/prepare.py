@@ -20,6 +20,8 @@ def prepare(
     valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    source_language: texts.SourceLanguage = None,
+    target_language: texts.TargetLanguage = None,
     task: texts.Task = None,
     config: texts.Config = None,
     set_: texts.Set = [],
@@ -32,7 +34,9 @@ def prepare(
     from heed.training.material import prepare_texts, survey_all  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
-    settings = merged(from_file(config), from_options(set_), {} if task is None else {"data": {"task": task}})
+    settings = merged(
+        from_file(config), from_options(set_), texts.named_settings(task, source_language, target_language)
+    )
     check_early(settings)
     data = DataConfig.model_validate(settings["data"])
     learnt = task_named(data.task)

@@ -92,7 +92,7 @@ def _serve(
     from heed.serving.app import make_app  # noqa: PLC0415
     from heed.serving.halves import open_models  # noqa: PLC0415
     from heed.serving.limits import Keys  # noqa: PLC0415
-    from heed.serving.models import Directions  # noqa: PLC0415
+    from heed.serving.models import UNNAMED, Directions  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.service import Service  # noqa: PLC0415
 
@@ -101,6 +101,12 @@ def _serve(
         raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
     listening = bind(settings)
     served, halves = open_models(models, languages, search, partial(open_engine, name=engine))
+    nameless = [
+        f"note: {one.path} does not name its languages: called {one.source!r} and {one.target!r} here; "
+        "--languages en-de names them"
+        for one in served
+        if {one.source, one.target} & {*UNNAMED}
+    ]
     service = Service(Directions(served), settings, halves)
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -109,5 +115,5 @@ def _serve(
         service,
         settings,
         listening,
-        lambda: typer.echo(f"heed serves on {address}", err=True),
+        lambda: typer.echo("\n".join((f"heed serves on {address}", *nameless)), err=True),
     )

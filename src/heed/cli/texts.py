@@ -10,6 +10,8 @@ import typer
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus
+from heed.text.language_codes import checked_code
+from heed.training.presets import Nested
 
 Paths = list[str]
 Source = Annotated[Paths, typer.Option(help="Source text, a sentence a line; may be given several times.")]
@@ -28,10 +30,25 @@ ValidTarget = Annotated[Paths, typer.Option(help="Target text to validate on.")]
 ValidPairs = Annotated[Paths, typer.Option(help="A .tsv or .jsonl file to validate on.")]
 SourceKey = Annotated[str, typer.Option(help="Where a .jsonl object has its source.")]
 TargetKey = Annotated[str, typer.Option(help="Where a .jsonl object has its target.")]
+SourceLanguage = Annotated[
+    str | None, typer.Option(help="The source's language code, such as en; else by the file names.")
+]
+TargetLanguage = Annotated[str | None, typer.Option(help="The target's language code, such as de.")]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 Set = Annotated[list[str], typer.Option("--set", help="One setting, such as training.max_steps=2000.")]
 Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; else by the corpus' size.")]
 Cache = Annotated[Path | None, typer.Option(help="Where prepared text is kept.")]
+
+
+def named_settings(task: str | None, source_language: str | None, target_language: str | None) -> Nested:
+    """The settings that have an option of their own."""
+    languages = {"source": source_language, "target": target_language}
+    codes = {
+        f"{side}_language": checked_code(code, f"--{side}-language")
+        for side, code in languages.items()
+        if code is not None
+    }
+    return {"data": codes if task is None else {"task": task, **codes}}
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ def train(
     valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    source_language: texts.SourceLanguage = None,
+    target_language: texts.TargetLanguage = None,
     task: texts.Task = None,
     preset: texts.Preset = None,
     config: texts.Config = None,
@@ -39,7 +41,7 @@ def train(
     cache: texts.Cache = None,
 ) -> None:
     """Train a model on your own text. Under torchrun, several processes train it together."""
-    settings = (from_file(config), from_options(set_), {} if task is None else {"data": {"task": task}})
+    settings = (from_file(config), from_options(set_), texts.named_settings(task, source_language, target_language))
     check_early(merged(*settings))
     if preset is not None:
         training_preset(preset)
@@ -76,7 +78,7 @@ def _material(
 ) -> "Material":
     """What the run in place[0] needs of its texts; the preset is chosen by how much there is, unless one is wanted."""
     from heed.model.folder import read_model_folder  # noqa: PLC0415
-    from heed.training.material import gather_material, survey_all  # noqa: PLC0415
+    from heed.training.material import gather_material, language_settings, survey_all  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
     out, cache = place
@@ -86,9 +88,12 @@ def _material(
     surveyed = survey_all([task.corpus(one, data) for one in training], watch.work)
     name = preset or preset_for(sum(found.pairs for _, found in surveyed))
     shape = {"model": model_preset(name)} if init_from is None else read_model_folder(init_from).settings()
-    layers = merged({"training": training_preset(name)}, shape, task.defaults, *settings)
+    languages, said = language_settings(training, validation, data) if data.task == "translate" else ({}, "")
+    layers = merged({"training": training_preset(name)}, shape, task.defaults, languages, *settings)
     held_out = survey_all([task.corpus(one, data) for one in validation], watch.work)
     watch.note(f"settings: those of the preset {name}, and what you set")
+    if said:
+        watch.note(said)
     return gather_material(
         out, layers, surveyed, held_out, cache, resume=resume, report=watch.work, init_from=init_from
     )

@@ -17,6 +17,7 @@ from heed.text.tokenizer import Tokenizer
 from heed.text.trigrams import Detector
 
 AUTO = "auto"
+UNNAMED = ("source", "target")  # what the languages of a model are called that does not name them
 
 # ISO 639-1, for people to read; a language that is not here is called by its code.
 _NAMES = """
@@ -108,7 +109,8 @@ def open_served(
         for other in served[:number]:
             if (one.source, one.target) == (other.source, other.target):
                 raise ConfigError(
-                    f"{other.path} and {one.path} both translate {one.source} to {one.target}: serve one of them"
+                    f"{other.path} and {one.path} both translate {one.source} to {one.target}: serve one, or say what "
+                    "each translates: --languages en-de --languages de-en"
                 )
     return served
 
@@ -118,7 +120,10 @@ def _open(
 ) -> Served:
     folder = read_translating_folder(path)
     data = folder.run.data
-    source, dash, target = languages.partition("-") if languages else (data.source_language, "-", data.target_language)
+    if languages:
+        source, dash, target = languages.partition("-")
+    else:  # a model whose folder does not name its languages translates all the same
+        source, dash, target = data.source_language or UNNAMED[0], "-", data.target_language or UNNAMED[1]
     for code in (source, target):
         if not dash or not code.isascii() or not code.isalnum() or code == AUTO:
             found = f"--languages {languages}" if languages else f"{path} says {source!r} to {target!r}"

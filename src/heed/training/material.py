@@ -6,7 +6,7 @@ sends the others what it found, as bytes: the ids themselves are on the disk.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -17,6 +17,7 @@ from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.folder import read_model_folder
 from heed.text.corpus import Corpus, read_pairs
+from heed.text.language_codes import languages_of
 from heed.text.learn import learn_tokenizers
 from heed.text.prepare import Encoders, Prepared, Survey, open_prepared, prepare, survey
 from heed.text.tokenizer import Tokenizer
@@ -33,6 +34,8 @@ _MAY_CHANGE = (
     "training.patience",
     "training.accumulate",
     "training.shard",
+    "data.source_language",
+    "data.target_language",
     "search.",
 )
 _TRANSLATED = 1000  # validation sentences translated for BLEU; the loss is over all
@@ -95,6 +98,24 @@ def survey_all(corpora: Iterable[Corpus], report: Report) -> Surveyed:
             raise DataError(f"{corpus.name} is empty")
         surveyed.append((corpus, found))
     return surveyed
+
+
+def language_settings(training: Sequence[Corpus], validation: Sequence[Corpus], data: DataConfig) -> tuple[Nested, str]:
+    """The language codes that the texts' names say, as settings, and what to tell a person of all codes in force."""
+    set_, found = (data.source_language, data.target_language), languages_of(training) or languages_of(validation)
+    if all(set_):
+        return {}, f"languages: {' → '.join(set_)}, as set"
+    if len(found) == 1:
+        codes = set_[0] or found[0].source, set_[1] or found[0].target
+        otherwise = "--source-language and --target-language say otherwise"
+        settings = {"source_language": codes[0], "target_language": codes[1]}
+        return {"data": settings}, f"languages: {' → '.join(codes)}, from {found[0].origin} ({otherwise})"
+    why = "the files' names say " + " and ".join(f"{one.source} → {one.target}" for one in found)
+    return {}, (
+        f"languages: unknown, since {why if found else 'no name of a file says them'}; heed serve will call them "
+        "'source' and 'target' unless you say them: --source-language en --target-language de here, or --languages "
+        "en-de there"
+    )
 
 
 def prepare_texts(surveyed: Surveyed, encoders: Encoders, max_tokens: int, cache: Path, report: Report) -> Prepared:

@@ -1,0 +1,129 @@
+"""Which languages a corpus is in, by the names of its files, of its columns or of its JSON keys.
+
+Enters: corpora. Leaves: the language codes of source and target and what they were taken from, or nothing.
+
+Only codes of a list count: ``.txt``, ``.tok`` and ``.bpe`` are codes too by ISO 639-3, and never meant. Of two names
+only the parts they differ in are looked at (``train.en`` and ``train.de``), of one name only two codes side by side
+(``corpus.en-de.tsv``).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heed.errors import ConfigError
+from heed.text.corpus import Corpus
+
+# ISO 639-1, then the same languages by ISO 639-3, then others that corpora are made of.
+_KNOWN = frozenset(
+    """
+    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo
+    es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg
+    ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn
+    no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw
+    ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+
+    aar abk afr aka amh arg ara asm ava aym aze bak bel bul bis bam ben bod bre bos cat che cha cos cre ces chu chv cym
+    dan deu div dzo ewe ell eng epo spa est eus fas ful fin fij fao fra fry gle gla glg grn guj glv hau heb hin hmo hrv
+    hat hun hye ina ind ile ibo ipk ido isl ita iku jpn jav kat kon kik kua kaz kal khm kan kor kau kas kur kom cor kir
+    lat ltz lug lim lin lao lit lub lav mlg mah mri mkd mal mon mar msa mlt mya nau nob nde nep ndo nld nno nor nbl nav
+    nya oci oji orm ori oss pan pli pol pus por que roh ron rus kin san srd snd sme sag sin slk slv smo sna som sqi srp
+    ssw sot sun swe swa tam tel tgk tha tir tuk tgl tsn ton tur tso tat twi tah uig ukr urd uzb ven vie vol wln wol xho
+    yid yor zha zho zul
+
+    acm als apc arb ars ary arz ast azb azj ber bho ceb ckb cmn crh dsb fil fur gom gsw haw hsb ilo kab khk kmr lij lmo
+    ltg lus lvs mai mni nap nds npi nso ory pap pbt pcm pes plt prs quy scn szl swh tpi tzm uzn vec wuu ydd yue zsm
+    """.split()  # noqa: SIM905 - a list of these would be hundreds of lines
+)
+_SMALL_REGIONS = frozenset(("br", "cn", "gb", "hk", "mx", "tw", "us"))  # others in small letters may be languages
+_CODE = re.compile(r"([A-Za-z]{2,3})(?:[-_]([A-Z][a-z]{3}))?(?:[-_]([A-Za-z]{2}|[0-9]{3}))?")
+_SIDE_BY_SIDE = (
+    re.compile(r"^([a-z]{2,3}(?:_[A-Z][a-z]{3})?)[-_]([a-z]{2,3}(?:_[A-Z][a-z]{3})?)$"),  # en-de, eng_Latn-zho_Hans
+    re.compile(r"^([A-Z]{2})[-_]([A-Z]{2})$"),
+    re.compile(r"[-_]([a-z]{2})[-_]([a-z]{2})$"),  # train_en_de
+)
+_BCP_47 = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
+
+
+@dataclass(frozen=True)
+class LanguagePair:
+    """The language codes of a corpus, and where they come from: ``the file names``."""
+
+    source: str
+    target: str
+    origin: str
+
+
+def languages_of(corpora: Sequence[Corpus]) -> list[LanguagePair]:
+    """The different answers that the corpora give: one where they agree, none where no name says anything."""
+    found = {(pair.source, pair.target): pair for corpus in corpora if (pair := _languages_of(corpus)) is not None}
+    return list(found.values())
+
+
+def checked_code(code: str, option: str) -> str:
+    """A language code as a person gave it; what does not look like one is refused."""
+    if not _BCP_47.fullmatch(code):
+        raise ConfigError(f"{option} {code!r}: expected a language code such as en, hsb, pt-BR or zh-Hans")
+    return code
+
+
+def _languages_of(corpus: Corpus) -> LanguagePair | None:
+    if corpus.text or corpus.labelled:
+        return None
+    if corpus.source and corpus.target:
+        return _named(_of_two_names(_unpacked(corpus.source), _unpacked(corpus.target)), "the file names")
+    by_key = corpus.format == "jsonl" and _of_two_names(corpus.source_key, corpus.target_key)
+    if by_key:
+        return _named(by_key, "the JSON keys")
+    return _named(_of_one_name(_unpacked(str(corpus.pairs))), "the file name")
+
+
+def _named(codes: tuple[str, str] | None, origin: str) -> LanguagePair | None:
+    return None if codes is None else LanguagePair(*codes, origin)
+
+
+def _unpacked(path: str) -> str:
+    return re.sub(r"\.(gz|zst)$", "", path, flags=re.IGNORECASE)
+
+
+def _of_two_names(source: str, target: str) -> tuple[str, str] | None:
+    """``train.en`` and ``train.de``, ``en/a.txt`` and ``de/a.txt``, ``translation.en`` and ``translation.de``."""
+    for separators in (r"[/\\.]", r"[/\\._-]"):
+        ours, theirs = re.split(separators, source), re.split(separators, target)
+        if len(ours) == len(theirs):
+            different = {(_code(one), _code(other)) for one, other in zip(ours, theirs, strict=True) if one != other}
+            if len(different) == 1 and (codes := _two(*different.pop())):
+                return codes
+    return _two(*(_last_code(name) for name in (source, target)))  # a.en and b.de
+
+
+def _of_one_name(path: str) -> tuple[str, str] | None:
+    """``corpus.en-de.tsv``, ``train_en_de.tsv``, ``en-de/train.tsv``, ``corpus.en.de.tsv``."""
+    parts = re.split(r"[/\\]", path)
+    folder, words = "".join(parts[-2:-1]), parts[-1].split(".")[:-1]
+    for text in (*reversed(words), folder):
+        for pattern in _SIDE_BY_SIDE:
+            if (found := pattern.search(text)) and (codes := _two(_code(found[1]), _code(found[2]))):
+                return codes
+    return _two(_code(words[-2]), _code(words[-1])) if len(words) > 1 else None
+
+
+def _two(source: str | None, target: str | None) -> tuple[str, str] | None:
+    return (source, target) if source and target and source != target else None
+
+
+def _last_code(path: str) -> str | None:
+    parts = re.split(r"[/\\]", path)[-1].split(".")
+    return next((code for part in reversed(parts) if (code := _code(part))), None)
+
+
+def _code(part: str) -> str | None:
+    """A part of a name as a language code, written as BCP 47 has it; none: it is something else."""
+    if not (found := _CODE.fullmatch(part)):
+        return None
+    language, script, region = found.groups()
+    if language.lower() not in _KNOWN or not (language.islower() or language.isupper()):
+        return None
+    if region and region.isalpha() and not (region.isupper() or region in _SMALL_REGIONS):
+        return None
+    return "-".join(filter(None, (language.lower(), script, region and region.upper())))
