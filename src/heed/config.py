@@ -7,7 +7,7 @@ exists here and nowhere else. Knows nothing of torch, devices or files.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from heed.errors import ConfigError
 from heed.settings import Settings, nearest
@@ -15,6 +15,11 @@ from heed.settings import Settings, nearest
 Size = Annotated[int, Field(gt=0)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Names = Annotated[  # a list, or one text with commas
+    tuple[str, ...],
+    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
+    Field(strict=False),
+]
 
 
 class ModelConfig(Settings):
@@ -237,6 +242,9 @@ class ServeConfig(Settings):
         None, description="Largest body of a request, in bytes; none: what `characters` may take, however written."
     )
     header_bytes: Size = Field(16 << 10, description="Largest head of a request, in bytes, its address included.")
+    allowed_origins: Names = Field(
+        (), description="Origins of other web pages that may send requests, such as https://a.example; *: any (CORS)."
+    )
     bodies_bytes: Size = Field(16 << 20, description="Most bytes of long bodies that are being read at the same time.")
     connections: Size = Field(
         2048, description="Most connections; above it the one that has been silent longest is closed."
@@ -257,6 +265,18 @@ class ServeConfig(Settings):
         None, description="Tokens in work at a time, padding included, times beam; none: by the device."
     )
     batching: bool = Field(default=True, description="Translate what is waiting together; otherwise one by one.")
+
+    @model_validator(mode="after")
+    def _origins_are_origins(self) -> Self:
+        for origin in self.allowed_origins:
+            scheme, _, host = origin.partition("://")
+            if origin != "*" and (scheme not in ("http", "https") or not host or set(host) & set("/?#@ ")):
+                raise ConfigError(
+                    f"allowed_origins: {origin!r} is no origin; expected scheme and host, https://a.example"
+                )
+            if origin != origin.lower():
+                raise ConfigError(f"allowed_origins: {origin!r}: browsers send origins in small letters")
+        return self
 
     @property
     def largest_body(self) -> int:

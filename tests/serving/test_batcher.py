@@ -18,6 +18,7 @@ from heed.decoding.generator import Generator
 from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
 from heed.serving.kinds import Classifying, Translating, Writing
 from heed.serving.models import Directions, Served, open_served
+from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
 from heed.serving.service import Service
 from tests.serving.folders import TOKENIZER, make_half
@@ -124,6 +125,45 @@ def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Tra
         assert not long[0].future.done()
     hurry.set()
     assert long[0].future.result(60).text == slow.translate(["the cat sees a bird and the old dog runs."])[0].text  # type: ignore[attr-defined]
+
+
+def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batcher, translator: Translator) -> None:
+    """Whatever its length was said to be: its steps are counted."""
+    short, begun = pieces(["a dog"], Translating(translator, translator.search)), threading.Event()
+
+    def endless(between: Callable[[], None]) -> bool:
+        begun.set()
+        while not short[0].future.done():
+            time.sleep(0.001)
+            between()
+        return True
+
+    job: Job[bool] = Job(Ticket(), 1, errand=endless)
+    batcher.submit([job])
+    assert begun.wait(60)
+    batcher.submit(short)
+    assert short[0].future.result(60).text == translator("a dog")  # type: ignore[attr-defined]
+    assert job.future.result(60)
+
+
+def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(translator: Translator) -> None:
+    slow, stepped = slow_translator(translator, steps=60)
+    model = Served(Path("ende"), "en", "de", slow, {})
+    service = Service(Directions([model]), ServeConfig())
+    lengths: list[int] = []
+    submit = service.batcher.submit
+    service.batcher.submit = lambda jobs: (lengths.extend(job.length for job in jobs), submit(jobs))[1]  # type: ignore[func-returns-value, method-assign]
+
+    def ask(prefix: str) -> object:
+        asked = Alternatives(q="A dog", source="en", target="de", prefix=prefix, alternatives=1)
+        return asyncio.run(service.alternatives(asked, model, Ticket()))
+
+    with pytest.raises(Problem, match="the prefix has 60 tokens; the translation of this text may have 60"):
+        ask("a" * 60)
+    assert not stepped.is_set()
+    assert ask("a" * 30)
+    assert lengths == [5 + 60 + 1, 5 + 30 + 1]
+    service.close()
 
 
 def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: Translator) -> None:

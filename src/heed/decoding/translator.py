@@ -155,9 +155,14 @@ class Translator:
         self._pieces([text], [prefix])
         source, target = self.tokenizers
         (ids,), (start,) = source.encode([text]), target.encode([prefix])
+        (longest,) = greatest_lengths(self.models, [ids], self.search)
+        if len(start) >= longest:  # said before any work is done: a prefix takes a step for each of its tokens
+            raise InputError(f"the prefix has {len(start)} tokens; the translation of this text may have {longest}")
         begun = begin(self.models, [ids])
         newest, state = begun.first, begun.state
         for token in start:
+            if watch is not None:
+                watch.before_step()
             _, state = begun.step(newest, state)
             newest = newest.new_full((1,), token)
         log_probs, _ = begun.step(newest, state)

@@ -20,6 +20,7 @@ from heed.serving.guard import LOOPBACK, Door, Guard
 from heed.serving.health import Health
 from heed.serving.limits import Keys
 from heed.serving.metrics import Metrics
+from heed.serving.origins import Origins
 from heed.serving.service import Service
 from heed.version import __version__
 
@@ -58,7 +59,7 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
     pages.add_routes(app, translates=bool(service.directions.served))
     hosts = LOOPBACK if config.host in LOOPBACK else None
     entrance = Entrance(app, config, keys, service.admission.busy)
-    return Guard(entrance, metrics, Door(config.header_bytes, hosts))
+    return Guard(entrance, metrics, Door(config.header_bytes, hosts, Origins(config.allowed_origins)))
 
 
 async def _nobody(_: Request, __: Exception) -> Response:

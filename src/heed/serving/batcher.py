@@ -214,14 +214,16 @@ class Batcher:
     def _between(self, jobs: list[Job[Any]], depth: int) -> Callable[[], None]:
         """What happens between two steps of these jobs: an end, if nobody waits; shorter jobs, if some do."""
         longest, started, others = max(job.length for job in jobs), time.monotonic(), 0.0
+        steps = 0  # whatever a job's length was taken for: after so many steps it is at least that long
 
         def between() -> None:
-            nonlocal others
+            nonlocal others, steps
+            steps += 1
             if all(job.ticket.gone for job in jobs):
                 raise _AbandonedError
             now = time.monotonic()
             if depth < _DEPTH and self._waiting and 2 * others <= now - started:
-                if shorter := self._take(_SHORTER * longest):
+                if shorter := self._take(_SHORTER * max(longest, steps)):
                     self._work(shorter, depth + 1)
                 others += time.monotonic() - now
 

@@ -1,17 +1,20 @@
 """Around the whole application: what every answer carries, and what is refused before anything is read.
 
 Every answer gets headers that let a browser do as little as possible with it, and is counted. A head that is too large,
-or that asks for a host this server does not go by, is refused. Whatever escapes the application is answered here.
+that asks for a host this server does not go by, or that a web page of another origin has sent, is refused. Whatever
+escapes the application is answered here.
 """
 
 import time
 from dataclasses import dataclass
 
 from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.serving.entrance import route_name
 from heed.serving.metrics import Metrics
+from heed.serving.origins import Origins
 from heed.serving.problems import Problem, answer, log_defect
 
 POLICY = (
@@ -40,6 +43,7 @@ class Door:
 
     header_bytes: int
     hosts: frozenset[str] | None
+    origins: Origins
 
     def refusal(self, scope: Scope) -> Problem | None:
         """What stands against a request, by its head alone."""
@@ -51,7 +55,7 @@ class Door:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self.hosts is not None and name.strip("[]").lower() not in self.hosts:
             return Problem(421, "This server answers to 127.0.0.1 and localhost only")
-        return None
+        return self.origins.refusal(scope)
 
 
 class Guard:
@@ -77,11 +81,14 @@ class Guard:
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)  # a page may have a policy of its own
                 headers.setdefault("Cache-Control", "no-store")
+                headers.update(self._door.origins.answers(scope))
             await send(message)
 
         try:
             if (problem := self._door.refusal(scope)) is not None:
                 await answer(problem)(scope, receive, guarded)
+            elif (allowed := self._door.origins.preflight(scope)) is not None:
+                await Response(status_code=204, headers=allowed)(scope, receive, guarded)
             else:
                 await self._app(scope, receive, guarded)
         except Exception as error:

@@ -209,15 +209,15 @@ class Service:
         translator, prefix = model.translator, asked.prefix
         if translator.tokenizers[1].kind not in ("characters", "bytes"):  # where a word brings the space before it
             prefix = prefix.rstrip()
-        lengths = (await asyncio.to_thread(_cut, [asked.q], model))[0].lengths
-
+        (cut,) = await asyncio.to_thread(_cut, [asked.q], model)
+        (begun,) = await asyncio.to_thread(translator.tokenizers[1].encode, [prefix])
         count = self.config.alternatives if asked.alternatives is None else asked.alternatives
 
         def do(between: Callable[[], None]) -> list[Translation]:
             watch = Watch(lambda _: ticket.gone, between, _NEVER)
             return translator.alternatives(asked.q, prefix, max(1, count), watch)
 
-        return await self.errand(ticket, sum(lengths) + 1, do)
+        return await self.errand(ticket, sum(cut.lengths) + len(begun) + 1, do)
 
     async def look(self, asked: Look, model: Served | Half, ticket: Ticket) -> bytes:
         """The trace of a sentence as the JSON document of `heed.inside.saving`, with the parts that were asked for,
