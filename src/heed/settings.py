@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from heed.errors import ConfigError
+from heed.untrusted import shortened
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -41,4 +42,4 @@ class Settings(BaseModel):
             case "missing":
                 return f"{cls.__name__} needs {name!r}: {cls.model_fields[name].description}"
             case _:
-                return f"{name} = {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+                return f"{name} = {shortened(problem['input'])}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

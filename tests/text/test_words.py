@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from heed.errors import DataError
 from heed.text.tokenizer import Kind, Tokenizer
 from heed.text.words import KnownWords
 
@@ -99,6 +100,7 @@ def with_part(name: str, part: object) -> Tokenizer:
         ("pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False)])),
     ],
 )
-def test_a_tokenizer_made_otherwise_is_not_taken_to_cut_text_into_words(name: str, part: object) -> None:
+def test_a_tokenizer_that_would_cut_otherwise_than_into_words_is_refused(name: str, part: object) -> None:
     assert with_part("decoder", Backend.from_str(TRAINED["bpe"].to_json()).decoder).cuts_into_words
-    assert not with_part(name, part).cuts_into_words
+    with pytest.raises(DataError, match=f"a tokenizer of heed has {name} = "):
+        with_part(name, part)

@@ -62,7 +62,7 @@ def _open_exported(path: Path, name: EngineName | None) -> Translator:
     if family(name) != family(found.engine):
         raise ConfigError(f"{path} was exported for {found.engine}, which is not --engine {name}: leave that out")
     require(name)
-    files = {file.name: file.read_bytes() for file in path.iterdir()}
+    files = {name: (path / name).read_bytes() for name in found.files}
     engine = _engine(name, files, found.run.model, found.tokenizers)
     return Translator([], found.tokenizers, found.run.search, found.run.data.max_tokens, engine)
 

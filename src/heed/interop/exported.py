@@ -7,7 +7,6 @@
 It is written and checked like a model folder, and is none.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,12 @@ from pathlib import Path
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName
-from heed.model.folder import read_model_folder, refuse_rounded, verify
+from heed.model.folder import parse_settings, read_model_folder, read_tokenizers, refuse_rounded
+from heed.model.manifest import Listed
 from heed.model.transformer import Transformer
 from heed.model.writing import EXPORTED, as_json, write_folder
 from heed.text.tokenizer import Tokenizer
+from heed.untrusted import shortened
 
 # From a model and its tokenizers to an engine's own files, by name.
 Write = Callable[[Transformer, tuple[Tokenizer, Tokenizer]], Mapping[str, bytes]]
@@ -32,6 +33,7 @@ class Exported:
     engine: EngineName
     run: RunConfig
     tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
+    files: tuple[str, ...]  # the names of those that belong to it
 
 
 def export(path: Path, out: Path, engine: EngineName, write: Write) -> None:
@@ -53,18 +55,19 @@ def export(path: Path, out: Path, engine: EngineName, write: Write) -> None:
 
 def is_exported(path: Path) -> bool:
     """Whether a folder is an exported model."""
-    return (path / EXPORTED).is_file()
+    return EXPORTED in Listed.of(path)
 
 
 def read_exported(path: Path) -> Exported:
     """Open an exported folder after checking it against its manifest."""
-    verify(path)
-    settings = json.loads((path / EXPORTED).read_text(encoding="utf-8"))
+    listed = Listed.of(path)
+    settings = listed.json(EXPORTED)
     engine = settings.pop("engine", None)
     if engine not in ENGINES:
-        raise FolderError(f"{path / EXPORTED} names the engine {engine!r}, expected one of {', '.join(ENGINES)}")
-    run = RunConfig.model_validate_json(json.dumps(settings))
-    target = Tokenizer.load(path / "tokenizer.json", run.data.tokenizer)
-    own = path / "source_tokenizer.json"
-    source = Tokenizer.load(own, run.data.tokenizer) if own.exists() else target
-    return Exported(path, engine, run, (source, target))
+        raise FolderError(
+            f"{path / EXPORTED} names the engine {shortened(engine)}, expected one of {', '.join(ENGINES)}"
+        )
+    run = parse_settings(settings, path / EXPORTED)
+    tokenizers = read_tokenizers(listed, run)
+    listed.verify()
+    return Exported(path, engine, run, tokenizers, tuple(listed.sums))

@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heed.errors import FolderError
 from heed.evaluation.metrics import Score
-from heed.model.writing import MANIFEST, as_json, sync, write_safely
+from heed.model.manifest import FORMAT, MANIFEST, Listed
+from heed.model.writing import as_json, current, finish_publishing, sync, write_safely
+from heed.untrusted import read_regular, reason
 
 CARD = "README.md"
 _HEADING = "## Scores"
@@ -38,15 +41,27 @@ def digest_of(sources: Sequence[str], references: Sequence[str]) -> str:
 
 def write_scores(folder: Path, evaluation: Evaluation, scores: Sequence[Score]) -> None:
     """Put scores into a model folder's card, safe from crashes; OSError where the folder cannot be written."""
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    card = folder / CARD
-    old = card.read_text(encoding="utf-8") if card.exists() else ""
-    new = with_scores(old, evaluation, scores).encode()
-    sums = {name: digest for name, digest in manifest["sha256"].items() if name != CARD}
-    _replace(folder / MANIFEST, as_json({**manifest, "sha256": sums}))
-    _replace(card, new)
+    finish_publishing(folder)
+    listed = Listed.of(folder)
+    new = with_scores(read_card(folder), evaluation, scores).encode()
+    sums = {name: digest for name, digest in listed.sums.items() if name != CARD}
+    _replace(folder / MANIFEST, as_json({"format": FORMAT, "sha256": sums}))
+    _replace(folder / CARD, new)
     sums = dict(sorted({**sums, CARD: hashlib.sha256(new).hexdigest()}.items()))
-    _replace(folder / MANIFEST, as_json({**manifest, "sha256": sums}))
+    _replace(folder / MANIFEST, as_json({"format": FORMAT, "sha256": sums}))
+
+
+def read_card(folder: Path) -> str:
+    """The text of a folder's card; empty where it has none.
+
+    The one file that is read without being listed: a crash in `write_scores` leaves it so, and it is text for people.
+    """
+    try:
+        return read_regular(current(folder) / CARD).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{folder / CARD} cannot be read: {reason(error)}") from None
 
 
 def with_scores(card: str, evaluation: Evaluation, scores: Sequence[Score]) -> str:

@@ -6,28 +6,41 @@
     README.md            the model card
     manifest.json        the sha256 of each file and the format's version; written last
 
-How it is written, so that a crash at any moment leaves the old model or the new one, is in writing.py. Reading checks
-every byte against the manifest first. No pickle anywhere: safetensors and JSON only. Knows nothing of training.
+How it is written, so that a crash at any moment leaves the old model or the new one, is in writing.py. Reading opens
+only files that the manifest lists, compares settings, tokenizers and the weights' header with one another, and checks
+every byte against the manifest, all before a model is built. No pickle anywhere: safetensors and JSON only. Knows
+nothing of training.
 """
 
-import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic takes this one in Python 3.11
 
 from heed.config import RunConfig
-from heed.errors import FolderError
+from heed.errors import ConfigError, DataError, FolderError
+from heed.model.foreign import hugging_face
+from heed.model.manifest import MANIFEST, Listed, memory_of_this_machine, verify
 from heed.model.rounded import ROUNDED, in_floats
 from heed.model.transformer import Transformer
-from heed.model.writing import EXPORTED, FORMAT, MANIFEST, as_json, current
-from heed.text.tokenizer import Tokenizer
+from heed.model.weights_header import check_sizes, check_weights, read_header
+from heed.model.writing import EXPORTED, as_json
+from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from heed.untrusted import read_regular, reason, shortened
 
+__all__ = ["MANIFEST", "ModelFolder", "read_model_folder", "verify"]
+
+CONFIG = "config.json"
+TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 WEIGHTS = "model.safetensors"
 
 
@@ -48,17 +61,22 @@ class ModelFolder:
 
     def model(self) -> Transformer:
         """The model with its weights, on the CPU, ready to use."""
-        model = Transformer(self.run.model)
-        weights = (
-            in_floats(read_tensors(self.path / ROUNDED)) if is_rounded(self.path) else read_tensors(self.path / WEIGHTS)
-        )
+        weights = in_floats(read_finite(self.path / ROUNDED)) if is_rounded(self.path) else self.weights()
+        with torch.device("meta"):  # random first weights would take time, and torch's global random state
+            model = Transformer(self.run.model).float()
+        model.to_empty(device="cpu")
         put_weights(model, weights, self.path)
         return model.eval()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights as they were trained; quantised ones are refused."""
+        refuse_rounded(self.path)
+        return read_finite(self.path / WEIGHTS)
 
 
 def is_rounded(path: Path) -> bool:
     """Whether a model folder's weights are integers of 8 bits."""
-    return (path / ROUNDED).is_file()
+    return ROUNDED in Listed.of(path)
 
 
 def refuse_rounded(path: Path) -> None:
@@ -71,21 +89,92 @@ def refuse_rounded(path: Path) -> None:
 
 
 def read_model_folder(path: Path) -> ModelFolder:
-    """Open a model folder after checking it against its manifest."""
-    path = current(path)
-    verify(path)
-    if (path / EXPORTED).is_file():
+    """Open a model folder, whoever wrote it, after checking its files against one another and its manifest."""
+    listed = Listed.of(path)
+    path = listed.path
+    if EXPORTED in listed:
         raise FolderError(
             f"{path} is an exported model: heed translate opens it, by the engine it is for; give its model folder here"
         )
-    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    run = RunConfig.model_validate_json(
-        json.dumps({name: config[name] for name in RunConfig.model_fields if name in config})
-    )
-    target = Tokenizer.load(path / "tokenizer.json", run.data.tokenizer)
-    own = path / "source_tokenizer.json"
-    source = Tokenizer.load(own, run.data.tokenizer) if own.exists() else target
-    return ModelFolder(path, run, config["trained"], (source, target))
+    config = listed.json(CONFIG)
+    if "model" not in config and (hint := hugging_face(path, config)):
+        raise FolderError(f"{path} is not a model folder: {hint}")
+    trained = _trained(config.pop("trained", None), path / CONFIG)
+    run = parse_settings(config, path / CONFIG)
+    tokenizers = read_tokenizers(listed, run)
+    weights = ROUNDED if ROUNDED in listed else WEIGHTS
+    listed.require(weights)
+    if weights == ROUNDED and WEIGHTS in listed:
+        raise FolderError(f"{path} is damaged: {MANIFEST} lists both {WEIGHTS} and {ROUNDED}, expected one of them")
+    check_weights(run.model, read_header(path / weights), path / weights, rounded=weights == ROUNDED)
+    listed.verify()
+    return ModelFolder(path, run, trained, tokenizers)
+
+
+def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
+    """The settings that a file of a folder holds."""
+    try:
+        run = RunConfig.model_validate_json(json.dumps(config))
+    except ConfigError as error:
+        raise FolderError(f"{path}: {error}") from None
+    check_sizes(run.model, path)
+    return run
+
+
+def read_tokenizers(listed: Listed, run: RunConfig) -> tuple[Tokenizer, Tokenizer]:
+    """The source's tokenizer and the target's, as the manifest lists them; they must fit the model."""
+
+    def read(name: str) -> Tokenizer:
+        try:
+            return Tokenizer.from_json(listed.read(name), run.data.tokenizer)
+        except DataError as error:
+            raise FolderError(f"{listed.path / name}: {error}") from None
+
+    target = read(TOKENIZER)
+    source = read(SOURCE_TOKENIZER) if SOURCE_TOKENIZER in listed else target
+    if run.model.source_vocab_size is not None:
+        listed.require(SOURCE_TOKENIZER)
+    check_tokenizers(run, (source, target), listed.path)
+    return source, target
+
+
+def check_tokenizers(run: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], path: Path) -> None:
+    """The tokens must be the model's: as many, and with the special tokens where the tokenizer has them."""
+    config = run.model
+    sizes = ("source ", config.source_vocab_size or config.vocab_size), ("", config.vocab_size)
+    for (side, size), tokenizer in zip(sizes, tokenizers, strict=True):
+        if tokenizer.vocab_size != size:
+            raise FolderError(
+                f"{path}: the model has a {side}vocabulary of {size:,} tokens, but its {side}tokenizer has "
+                f"{tokenizer.vocab_size:,}"
+            )
+    special = (config.pad_id, config.bos_id, config.eos_id)
+    if special != (PAD, BOS, EOS):
+        raise FolderError(
+            f"{path}: pad_id, bos_id and eos_id are {special}, and those of its tokenizer {PAD, BOS, EOS}"
+        )
+    if len(run.data.labels) != (config.labels or 0):
+        raise FolderError(f"{path}: the model has {config.labels or 0} classes, and {len(run.data.labels)} have a name")
+
+
+class Trained(TypedDict, total=False):
+    """What is known of how a model was trained; more may be there."""
+
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]  # pydantic's way
+    texts: dict[str, list[dict[str, Any]]]
+    trigrams: dict[str, str] | None
+
+
+_TRAINED = TypeAdapter(Trained)
+
+
+def _trained(found: Any, path: Path) -> dict[str, Any]:
+    try:
+        return dict(_TRAINED.validate_python(found))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in ("trained", *problem["loc"]))
+        raise FolderError(f"{path}: {where} = {shortened(problem['input'])}: {problem['msg']}") from None
 
 
 def model_files(
@@ -99,48 +188,38 @@ def model_files(
     source, target = tokenizers
     settings = {**run.model_dump(mode="json"), "trained": dict(trained)}
     files = {
-        "config.json": as_json(settings),
-        "model.safetensors": save({name: weight.contiguous() for name, weight in weights.items()}),
-        "tokenizer.json": target.to_json().encode(),
+        CONFIG: as_json(settings),
+        WEIGHTS: save({name: weight.contiguous() for name, weight in weights.items()}),
+        TOKENIZER: target.to_json().encode(),
         "README.md": card.encode(),
     }
     if source is not target:
-        files["source_tokenizer.json"] = source.to_json().encode()
+        files[SOURCE_TOKENIZER] = source.to_json().encode()
     return files
-
-
-def verify(path: Path) -> None:
-    """Every file that the manifest names must be there, byte for byte."""
-    path = current(path)
-    manifest = path / MANIFEST
-    if not manifest.is_file():
-        unfinished = (path / "checkpoints").is_dir()
-        hint = "; the run is not finished: resume it, or use one of its checkpoints" if unfinished else ""
-        raise FolderError(f"{path} is not a model folder: it has no {MANIFEST}{hint}")
-    try:
-        found = json.loads(manifest.read_text(encoding="utf-8"))
-        version, sums = found["format"], dict(found["sha256"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise FolderError(f"{manifest} is damaged: {error!r}") from None
-    if version != FORMAT:
-        raise FolderError(f"{path} has format {version}, and this heed reads format {FORMAT}: update heed")
-    for name, expected in sums.items():
-        file = path / name
-        if Path(name).name != name or not file.is_file():
-            raise FolderError(f"{path} is damaged: {name} is missing")
-        with file.open("rb") as content:
-            if hashlib.file_digest(content, "sha256").hexdigest() != expected:
-                raise FolderError(f"{path} is damaged: {name} is not what {MANIFEST} says")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
-    if path.name == WEIGHTS:
-        refuse_rounded(path.parent)
+    read_header(path)
     try:
-        return load(path.read_bytes())
-    except (OSError, SafetensorError) as error:
-        raise FolderError(f"{path} cannot be read: {error}") from None
+        return load(read_regular(path, memory_of_this_machine()))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} cannot be read: {reason(error)}") from None
+    except (SafetensorError, MemoryError) as error:
+        raise FolderError(f"{path} cannot be read: {error or 'it does not fit into memory'}") from None
+
+
+def read_finite(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, if they hold numbers; only the output's bias may rule a token out by -inf."""
+    tensors = read_tensors(path)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = (float(bound) for bound in tensor.aminmax())
+            if not math.isfinite(high) or not (
+                math.isfinite(low) or name in ("vocabulary.bias", "vocabulary.output.bias")
+            ):
+                raise FolderError(f"{path}: {name} holds numbers that are not finite ({low} to {high})")
+    return tensors
 
 
 def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 from safetensors.torch import save
 
 from heed.errors import FolderError
-from heed.model.card import CARD, without_scores
-from heed.model.folder import WEIGHTS, model_files, read_model_folder, read_tensors
+from heed.model.card import read_card, without_scores
+from heed.model.folder import WEIGHTS, model_files, read_model_folder
 from heed.model.rounded import ROUNDED, in_integers
 from heed.model.writing import write_folder
 
@@ -19,8 +19,8 @@ def write_rounded(path: Path, out: Path) -> tuple[int, int]:
     kind = folder.run.model.kind
     if kind != "encoder-decoder":
         raise FolderError(f"{path} has kind = {kind!r}: integers of 8 bits are for models that translate")
-    weights = read_tensors(path / WEIGHTS)
-    card = without_scores((path / CARD).read_text(encoding="utf-8"))
+    weights = folder.weights()
+    card = without_scores(read_card(path))
     card += (
         "\nIts weights were rounded to integers of 8 bits by `heed quantize`; scores measured before that may differ.\n"
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from heed.errors import FolderError
 
 ROUNDED = "model.int8.safetensors"
-_SCALES = ".scales"
+SCALES = ".scales"
 _LARGEST = 127
 
 
@@ -29,12 +29,17 @@ def rounded(weight: Float[Tensor, "rows columns"]) -> tuple[Int8[Tensor, "rows c
     return (weight.detach() / scales[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
 
 
+def is_rounded_matrix(name: str, dimensions: int) -> bool:
+    """Whether a weight is kept as integers: matrices are, but tables of positions are not."""
+    return dimensions == 2 and not name.endswith("positions.table.weight")
+
+
 def in_integers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A model's weights with its matrices rounded."""
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        if weight.ndim == 2 and not name.endswith("positions.table.weight"):
-            found[name], found[name + _SCALES] = rounded(weight)
+        if is_rounded_matrix(name, weight.ndim):
+            found[name], found[name + SCALES] = rounded(weight)
         else:
             found[name] = weight
     return found
@@ -45,13 +50,13 @@ def in_floats(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {}
     for name, weight in weights.items():
         if weight.dtype == torch.int8:
-            scales = weights.get(name + _SCALES)
+            scales = weights.get(name + SCALES)
             if scales is None or scales.shape != weight.shape[:1]:
                 shape = "none" if scales is None else tuple(scales.shape)
                 raise FolderError(
                     f"weight {name} of shape {tuple(weight.shape)} needs a scale for each row, found {shape}"
                 )
             found[name] = weight.float() * scales[:, None]
-        elif name.removesuffix(_SCALES) not in weights or name == name.removesuffix(_SCALES):
+        elif name.removesuffix(SCALES) not in weights or name == name.removesuffix(SCALES):
             found[name] = weight
     return found

@@ -34,10 +34,8 @@ class SentencePiece:
         self._backend, self._special = backend, special
         charsmaps = [one["precompiled_charsmap"] for one in _normalisers(parts) if one["type"] == "Precompiled"]
         self._normalise = CharacterMap(base64.b64decode(charsmaps[0])) if charsmaps else str
-        # Of the file's own normaliser, tokenizers' version drops a mark that follows certain characters (ⓞ and ̆ );
-        # ours does what SentencePiece does, and the spaces too.
-        backend.normalizer = None
-        backend.pre_tokenizer = None
+        # The file's own normaliser is not used: tokenizers' version drops a mark that follows certain characters (ⓞ and
+        # ̆ ); ours does what SentencePiece does, and the spaces too.
         self.unk_id = int(parts["model"]["unk_id"])
         names = [str(name) for name, _ in parts["model"]["vocab"][: self.unk_id + 1]]
         if len(names) <= self.unk_id or names[self.unk_id] != HIDDEN + UNKNOWN:

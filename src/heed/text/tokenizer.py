@@ -22,54 +22,36 @@ Knows nothing of files of text, batches or models.
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError
-from heed.text.sentencepiece import HIDDEN, UNKNOWN, SentencePiece
+from heed.text.sentencepiece import UNKNOWN, SentencePiece
 from heed.text.spaced import Spaced
+from heed.text.tokenizer_parts import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
+from heed.untrusted import read_regular, reason
 
-Kind = Literal["bpe", "unigram", "words", "characters", "bytes"]
-AnyKind = Literal[Kind, "sentencepiece", "spaced"]
-SPECIAL = ("⟨pad⟩", "⟨s⟩", "⟨/s⟩")  # ids 0, 1 and 2
+__all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "suitable_vocab_size"]
+
 PAD, BOS, EOS = range(3)
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
-# ByteLevel shows a byte that is a printable character of Latin-1 as that, and the others as the characters from 256 on.
-_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_BYTE = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(256 + place): byte for place, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
-}
-
 # A word at the start of a sentence is the same token as elsewhere: " word", with a space put before the text.
 _WITH_SPACE = ("bpe", "unigram", "words")
-_ALLOWED = {
-    "model": ("BPE", "Unigram"),
-    "pre_tokenizer": ("ByteLevel", "Sequence"),
-    "decoder": ("ByteLevel",),
-    "normalizer": (None,),
-    "post_processor": (None,),
-}
-_ALLOWED_ELSEWHERE = {
-    "model": ("Unigram", "WordLevel"),
-    "pre_tokenizer": ("Metaspace", "WhitespaceSplit"),
-    "decoder": ("Metaspace", None),
-    "normalizer": ("Sequence", None),
-    "post_processor": (None,),
-}
 
 
 class Tokenizer:
     """A trained tokenizer: `encode` and `decode` are inverse to each other on every text, if heed has learnt it."""
 
-    def __init__(self, backend: Backend, kind: AnyKind, text: str) -> None:
-        self._backend = backend
+    def __init__(self, parts: dict[str, Any], kind: AnyKind) -> None:
+        """parts: of a tokenizer.json, as `tokenizer_parts` has checked them."""
+        self._backend = _backend(parts, kind)
         self.kind = kind
-        self._text = text
+        self._text = json.dumps(parts, indent=2, ensure_ascii=False)
         self.prefix = " " if kind in _WITH_SPACE else ""  # put before every text but the empty one
-        self._elsewhere = _elsewhere(kind, json.loads(text), backend)
+        self._elsewhere = _elsewhere(kind, parts, self._backend)
 
     @classmethod
     def train(cls, texts: Iterable[str], kind: AnyKind = "bpe", vocab_size: int = 8000) -> "Tokenizer":
@@ -111,9 +93,7 @@ class Tokenizer:
     @property
     def cuts_into_words(self) -> bool:
         """Whether a space that a word follows begins a token, always, so that words can be encoded one by one."""
-        first = self._backend.pre_tokenizer
-        words = isinstance(first, pre_tokenizers.ByteLevel) and first.use_regex and not first.add_prefix_space
-        return words and self.prefix == " " and not self._backend.get_added_tokens_decoder()
+        return self.prefix == " "
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens; on all cores. An empty text has none."""
@@ -134,7 +114,7 @@ class Tokenizer:
         if self._elsewhere is not None:
             return self._elsewhere.pieces(ids)
         names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
-        return [bytes(_BYTE[character] for character in name) for name in names]
+        return [bytes(BYTE[character] for character in name) for name in names]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Each token as text to be shown; bytes that are no whole character are shown as �."""
@@ -148,33 +128,17 @@ class Tokenizer:
         return self._text
 
     @classmethod
-    def from_json(cls, text: str, kind: AnyKind) -> "Tokenizer":
+    def from_json(cls, text: str | bytes, kind: AnyKind) -> "Tokenizer":
         """The tokenizer that `to_json` wrote; parts that heed does not use are refused."""
-        try:
-            parts: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"this is not a tokenizer: {error}") from None
-        learnt_here = kind in get_args(Kind)
-        for name, allowed in (_ALLOWED if learnt_here else _ALLOWED_ELSEWHERE).items():
-            part = parts.get(name)
-            found = None if part is None else part.get("type")
-            if found not in allowed:
-                wanted = " or ".join(str(one) for one in allowed)
-                raise DataError(f"a tokenizer of heed has {name} = {wanted}, found {found}")
-        backend = Backend.from_str(text)
-        for number, special in enumerate(SPECIAL):
-            found = backend.token_to_id(special if learnt_here else HIDDEN + special)
-            if found != number:
-                raise DataError(f"the special token {special} must have id {number}, found {found}")
-        return cls(backend, kind, str(backend.to_str(pretty=True)))
+        return cls(tokenizer_parts(text, kind), kind)
 
     @classmethod
     def load(cls, path: Path, kind: AnyKind) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         try:
-            return cls.from_json(path.read_text(encoding="utf-8"), kind)
-        except OSError as error:
-            raise DataError(f"{path}: {error.strerror}") from None
+            return cls.from_json(read_regular(path), kind)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: {reason(error)}") from None
 
 
 def suitable_vocab_size(pairs: int) -> int:
@@ -191,6 +155,21 @@ def _elsewhere(kind: AnyKind, parts: dict[str, Any], backend: Backend) -> Senten
     if kind == "sentencepiece":
         return SentencePiece(parts, backend, len(SPECIAL))
     return Spaced(parts, len(SPECIAL)) if kind == "spaced" else None
+
+
+def _backend(parts: dict[str, Any], kind: AnyKind) -> Backend:
+    """What cuts text, put together from the vocabulary alone: everything else is known from the kind."""
+    model, vocabulary = parts["model"], parts["model"]["vocab"]
+    match kind:
+        case "sentencepiece":
+            return Backend(models.Unigram([(name, float(score)) for name, score in vocabulary], model["unk_id"]))
+        case "spaced":
+            return Backend(models.WordLevel(vocabulary, unk_token=model["unk_token"]))
+        case "unigram":
+            return _empty(models.Unigram([(name, float(score)) for name, score in vocabulary]), kind)
+        case _:
+            merges = [(left, right) for left, right in model["merges"]]
+            return _empty(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
 
 
 def _pieces(kind: Kind) -> pre_tokenizers.PreTokenizer:

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from heed.errors import FolderError
-from heed.model.card import CARD, without_scores
-from heed.model.folder import model_files, read_model_folder, read_tensors, verify
+from heed.model.card import read_card, without_scores
+from heed.model.folder import model_files, read_model_folder
 from heed.model.writing import write_folder
 from heed.training.checkpoint import checkpoints
 
@@ -25,14 +25,16 @@ def average(run: Path, last: int, out: Path) -> list[Path]:
     if out.exists():
         raise FolderError(f"{out} is already there: choose another --out")
     total: dict[str, torch.Tensor] = {}
-    for path in paths:
-        verify(path)
-        for name, weight in read_tensors(path / "model.safetensors").items():
+    folders = [read_model_folder(path) for path in paths]
+    newest = folders[-1]
+    for folder in folders:
+        if folder.run.model != newest.run.model:
+            raise FolderError(f"{folder.path} and {newest.path} have models of different settings, and no mean")
+        for name, weight in folder.weights().items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     mean = {name: (weight / len(paths)).float() for name, weight in total.items()}
-    newest = read_model_folder(paths[-1])
     trained = {**newest.trained, "average_of": [path.name for path in paths]}
-    card = without_scores((paths[-1] / CARD).read_text(encoding="utf-8"))
+    card = without_scores(read_card(newest.path))
     card += f"\nIts weights are the mean of {len(paths)} checkpoints: {json.dumps([path.name for path in paths])}.\n"
     write_folder(out, model_files(mean, newest.run, trained, newest.tokenizers, card))
     return paths

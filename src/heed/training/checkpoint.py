@@ -17,42 +17,56 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
 from heed.errors import FolderError, TrainingError
-from heed.model.folder import put_weights, read_tensors, verify
+from heed.model.folder import WEIGHTS, put_weights, read_tensors
+from heed.model.manifest import Listed, memory_of_this_machine, verify
 from heed.model.transformer import Transformer
-from heed.model.writing import MANIFEST, finish_publishing, write_folder
+from heed.model.weights_header import FLOATS, check_weights, read_header
+from heed.model.writing import finish_publishing, write_folder
 from heed.training.distributed import like, whole
 from heed.training.running_mean import RunningMean
+from heed.untrusted import shortened
 
+OPTIMIZER, PROGRESS = "optimizer.safetensors", "progress.json"
 _OWN = "weight"  # beside the names of Adam's moments
 _NAME = re.compile(r"step-(\d{8,})")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a run has come."""
 
-    step: int = 0
-    epoch: int = 0
-    position: int = 0  # batches of the epoch that are done
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # for when it is read
+    step: Count = 0
+    epoch: Count = 0
+    position: Count = 0  # batches of the epoch that are done
     mixed: bool = False  # whether batches have sentences of all lengths, which decides what a position means
-    best_step: int | None = None
+    best_step: Count | None = None
     best_loss: float | None = None
     best_score: float | None = None  # by the task's own metric
-    stale: int = 0  # validations since the best one
-    skipped: int = 0  # steps whose loss or gradient was not finite
+    stale: Count = 0  # validations since the best one
+    skipped: Count = 0  # steps whose loss or gradient was not finite
 
     def validated(self, loss: float, score: float | None, *, by_score: bool) -> "Progress":
         """The progress after a validation; the best is never replaced by a worse."""
         now, best = (score, self.best_score) if by_score else (-loss, self.best_loss and -self.best_loss)
         if now is not None and math.isfinite(now) and (best is None or now > best):
-            return replace(self, best_step=self.step, best_loss=loss, best_score=score, stale=0)
+            finite = loss if math.isfinite(loss) else None  # JSON has no other numbers
+            return replace(self, best_step=self.step, best_loss=finite, best_score=score, stale=0)
         return replace(self, stale=self.stale + 1)
+
+
+_PROGRESS = TypeAdapter(Progress)
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -66,8 +80,8 @@ def write_checkpoint(
     """Save everything, whole or not at all."""
     files = {
         **model_files,
-        "optimizer.safetensors": save(dict(state)),
-        "progress.json": (json.dumps(asdict(progress)) + "\n").encode(),
+        OPTIMIZER: save(dict(state)),
+        PROGRESS: (json.dumps(asdict(progress)) + "\n").encode(),
     }
     write_folder(checkpoint_path(run, progress.step), files)
 
@@ -106,10 +120,9 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 def model_part(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint that make it a model folder, without those that only resuming needs."""
-    verify(path)
-    listed = json.loads((path / MANIFEST).read_text(encoding="utf-8"))["sha256"]
+    listed = Listed.of(path)
     return {
-        name: (path / name).read_bytes() for name in listed if name not in ("optimizer.safetensors", "progress.json")
+        name: listed.read(name, memory_of_this_machine()) for name in listed.sums if name not in (OPTIMIZER, PROGRESS)
     }
 
 
@@ -135,18 +148,20 @@ def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
 
 def restore(path: Path, model: Transformer, optimizer: Optimizer, mean: RunningMean | None = None) -> Progress:
     """Put a checkpoint's weights, moments and mean in their places."""
+    Listed.of(path).require(WEIGHTS, OPTIMIZER, PROGRESS)
+    check_weights(model.config, read_header(path / WEIGHTS), path / WEIGHTS)
+    _check_state(path / OPTIMIZER, model, has_own=mean is not None)
+    progress = read_progress(path)
     patterns = model.state_dict()
-    weights = read_tensors(path / "model.safetensors")
-    if (bad := _not_finite(weights)) is not None:  # saved by a heed that did not look
+    weights, state = read_tensors(path / WEIGHTS), read_tensors(path / OPTIMIZER)
+    if (bad := _not_finite({**weights, **state})) is not None:  # saved by a heed that did not look
         raise FolderError(f"{path}: weight {bad} is not finite. Remove this folder, to go on from an earlier one")
     put_weights(model, {name: like(one, patterns.get(name, one)) for name, one in weights.items()}, path)
     numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     moments: dict[int, dict[str, Tensor]] = {}
     own: dict[str, Tensor] = {}
-    for key, tensor in read_tensors(path / "optimizer.safetensors").items():
+    for key, tensor in state.items():
         name, kind = key.rsplit("/", 1)
-        if name not in numbers:
-            raise FolderError(f"{path}: optimizer.safetensors has a moment of {name}, which the model does not have")
         one = tensor if tensor.ndim == 0 else like(tensor, patterns[name])
         if kind == _OWN:
             own[name] = one
@@ -155,13 +170,40 @@ def restore(path: Path, model: Transformer, optimizer: Optimizer, mean: RunningM
     optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
     if mean is not None:
         mean.restart(own)
-    known = json.loads((path / "progress.json").read_text(encoding="utf-8"))
+    return progress
+
+
+def _check_state(path: Path, model: Transformer, *, has_own: bool) -> None:
+    """The optimiser's state must be that of this model. A weight that no gradient has reached has no moments."""
+    found = read_header(path)
+    expected: dict[str, tuple[int, ...]] = {}
+    for name, weight in model.named_parameters():
+        shape = tuple(weight.shape)
+        if any(f"{name}/{moment}" in found for moment in _MOMENTS):
+            expected |= {f"{name}/{moment}": () if moment == "step" else shape for moment in _MOMENTS}
+        if has_own:
+            expected[f"{name}/{_OWN}"] = shape
+    for key in sorted(expected.keys() | found.keys()):
+        there, shape = found.get(key), expected.get(key, "none")
+        if there is None or there.shape != shape or there.dtype not in FLOATS:
+            shown = "missing" if there is None else f"{there.dtype} of shape {there.shape}"
+            raise FolderError(f"{path}: {shortened(key)} is {shown}, but the run needs floats of shape {shape}")
+
+
+def read_progress(path: Path) -> Progress:
+    """How far the run of a checkpoint has come."""
+    known = Listed.of(path).json(PROGRESS)
     if "best_bleu" in known:  # its name when translating was all there was
         known["best_score"] = known.pop("best_bleu")
-    return Progress(**known)
+    try:
+        return _PROGRESS.validate_json(json.dumps(known))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise FolderError(f"{path / PROGRESS}: {where} = {shortened(problem['input'])}: {problem['msg']}") from None
 
 
-def prune(run: Path, keep_last: int, best_step: int | None) -> None:
+def prune(run: Path, keep_last: int, best_step: Count | None) -> None:
     """Remove old checkpoints: all but the last ones and the best."""
     kept = set(checkpoints(run)[-keep_last:])
     if best_step is not None:

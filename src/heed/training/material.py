@@ -202,7 +202,7 @@ def _describe(surveyed: Surveyed) -> list[dict[str, Any]]:
 
 def _check_unchanged(checkpoint: Path, now: dict[str, Any]) -> None:
     saved = read_model_folder(checkpoint)
-    before = {**saved.run.model_dump(mode="json"), "texts": saved.trained["texts"]}
+    before = {**saved.run.model_dump(mode="json"), "texts": saved.trained.get("texts", {})}
     old, new = dict(_flat(before)), dict(_flat(now))
     changed = [
         f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"

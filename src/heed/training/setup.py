@@ -12,7 +12,7 @@ from heed.config import RunConfig
 from heed.errors import ConfigError
 from heed.kernels.capture import missing_for_capture
 from heed.kernels.compiled_bpe import quickest_bpe_dropout
-from heed.model.folder import ModelFolder, model_files, put_weights, read_tensors
+from heed.model.folder import ModelFolder, model_files, put_weights
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
 from heed.text.trigrams import profile
@@ -98,7 +98,7 @@ def _first_weights(model: Transformer, init_from: ModelFolder, config: RunConfig
             f"--init-from {init_from.path} has a model of kind {init_from.run.model.kind!r}, and task = "
             f"{config.data.task!r} needs one of kind {model.config.kind!r}"
         )
-    given = read_tensors(init_from.path / "model.safetensors")
+    given = init_from.weights()
     if init_from.run.data.labels == config.data.labels:
         return given
     own = {name: weight for name, weight in model.state_dict().items() if name.startswith("classes.")}
