@@ -267,9 +267,10 @@ def _safetensors(content: bytes) -> tuple[dict[str, Any], bytes] | None:
     size = int.from_bytes(content[:8], "little")
     try:
         header = json.loads(content[8 : 8 + size])
-        return {name: {**entry} for name, entry in header.items()}, content[8 + size :]
-    except (ValueError, AttributeError, TypeError, RecursionError):
+        tensors = {name: {**entry} for name, entry in header.items() if len(entry["data_offsets"]) == 2}
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         return None
+    return (tensors, content[8 + size :]) if tensors else None
 
 
 def _joined(header: dict[str, Any], data: bytes, size: int | None) -> bytes:

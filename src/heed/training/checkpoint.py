@@ -184,10 +184,10 @@ def _check_state(path: Path, model: Transformer, *, has_own: bool) -> None:
         if has_own:
             expected[f"{name}/{_OWN}"] = shape
     for key in sorted(expected.keys() | found.keys()):
-        there, shape = found.get(key), expected.get(key, "none")
-        if there is None or there.shape != shape or there.dtype not in FLOATS:
+        there, wanted = found.get(key), expected.get(key)
+        if there is None or there.shape != wanted or there.dtype not in FLOATS:
             shown = "missing" if there is None else f"{there.dtype} of shape {there.shape}"
-            raise FolderError(f"{path}: {shortened(key)} is {shown}, but the run needs floats of shape {shape}")
+            raise FolderError(f"{path}: {shortened(key)} is {shown}, but the run needs floats of shape {wanted}")
 
 
 def read_progress(path: Path) -> Progress:
