@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heed.errors import InputError
 from heed.model.folder import read_model_folder
 from heed.model.layout import Padded
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.labels import JoinedTexts
 from heed.text.prepare import Encoder
@@ -44,6 +45,7 @@ class Classifier:
         self._encoder = JoinedTexts(tokenizer)
 
     @classmethod
+    @torch_defaults()
     def open(cls, path: str | Path) -> "Classifier":
         """The classifier of a folder; on a GPU where there is one."""
         folder = read_model_folder(Path(path))
@@ -53,6 +55,7 @@ class Classifier:
         model = folder.model().to("cuda" if torch.cuda.is_available() else "cpu")
         return cls(model, folder.tokenizers[0], data.labels, data.max_tokens)
 
+    @torch_defaults()
     @torch.no_grad()
     def classify(self, texts: Sequence[str]) -> list[Classified]:
         """The likeliest label of each text, and how likely each is."""
@@ -64,6 +67,7 @@ class Classifier:
         return [one for one in found if one is not None]
 
 
+@torch_defaults()
 @torch.no_grad()
 def embed(
     model: Transformer,
@@ -105,5 +109,5 @@ def _batches(
     while order:
         count = max(1, _TOKENS // len(rows[order[0]]))
         batch, order = order[:count], order[count:]
-        ids = [torch.tensor(rows[number]) for number in batch]
+        ids = [torch.tensor(rows[number], device="cpu") for number in batch]
         yield batch, pad_sequence(ids, batch_first=True, padding_value=config.pad_id).to(device)

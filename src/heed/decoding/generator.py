@@ -22,6 +22,7 @@ from heed.decoding.watching import Watch, watched
 from heed.errors import InputError
 from heed.model.cache import Cache
 from heed.model.folder import read_model_folder
+from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -51,6 +52,7 @@ class Generator:
         self.max_tokens = max_tokens
 
     @classmethod
+    @torch_defaults()
     def open(cls, path: str | Path) -> "Generator":
         """The language model of a folder; on a GPU where there is one."""
         folder = read_model_folder(Path(path))
@@ -58,6 +60,7 @@ class Generator:
         model = folder.model().to(device)
         return cls(model, folder.tokenizers[1], folder.run.search, folder.run.data.max_tokens)
 
+    @torch_defaults()
     def generate(
         self,
         prompts: Sequence[str],
@@ -84,6 +87,7 @@ class Generator:
             found = beam_search(start, longest, config, prefixes)
         return [self._described(hypotheses) for hypotheses in found]
 
+    @each_with_torch_defaults
     def stream(self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None) -> Iterator[str]:
         """One text piece by piece as it is written, its beginning first; joined, it is the text."""
         config = search or self.search
@@ -111,6 +115,7 @@ class Generator:
                 yield text[len(shown) :]
                 shown = text
 
+    @torch_defaults()
     def token_scores(self, texts: Sequence[str]) -> list[list[float]]:
         """The log-probability of each token of each text, and of the end after them."""
         ids = self.tokenizer.encode(texts)
@@ -129,7 +134,8 @@ class Generator:
         config = self.model.config
 
         def rows(given: list[list[int]]) -> Int[Tensor, "B T"]:
-            filled = pad_sequence([torch.tensor(row) for row in given], batch_first=True, padding_value=config.pad_id)
+            there = [torch.tensor(row, device="cpu") for row in given]
+            filled = pad_sequence(there, batch_first=True, padding_value=config.pad_id)
             return filled.to(self._device)
 
         tgt_in, tgt_out = rows([[config.bos_id, *one] for one in ids]), rows([[*one, config.eos_id] for one in ids])

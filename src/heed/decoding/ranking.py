@@ -45,8 +45,9 @@ def _top(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R 
         return values, tokens
     whole = log_probs[:, : runs * _RUN].unflatten(1, (runs, _RUN))
     best = whole.amax(-1).topk(count).indices  # (R, N)
-    tokens = (best[..., None] * _RUN + torch.arange(_RUN)).flatten(1)
-    rest = torch.arange(runs * _RUN, log_probs.shape[1]).expand(len(tokens), -1)
+    device = log_probs.device
+    tokens = (best[..., None] * _RUN + torch.arange(_RUN, device=device)).flatten(1)
+    rest = torch.arange(runs * _RUN, log_probs.shape[1], device=device).expand(len(tokens), -1)
     tokens = torch.cat((tokens, rest), 1)
     values, places = log_probs.gather(1, tokens).topk(count)
     return values, tokens.gather(1, places)
@@ -62,7 +63,7 @@ def likeliest_one(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, "R"]:
     maxima = log_probs[:, : runs * _RUN].unflatten(1, (runs, _RUN)).amax(-1)
     if size > runs * _RUN:
         maxima = torch.cat((maxima, log_probs[:, runs * _RUN :].amax(-1, keepdim=True)), 1)
-    tokens = maxima.argmax(-1, keepdim=True) * _RUN + torch.arange(_RUN)
+    tokens = maxima.argmax(-1, keepdim=True) * _RUN + torch.arange(_RUN, device=log_probs.device)
     tokens = tokens.clamp_(max=size - 1)  # the last run may be shorter
     best = log_probs.gather(1, tokens).argmax(-1, keepdim=True)
     return tokens.gather(1, best)[:, 0]

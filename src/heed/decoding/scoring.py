@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
 
@@ -22,13 +23,15 @@ def forced_rows(
     config = model.config
 
     def rows(ids: list[list[int]]) -> Tensor:
-        filled = pad_sequence([torch.tensor(row) for row in ids], batch_first=True, padding_value=config.pad_id)
+        there = [torch.tensor(row, device="cpu") for row in ids]
+        filled = pad_sequence(there, batch_first=True, padding_value=config.pad_id)
         return filled.to(model.vocabulary.embedding.weight.device)
 
     begun, ended = [[config.bos_id, *ids] for ids in targets], [[*ids, config.eos_id] for ids in targets]
     return rows([[*ids, config.eos_id] for ids in sources]), rows(begun), rows(ended)
 
 
+@torch_defaults()
 @torch.no_grad()
 def token_log_probs(
     models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]

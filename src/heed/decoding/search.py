@@ -107,9 +107,9 @@ class Rules:
                 )
             if start.eos_id in prefix or min(prefix, default=0) < 0:
                 raise InputError(f"the prefix of sentence {number} holds an id that is no word: {list(prefix)}")
-        rows = [torch.tensor(prefix, dtype=torch.int64) for prefix in prefixes]
+        rows = [torch.tensor(prefix, dtype=torch.int64, device="cpu") for prefix in prefixes]
         forced = pad_sequence(rows, batch_first=True, padding_value=-1).to(start.first.device)
-        lengths = torch.tensor(max_lengths).to(start.first.device)
+        lengths = torch.tensor(max_lengths, device="cpu").to(start.first.device)
         return cls(start.eos_id, config.min_length, config.no_repeat_ngram, lengths, forced, min(max_lengths))
 
     def select(self, sentences: Int[Tensor, "B"]) -> "Rules":

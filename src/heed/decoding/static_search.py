@@ -95,7 +95,8 @@ class _Search:
         self._over = np.ones(count, dtype=bool)  # whether its search has been seen to be over
         self._due = np.zeros(count, dtype=int)  # the step after which it is over at the latest
         self._steps, self._looks = 0, deque[_Look]()
-        self._flags = [torch.empty(count, dtype=torch.int32, pin_memory=self._slots.over.is_cuda) for _ in range(2)]
+        pinned = self._slots.over.is_cuda
+        self._flags = [torch.empty(count, dtype=torch.int32, device="cpu", pin_memory=pinned) for _ in range(2)]
         self.found: dict[int, list[Hypothesis]] = {}
         self.gone: set[int] = set()  # those that nobody waits for
         _set_rules(self._slots, config)
@@ -169,7 +170,7 @@ class _Encoded:
     def rows(self, numbers: Sequence[int]) -> tuple[Float[Tensor, "B S D"], list[int]]:
         """Some of them as rows, and their lengths; what follows the end of one means nothing."""
         lengths = [self.lengths[number] for number in numbers]
-        first = torch.tensor([self.first[number] for number in numbers]).to(self.tokens.device)
+        first = torch.tensor([self.first[number] for number in numbers], device="cpu").to(self.tokens.device)
         place = first[:, None] + torch.arange(max(lengths), device=first.device)
         return self.tokens[place.clamp(max=len(self.tokens) - 1)], lengths
 
@@ -211,13 +212,13 @@ class _Look:
 
 def _set_rules(slots: Slots, config: SearchConfig) -> None:
     penalties = [length_penalty(length, config.length_penalty) for length in range(len(slots.penalties))]
-    slots.penalties.copy_(torch.tensor(penalties, dtype=torch.float64))
-    slots.rules.copy_(torch.tensor([config.min_length, config.stop == "first" or config.beam == 1]))
+    slots.penalties.copy_(torch.tensor(penalties, dtype=torch.float64, device="cpu"))
+    slots.rules.copy_(torch.tensor([config.min_length, config.stop == "first" or config.beam == 1], device="cpu"))
 
 
 def _read(slots: Slots, chosen: Sequence[int], config: SearchConfig) -> Iterator[list[Hypothesis]]:
     """What has been found in some slots: of each hypothesis that has ended, its words, from the last to the first."""
-    which = torch.tensor(chosen).to(slots.over.device)
+    which = torch.tensor(chosen, device="cpu").to(slots.over.device)
     names = ("scores", "log_probs", "order", "lasts", "tokens", "parents")
     scores, log_probs, order, lasts, tokens, parents = (getattr(slots, name)[which].cpu().numpy() for name in names)
     scores = np.where(np.isfinite(scores), scores, -np.inf)

@@ -61,7 +61,7 @@ def begin_with(
     steppers: Sequence["Stepper"], config: ModelConfig, sources: Sequence[Sequence[int]], device: torch.device
 ) -> Start[Caches]:
     """The same, by whatever steps as these models do."""
-    rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
+    rows = [torch.tensor([*ids, config.eos_id], device="cpu") for ids in sources]
     src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
     never = torch.tensor([config.pad_id, config.bos_id], device=device)
 

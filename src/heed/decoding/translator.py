@@ -24,6 +24,7 @@ from heed.decoding.search import Hypothesis
 from heed.decoding.steps import begin, greatest_lengths
 from heed.decoding.watching import Watch
 from heed.errors import InputError
+from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.split import Piece, split
 from heed.text.tokenizer import Tokenizer
@@ -144,12 +145,14 @@ class Translator:
                 scores[number] = found
         return scores
 
+    @each_with_torch_defaults
     def stream(self, text: str, prefix: str = "") -> Iterator[str]:
         """The greedy translation of one text, piece by piece as it comes to mind; joined, it is the translation."""
         for piece in self._pieces([text], None if not prefix else [prefix])[0]:
             written = self._stream(piece.text, prefix) if piece.text else iter(())
             yield from filter(None, chain([piece.before], written, [piece.after]))
 
+    @torch_defaults()
     def alternatives(self, text: str, prefix: str, count: int = 5, watch: Watch | None = None) -> list[Translation]:
         """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
         self._pieces([text], [prefix])
@@ -189,6 +192,7 @@ class Translator:
                     raise InputError(f"a prefix needs a text of one line that is not too long, found {text[:50]!r}")
         return pieces
 
+    @torch_defaults()
     def translate_pieces(
         self,
         texts: Sequence[str],
@@ -290,6 +294,7 @@ def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> T
     return Translation(text, score, log_prob, tuple(ids), tuple(tokens), tuple(sources), tuple(alignment))
 
 
+@torch_defaults()
 def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
     """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one, and
     one model there in bfloat16 if the GPU has that; precision: or as is said."""

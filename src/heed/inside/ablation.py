@@ -32,6 +32,7 @@ from heed.errors import DataError, InputError
 from heed.inside.parts import attentions, parts
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import DecoderLayer, EncoderLayer, Residual
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
 Group = Literal["kind", "layer", "sub-layer", "head"]
@@ -146,6 +147,7 @@ def _places(model: Transformer) -> dict[str, tuple[Residual, MultiHeadAttention 
     return places
 
 
+@torch_defaults()
 def ablate(
     translator: Translator,
     sources: Sequence[str],

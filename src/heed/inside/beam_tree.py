@@ -19,6 +19,7 @@ from heed.config import SearchConfig
 from heed.decoding.ranking import likeliest
 from heed.decoding.search import Hypothesis, Rules, S, Start, length_penalty
 from heed.errors import InputError
+from heed.model.torch_state import torch_defaults
 
 Fate = Literal[
     "went on",  # it lived, and what it continued with is in the tree
@@ -70,6 +71,7 @@ class BeamTree:
         ]
 
 
+@torch_defaults()
 @torch.no_grad()
 def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callable[[int], str]) -> BeamTree:
     """The search of one sentence of at most `longest` tokens; `show` tells how a token is written."""

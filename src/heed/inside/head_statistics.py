@@ -33,6 +33,7 @@ from heed.errors import DataError
 from heed.inside.observe import observe
 from heed.inside.parts import attentions
 from heed.model.attention import fused_attention
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
 Description = Literal["previous word", "next word", "same word", "end", "start", "alignment", "broad", "mixed"]
@@ -95,6 +96,7 @@ def batches(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) 
     return found
 
 
+@torch_defaults()
 def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStatistics]:
     """The statistics of every head, in the order of a pass."""
     paths = attentions(model.config)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from heed.errors import InputError
 from heed.inside.observe import observe
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import SPECIAL
 from heed.training.tasks.masked import MASK
@@ -23,6 +24,7 @@ from heed.training.tasks.masked import MASK
 _TOKENS_AT_A_TIME = 2048  # target tokens whose logits are held at once
 
 
+@torch_defaults()
 @torch.no_grad()
 def layer_log_probs(
     model: Transformer, src: Int[Tensor, "B S"] | None, tgt_in: Int[Tensor, "B T"] | None
@@ -37,6 +39,7 @@ def layer_log_probs(
     return model.vocabulary.logits(hidden).float().log_softmax(-1)
 
 
+@torch_defaults()
 @torch.no_grad()
 def removal_effects(
     model: Transformer, src: Int[Tensor, "1 S"], tgt_in: Int[Tensor, "1 T"] | None, tgt_out: Int[Tensor, "1 T"]
@@ -58,6 +61,7 @@ def removal_effects(
     return torch.stack(without, 1) - whole[:, None]
 
 
+@torch_defaults()
 @torch.no_grad()
 def hole_log_probs(model: Transformer, src: Int[Tensor, "1 S"]) -> Float[Tensor, "S V"]:
     """The log-probabilities of every word at each place, as they are when the token there is hidden."""

@@ -24,6 +24,7 @@ from heed.model.feed_forward import FeedForward
 from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
 from heed.model.layout import Padded, Sight
 from heed.model.positions import angles, sinusoids
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.settings import nearest
 
@@ -33,6 +34,7 @@ Taps: TypeAlias = Iterator[tuple[str, nn.Module, str]]  # a part, and which modu
 IN, OUT = "in", "out"
 
 
+@torch_defaults()
 @torch.no_grad()
 def observe(
     model: Transformer,

@@ -40,6 +40,7 @@ from heed.errors import DataError, InputError
 from heed.inside.observe import observe
 from heed.inside.tokens import Tokens
 from heed.model.attention import fused_attention
+from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text import microworld_words as words
 from heed.text.microworld import Example, examples, pronoun_is_right
@@ -138,6 +139,7 @@ class Case:
         return [pad_id if place in gone[removed] else token for place, token in enumerate(self.ids)]
 
 
+@torch_defaults()
 def pronoun_case(translator: Translator, sentences: int = 1000, seed: int = 0) -> PronounCase:
     """Ask a model all of it; seed draws the sentences and the untrained model's weights."""
     model, config = translator.model, translator.model.config
@@ -213,7 +215,8 @@ def untrained(model: Transformer, seed: int) -> Transformer:
     """A model of the same shape that has learnt nothing."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        fresh = Transformer(model.config)
+        with torch_defaults(), float32_by_default():
+            fresh = Transformer(model.config)
     return fresh.to(model.vocabulary.embedding.weight).eval()
 
 
@@ -250,7 +253,7 @@ def glances(translator: Translator, cases: Sequence[Case]) -> Float[np.ndarray, 
 
 def _marked(cases: Sequence[Case], names: Sequence[str], src: Int[Tensor, "B S"]) -> Float[Tensor, "B S names"]:
     """One at the places of each word, else zero."""
-    marks = torch.zeros(*src.shape, len(names))
+    marks = torch.zeros(*src.shape, len(names), dtype=torch.float32, device="cpu")
     for row, case in enumerate(cases):
         for number, name in enumerate(names):
             marks[row, list(getattr(case, name)), number] = 1

@@ -30,6 +30,7 @@ from heed.inside.matrix import Matrix
 from heed.inside.observe import observe
 from heed.inside.parts import Part, attentions, parts, sizes
 from heed.inside.tokens import Candidate, Tokens, candidates, shown
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -128,6 +129,7 @@ class Trace:
         known = parts(self._model.config)
         return {name: self._labelled(known[name], _numbers(values[0])) for name, values in found.items()}
 
+    @torch_defaults()
     def lens(self, count: int = 5) -> Lens:
         """The words that each decoder layer would choose (the logit lens)."""
         model, predicted = self._model, list(self.predicted.ids)
@@ -135,6 +137,7 @@ class Trace:
         chosen = log_probs[:, range(len(predicted)), predicted]
         return Lens([candidates(layer, count, self._words) for layer in log_probs], _numbers(chosen))
 
+    @torch_defaults()
     def holes(self, count: int = 5) -> Holes:
         """The words that would stand at each place, were the token there hidden; for a model that finds hidden ones."""
         config = self._model.config
@@ -144,6 +147,7 @@ class Trace:
         own = log_probs[range(len(log_probs)), list(self.source.ids[:-1])]
         return Holes(candidates(log_probs, count, self._words), _numbers(own))
 
+    @torch_defaults()
     def removal(self) -> Matrix:
         """By how much the log-probability of each predicted token, or of the likeliest label, changes when one source
         token is taken away.
@@ -160,6 +164,7 @@ class Trace:
         effects = removal_effects(model, _row(model, self.source), _given(model, self.target), asked)
         return self._labelled(Part("removal", ("1" if self.labels else "T", "S"), meaning), _numbers(effects))
 
+    @torch_defaults()
     def beam(self) -> BeamTree:
         """The search for a translation of the source, as a tree, by the translator's settings."""
         self._needs_both_sides("beam search")
@@ -207,6 +212,7 @@ class Trace:
             raise InputError(f"{what} needs a source and a target, and kind = {kind!r} has only one of them")
 
 
+@torch_defaults()
 def look(translator: Translator, source: str, target: str | None = None, labels: Sequence[str] = ()) -> Trace:
     """The trace of one text and its translation: the target given, or what the translator's search finds.
 

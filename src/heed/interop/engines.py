@@ -20,12 +20,14 @@ from heed.interop.engine_names import EngineName, family, require
 from heed.interop.exported import export, is_exported, read_exported
 from heed.kernels.int8 import int8_decoder
 from heed.model.folder import is_rounded
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
+@torch_defaults()
 def open_engine(path: Path, name: EngineName | None = None) -> Translator:
     """A model folder, or an exported one, at work in an engine; none: heed, or the one the folder was made for."""
     if is_exported(path):

@@ -207,7 +207,7 @@ def _to_heed(
     ours["vocabulary.embedding.weight"] = numberings[1].rows(words)
     if not model.shares_embedding:
         ours["vocabulary.source_embedding.weight"] = numberings[0].rows(theirs["encoder.embed_tokens.weight"])
-    bias = never_start(torch.zeros(model.vocab_size))
+    bias = never_start(torch.zeros(model.vocab_size, dtype=torch.float32))
     if model.tie_embeddings:
         ours["vocabulary.bias"] = bias
     else:

@@ -62,7 +62,7 @@ def to_marian(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tens
     if not config.tie_embeddings:
         theirs["lm_head.weight"] = ours["vocabulary.output.weight"][:, back]
     bias = ours.get("vocabulary.bias" if config.tie_embeddings else "vocabulary.output.bias")
-    theirs["final_logits_bias"] = torch.zeros(1, config.vocab_size) if bias is None else bias[None]
+    theirs["final_logits_bias"] = torch.zeros(1, config.vocab_size, dtype=torch.float32) if bias is None else bias[None]
     return {name: weight.contiguous() for name, weight in theirs.items()}
 
 

@@ -115,7 +115,7 @@ def to_heed(
 
 
 def _bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any], numbering: Numbering, size: int) -> Tensor:
-    bias = numbering.rows(theirs.get("final_logits_bias", torch.zeros(1, size))[0])
+    bias = numbering.rows(theirs.get("final_logits_bias", torch.zeros(1, size, dtype=torch.float32))[0])
     return never_start(bias) if config["decoder_start_token_id"] == config["pad_token_id"] else bias
 
 

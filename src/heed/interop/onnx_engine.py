@@ -46,13 +46,13 @@ class OnnxModel:
     def begin(self, sources: Sequence[Sequence[int]]) -> Start[OnnxState]:
         """The sources, ids without special tokens, encoded and ready to be translated."""
         config = self.config
-        rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
+        rows = [torch.tensor([*ids, config.eos_id], device="cpu") for ids in sources]
         src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
         outputs = self._encoder.run(["real", *self._memory], {"src": src.numpy()})
         real, *memory = (torch.from_numpy(one) for one in outputs)
-        past = torch.zeros(len(rows), config.heads, 0, config.head_width)
+        past = torch.zeros(len(rows), config.heads, 0, config.head_width, dtype=torch.float32, device="cpu")
         state = OnnxState(real, tuple(memory), (past,) * len(self._past))
-        first = torch.full((len(rows),), config.bos_id)
+        first = torch.full((len(rows),), config.bos_id, device="cpu")
         return Start(self._step, state, first, config.eos_id)
 
     def logits(self, ids: Int[Tensor, "R"], state: OnnxState) -> tuple[Float[Tensor, "R V"], OnnxState]:

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.kernels.compiled_dropout import Dropout, drawn_seed
-from heed.kernels.compiled_products import native
+from heed.kernels.compiled_products import check_done, native
+from heed.kernels.pointers import pointer, strided_pointer
 from heed.model.layout import Packed, Sight
 
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
@@ -22,8 +23,12 @@ class _Rows(ctypes.Structure):
     _fields_: ClassVar = [("numbers", _address), ("down", _integer)]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "tokens H K"] | None) -> "_Rows":
-        return cls() if x is None else cls(x.data_ptr(), x.stride(0))
+    def of(cls, x: Float[Tensor, "tokens H K"] | None, shape: tuple[int, int, int]) -> "_Rows":
+        if x is None:
+            return cls()
+        if (shape[1] > 1 and x.stride(1) != shape[2]) or (shape[2] > 1 and x.stride(2) != 1):
+            raise TypeError(f"compiled attention takes heads that lie side by side, found strides {x.stride()}")
+        return cls(strided_pointer(x, torch.float32, *shape), x.stride(0))
 
 
 class _Attention(ctypes.Structure):
@@ -31,6 +36,7 @@ class _Attention(ctypes.Structure):
         *((name, _Rows) for name in ("queries", "keys", "values", "found")),
         *((name, _Rows) for name in ("above", "by_queries", "by_keys", "by_values")),
         *((name, _address) for name in ("offsets", "key_offsets")),
+        *((name, _integer) for name in ("tokens", "key_tokens")),
         *((name, _integer) for name in ("sentences", "heads", "size", "longest", "causal")),
         ("dropout", Dropout),
     ]
@@ -66,7 +72,7 @@ class _Attend(torch.autograd.Function):
         dropout: Dropout,
     ) -> Tensor:
         given = [_heads_side_by_side(x) for x in (queries, keys, values)]
-        found = torch.empty(queries.shape)
+        found = torch.empty(queries.shape, dtype=torch.float32, device="cpu")
         ctx.save_for_backward(*given)
         ctx.rest = (ours, theirs, causal, dropout)
         _run([*given, found, *(None,) * 4], *ctx.rest)
@@ -75,7 +81,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         given = ctx.saved_tensors
-        gradients = [torch.empty(x.shape) for x in given]
+        gradients = [torch.empty(x.shape, dtype=torch.float32, device="cpu") for x in given]
         _run([*given, None, _heads_side_by_side(above), *gradients], *ctx.rest)
         return *gradients, *(None,) * 4
 
@@ -86,10 +92,11 @@ def _heads_side_by_side(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens
 
 def _run(vectors: list[Tensor | None], ours: Packed, theirs: Packed, causal: bool, dropout: Dropout) -> None:
     """Forward, or back: with the first eight fields of the structure, those that are there."""
-    _tokens, heads, size = cast("Tensor", vectors[0]).shape
-    attention = _Attention(
-        *map(_Rows.of, vectors), ours.offsets.data_ptr(), theirs.offsets.data_ptr(), len(ours.offsets) - 1, heads, size,
-        theirs.longest, causal, dropout,
-    )  # fmt: skip
-    if native().heed_attend(ctypes.byref(attention), torch.get_num_threads()):
-        raise MemoryError("there is no memory for attention")
+    tokens, heads, size = cast("Tensor", vectors[0]).shape
+    key_tokens, sentences = len(cast("Tensor", vectors[1])), len(ours.offsets) - 1
+    counts = (tokens, key_tokens, key_tokens, tokens, tokens, tokens, key_tokens, key_tokens)
+    rows = (_Rows.of(x, (count, heads, size)) for x, count in zip(vectors, counts, strict=True))
+    offsets = (pointer(side.offsets, torch.int64, sentences + 1) for side in (ours, theirs))
+    attention = _Attention(*rows, *offsets, tokens, key_tokens, sentences, heads, size, theirs.longest, causal, dropout)
+    failed = native().heed_attend(ctypes.byref(attention), torch.get_num_threads())
+    check_done(failed, "attention", f"sentences that fill {tokens} queries and {key_tokens} keys")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.kernels.compiled_products import missing_for_compiled_code, native
+from heed.kernels.pointers import array_pointer
 from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import Tokenizer
 
@@ -46,8 +47,13 @@ class CompiledBpeDropout(BpeDropout):
         words_of = np.array([len(plan.words) for plan in plans], np.int64)
         ranks = np.empty(words.max(initial=0), np.int32)
         found, counts = np.empty_like(in_bytes), np.empty_like(words_of)
-        arrays = (in_bytes, words, words_of, dropped, self._table, ranks, found, counts)
-        native().heed_cut(*(one.ctypes.data for one in arrays), len(plans), self._bits)
+        native().heed_cut(
+            array_pointer(in_bytes, np.int32, words.sum()), array_pointer(words, np.int64, words_of.sum()),
+            array_pointer(words_of, np.int64, len(plans)), array_pointer(dropped, np.int64, len(in_bytes)),
+            array_pointer(self._table, _MERGE, 2**self._bits), array_pointer(ranks, np.int32, len(ranks)),
+            array_pointer(found, np.int32, len(in_bytes)), array_pointer(counts, np.int64, len(plans)),
+            len(plans), self._bits,
+        )  # fmt: skip
         ends = accumulate(chain([0], counts.tolist()))
         ids = found[: counts.sum()].tolist()
         return [ids[start:end] for start, end in pairwise(ends)]

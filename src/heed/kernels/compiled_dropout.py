@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from heed.kernels.compiled_products import native
 from heed.kernels.dropout import threshold
+from heed.kernels.pointers import pointer
 from heed.model.twin import replace_parts
 
 
@@ -43,14 +44,15 @@ def with_compiled_dropout(model: nn.Module) -> None:
 
 def drawn_seed() -> int:
     """From torch's own generator."""
-    return int(torch.randint(2**31, ()))
+    return int(torch.randint(2**31, (), device="cpu"))
 
 
 def drop(x: Tensor, dropout: Dropout) -> Tensor:
     """What is left of x: rows of numbers."""
-    x, found = x.contiguous(), torch.empty(x.shape)
+    x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.float32, device="cpu")
     rows, size = x.shape[:-1].numel(), x.shape[-1]
-    native().heed_drop(ctypes.byref(dropout), x.data_ptr(), found.data_ptr(), rows, size, torch.get_num_threads())
+    both = (pointer(one, torch.float32, *x.shape) for one in (x, found))
+    native().heed_drop(ctypes.byref(dropout), *both, rows, size, torch.get_num_threads())
     return found
 
 

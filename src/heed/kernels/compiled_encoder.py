@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.kernels.compiled_layers import Stack
-from heed.kernels.compiled_products import native, threads_for
+from heed.kernels.compiled_products import check_done, native, threads_for
+from heed.kernels.pointers import pointer, pointer_or_none
 from heed.model.checks import check_ids
 from heed.model.layers import Encoder, EncoderLayer
 from heed.model.layout import Packed, Sight
@@ -21,7 +22,7 @@ _address, _integer = ctypes.c_void_p, ctypes.c_int64
 class _Sources(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, _address) for name in ("embedded", "owners", "offsets")),
-        *((name, _integer) for name in ("tokens", "longest")),
+        *((name, _integer) for name in ("sentences", "tokens", "longest")),
         *((name, _address) for name in ("cos", "sin", "found")),
     ]
 
@@ -43,13 +44,16 @@ class CompiledEncoder:
         sight = Sight.between(layout, layout)
         embedded = self._positions(self._vocabulary.source(src), sight).contiguous()
         rotation = self._positions.rotation(sight, embedded.dtype)
-        turned = (None, None) if rotation is None else (rotation.cos.data_ptr(), rotation.sin.data_ptr())
-        found = torch.empty_like(embedded)
+        found, tokens, width = torch.empty_like(embedded), len(src), self._stack.model.width
+        turned = (None, None) if rotation is None else (rotation.cos, rotation.sin)
+        sentences, half = len(layout.offsets) - 1, width // self._stack.model.heads // 2
         sources = _Sources(
-            embedded.data_ptr(), layout.owners.data_ptr(), layout.offsets.data_ptr(), len(src), layout.longest,
-            *turned, found.data_ptr(),
+            pointer(embedded, torch.float32, tokens, width), pointer(layout.owners, torch.int64, tokens),
+            pointer(layout.offsets, torch.int64, sentences + 1), sentences, tokens, layout.longest,
+            *(pointer_or_none(one, torch.float32, tokens, 1, half) for one in turned),
+            pointer(found, torch.float32, tokens, width),
         )  # fmt: skip
         threads = threads_for(self._stack.bytes * len(src))
-        if self._run(ctypes.byref(self._stack.model), ctypes.byref(sources), threads):
-            raise MemoryError("there is no memory for a source of this length")
+        failed = self._run(ctypes.byref(self._stack.model), ctypes.byref(sources), threads)
+        check_done(failed, "an encoder pass", f"a layout of {tokens} tokens")
         return found

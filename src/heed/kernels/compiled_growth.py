@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.kernels.compiled_products import native, threads_for
+from heed.kernels.pointers import pointer
 
 
 class Continuations(NamedTuple):
@@ -24,10 +25,11 @@ def compiled_growth(
     live: Float[Tensor, "B W"], log_probs: Float[Tensor, "R V"], eos_id: int
 ) -> tuple[Continuations, Continuations | None]:
     """Those that go on, and those that end if any do; of float32 numbers row by row, summed up in float64."""
-    live, found = live.contiguous(), torch.empty(2, 3, *live.shape, dtype=torch.int64)
+    shape, words = live.shape, log_probs.shape[1]
+    live, found = live.contiguous(), torch.empty(2, 3, *shape, dtype=torch.int64, device="cpu")
     ends = native().heed_grow(
-        live.data_ptr(), log_probs.data_ptr(), *live.shape, log_probs.shape[1], eos_id, found.data_ptr(),
-        threads_for(log_probs.nbytes),
+        pointer(live, torch.float64, *shape), pointer(log_probs, torch.float32, shape.numel(), words), *shape, words,
+        eos_id, pointer(found, torch.int64, 2, 3, *shape), threads_for(log_probs.nbytes),
     )  # fmt: skip
     if ends < 0:
         raise MemoryError("there is no memory for a step of beam search")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from heed.config import ModelConfig
 from heed.kernels.compiled_products import Matrix, Panels
 from heed.kernels.large_pages import LargePages
+from heed.kernels.pointers import pointer
 from heed.kernels.sublayers import joined
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import DecoderLayer, EncoderLayer
@@ -68,7 +69,7 @@ class Stack:
         *,
         integers: bool,
     ) -> None:
-        self._integers = integers
+        self._integers, self._width = integers, config.d_model
         self._kept: list[Tensor] = []  # what the structures point to
         self._panels: list[Panels] = []
         self._pages = LargePages()
@@ -78,7 +79,8 @@ class Stack:
             _ACTIVATIONS.index(config.activation), _ORDERS.index(config.norm), None, 0.0, self._norm(last),
         )  # fmt: skip
         if words is not None:
-            self.model.embedding, self.model.scale = self._at(words.embedding.weight), words.scale
+            table = words.embedding.weight
+            self.model.embedding, self.model.scale = self._at(table, config.vocab_size, self._width), words.scale
             self.model.logits = self._matrix(*words.output_matrix())
         self.bytes = sum(one.bytes for one in self._panels)
 
@@ -113,8 +115,8 @@ class Stack:
     def _norm(self, part: nn.Module | None) -> Norm:
         if not isinstance(part, nn.LayerNorm):
             return Norm()
-        return Norm(self._at(part.weight), self._at(part.bias), part.eps)
+        return Norm(self._at(part.weight, self._width), self._at(part.bias, self._width), part.eps)
 
-    def _at(self, numbers: Tensor) -> int:
+    def _at(self, numbers: Tensor, *shape: int) -> int:
         self._kept.append(numbers.detach().contiguous())
-        return self._kept[-1].data_ptr()
+        return pointer(self._kept[-1], torch.float32, *shape)

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.kernels.compiled_products import native
+from heed.kernels.compiled_products import check_done, native
+from heed.kernels.pointers import pointer, pointer_or_none, strided_pointer
 from heed.kernels.sliced_loss import by_torch
 from heed.model.twin import replace_parts
 
@@ -45,11 +46,15 @@ def matrix_product(
     adds: bool = False,
 ) -> Float[Tensor, "rows columns"]:
     """A B + bias; either may be a transpose, of which no copy is made. Put, or added, to a matrix if one is given."""
-    found = torch.empty(a.shape[0], b.shape[1]) if to is None else to
-    sides = (_Numbers(x.data_ptr(), *x.stride()) for x in (a, b))
-    product = _Product(*sides, found.data_ptr(), *a.shape, b.shape[1], None if bias is None else bias.data_ptr(), adds)
-    if native().heed_product(ctypes.byref(product), torch.get_num_threads()):
-        raise MemoryError("there is no memory for a product")
+    (rows, depth), columns = a.shape, b.shape[1]
+    found = torch.empty(rows, columns, dtype=torch.float32, device="cpu") if to is None else to
+    product = _Product(
+        _Numbers(strided_pointer(a, torch.float32, rows, depth), *a.stride()),
+        _Numbers(strided_pointer(b, torch.float32, depth, columns), *b.stride()),
+        pointer(found, torch.float32, rows, columns), rows, depth, columns,
+        pointer_or_none(bias, torch.float32, columns), adds,
+    )  # fmt: skip
+    check_done(native().heed_product(ctypes.byref(product), torch.get_num_threads()), "a matmul")
     return found
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from heed.kernels.compiled_linear import quick_product
 from heed.kernels.compiled_products import native
+from heed.kernels.pointers import pointer
 from heed.kernels.sliced_loss import loss_and_gradients
 from heed.model.checks import check_ids
 
@@ -35,7 +36,11 @@ class _Loss(torch.autograd.Function):
         run, threads, right_words = native().heed_to_gradient, torch.get_num_threads(), tgt_out.contiguous()
 
         def to_gradient(logits: Tensor, right: Tensor, losses: Tensor) -> None:
-            run(logits.data_ptr(), right.data_ptr(), losses.data_ptr(), *logits.shape, pad_id, smoothing, threads)
+            tokens, words = logits.shape
+            run(
+                pointer(logits, torch.float32, tokens, words), pointer(right, torch.int64, tokens),
+                pointer(losses, torch.float32, tokens), tokens, words, pad_id, smoothing, threads,
+            )  # fmt: skip
 
         size = max(1, LOGITS_AT_A_TIME // len(weight))
         loss, *gradients = loss_and_gradients(vectors, weight, bias, right_words, to_gradient, size, quick_product)

@@ -14,12 +14,15 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional
 
+from heed.errors import InputError
 from heed.kernels.compiled import CannotCompileError, library
 from heed.kernels.large_pages import LargePages
+from heed.kernels.pointers import pointer, pointer_or_none
 from heed.model.rounded import rounded
 
 _FOR_A_THREAD = 2**22  # bytes of weights: with fewer, threads wait for each other longer than they read
 _PANEL, _TOGETHER = 32, 4
+_NO_MEMORY = 1  # as in `native/layers.h`
 
 
 class Matrix(ctypes.Structure):
@@ -50,18 +53,26 @@ class Panels:
         if integers:
             weight, scales = rounded(weight)
             sums = weight.sum(1, dtype=torch.int32)
-        panels = in_panels(weight, _TOGETHER if integers else 1, pages or LargePages())
-        self._kept = [panels, scales, sums, None if bias is None else bias.detach().contiguous()]
-        self.matrix = Matrix(*(None if one is None else one.data_ptr() for one in self._kept), outputs, inputs)
+        together = _TOGETHER if integers else 1
+        panels = in_panels(weight, together, pages or LargePages())
+        bias = None if bias is None else bias.detach().contiguous()
+        self._kept = (panels, scales, sums, bias)  # what the structure points to
+        lying = (-(-outputs // _PANEL), -(-inputs // together), _PANEL, together)
+        self.matrix = Matrix(
+            pointer(panels, torch.int8 if integers else torch.float32, *lying),
+            pointer_or_none(scales, torch.float32, outputs), pointer_or_none(sums, torch.int32, outputs),
+            pointer_or_none(bias, torch.float32, outputs), outputs, inputs,
+        )  # fmt: skip
         self.bytes = panels.nbytes
 
     def __call__(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
         """The product."""
-        x, found = x.contiguous(), x.new_empty(*x.shape[:-1], self.matrix.outputs)
-        rows = found.numel() // self.matrix.outputs
-        multiply = native().heed_multiply
-        if multiply(ctypes.byref(self.matrix), x.data_ptr(), found.data_ptr(), rows, threads_for(self.bytes * rows)):
-            raise MemoryError("there is no memory for a product")
+        tokens, outputs = x.shape[:-1], self.matrix.outputs
+        x, rows = x.contiguous(), tokens.numel()
+        found = torch.empty(*tokens, outputs, dtype=torch.float32, device="cpu")
+        ends = (pointer(x, torch.float32, *tokens, self.matrix.inputs), pointer(found, torch.float32, *found.shape))
+        failed = native().heed_multiply(ctypes.byref(self.matrix), *ends, rows, threads_for(self.bytes * rows))
+        check_done(failed, "a linear layer")
         return found
 
 
@@ -78,6 +89,14 @@ def in_panels(
 def threads_for(work: int) -> int:
     """How many threads are worth it for so many bytes of weights."""
     return max(1, min(torch.get_num_threads(), work // _FOR_A_THREAD))
+
+
+def check_done(failed: int, what: str, expected: str = "") -> None:
+    """Raise what a compiled function's return value stands for; 0: all is well."""
+    if failed == _NO_MEMORY:
+        raise MemoryError(f"there is no memory for {what} in compiled code")
+    if failed:
+        raise InputError(f"{what} in compiled code takes {expected}")
 
 
 def can_compile(weight: Tensor) -> bool:

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.kernels.compiled_products import can_compile, native, threads_for
+from heed.kernels.pointers import pointer
 
 
 def can_rank(numbers: Float[Tensor, "R V"]) -> bool:
@@ -18,7 +19,10 @@ def can_rank(numbers: Float[Tensor, "R V"]) -> bool:
 def ranked(numbers: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
     """The `count` largest of each row, best first, and their places; of equals the first. What is nan comes last."""
     rows, words = numbers.shape
-    values, places = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.int64)
-    threads = threads_for(numbers.nbytes)
-    native().heed_rank(numbers.data_ptr(), rows, words, count, values.data_ptr(), places.data_ptr(), threads)
+    values = torch.empty(rows, count, dtype=torch.float32, device="cpu")
+    places = torch.empty(rows, count, dtype=torch.int64, device="cpu")
+    native().heed_rank(
+        pointer(numbers, torch.float32, rows, words), rows, words, count, pointer(values, torch.float32, rows, count),
+        pointer(places, torch.int64, rows, count), threads_for(numbers.nbytes),
+    )  # fmt: skip
     return values, places

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from heed.kernels.compiled_encoder import CompiledEncoder
 from heed.kernels.compiled_layers import Stack
-from heed.kernels.compiled_products import can_compile, integers_are_quick, native, threads_for
+from heed.kernels.compiled_products import can_compile, check_done, integers_are_quick, native, threads_for
 from heed.kernels.hypotheses import Hypotheses
+from heed.kernels.pointers import pointer, pointer_or_none
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.positions import Rotation
 from heed.model.transformer import Transformer
@@ -53,20 +54,24 @@ class CompiledStep:
         rotation: Rotation | None,
     ) -> Float[Tensor, "R V"]:
         """The logits after the newest token of each row, which `state` has room for already."""
-        found = torch.empty(len(ids), self._words)
+        model, float32, int64 = self._stack.model, torch.float32, torch.int64
+        sentences, wide, length, width = state.sentences, state.width, state.length, model.width
+        found = torch.empty(sentences * wide, self._words, dtype=float32, device="cpu")
         ids, memory, room = ids.contiguous(), state.memory.contiguous(), state.room.numbers
         written = None if state.written is None else state.written.contiguous()
-        turned = (None, None) if rotation is None else (rotation.cos.data_ptr(), rotation.sin.data_ptr())
+        turned = (None, None) if rotation is None else (rotation.cos, rotation.sin)
+        held, columns, tokens, head = memory.shape[2], room.shape[4], memory.shape[4], width // model.heads
         seen = _Seen(
-            ids.data_ptr(), state.sentences, state.width, state.length,
-            memory.shape[2], None if state.places is None else state.places.data_ptr(),
-            None if place is None else place.data_ptr(), *turned, room.data_ptr(),
-            room.shape[4], state.columns - state.width, None if written is None else written.data_ptr(),
-            memory.data_ptr(), memory.shape[4], state.lengths.data_ptr(), found.data_ptr(),
+            pointer(ids, int64, sentences * wide), sentences, wide, length, held,
+            pointer_or_none(state.places, int64, sentences), pointer_or_none(place, float32, width),
+            *(pointer_or_none(one, float32, 1, head // 2) for one in turned),
+            pointer(room, float32, model.count, 2, held, model.heads, columns, head), columns, state.columns - wide,
+            pointer_or_none(written, int64, sentences, wide, length),
+            pointer(memory, float32, model.count, 2, held, model.heads, tokens, head), tokens,
+            pointer(state.lengths, int64, sentences), pointer(found, float32, *found.shape),
         )  # fmt: skip
-        threads = threads_for(self._stack.bytes * len(ids))
-        if self._run(ctypes.byref(self._stack.model), ctypes.byref(seen), threads):
-            raise MemoryError("there is no memory for a step of decoding")
+        failed = self._run(ctypes.byref(model), ctypes.byref(seen), threads_for(self._stack.bytes * len(ids)))
+        check_done(failed, "a decoder step", f"ids from 0 to {self._words - 1}; these are {ids.tolist()[:16]}")
         return found
 
 

@@ -81,7 +81,7 @@ class RawDropout(nn.Module):
         """What is left of x."""
         if not self.training or self.share == 0.0:
             return x
-        seed = int(torch.randint(2**63 - 1, ()))
+        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
         words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
         bits = torch.from_numpy(words.view(np.int16)[: x.numel()]).view(x.shape)
         left = (bits >= round(self.share * 2**16) - 2**15).to(x.dtype)

@@ -65,7 +65,9 @@ class Hypotheses:
     @cached_property
     def lengths(self) -> Int[Tensor, "B"]:
         """Of the sources."""
-        return torch.full((self.sentences,), self.memory.shape[4]) if self.real is None else self.real.sum(1)
+        if self.real is not None:
+            return self.real.sum(1)
+        return torch.full((self.sentences,), self.memory.shape[4], device=self.memory.device)
 
     @torch.no_grad()
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
@@ -85,7 +87,7 @@ class Hypotheses:
         """In which columns the tokens of each hypothesis are, even if in all of them."""
         if self.written is not None:
             return self.written
-        return torch.arange(self.columns).expand(self.sentences, 1, self.columns)
+        return torch.arange(self.columns, device=self.memory.device).expand(self.sentences, 1, self.columns)
 
     def together(self) -> "Hypotheses":
         """The same, with nothing between their keys and values."""
@@ -111,7 +113,8 @@ class Hypotheses:
         columns = self.room.filled = self.columns + self.width
         written = self.written
         if self.width > 1 or written is not None:
-            new = torch.arange(self.columns, columns)[:, None].expand(self.sentences, -1, 1)
+            new = torch.arange(self.columns, columns, device=self.memory.device)
+            new = new[:, None].expand(self.sentences, -1, 1)
             written = torch.cat((self.all_written(), new), 2)
         longer = replace(self, length=self.length + 1, columns=columns, written=written)
         same = ("sources", "hidden", "lengths")

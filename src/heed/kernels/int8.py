@@ -33,7 +33,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         torch.backends.quantized.engine = "fbgemm"
         scales = row_scales(weight).double()
-        zeros = torch.zeros(len(weight), dtype=torch.int64)
+        zeros = torch.zeros(len(weight), dtype=torch.int64, device="cpu")
         with warnings.catch_warnings():
             # Such tensors are to go some day; nothing else is as quick yet.
             warnings.simplefilter("ignore", UserWarning)

@@ -20,7 +20,7 @@ class LargePages:
     """Memory that is taken bit by bit. A piece goes back when nothing that was taken of it is left."""
 
     def __init__(self) -> None:
-        self._left = torch.empty(0, dtype=torch.uint8)
+        self._left = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def like(self, numbers: Shaped[Tensor, "*any"]) -> Shaped[Tensor, "*any"]:
         """Room for as many numbers of this kind, in rows of this shape."""

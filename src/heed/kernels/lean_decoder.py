@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from heed.fallbacks import note_fallback
 from heed.kernels.compiled_step import CompiledModel
 from heed.kernels.hypotheses import Context, Hypotheses, Room, by_layer
 from heed.kernels.memory import keep_freed_memory
@@ -100,7 +101,16 @@ def steps_as_made(model: Transformer) -> bool:
         return False
     if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):
         return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in parts_of(model))
+    parts = parts_of(model)
+    if any(part._forward_hooks or part._forward_pre_hooks for part in parts):
+        return False
+    if any(weight is not None and weight.is_inference() for part in parts for weight in part._parameters.values()):
+        note_fallback(
+            "the model was made in torch.inference_mode(), whose weights can change unnoticed: it decodes by its own "
+            "steps, which are slower; make it outside of inference mode"
+        )
+        return False
+    return True
 
 
 def parts_of(model: nn.Module) -> list[nn.Module]:
@@ -193,7 +203,7 @@ class _Places:
         return self._table[position], None
 
     def _extend(self, count: int) -> None:
-        places, dtype = torch.arange(count), self._like.dtype
+        places, dtype = torch.arange(count, device=self._like.device), self._like.dtype
         if self._code.kind == "rotary":
             self._rotation = Rotation.at(places, self._code.head_width, dtype)
         elif self._code.table is None:

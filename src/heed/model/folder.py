@@ -31,6 +31,7 @@ from heed.errors import ConfigError, DataError, FolderError
 from heed.model.foreign import hugging_face
 from heed.model.manifest import MANIFEST, Listed, memory_of_this_machine, verify
 from heed.model.rounded import ROUNDED, in_floats
+from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.model.weights_header import check_sizes, check_weights, read_header
 from heed.model.writing import EXPORTED, as_json
@@ -59,6 +60,7 @@ class ModelFolder:
         shared = ("tokenizer", "separate_vocabularies")
         return {"model": shape, "data": {name: getattr(self.run.data, name) for name in shared}}
 
+    @torch_defaults()
     def model(self) -> Transformer:
         """The model with its weights, on the CPU, ready to use."""
         weights = in_floats(read_finite(self.path / ROUNDED)) if is_rounded(self.path) else self.weights()

@@ -90,8 +90,8 @@ class Packed:
         if not len(length) or length.min() < 1:
             raise InputError(f"packed sentences need at least one token each, found lengths {length.tolist()}")
         offsets = torch.cat((length.new_zeros(1), length.cumsum(0)))
-        owners = torch.arange(len(length)).repeat_interleave(length)
-        positions = torch.arange(len(owners)) - offsets[owners]
+        owners = torch.arange(len(length), device=length.device).repeat_interleave(length)
+        positions = torch.arange(len(owners), device=length.device) - offsets[owners]
         return cls(positions, owners, offsets, int(length.max()))
 
     def to(self, device: torch.device) -> "Packed":

@@ -69,7 +69,7 @@ def operations_a_second(arithmetic: Arithmetic, device: torch.device) -> float:
 
 def bytes_a_second(device: torch.device) -> float:
     """Read from memory."""
-    numbers = torch.ones(_NUMBERS[device.type], device=device)
+    numbers = torch.ones(_NUMBERS[device.type], dtype=torch.float32, device=device)
     return numbers.nbytes / _quickest(numbers.sum, device)
 
 
@@ -78,7 +78,9 @@ def _products(arithmetic: Arithmetic, side: int, device: torch.device) -> list[C
     if arithmetic == "int8":
         one, other = (torch.randint(-100, 100, (side, side), dtype=torch.int8, device=device) for _ in range(2))
         return [lambda: torch._int_mm(one, other)]
-    one, other = (torch.randn(side, side, device=device).to(getattr(torch, arithmetic)) for _ in range(2))
+    one, other = (
+        torch.randn(side, side, dtype=torch.float32, device=device).to(getattr(torch, arithmetic)) for _ in range(2)
+    )
     by_torch: list[Callable[[], object]] = [lambda: one @ other]
     if arithmetic == "float32" and device.type == "cpu" and can_be_laid_out():
         laid = laid_out(other, None)

@@ -37,8 +37,8 @@ class Captured:
     def __init__(self, model: Transformer, config: RunConfig, device: torch.device, shape: Shape) -> None:
         self._config, self._device, self._shape, self._task = config, device, shape, task_of(config)
         self._batch = shape.batch(torch.zeros(shape.numbers, dtype=torch.int64, device=device))
-        self._scale = torch.zeros((), device=device)
-        self._loss = torch.zeros((), device=device)
+        self._scale = torch.zeros((), dtype=torch.float32, device=device)
+        self._loss = torch.zeros((), dtype=torch.float32, device=device)
         self._half = is_half(config, device)
         self._twin = copy.deepcopy(model).to(torch.bfloat16) if self._half else sharing_weights(model)
         self._twin.train()

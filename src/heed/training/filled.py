@@ -32,7 +32,9 @@ class Shape:
     @classmethod
     def for_batches_like(cls, examples: Iterable[Batch], longest: int) -> "Shape":
         """Room for batches like these, and for any single pair of sentences of at most `longest` tokens."""
-        sizes = torch.tensor([(len(one.src), len(one.tgt_in), len(one.src_layout.offsets)) for one in examples])
+        sizes = torch.tensor(
+            [(len(one.src), len(one.tgt_in), len(one.src_layout.offsets)) for one in examples], device="cpu"
+        )
         sources, targets, sentences = sizes.max(0).values.tolist()
         sources, targets = (_up(max(round(_SPARE * room), longest + 1) + 1) for room in (sources, targets))
         fillers = max(sources, targets) // _FILLER + 1
@@ -72,12 +74,12 @@ class Shape:
     def _side(self, layout: Packed, tokens: int, fillers: int) -> tuple[Tensor, Tensor, Tensor]:
         """Positions, owners and offsets, with sentences of padding and, after them, sentences of no tokens."""
         left, real = tokens - len(layout.owners), len(layout.offsets) - 1
-        extra = torch.full((fillers,), left // fillers)
+        extra = torch.full((fillers,), left // fillers, device="cpu")
         extra[: left % fillers] += 1
         lengths = torch.cat((layout.offsets.diff(), extra, extra.new_zeros(self.sentences - real - fillers)))
         offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-        owners = torch.arange(self.sentences).repeat_interleave(lengths)
-        return torch.arange(tokens) - offsets[owners], owners, offsets
+        owners = torch.arange(self.sentences, device=lengths.device).repeat_interleave(lengths)
+        return torch.arange(tokens, device=lengths.device) - offsets[owners], owners, offsets
 
 
 def parts(batch: Batch, shape: Shape) -> Iterator[Batch]:

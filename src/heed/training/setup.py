@@ -14,6 +14,7 @@ from heed.kernels.capture import missing_for_capture
 from heed.kernels.compiled_bpe import quickest_bpe_dropout
 from heed.model.folder import ModelFolder, model_files, put_weights
 from heed.model.size import parameters
+from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.trigrams import profile
 from heed.training.batches import Batches, Recut
@@ -36,6 +37,7 @@ class Ready:
     notes: list[str]
 
 
+@torch_defaults()
 def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder | None = None) -> Ready:
     """Make or restore everything a run needs. init_from: a model whose weights to begin with."""
     config, settings, task = material.config, material.config.training, task_of(material.config)
@@ -48,7 +50,8 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
     if settings.shard and team.size == 1:
         raise ConfigError("training.shard = True needs several processes: start them with torchrun")
     torch.manual_seed(settings.seed)
-    model = Transformer(config.model)
+    with float32_by_default():
+        model = Transformer(config.model)
     if init_from is not None:
         put_weights(model, _first_weights(model, init_from, config), init_from.path)
     model.to(device)

@@ -84,7 +84,7 @@ def _gradient_norm(run: Run) -> Float[Tensor, ""]:
 
 def _sent(numbers: Float[Tensor, "any"]) -> Callable[[], list[float]]:
     """Send numbers of a GPU's on their way; returns what waits for them, and not for whatever is asked for later."""
-    here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    here = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
     here.copy_(numbers, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record()

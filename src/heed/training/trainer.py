@@ -14,8 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
+import torch
+
 from heed.errors import FolderError
 from heed.model.folder import verify
+from heed.model.torch_state import torch_defaults
 from heed.training.ahead import ahead
 from heed.training.batches import Batches, Numbers
 from heed.training.checkpoint import Progress, checkpoint_path, newest_checkpoint, prune
@@ -28,6 +31,8 @@ from heed.training.step import Share, share, take_step
 Group: TypeAlias = tuple[list[Numbers], int, tuple[int, int]]  # batches, their epoch; epoch and position after them
 
 
+@torch_defaults()
+@torch.enable_grad()
 def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     """Train from `progress` to `max_steps`, or until validation stops improving; returns how far it came.
 

@@ -9,6 +9,7 @@ typedef struct {                                  /* rows are tokens, of (heads,
     Rows queries, keys, values, found;
     Rows above, by_queries, by_keys, by_values;   /* gradients: of what was found, and of what was given */
     const int64_t *offsets, *key_offsets;         /* where each sentence begins, and the last ends */
+    int64_t tokens, key_tokens;
     int64_t sentences, heads, size, longest;      /* longest: keys that a sentence has */
     int64_t causal;                               /* whether a query sees only what does not come after it */
     Dropout dropout;
@@ -134,11 +135,14 @@ static Item item_of(const Attention *all, int64_t sentence, int64_t head, float 
         .changes = {weights + 2 * TOGETHER * room, room}};
 }
 
-/* Forward, or back where there is a gradient from above; 1 where there is no memory. */
+/* Forward, or back where there is a gradient from above; 0 if all is well. */
 int heed_attend(const Attention *all, int64_t threads) {
+    if (!lie_end_to_end(all->offsets, all->sentences, all->tokens, all->tokens)
+        || !lie_end_to_end(all->key_offsets, all->sentences, all->key_tokens, all->longest))
+        return WRONG;
     const int64_t each = aligned((2 * all->size + 3 * TOGETHER) * in_registers(all->longest));
     float *memory = aligned_alloc(ALIGNED, sizeof(float) * threads * each);
-    if (!memory) return 1;
+    if (!memory) return NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t i = 0; i < all->sentences * all->heads; i++) {
         const Item item = item_of(all, i / all->heads, i % all->heads, memory + omp_get_thread_num() * each);

@@ -5,7 +5,7 @@
 typedef struct {
     const float *embedded;                        /* (tokens, width), with their places */
     const int64_t *owners, *offsets;              /* the sentence of each token; where each begins, and the last ends */
-    int64_t tokens, longest;
+    int64_t sentences, tokens, longest;
     const float *cos, *sin;                       /* (tokens, half a head), by which queries and keys turn, or none */
     float *found;                                 /* (tokens, width) */
 } Sources;
@@ -80,14 +80,23 @@ static void through_layers(
     memcpy(sources->found + offset, made_ready(&part, model, &model->last), sizeof(float) * part.rows * model->width);
 }
 
-/* 0, or 1 where there is no memory. */
+/* Whether each token belongs to a sentence, and the sentences to the tokens. */
+static int has_owners(const Sources *sources) {
+    if (!lie_end_to_end(sources->offsets, sources->sentences, sources->tokens, sources->longest)) return 0;
+    for (int64_t token = 0; token < sources->tokens; token++)
+        if (sources->owners[token] < 0 || sources->owners[token] >= sources->sentences) return 0;
+    return 1;
+}
+
+/* 0 if all is well. */
 int heed_encode(const Model *model, const Sources *sources, int64_t threads) {
+    if (!has_owners(sources)) return WRONG;
     const int64_t rows = sources->tokens, width = aligned(rows * model->width);
     const int64_t widest = aligned(widest_of(model, rows));
     const int64_t own[] = {aligned(sources->longest), aligned(rows), aligned(widest_of(model, rows) / 4 + 1)};
     const int64_t each = own[0] + own[1] + own[2];
     float *memory = aligned_alloc(ALIGNED, sizeof(float) * (4 * width + widest + threads * each));
-    if (!memory) return 1;
+    if (!memory) return NO_MEMORY;
 #pragma omp parallel num_threads(threads)
     {
         float *scores = memory + 4 * width + widest + omp_get_thread_num() * each, *worth = scores + own[0];

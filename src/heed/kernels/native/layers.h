@@ -6,6 +6,8 @@ enum { ALIGNED = 64 };                            /* bytes of a cache line */
 enum { RELU, GELU, SWISH, SWIGLU };               /* activations */
 enum { POST, PRE, SANDWICH };                     /* where norms are */
 
+enum { NO_MEMORY = 1, WRONG = 2 };                /* what calls return that fail; WRONG: it would read beyond an end */
+
 typedef struct {
     const float *weight, *bias;                   /* none: leave it as it is */
     float eps;
@@ -34,6 +36,14 @@ static int64_t widest_of(const Model *model, int64_t rows) {
 static int64_t aligned(int64_t numbers) {
     const int64_t in_line = ALIGNED / sizeof(float);
     return (numbers + in_line - 1) / in_line * in_line;
+}
+
+/* Whether so many sentences fill so many tokens, one after another, none longer than the longest. */
+static int lie_end_to_end(const int64_t *offsets, int64_t sentences, int64_t tokens, int64_t longest) {
+    int right = offsets[0] == 0 && offsets[sentences] == tokens;
+    for (int64_t s = 0; s < sentences; s++)
+        right &= offsets[s] <= offsets[s + 1] && offsets[s + 1] - offsets[s] <= longest;
+    return right;
 }
 
 static void normalise(const Norm *norm, const float *x, float *y, int64_t size) {

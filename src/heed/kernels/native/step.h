@@ -104,8 +104,23 @@ static void run(const Thread *thread, const Model *model, const Seen *seen, floa
     multiply(thread, &model->logits, made_ready(thread, model, &model->last), seen->found);
 }
 
-/* 0, or 1 where there is no memory. */
+/* Whether ids, columns and places are within what they are of. */
+static int is_within(const Model *model, const Seen *seen) {
+    const int64_t rows = seen->sentences * seen->wide;
+    int right = seen->filled >= 0 && seen->filled + seen->wide <= seen->columns && seen->length <= seen->columns;
+    for (int64_t r = 0; r < rows; r++) right &= seen->ids[r] >= 0 && seen->ids[r] < model->logits.outputs;
+    for (int64_t b = 0; b < seen->sentences; b++) {
+        const int64_t place = seen->places ? seen->places[b] : b;
+        right &= place >= 0 && place < seen->held && seen->lengths[b] >= 0 && seen->lengths[b] <= seen->tokens;
+    }
+    for (int64_t i = 0; seen->written && i < rows * seen->length; i++)
+        right &= seen->written[i] >= 0 && seen->written[i] < seen->columns;
+    return right;
+}
+
+/* 0 if all is well. */
 int heed_step(const Model *model, const Seen *seen, int64_t threads) {
+    if (!is_within(model, seen)) return WRONG;
     const int64_t rows = seen->sentences * seen->wide, width = rows * model->width;
     const int64_t widest = widest_of(model, rows);
     const int64_t longest = seen->length > seen->tokens ? seen->length : seen->tokens;
@@ -114,7 +129,7 @@ int heed_step(const Model *model, const Seen *seen, int64_t threads) {
     const int64_t all_shared = shared[0] + shared[1] + shared[2];
     const int64_t all_own = own[0] + own[1] + own[2] + own[3] + own[4];
     float *memory = aligned_alloc(ALIGNED, sizeof(float) * (all_shared + threads * all_own));
-    if (!memory) return 1;
+    if (!memory) return NO_MEMORY;
 #pragma omp parallel num_threads(threads)
     {
         float *stream = memory + all_shared + omp_get_thread_num() * all_own, *ready = stream + own[0];
