@@ -22,8 +22,9 @@ from heed.decoding.generator import Generator
 from heed.decoding.translator import Translator
 from heed.interop.engines import open_engine
 from heed.kernels.int8 import can_multiply_integers
-from heed.model.folder import model_files, write_folder
+from heed.model.folder import model_files
 from heed.model.transformer import Transformer
+from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 
 TEXTS = ["A dog runs.", "The old cat sees a red bird", "x"]
