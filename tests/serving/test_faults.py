@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.serving.admission import HungUpError
 from heed.serving.app import make_app
-from heed.serving.batcher import Job, Ticket, WorkerGoneError
+from heed.serving.batcher import Failures, Job, Ticket, WorkerGoneError
 from heed.serving.health import _EVERY, _PATIENCE, _STALE, Health
 from heed.serving.models import Directions, open_served
 from heed.serving.problems import Problem
@@ -74,6 +75,70 @@ def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(serv
         until_it_says(ready, "ende gives nan for a sentence: its weights are damaged")
     with pytest.raises(Exception, match="the model gives nan"):
         asyncio.run(Service(service.directions, service.config).translate(ASKED, Ticket()))
+
+
+@pytest.mark.parametrize("name", ["translate_pieces", "engine"])
+def test_health_tries_what_requests_go_through(service: Service, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Scoring a sentence would still work: it is translating that fails."""
+
+    class Failing:
+        def __call__(self, *_: object, **__: object) -> None:
+            raise RuntimeError("an injected fault")
+
+        search = __call__
+
+    fail, translator = Failing(), service.directions.served[0].translator
+    with served(service) as ready:
+        monkeypatch.setattr(translator, name, fail)
+        assert translator.score(["a"], ["a"])
+        until_it_says(ready, "ende fails: RuntimeError")
+        monkeypatch.undo()
+        until(lambda: ready()[0] == 200, "it recovers", 30)
+
+
+def test_texts_that_fail_in_a_row_are_a_problem_although_a_short_one_is_translated(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = service.directions.served[0].translator
+    translate = translator.translate_pieces
+
+    def short_ones_only(texts: list[str], *arguments: object, **more: object) -> object:
+        if any(len(text) > 1 for text in texts):
+            raise MemoryError
+        return translate(texts, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(translator, "translate_pieces", short_ones_only)
+    with TestClient(make_app(service, service.config), "http://localhost", raise_server_exceptions=False) as client:
+        fields = {"q": "A dog", "source": "en", "target": "de"}
+        for _ in range(5):
+            assert client.get("/health/ready").status_code == 200
+            assert client.post("/translate", json=fields).status_code == 500
+        expected = {"error": "The last 5 texts failed: MemoryError"}
+        assert (client.get("/health/ready").status_code, client.get("/health/ready").json()) == (503, expected)
+        assert client.post("/translate", json={**fields, "q": "a"}).status_code == 200
+        assert client.get("/health/ready").status_code == 200
+        service.batcher.failures = Failures(5, time.monotonic() - 31, "MemoryError")
+        assert client.get("/health/ready").status_code == 200
+
+
+def test_the_models_are_sick_from_when_they_last_worked_and_a_folder_that_is_gone_is_no_sickness(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = Health(service)
+    now = time.monotonic()
+    monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: now)
+    asyncio.run(health.look())
+    shutil.rmtree(service.directions.served[0].path)
+    now += 10
+    assert health.sick_for == pytest.approx(10)
+    asyncio.run(health.look())
+    assert (health.problem, health.sick_for) == ("The folder of ende is gone", 0)
+    monkeypatch.setattr(service.directions.served[0].translator, "translate_pieces", None)
+    now += 70
+    asyncio.run(health.look())
+    assert (health.problem, health.sick_for) == ("ende fails: TypeError", 70)
+    service.close()
+    assert health.sick_for == float("inf")
 
 
 def test_a_folder_that_is_gone_is_noticed(service: Service) -> None:
@@ -130,11 +195,11 @@ def test_what_cannot_be_found_out_is_not_believed(service: Service, monkeypatch:
     monkeypatch.undo()
     monkeypatch.setattr("heed.serving.health.shutil.disk_usage", raise_stale)
     asyncio.run(health.look())
-    assert health.problem == "ende fails: OSError"
+    assert health.problem == "The folder of ende cannot be read: Stale file handle"
 
 
 def raise_stale(_: Path) -> None:
-    raise OSError("Stale file handle")
+    raise OSError(errno.ESTALE, "Stale file handle")
 
 
 def test_a_busy_server_is_not_a_broken_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

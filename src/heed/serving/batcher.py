@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from heed.errors import HeedError
 from heed.serving.logs import NAME
 
 T = TypeVar("T")
@@ -75,6 +76,16 @@ class Job(Generic[T]):
     errand: Callable[[Callable[[], None]], T] | None = None
     future: "Future[T]" = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
+    counts: bool = True  # among what was done, and what failed; not so a job that only tries a model
+
+
+@dataclass
+class Failures:
+    """Texts that failed, for no fault of their own, since one was done."""
+
+    in_a_row: int = 0
+    last: float = 0.0  # when, by time.monotonic
+    error: str = ""  # the name of what was raised: its message may quote a text
 
 
 class Batcher:
@@ -87,6 +98,7 @@ class Batcher:
         self._closing = self._ended = False
         self._company = False  # whether the last batch had several texts: then more are probably on their way
         self.batches = self.texts = self.tokens = 0  # done so far
+        self.failures = Failures()
         self._thread = threading.Thread(target=self._run, name="translator", daemon=True)
         self._thread.start()
 
@@ -184,6 +196,7 @@ class Batcher:
                 job.future.cancel()
         except Exception as error:
             if len(jobs) == 1:
+                self._note_failure(jobs[0], error)
                 _fail(jobs[0], error)
             else:
                 for job in jobs:
@@ -196,13 +209,18 @@ class Batcher:
             self._deliver(jobs, results)
 
     def _deliver(self, jobs: list[Job[Any]], results: Sequence[Any]) -> None:
-        if jobs[0].kind is not None:
+        if jobs[0].kind is not None and jobs[0].counts:
+            self.failures = Failures()
             self._company = len(jobs) > 1
             self.batches, self.texts = self.batches + 1, self.texts + len(jobs)
             self.tokens += sum(job.length for job in jobs)
         for job, result in zip(jobs, results, strict=True):
             if job.future.set_running_or_notify_cancel():
                 job.future.set_result(result)
+
+    def _note_failure(self, job: Job[Any], error: Exception) -> None:
+        if job.kind is not None and job.counts and not isinstance(error, HeedError):
+            self.failures = Failures(self.failures.in_a_row + 1, time.monotonic(), type(error).__name__)
 
     def _results(self, jobs: list[Job[Any]], depth: int) -> Sequence[Any]:
         between, kind = self._between(jobs, depth), jobs[0].kind

@@ -61,7 +61,7 @@ class Entrance:
         async def watched() -> Message:
             nonlocal body_ended
             message = await receive()
-            body_ended = body_ended or message["type"] != "http.request" or not message["more_body"]
+            body_ended = body_ended or message["type"] != "http.request" or not message.get("more_body", False)
             return message
 
         try:
@@ -158,7 +158,11 @@ class Entrance:
         left = _DISCARDED
         try:
             async with asyncio.timeout(self._config.read_timeout):
-                while left > 0 and (message := await receive())["type"] == "http.request" and message["more_body"]:
+                while (
+                    left > 0
+                    and (message := await receive())["type"] == "http.request"
+                    and message.get("more_body", False)
+                ):
                     left -= len(message["body"])
         except TimeoutError:
             pass

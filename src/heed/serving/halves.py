@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from heed.config import SearchConfig
-from heed.decoding.classifier import Classifier, embed
+from heed.decoding.classifier import Classifier
 from heed.decoding.generator import Generator
 from heed.decoding.translator import Translator
 from heed.errors import ConfigError
@@ -61,14 +61,6 @@ class Half:
     def labels(self) -> tuple[str, ...]:
         """Those it tells apart."""
         return self.classifier.labels if self.classifier is not None else ()
-
-    def tried(self) -> float:
-        """A number that depends on every weight."""
-        if self.generator is not None:
-            return sum(self.generator.token_scores(["a"])[0])
-        if self.classifier is not None:
-            return sum(self.classifier.classify(["a"])[0].probabilities.values())
-        return float(embed(self.model, self.tokenizer, ["a"]).sum())
 
     def trace(self, text: str, _translation: str | None = None) -> Trace:
         """What happens inside, by modules of its own."""

@@ -64,10 +64,6 @@ class Served:
         """The most that it takes at once."""
         return self.translator.max_tokens
 
-    def tried(self) -> float:
-        """A number that depends on every weight."""
-        return self.translator.score(["a"], ["a"])[0]
-
     def trace(self, text: str, translation: str | None = None) -> Trace:
         """What happens inside, by modules of its own."""
         return self.looker.look(text, translation)

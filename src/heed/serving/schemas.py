@@ -258,6 +258,7 @@ class Health(BaseModel):
 
     status: Literal["ok", "ready"]
     warning: str | None = Field(None, description="What the operator should see to.")
+    notes: list[str] | None = Field(None, description="Fast code that does not run here, and what runs instead.")
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
