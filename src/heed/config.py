@@ -7,19 +7,15 @@ exists here and nowhere else. Knows nothing of torch, devices or files.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from heed.errors import ConfigError
-from heed.settings import Settings, nearest
+from heed.model_presets import model_preset
+from heed.settings import Names, Settings
 
 Size = Annotated[int, Field(gt=0)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Names = Annotated[  # a list, or one text with commas
-    tuple[str, ...],
-    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
-    Field(strict=False),
-]
 
 
 class ModelConfig(Settings):
@@ -238,6 +234,8 @@ class ServeConfig(Settings):
 
     host: str = Field("127.0.0.1", description="The address to listen on; this machine alone unless told otherwise.")
     port: Annotated[int, Field(ge=0, lt=65536)] = Field(8080, description="The port to listen on; 0: any that is free.")
+    allowed_hosts: Names = Field((), description="Host names that this server answers to, besides its own; *: any.")
+    trusted_proxies: Names = Field((), description="Proxies (addresses, networks) whose X-Forwarded-For is believed.")
     body_bytes: Size | None = Field(
         None, description="Largest body of a request, in bytes; none: what `characters` may take, however written."
     )
@@ -291,26 +289,3 @@ class RunConfig(Settings):
     data: DataConfig = Field(default_factory=DataConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
-
-
-def model_preset(name: str) -> dict[str, Any]:
-    """The settings in which a preset differs from the paper's base model."""
-    presets: dict[str, dict[str, Any]] = {
-        "tiny": {
-            "d_model": 128,
-            "heads": 4,
-            "encoder_layers": 4,
-            "decoder_layers": 4,
-            "d_ff": 256,
-            "dropout": 0.3,
-            "attention_dropout": 0.0,
-            "activation_dropout": 0.0,
-            "norm": "pre",
-        },
-        "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024, "norm": "pre"},
-        "base": {},
-        "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
-    }
-    if name not in presets:
-        raise ConfigError(f"unknown preset {name!r}: {nearest(name, presets)}")
-    return presets[name]

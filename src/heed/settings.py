@@ -5,12 +5,26 @@ Enters: a mapping. Leaves: a value of the subclass, or a `ConfigError` that name
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from heed.errors import ConfigError
 from heed.untrusted import shortened
+
+Names = Annotated[  # a list, or on the command line a text with commas
+    tuple[str, ...],
+    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
+    Field(strict=False),
+]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -85,7 +85,7 @@ def key(tmp_path: Path) -> str:
 @pytest.fixture
 def keys(key: str, tmp_path: Path) -> Keys:
     assert key
-    return Keys.read(tmp_path / "keys.txt")
+    return Keys(tmp_path / "keys.txt")
 
 
 LONG = json.dumps({"q": "x" * 50_000}).encode()

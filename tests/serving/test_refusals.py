@@ -32,6 +32,7 @@ GOOD = {"q": "A dog", "source": "en", "target": "de"}
         ({"source": "zz"}, "zz is not supported"),
         ({"target": "zz"}, "zz is not supported"),
         ({"target": "auto"}, "auto is not supported"),
+        ({"target": "de-Cyrl-x", "source": "zz-Latn"}, "zz-Latn is not supported"),
         ({"source": "auto", "target": "auto"}, "auto is not supported"),
         ({"format": "xml"}, "xml format is not supported"),
         ({"format": 1}, "Invalid request: format parameter: input should be 'text' or 'html'"),
@@ -118,7 +119,7 @@ def test_json_of_many_items_or_levels_is_refused(server: Running, body: bytes, e
         ({"content": b"x" * 100_000}, 413, "Invalid request: a body of more than 76384 bytes is not accepted"),
         ({"content": b"x" * 9_000_000}, 413, "Invalid request: a body of more than 76384 bytes is not accepted"),
         ({"headers": {"X-Long": "x" * 20_000}}, 431, "Invalid request: a head of more than 16384 bytes"),
-        ({"headers": {"Host": "evil.example"}}, 421, "This server answers to 127.0.0.1 and localhost only"),
+        ({"headers": {"Host": "evil.example"}}, 421, "This server does not answer to the name 'evil.example'"),
     ],
 )
 def test_a_wrong_body_or_head_is_told_so(server: Running, request_of: dict[str, Any], status: int, error: str) -> None:
@@ -142,6 +143,40 @@ def test_what_is_not_here_says_so(server: Running, method: str, route: str, stat
     answer = CLIENT.request(method, server.address + route)
     assert (answer.status_code, answer.json()) == (status, {"error": error})
     assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "allowed"),
+    [
+        ("GET", "/translate", "POST"),
+        ("HEAD", "/translate", "POST"),
+        ("OPTIONS", "/translate", "POST"),
+        ("DELETE", "/languages", "GET, HEAD, POST"),
+        ("PUT", "/health", "GET, HEAD"),
+        ("POST", "/", "GET, HEAD"),
+        ("POST", "/page/main.js", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_told_all_that_are_right(server: Running, method: str, route: str, allowed: str) -> None:
+    answer = CLIENT.request(method, server.address + route)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    ("route", "to"),
+    [
+        ("/translate/", "../translate"),
+        ("/translate/stream/", "../stream"),
+        ("/docs/", "../docs"),
+        ("/page/a%0d%0aX-Y:%20z/", "../a%0D%0AX-Y%3A%20z"),
+        ("/page/evil.example/", "../evil.example"),
+    ],
+)
+def test_a_slash_too_many_leads_back_here_whatever_the_host_header_says(server: Running, route: str, to: str) -> None:
+    answer = CLIENT.post(server.address + route, headers={"Host": "localhost:1"})
+    assert (answer.status_code, answer.headers["location"], "x-y" in answer.headers) == (307, to, False)
+    assert CLIENT.get(f"{server.address}/nothing/").status_code == 404
+    assert CLIENT.get(f"{server.address}//evil.example/").status_code == 404
 
 
 def test_a_body_whose_size_is_not_told_is_counted_as_it_comes(server: Running) -> None:

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from heed.cli.bench_machine import AsJson, Device, chosen, memory, operations
 from heed.cli.settings import from_options
-from heed.config import RunConfig, model_preset
+from heed.config import RunConfig
 from heed.errors import ConfigError
+from heed.model_presets import model_preset
 from heed.training.presets import check_early, merged, training_preset
 
 if TYPE_CHECKING:

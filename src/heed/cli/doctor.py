@@ -16,8 +16,9 @@ from heed.cli import texts
 from heed.cli.findings import Lengths, counted, show_text, title
 from heed.cli.remedies import words_for
 from heed.cli.settings import from_file, from_options
-from heed.config import DataConfig, RunConfig, model_preset
+from heed.config import DataConfig, RunConfig
 from heed.model.size import parameters
+from heed.model_presets import model_preset
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
 
 if TYPE_CHECKING:

@@ -52,9 +52,12 @@ def serve(
     if missing:
         raise ConfigError(f"heed serve needs {', '.join(missing)}: install them with pip install 'heed[serve]'")
     settings, search = _settings(set_, {"port": port, "host": host})
-    if settings.host not in _LOOPBACK and keys is None and not insecure:
+    lets_in = f"--host {settings.host}" if settings.host not in _LOOPBACK else ""
+    if set(settings.allowed_hosts) - set(_LOOPBACK):
+        lets_in = lets_in or f"serve.allowed_hosts={','.join(settings.allowed_hosts)}"
+    if lets_in and keys is None and not insecure:
         raise ConfigError(
-            f"--host {settings.host} lets others in: ask for keys (heed serve --new-key --keys keys.txt, then "
+            f"{lets_in} lets others in: ask for keys (heed serve --new-key --keys keys.txt, then "
             "--keys keys.txt), or add --insecure"
         )
     sys.exit(_serve(models, languages, settings, search, keys, engine))
@@ -89,6 +92,7 @@ def _serve(
     engine: EngineName,
 ) -> int:
     from heed.interop.engines import open_engine  # noqa: PLC0415 - torch and FastAPI take seconds to import
+    from heed.serving.addresses import check_addresses  # noqa: PLC0415
     from heed.serving.app import make_app  # noqa: PLC0415
     from heed.serving.halves import open_models  # noqa: PLC0415
     from heed.serving.limits import Keys  # noqa: PLC0415
@@ -96,7 +100,8 @@ def _serve(
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.service import Service  # noqa: PLC0415
 
-    known = None if keys is None else Keys.read(keys)
+    check_addresses(settings)
+    known = None if keys is None else Keys(keys)
     if known is not None and not known:
         raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
     listening = bind(settings)

@@ -8,7 +8,8 @@ import typer
 from heed.caches import cache_folder
 from heed.cli import texts
 from heed.cli.settings import from_file, from_options
-from heed.config import DataConfig, model_preset
+from heed.config import DataConfig
+from heed.model_presets import model_preset
 from heed.text.corpus import Corpus
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
 

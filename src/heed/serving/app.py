@@ -14,9 +14,10 @@ from starlette.types import ASGIApp
 
 from heed.config import ServeConfig
 from heed.serving import half_routes, libretranslate, own, pages, problems
+from heed.serving.addresses import answers_to, through_proxies
 from heed.serving.admission import HungUpError
 from heed.serving.entrance import Entrance
-from heed.serving.guard import LOOPBACK, Door, Guard
+from heed.serving.guard import Door, Guard
 from heed.serving.health import Health
 from heed.serving.limits import Keys
 from heed.serving.metrics import Metrics
@@ -49,6 +50,7 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
         openapi_url="/spec",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would redirect to whatever the Host header says; `problems` does it
         lifespan=lifespan,
     )
     problems.install(app)
@@ -57,9 +59,9 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
     own.add_routes(app, service, health, metrics)
     half_routes.add_routes(app, service)
     pages.add_routes(app, translates=bool(service.directions.served))
-    hosts = LOOPBACK if config.host in LOOPBACK else None
     entrance = Entrance(app, config, keys, service.admission.busy)
-    return Guard(entrance, metrics, Door(config.header_bytes, hosts, Origins(config.allowed_origins)))
+    door = Door(config.header_bytes, answers_to(config), Origins(config.allowed_origins))
+    return through_proxies(Guard(entrance, metrics, door), config.trusted_proxies)
 
 
 async def _nobody(_: Request, __: Exception) -> Response:

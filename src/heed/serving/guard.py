@@ -30,15 +30,13 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True)
 class Door:
     """What is not let in.
 
-    hosts: the names this server answers to; none: any. On this machine alone, a web page that had its own name point
-    here (DNS rebinding) would otherwise be let in by the browser.
+    hosts: the names this server answers to (`addresses`); none: any.
     """
 
     header_bytes: int
@@ -54,7 +52,10 @@ class Door:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self.hosts is not None and name.strip("[]").lower() not in self.hosts:
-            return Problem(421, "This server answers to 127.0.0.1 and localhost only")
+            return Problem(
+                421,
+                f"This server does not answer to the name {name[:99]!r}: its operator can add it (serve.allowed_hosts)",
+            )
         return self.origins.refusal(scope)
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from heed.config import ServeConfig
 from heed.serving.entrance import CLOSED
 from heed.serving.health import Health
-from heed.serving.models import name_of
+from heed.serving.language_codes import AUTO, name_of
 from heed.serving.problems import Problem
 from heed.serving.schemas import (
     ERRORS,
@@ -107,7 +107,7 @@ def _translated(asked: Translate, answers: list[Answer]) -> Translated:
     found: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
     if asked.alternatives:
         found["alternatives"] = [answer.alternatives for answer in answers]
-    if asked.source == "auto":
+    if asked.source.lower() == AUTO:
         found["detectedLanguage"] = [
             Detected(language=language, confidence=confidence) for language, confidence in (a.language for a in answers)
         ]

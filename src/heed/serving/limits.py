@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import logging
 import os
 import secrets
 import time
@@ -9,41 +10,71 @@ from collections import OrderedDict
 from pathlib import Path
 
 from heed.errors import ConfigError
+from heed.serving.logs import NAME
+
+_LOG = logging.getLogger(NAME)
 
 _MOST_BUCKETS = 10_000  # of whoever came last; memory stays bounded whoever comes
 
 
 class Keys:
-    """The keys that are known, by their SHA-256. A key is 256 random bits, so a fast hash is as good as a slow one."""
+    """The keys that are known, by their SHA-256. A key is 256 random bits, so a fast hash is as good as a slow one.
 
-    def __init__(self, digests: frozenset[str]) -> None:
-        self._digests = digests
+    Keys can be added and taken away while the server runs: the file is read again when it has changed. One that cannot
+    be read then, or that holds something else, leaves the keys as they were, and the log says so.
+    """
 
-    @classmethod
-    def read(cls, path: Path) -> "Keys":
-        """A file with one hash a line; what follows # is a remark."""
-        try:
-            lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-        for number, line in enumerate(lines, 1):
-            if line and (len(line) != 64 or set(line) - set("0123456789abcdef")):
-                raise ConfigError(
-                    f"{path}:{number}: expected the SHA-256 of a key, found {len(line)} characters that are not one; "
-                    f"make a key with: heed serve --new-key --keys {path}"
-                )
-        return cls(frozenset(line for line in lines if line))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp = _stamp(path)
+        self._digests = _read_digests(path)
 
     def __len__(self) -> int:
         return len(self._digests)
 
     def knows(self, key: str) -> str | None:
         """The hash of a key that is known. All are compared, each in constant time, whatever was found before."""
+        self._read_again()
         digest = _digest(key)
         found = False
         for known in self._digests:
             found |= hmac.compare_digest(known, digest)
         return digest if found else None
+
+    def _read_again(self) -> None:
+        if (stamp := _stamp(self._path)) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._digests = _read_digests(self._path)
+        except ConfigError as error:
+            _LOG.error("the keys have not been read again, %d stay in force: %s", len(self), error)
+        else:
+            _LOG.warning("%s has changed: %d keys are in force now", self._path, len(self))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What changes when a file does; nothing: it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read_digests(path: Path) -> frozenset[str]:
+    """A file with one hash a line; what follows # is a remark."""
+    try:
+        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(lines, 1):
+        if line and (len(line) != 64 or set(line) - set("0123456789abcdef")):
+            raise ConfigError(
+                f"{path}:{number}: expected the SHA-256 of a key, found {len(line)} characters that are not one; "
+                f"make a key with: heed serve --new-key --keys {path}"
+            )
+    return frozenset(line for line in lines if line)
 
 
 def add_key(path: Path) -> str:

@@ -13,23 +13,11 @@ from heed.errors import ConfigError
 from heed.inside.trace import Trace
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
+from heed.serving.language_codes import AUTO, is_code, nearest_code
 from heed.text.tokenizer import Tokenizer
 from heed.text.trigrams import Detector
 
-AUTO = "auto"
 UNNAMED = ("source", "target")  # what the languages of a model are called that does not name them
-
-# ISO 639-1, for people to read; a language that is not here is called by its code.
-_NAMES = """
-    ar Arabic   bg Bulgarian   bn Bengali    ca Catalan  cs Czech       da Danish     de German      el Greek
-    en English  eo Esperanto   es Spanish    et Estonian eu Basque      fa Persian    fi Finnish     fr French
-    ga Irish    gl Galician    he Hebrew     hi Hindi    hr Croatian    hu Hungarian  id Indonesian  is Icelandic
-    it Italian  ja Japanese    ko Korean     lt Lithuanian  lv Latvian  mk Macedonian ms Malay       nb Norwegian
-    nl Dutch    no Norwegian   pl Polish     pt Portuguese  ro Romanian ru Russian    sk Slovak      sl Slovenian
-    sq Albanian sr Serbian     sv Swedish    sw Swahili  ta Tamil       th Thai       tl Tagalog     tr Turkish
-    uk Ukrainian  ur Urdu      vi Vietnamese  zh Chinese
-""".split()  # noqa: SIM905 - a list of these would be sixty lines
-NAMES = dict(zip(_NAMES[::2], _NAMES[1::2], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +105,13 @@ def _open(
     folder = read_translating_folder(path)
     data = folder.run.data
     if languages:
-        source, dash, target = languages.partition("-")
+        source, dash, target = languages.partition(":" if ":" in languages else "-")
     else:  # a model whose folder does not name its languages translates all the same
         source, dash, target = data.source_language or UNNAMED[0], "-", data.target_language or UNNAMED[1]
     for code in (source, target):
-        if not dash or not code.isascii() or not code.isalnum() or code == AUTO:
+        if not dash or not is_code(code):
             found = f"--languages {languages}" if languages else f"{path} says {source!r} to {target!r}"
-            raise ConfigError(f"{found}: expected two language codes; say which with --languages en-de")
+            raise ConfigError(f"{found}: expected two language codes; say which with --languages en-de, or en:pt-BR")
     translator = open_model(path)
     translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
     trigrams = folder.trained.get("trigrams") or {}
@@ -140,6 +128,10 @@ class Directions:
         self.codes = list(dict.fromkeys(code for one in served for code in (one.source, one.target)))
         profiles = {code: ranked for one in reversed(served) for code, ranked in one.profiles.items()}
         self.detector = Detector(profiles)
+
+    def code_of(self, asked: str) -> str | None:
+        """The code that a language is served by: `de` for `de`, `DE`, `de-AT` and `de_Latn`; none: it is not served."""
+        return AUTO if asked.lower() == AUTO else nearest_code(asked, self.codes)
 
     def between(self, source: str, target: str) -> Served | None:
         """The model for a direction; none: the two are one language, and there is nothing to do. KeyError: no model."""
@@ -158,8 +150,3 @@ class Directions:
         if ranked := self.detector.detect(text, among):
             return ranked[0]
         return (among[0], 0.0) if len(among) == 1 else None
-
-
-def name_of(code: str) -> str:
-    """A language's name in English."""
-    return NAMES.get(code, code)

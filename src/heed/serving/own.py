@@ -16,7 +16,7 @@ from heed.serving.models import Served
 from heed.serving.problems import Problem
 from heed.serving.schemas import ERRORS, Alternative, Alternatives, Details, Look, Model, Offered, Stream, body_of
 from heed.serving.schemas import Health as Healthy
-from heed.serving.service import Service
+from heed.serving.service import Service, has_letters
 
 
 def add_routes(app: FastAPI, service: Service, health: Health, metrics: Metrics) -> None:
@@ -38,7 +38,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         service.able("translate")
         asked = Stream.of(request.state.fields)
         model = _model(service, asked)
-        if model is None:
+        if model is None or not has_letters(asked.q):
             return Events(service.admission, lambda _: as_events(_nothing(), "translatedText", asked.q))
         return Events(
             service.admission, lambda ticket: as_events(service.stream(asked, model, ticket), "translatedText")
@@ -60,6 +60,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         if (model := _model(service, asked)) is None:
             return Offered(alternatives=[])
         found = await service.admission.work(request.receive, lambda ticket: service.alternatives(asked, model, ticket))
+        found = list({one.text: one for one in reversed(found)}.values())[::-1]  # each text once, the best of each
         begun = len(asked.prefix.rstrip())
         offered = [
             Alternative(

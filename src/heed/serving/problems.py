@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Mapping
+from urllib.parse import quote
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from heed.serving.batcher import WorkerGoneError
 from heed.serving.logs import NAME
@@ -34,9 +36,16 @@ def install(app: FastAPI) -> None:
     """Have every exception answered in the one shape."""
 
     @app.exception_handler(HTTPException)
-    async def on_http(_: Request, error: HTTPException) -> JSONResponse:
+    async def on_http(request: Request, error: HTTPException) -> Response:
+        path = request.scope["path"]
+        if error.status_code == 404 and _methods(app, path.removesuffix("/")):
+            # relative, so that it leads nowhere else: neither past a proxy's prefix nor to what the Host header says
+            return Response(status_code=307, headers={"Location": f"../{quote(path.split('/')[-2], safe='')}"})
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(_methods(app, path))
         text = _PLAIN.get(error.status_code, str(error.detail))
-        return answer(Problem(error.status_code, text, error.headers))
+        return answer(Problem(error.status_code, text, headers))
 
     @app.exception_handler(RequestValidationError)
     async def on_validation(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -48,6 +57,13 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def on_any(request: Request, error: Exception) -> JSONResponse:
         return answer(as_problem(request.scope["method"], error))
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """All that a path can be asked by."""
+    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    methods = {method for route in routes for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)  # HEAD is answered as GET is
 
 
 def as_problem(what: str, error: Exception) -> Problem:

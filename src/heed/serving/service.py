@@ -25,7 +25,8 @@ from heed.serving.admission import Admission
 from heed.serving.batcher import Batcher, Job, Ticket
 from heed.serving.halves import Half
 from heed.serving.kinds import Translating
-from heed.serving.models import AUTO, Directions, Served
+from heed.serving.language_codes import AUTO
+from heed.serving.models import Directions, Served
 from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
 from heed.text.split import Piece, split
@@ -100,19 +101,19 @@ class Service:
             if documents is None:
                 (best,) = found[number]
                 kept = None if routes[number][0] is None else best
-                answers.append(Answer(best.text, [one.text for one in best.alternatives], language, kept))
+                others = _others(best.text, [one.text for one in best.alternatives])
+                answers.append(Answer(best.text, others, language, kept))
             else:
                 ranks = _ranks(found[number])
                 whole = [markup.joined(documents[number], rank) for rank in ranks]
-                answers.append(Answer(whole[0], whole[1:], language))
+                answers.append(Answer(whole[0], _others(whole[0], whole[1:]), language))
         return answers
 
     def route(self, text: str, source: str, target: str) -> tuple[Served | None, tuple[str, float]]:
         """The model for a text (none: it is in the target's language already), and the text's language."""
-        known = self.directions.codes
-        for code, may_be_any in ((source, source == AUTO), (target, False)):
-            if code not in known and not may_be_any:
-                raise Problem(400, f"{code[:50]} is not supported")
+        source, target = self._code(source), self._code(target)
+        if target == AUTO:
+            raise Problem(400, f"{AUTO} is not supported")
         language = (source, 100.0)
         if source == AUTO:
             among = self.directions.sources(target)
@@ -124,12 +125,18 @@ class Service:
         except KeyError:
             raise Problem(400, f"{target} is not available as a target language from {language[0]}") from None
 
+    def _code(self, asked: str) -> str:
+        if (code := self.directions.code_of(asked)) is None:
+            raise Problem(400, f"{asked[:50]} is not supported")
+        return code
+
     async def _translations(
         self, texts: list[str], model: Served | None, asked: Translate, ticket: Ticket
     ) -> list[Translation]:
         if model is None:
-            return [Translation(text, 0.0, 0.0, (), (), (), ()) for text in texts]
-        cut = await asyncio.to_thread(_cut, texts, model)
+            return [_unchanged(text) for text in texts]
+        prose = [text for text in texts if has_letters(text)]
+        cut = await asyncio.to_thread(_cut, prose, model)
         kind = Translating(model.translator, self._search(model, asked.alternatives), asked.details)
         jobs: list[Job[Translation]] = []
         for one in cut:
@@ -137,7 +144,8 @@ class Service:
             jobs += [Job(ticket, length, kind, text) for text, length in zip(texts_of, one.lengths, strict=True)]
         self.batcher.submit(jobs)
         found = iter(await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs)))
-        return [joined([next(found) if piece.text else None for piece in one.pieces], one.pieces) for one in cut]
+        done = iter([joined([next(found) if piece.text else None for piece in one.pieces], one.pieces) for one in cut])
+        return [next(done) if has_letters(text) else _unchanged(text) for text in texts]
 
     def _search(self, model: Served, alternatives: int) -> SearchConfig:
         """The model's own settings, wide enough for what is asked, and never cut into smaller batches again."""
@@ -268,6 +276,20 @@ def _cut(texts: Sequence[str], model: Served) -> list[_Cut]:
         pieces = split(text, translator.max_tokens, count)
         found.append(_Cut(pieces, count([piece.text for piece in pieces if piece.text])))
     return found
+
+
+def has_letters(text: str) -> bool:
+    """Whether there is anything to translate: numbers, punctuation and emoji are the same in every language."""
+    return any(character.isalpha() for character in text)
+
+
+def _unchanged(text: str) -> Translation:
+    return Translation(text, 0.0, 0.0, (), (), (), ())
+
+
+def _others(best: str, texts: Sequence[str]) -> list[str]:
+    """Alternatives that differ from the best and from each other: several token sequences may spell one text."""
+    return [text for text in dict.fromkeys(texts) if text != best]
 
 
 def _ranks(found: Sequence[Translation]) -> list[list[str]]:
