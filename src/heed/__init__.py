@@ -6,14 +6,15 @@ Public names are imported when first used, so that settings and `heed --help` ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, ServeConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, ServeConfig, TrainingConfig, TranslateConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
 from heed.version import __version__
 
 if TYPE_CHECKING:
     from heed.decoding.classifier import Classifier
     from heed.decoding.generator import Generator
-    from heed.decoding.translator import Translation, Translator, load
+    from heed.decoding.translation import Translation
+    from heed.decoding.translator import Translator, load
     from heed.inside.trace import Trace
     from heed.model.transformer import Transformer
 
@@ -34,6 +35,7 @@ __all__ = [
     "TrainingConfig",
     "TrainingError",
     "Transformer",
+    "TranslateConfig",
     "Translation",
     "Translator",
     "__version__",
@@ -45,7 +47,7 @@ _NEED_TORCH = {
     "Generator": "heed.decoding.generator",
     "Trace": "heed.inside.trace",
     "Transformer": "heed.model.transformer",
-    "Translation": "heed.decoding.translator",
+    "Translation": "heed.decoding.translation",
     "Translator": "heed.decoding.translator",
     "load": "heed.decoding.translator",
 }

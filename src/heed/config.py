@@ -16,6 +16,7 @@ from heed.settings import Names, Settings
 Size = Annotated[int, Field(gt=0)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Split = Literal["sentences", "line", "none"]
 
 
 class ModelConfig(Settings):
@@ -229,6 +230,16 @@ class SearchConfig(Settings):
         return self
 
 
+class TranslateConfig(Settings):
+    """How a text is handed to the model, and its translation put together again."""
+
+    split: Split = Field(
+        "sentences",
+        description="sentences: cut lines that hold more than the training lines did where sentences end; line: "
+        "translate each line at once; none: translate each text at once, line breaks and all.",
+    )
+
+
 class ServeConfig(Settings):
     """What a server takes in, and what it refuses. Everything has a limit unless told otherwise."""
 
@@ -289,3 +300,4 @@ class RunConfig(Settings):
     data: DataConfig = Field(default_factory=DataConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     search: SearchConfig = Field(default_factory=SearchConfig)
+    translate: TranslateConfig = Field(default_factory=TranslateConfig)

@@ -15,7 +15,8 @@ from heed.errors import DataError, HeedError
 from heed.text.corpus import parse_object, read_lines, take_text
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translation, Translator
+    from heed.decoding.translation import Translation
+    from heed.decoding.translator import Translator
 
 Format = Literal["text", "tsv", "jsonl"]
 

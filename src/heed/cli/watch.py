@@ -94,6 +94,11 @@ class Watch:
             self._tensorboard.validation(step, found, best)
         score = "" if found.score is None else f"  {METRICS[found.metric].format(found.score)}"
         self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
+        if found.truncated:
+            self.note(
+                f"  {found.truncated:,} of {found.outputs:,} translations reached the length limit and are cut off: "
+                "raise search.max_length"
+            )
         if found.sample is not None:
             source, reference, translation = found.sample
             for name, text in (("source", source), ("wanted", reference), ("got", translation)):

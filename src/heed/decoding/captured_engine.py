@@ -19,6 +19,7 @@ from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.search import Hypothesis, Prefixes
 from heed.decoding.static_search import Room, static_search
 from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.truncation import mark_truncated
 from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.kernels.capture import capture, missing_for_capture
@@ -73,7 +74,9 @@ class CapturedEngine:
                 self._depth -= 1
         if not all(found):  # then the other will say why
             return self._otherwise.search(sources, config, numbers, prefixes, watch)
-        return found
+        return mark_truncated(
+            found, longest, config, lambda chosen: begin([self._model], [sources[place] for place in chosen])
+        )
 
     def _current(self) -> StaticDecoder:
         """The decoder with the model's weights as they are now."""

@@ -13,6 +13,7 @@ from heed.decoding.greedy import greedy_search
 from heed.decoding.sampling import sample
 from heed.decoding.search import Hypothesis, Prefixes, Start, beam_search
 from heed.decoding.steps import Configured, greatest_lengths
+from heed.decoding.truncation import mark_truncated
 from heed.decoding.watching import Watch, watched
 
 
@@ -51,14 +52,19 @@ class Stepwise:
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
         """By the search that the settings ask for."""
-        start = self.begin(sources)
-        if watch is not None:
-            start = watched(start, numbers, watch)
+
+        def begin(chosen: Sequence[int]) -> Start[Any]:
+            start = self.begin([sources[place] for place in chosen])
+            return start if watch is None else watched(start, [numbers[place] for place in chosen], watch)
+
+        start = begin(range(len(sources)))
         longest = greatest_lengths(self.models, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
         if config.sample:
-            return sample(start, longest, config, numbers, prefixes)
-        if config.beam == 1:
-            return [[found] for found in greedy_search(start, longest, config, prefixes)]
-        return beam_search(start, longest, config, prefixes)
+            found = sample(start, longest, config, numbers, prefixes)
+        elif config.beam == 1:
+            found = [[one] for one in greedy_search(start, longest, config, prefixes)]
+        else:
+            found = beam_search(start, longest, config, prefixes)
+        return mark_truncated(found, longest, config, begin)

@@ -18,6 +18,7 @@ from heed.config import SearchConfig
 from heed.decoding.greedy import greedy_search, walk
 from heed.decoding.sampling import draw, sample, uniform
 from heed.decoding.search import Hypothesis, Rules, Start, beam_search, precise
+from heed.decoding.truncation import mark_truncated
 from heed.decoding.watching import Watch, watched
 from heed.errors import InputError
 from heed.model.cache import Cache
@@ -36,6 +37,7 @@ class Generated:
     text: str
     log_prob: float  # of all of it, its end included
     ids: tuple[int, ...]
+    truncated: bool = False  # the length limit ended it, and not the model
 
 
 class Generator:
@@ -75,9 +77,12 @@ class Generator:
         config = search or self.search
         prefixes = self.tokenizer.encode(prompts)
         longest = [self._longest(len(prefix), config) for prefix in prefixes]
-        start: Start[Any] = begin_alone(self.model, len(prompts))
-        if watch is not None:
-            start = watched(start, range(len(prompts)), watch)
+
+        def begin(chosen: Sequence[int]) -> Start[Any]:
+            start = begin_alone(self.model, len(chosen))
+            return start if watch is None else watched(start, chosen, watch)
+
+        start = begin(range(len(prompts)))
         if config.sample:
             numbers = range(first, first + len(prompts))
             found = sample(start, longest, config, numbers, prefixes)
@@ -85,7 +90,7 @@ class Generator:
             found = [[one] for one in greedy_search(start, longest, config, prefixes)]
         else:
             found = beam_search(start, longest, config, prefixes)
-        return [self._described(hypotheses) for hypotheses in found]
+        return [self._described(hypotheses) for hypotheses in mark_truncated(found, longest, config, begin)]
 
     @each_with_torch_defaults
     def stream(self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None) -> Iterator[str]:
@@ -153,7 +158,9 @@ class Generator:
 
     def _described(self, hypotheses: Sequence[Hypothesis]) -> list[Generated]:
         texts = self.tokenizer.decode([one.ids for one in hypotheses])
-        return [Generated(text, one.log_prob, one.ids) for text, one in zip(texts, hypotheses, strict=True)]
+        return [
+            Generated(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
+        ]
 
     @property
     def _device(self) -> torch.device:

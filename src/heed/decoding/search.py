@@ -60,6 +60,7 @@ class Hypothesis:
     ids: tuple[int, ...]
     log_prob: float
     score: float  # log_prob / length_penalty, the eos counted in the length too
+    truncated: bool = False  # the length limit ended it, and not the model; see truncation.py
 
     @classmethod
     def of(cls, ids: Sequence[int], log_prob: float, alpha: float) -> "Hypothesis":

@@ -1,19 +1,19 @@
 """Text to text: a model folder at work.
 
 Enters: texts. Leaves: their translations, in the same order. Sentences of like length are translated together; white
-space stays as it is; a text longer than the model was trained for is cut where sentences end, and so are lines.
+space stays as it is; a text that holds more than the model was trained on is split where sentences end, each is
+translated, and the translations are joined as the sentences were.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from heed.config import SearchConfig
+from heed.config import DataConfig, SearchConfig, Split, TranslateConfig
 from heed.decoding.alignment import cross_attention, links
 from heed.decoding.captured_engine import CapturedEngine, Precision, quickest_engine
 from heed.decoding.engine import Engine, Stepwise
@@ -22,37 +22,29 @@ from heed.decoding.greedy import greedy_stream
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import Hypothesis
 from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.translation import Translation, joined, space_before
+from heed.decoding.truncation import mark_truncated
 from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.split import Piece, split
+from heed.text.source_lengths import SourceLengths
+from heed.text.split import Piece, Splitter
 from heed.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import heed.inside.trace
 
 Ids = Sequence[int]
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of one text."""
-
-    text: str
-    score: float  # the log-probability, divided by the length penalty: what the search ranks by
-    log_prob: float
-    ids: tuple[int, ...]
-    tokens: tuple[str, ...]  # the same as text to be shown
-    source_tokens: tuple[str, ...]
-    alignment: tuple[tuple[int, int], ...]  # (source token, target token)
-    alternatives: tuple["Translation", ...] = ()  # the next best, if more than one was asked for
+Report = Callable[[int, int], None]  # pieces translated, pieces in all
+_PIECE_NUMBERS = 1 << 40  # lines that may come before the numbers of their second pieces begin
 
 
 class Translator:
     """A model, or several that translate together, and their tokenizers: call it with a text, or a list of them.
 
     engine: what translates, if not the models themselves; then there may be none, and all but translating is refused.
+    splitter: what cuts texts that are too long; none: one that cuts at every sentence end.
     """
 
     def __init__(
@@ -62,11 +54,15 @@ class Translator:
         search: SearchConfig | None = None,
         max_tokens: int = 256,
         engine: Engine | None = None,
+        splitter: Splitter | None = None,
+        settings: TranslateConfig | None = None,
     ) -> None:
         self._models = list(models)
         self.tokenizers = tokenizers
         self.search = search or SearchConfig()
         self.max_tokens = max_tokens
+        self.splitter = splitter or Splitter(max_tokens)
+        self.settings = settings or TranslateConfig()
         self.engine = engine or Stepwise(partial(begin, self._models), self._models)
 
     @property
@@ -96,7 +92,7 @@ class Translator:
             return self([texts])[0]
         return [translation.text for translation in self.translate(texts, align=False)]
 
-    def translate(
+    def translate(  # noqa: PLR0913 - what a user may want said of one call
         self,
         texts: Sequence[str],
         *,
@@ -106,11 +102,16 @@ class Translator:
         search: SearchConfig | None = None,
         prefixes: Sequence[str] | None = None,
         align: bool = True,
+        split: Split | None = None,
+        first: int = 0,
+        report: Report | None = None,
     ) -> list[Translation]:
         """The translation of each text with its score, its tokens and where they come from.
 
         search: all settings of the search, instead of the model folder's; beam, length_penalty and nbest one by one.
         prefixes: how the translation of each text must begin. align: False saves the pass that alignment takes.
+        split: where texts are cut, instead of the model folder's setting. first: the number of the first text, if
+        these are some of many: what is sampled for a text depends on its number. report: is told of the progress.
         """
         if isinstance(texts, str):
             raise InputError(f"translate takes a list of texts, found one: translate([{texts!r}])")
@@ -119,13 +120,18 @@ class Translator:
             name: value for name, value in changed.items() if value is not None
         }
         config = SearchConfig.model_validate(settings)
-        pieces = self._pieces(texts, prefixes)
+        pieces = self._pieces(texts, prefixes, split)
         flat = [piece.text for of_text in pieces for piece in of_text if piece.text]
+        numbers = [
+            first + number + _PIECE_NUMBERS * place
+            for number, of_text in enumerate(pieces)
+            for place, _ in enumerate(piece for piece in of_text if piece.text)
+        ]
         starts = None
         if prefixes is not None:
             each = zip(prefixes, pieces, strict=True)
             starts = self.tokenizers[1].encode([prefix for prefix, of_text in each for piece in of_text if piece.text])
-        found = iter(self.translate_pieces(flat, config, starts, align=align))
+        found = iter(self.translate_pieces(flat, config, starts, align=align, numbers=numbers, report=report))
         return [joined([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -146,16 +152,26 @@ class Translator:
         return scores
 
     @each_with_torch_defaults
-    def stream(self, text: str, prefix: str = "") -> Iterator[str]:
-        """The greedy translation of one text, piece by piece as it comes to mind; joined, it is the translation."""
-        for piece in self._pieces([text], None if not prefix else [prefix])[0]:
-            written = self._stream(piece.text, prefix) if piece.text else iter(())
-            yield from filter(None, chain([piece.before], written, [piece.after]))
+    def stream(self, text: str, prefix: str = "", split: Split | None = None) -> Generator[str, None, bool]:
+        """The greedy translation of one text, piece by piece as it is found; joined, it is the translation.
+
+        The generator's return value says whether the length limit cut anything off.
+        """
+        written, truncated = "", False
+        for piece in self._pieces([text], None if not prefix else [prefix], split)[0]:
+            if before := space_before(piece, written) + piece.before:
+                yield before
+            if piece.text:
+                written, cut_off = yield from self._stream(piece.text, prefix)
+                truncated = truncated or cut_off
+            if piece.after:
+                yield piece.after
+        return truncated
 
     @torch_defaults()
     def alternatives(self, text: str, prefix: str, count: int = 5, watch: Watch | None = None) -> list[Translation]:
         """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
-        self._pieces([text], [prefix])
+        self._pieces([text], [prefix], "line")
         source, target = self.tokenizers
         (ids,), (start,) = source.encode([text]), target.encode([prefix])
         (longest,) = greatest_lengths(self.models, [ids], self.search)
@@ -181,15 +197,26 @@ class Translator:
 
         return look(self, source, target)
 
-    def _pieces(self, texts: Sequence[str], prefixes: Sequence[str] | None) -> list[list[Piece]]:
-        encode = self.tokenizers[0].encode
-        pieces = [split(text, self.max_tokens, lambda parts: [len(ids) for ids in encode(parts)]) for text in texts]
+    def pieces(self, text: str, split: Split | None = None) -> list[Piece]:
+        """What of a text is translated at once."""
+        return self.splitter.pieces(text, split or self.settings.split, self._count)
+
+    def _count(self, parts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self.tokenizers[0].encode(parts)]
+
+    def _pieces(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None, split: Split | None = None
+    ) -> list[list[Piece]]:
+        pieces = [self.pieces(text, split) for text in texts]
         if prefixes is not None:
             if len(prefixes) != len(texts):
                 raise InputError(f"{len(prefixes)} prefixes are given for {len(texts)} texts")
             for text, of_text in zip(texts, pieces, strict=True):
                 if len([piece for piece in of_text if piece.text]) != 1:
-                    raise InputError(f"a prefix needs a text of one line that is not too long, found {text[:50]!r}")
+                    raise InputError(
+                        f"a prefix needs a text that is translated at once, one sentence: found {text[:50]!r}; "
+                        "split='line' translates a line of several at once"
+                    )
         return pieces
 
     @torch_defaults()
@@ -201,17 +228,26 @@ class Translator:
         *,
         align: bool,
         watch: Watch | None = None,
+        numbers: Sequence[int] | None = None,
+        report: Report | None = None,
     ) -> list[Translation]:
-        """Texts short enough and not empty, in batches of like length; prefixes are ids. `joined` joins what comes."""
+        """Texts short enough and not empty, in batches of like length; prefixes are ids. `joined` joins what comes.
+
+        numbers: what sampling, and `watch`, know the texts by; none: their places among these.
+        """
         ids = self.tokenizers[0].encode(texts)
         found: list[Translation | None] = [None] * len(texts)
-        beam = config.nbest if config.sample else config.beam
-        for numbers in self._batches([len(one) + 1 for one in ids], beam, config.tokens_per_batch):
-            batch = [ids[number] for number in numbers]
-            starts = None if prefixes is None else [prefixes[number] for number in numbers]
-            hypotheses = self.engine.search(batch, config, numbers, starts, watch)
-            for number, translation in zip(numbers, self._described(batch, hypotheses, align=align), strict=True):
-                found[number] = translation
+        beam, done = config.nbest if config.sample else config.beam, 0
+        for places in self._batches([len(one) + 1 for one in ids], beam, config.tokens_per_batch):
+            batch = [ids[place] for place in places]
+            starts = None if prefixes is None else [prefixes[place] for place in places]
+            named = places if numbers is None else [numbers[place] for place in places]
+            hypotheses = self.engine.search(batch, config, named, starts, watch)
+            for place, translation in zip(places, self._described(batch, hypotheses, align=align), strict=True):
+                found[place] = translation
+            done += len(places)
+            if report is not None:
+                report(done, len(texts))
         return [translation for translation in found if translation is not None]
 
     def _described(
@@ -231,25 +267,31 @@ class Translator:
                     tuple(target.tokens(one.ids)),
                     shown,
                     tuple(links(next(attention))),
+                    truncated=one.truncated,
                 )
                 for one, text in zip(hypotheses, texts, strict=True)
             )
             yield replace(best, alternatives=tuple(others))
 
-    def _stream(self, text: str, prefix: str) -> Iterator[str]:
+    def _stream(self, text: str, prefix: str) -> Generator[str, None, tuple[str, bool]]:
+        """One piece. Returns all of it, and whether the length limit cut it off."""
         source, target = self.tokenizers
         ids, starts = source.encode([text]), target.encode([prefix])
-        (longest,) = greatest_lengths(self.models, ids, self.search)
+        longest = max(*greatest_lengths(self.models, ids, self.search), len(starts[0]))
         written: list[int] = []
         shown = ""
-        for token in greedy_stream(begin(self.models, ids), max(longest, len(starts[0])), self.search, starts[0]):
+        for token in greedy_stream(begin(self.models, ids), longest, self.search, starts[0]):
             written.append(token)
             (so_far,) = target.decode([written])
-            if not so_far.endswith("�"):  # a character of several tokens is not yet whole
+            if not so_far.endswith("�") and len(so_far) > len(shown):  # else a character of several tokens is not whole
                 yield so_far[len(shown) :]
                 shown = so_far
         (whole,) = target.decode([written])
-        yield whole[len(shown) :]
+        if len(whole) > len(shown):
+            yield whole[len(shown) :]
+        found = [[Hypothesis.of(written, 0.0, 0.0)]]
+        ((marked,),) = mark_truncated(found, [longest], self.search, lambda _: begin(self.models, ids))
+        return whole, marked.truncated
 
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         """Numbers of sentences of like length, as many at a time as the budget allows."""
@@ -266,34 +308,6 @@ class Translator:
             yield batch
 
 
-def joined(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
-    """The translations of a text's pieces as one; white space pieces have none."""
-    whole = [one for one in found if one is not None]
-    if len(pieces) == 1 and len(whole) == 1 and not pieces[0].before and not pieces[0].after:
-        return whole[0]
-    depth = min((len(one.alternatives) for one in whole), default=0)
-    ranks = [[one and (one, *one.alternatives)[rank] for one in found] for rank in range(depth + 1)]
-    best, *others = (_in_a_row(rank, pieces) for rank in ranks)
-    return replace(best, alternatives=tuple(others))
-
-
-def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
-    text, score, log_prob = "", 0.0, 0.0
-    ids: list[int] = []
-    tokens: list[str] = []
-    sources: list[str] = []
-    alignment: list[tuple[int, int]] = []
-    for one, piece in zip(found, pieces, strict=True):
-        text += piece.before + (one.text if one else "") + piece.after
-        if one is not None:
-            alignment += [(len(sources) + source, len(tokens) + target) for source, target in one.alignment]
-            ids += one.ids
-            tokens += one.tokens
-            sources += one.source_tokens
-            score, log_prob = score + one.score, log_prob + one.log_prob
-    return Translation(text, score, log_prob, tuple(ids), tuple(tokens), tuple(sources), tuple(alignment))
-
-
 @torch_defaults()
 def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
     """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one, and
@@ -305,5 +319,12 @@ def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
         if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
             raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
     models = [one.model().to("cuda" if torch.cuda.is_available() else "cpu") for one in (first, *others)]
-    settings = (first.run.search, first.run.data.max_tokens)
-    return Translator(models, first.tokenizers, *settings, quickest_engine(models, precision))
+    run = first.run
+    splitter = splitter_for(run.data, first.trained)
+    engine = quickest_engine(models, precision)
+    return Translator(models, first.tokenizers, run.search, run.data.max_tokens, engine, splitter, run.translate)
+
+
+def splitter_for(data: DataConfig, trained: Mapping[str, Any]) -> Splitter:
+    """What cuts texts for a model, by what its folder says it was trained on."""
+    return Splitter(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)

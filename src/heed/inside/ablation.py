@@ -164,7 +164,14 @@ def ablate(
     """
     check(translator, sources, references)
     # By the model's own modules, which the hooks are on: an engine may have weights of its own.
-    translator = Translator(translator.models, translator.tokenizers, translator.search, translator.max_tokens)
+    translator = Translator(
+        translator.models,
+        translator.tokenizers,
+        translator.search,
+        translator.max_tokens,
+        splitter=translator.splitter,
+        settings=translator.settings,
+    )
     measure = _MEASURES[metric]
     whole = measure.statistics(translator, sources, references)
     tried: list[Piece] = []

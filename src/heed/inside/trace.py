@@ -275,7 +275,7 @@ def _sides(translator: Translator, source: str, target: str | None) -> tuple[Tok
     if not config.has_decoder:
         return read, Tokens(), Tokens()
     if config.has_encoder and target is None:
-        written = translator.translate([source], nbest=1, align=False)[0].ids
+        written = translator.translate([source], nbest=1, align=False, split="line")[0].ids
     else:
         written = tuple(of_target.encode([source if target is None else target])[0])
     return read, Tokens.of(of_target, written, before=first), Tokens.of(of_target, written, after=end)

@@ -15,7 +15,7 @@ Knows nothing of text.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,8 @@ class CTranslate2Engine:
         if forced or not ended:
             (scored,) = self.translator.score_batch([source], [words], max_input_length=0)
             log_prob = sum(scored.log_probs)
-        return Hypothesis.of([self.ids[name] for name in words], log_prob, config.length_penalty)
+        hypothesis = Hypothesis.of([self.ids[name] for name in words], log_prob, config.length_penalty)
+        return replace(hypothesis, truncated=not ended)
 
     def _greatest_lengths(
         self, sources: Sequence[Sequence[int]], config: SearchConfig, prefixes: Prefixes

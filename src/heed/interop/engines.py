@@ -14,7 +14,7 @@ import torch
 from heed.config import ModelConfig
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.steps import begin_with
-from heed.decoding.translator import Translator, load
+from heed.decoding.translator import Translator, load, splitter_for
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName, family, require
 from heed.interop.exported import export, is_exported, read_exported
@@ -66,7 +66,8 @@ def _open_exported(path: Path, name: EngineName | None) -> Translator:
     require(name)
     files = {name: (path / name).read_bytes() for name in found.files}
     engine = _engine(name, files, found.run.model, found.tokenizers)
-    return Translator([], found.tokenizers, found.run.search, found.run.data.max_tokens, engine)
+    run, splitter = found.run, splitter_for(found.run.data, found.trained)
+    return Translator([], found.tokenizers, run.search, run.data.max_tokens, engine, splitter, run.translate)
 
 
 def _files(name: EngineName, model: Transformer, tokenizers: Tokenizers) -> Mapping[str, bytes]:

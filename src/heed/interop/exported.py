@@ -10,6 +10,7 @@ It is written and checked like a model folder, and is none.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heed.config import RunConfig
 from heed.errors import FolderError
@@ -34,6 +35,7 @@ class Exported:
     run: RunConfig
     tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
     files: tuple[str, ...]  # the names of those that belong to it
+    trained: dict[str, Any]  # what is kept of the model folder's record: the lengths of its training sources
 
 
 def export(path: Path, out: Path, engine: EngineName, write: Write) -> None:
@@ -45,7 +47,9 @@ def export(path: Path, out: Path, engine: EngineName, write: Write) -> None:
     source, target = folder.tokenizers
     files = {
         **write(folder.model(), folder.tokenizers),
-        EXPORTED: as_json({"engine": engine, **folder.run.model_dump(mode="json")}),
+        EXPORTED: as_json(
+            {"engine": engine, "lengths": folder.trained.get("lengths"), **folder.run.model_dump(mode="json")}
+        ),
         "tokenizer.json": target.to_json().encode(),
     }
     if source is not target:
@@ -62,7 +66,7 @@ def read_exported(path: Path) -> Exported:
     """Open an exported folder after checking it against its manifest."""
     listed = Listed.of(path)
     settings = listed.json(EXPORTED)
-    engine = settings.pop("engine", None)
+    engine, lengths = settings.pop("engine", None), settings.pop("lengths", None)
     if engine not in ENGINES:
         raise FolderError(
             f"{path / EXPORTED} names the engine {shortened(engine)}, expected one of {', '.join(ENGINES)}"
@@ -70,4 +74,4 @@ def read_exported(path: Path) -> Exported:
     run = parse_settings(settings, path / EXPORTED)
     tokenizers = read_tokenizers(listed, run)
     listed.verify()
-    return Exported(path, engine, run, tokenizers, tuple(listed.sums))
+    return Exported(path, engine, run, tokenizers, tuple(listed.sums), {"lengths": lengths})

@@ -8,7 +8,7 @@ torch's default dtype belongs to the whole process and all its threads, so it is
 and `float32_by_default` is for the moment in which torch's own modules are made.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -17,6 +17,7 @@ import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
+R = TypeVar("R")
 _KINDS = ("cpu", "cuda", "mps")  # devices whose autocast a model of heed can meet
 
 
@@ -37,18 +38,18 @@ def torch_defaults() -> Iterator[None]:
         yield
 
 
-def each_with_torch_defaults(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """The same for a function that yields: whoever takes its items keeps torch as it was in between."""
+def each_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -> Callable[P, Generator[T, None, R]]:
+    """The same for a generator: whoever takes its items keeps torch as it was in between."""
 
     @wraps(function)
-    def stepped(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+    def stepped(*args: P.args, **kwargs: P.kwargs) -> Generator[T, None, R]:
         items = function(*args, **kwargs)
         while True:
             with torch_defaults():
                 try:
                     item = next(items)
-                except StopIteration:
-                    return
+                except StopIteration as end:
+                    return end.value
             yield item
 
     return stepped

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from heed.config import SearchConfig
 from heed.decoding.classifier import Classified, Classifier, embed
 from heed.decoding.generator import Generated, Generator
-from heed.decoding.translator import Translation, Translator
+from heed.decoding.translation import Translation
+from heed.decoding.translator import Translator
 from heed.decoding.watching import Watch
 from heed.model.transformer import Transformer
 from heed.serving.batcher import Job

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from heed.decoding.translator import Translation
+from heed.decoding.translation import Translation
 from heed.serving.fields import Fields
 from heed.serving.problems import Problem
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from heed.config import SearchConfig, ServeConfig
-from heed.decoding.translator import Translation, joined
+from heed.decoding.translation import Translation, joined
 from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.inside.report import report
@@ -29,7 +29,7 @@ from heed.serving.language_codes import AUTO
 from heed.serving.models import Directions, Served
 from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
-from heed.text.split import Piece, split
+from heed.text.split import Piece
 
 T = TypeVar("T")
 _NEVER = sys.maxsize  # steps: when nobody waits for the one request of a batch, all of it ends
@@ -273,7 +273,7 @@ def _cut(texts: Sequence[str], model: Served) -> list[_Cut]:
 
     found = []
     for text in texts:
-        pieces = split(text, translator.max_tokens, count)
+        pieces = translator.pieces(text)
         found.append(_Cut(pieces, count([piece.text for piece in pieces if piece.text])))
     return found
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.source_lengths import SentenceCounter
 from heed.text.tokenizer import Tokenizer
 from heed.text.words import EndToEnd, KnownWords, Numbers, end_to_end
 
@@ -75,6 +76,7 @@ class Survey:
 
     pairs: int
     digest: str
+    sentences: int = 1  # that a source usually has
 
 
 @dataclass(frozen=True)
@@ -124,14 +126,15 @@ class Prepared:
 
 def survey(corpus: Corpus, report: Report = lambda _pairs: None) -> Survey:
     """Read a corpus through: the first mistake in it is found here, before anything else is done."""
-    digest, count = hashlib.blake2b(digest_size=16), 0
+    digest, count, sentences = hashlib.blake2b(digest_size=16), 0, SentenceCounter()
     for pair in read_pairs(corpus):
         digest.update(f"{len(pair.source)} {pair.source}{pair.target}\n".encode())
+        sentences.add(pair.source)
         count += 1
         if count % _PIECE == 0:
             report(count)
     report(count)
-    return Survey(count, digest.hexdigest())
+    return Survey(count, digest.hexdigest(), sentences.usual())
 
 
 def prepare(

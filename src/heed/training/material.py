@@ -20,6 +20,7 @@ from heed.text.corpus import Corpus, read_pairs
 from heed.text.language_codes import languages_of
 from heed.text.learn import learn_tokenizers
 from heed.text.prepare import Encoders, Prepared, Survey, open_prepared, prepare, survey
+from heed.text.source_lengths import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
 from heed.training.checkpoint import newest_checkpoint
 from heed.training.presets import Nested
@@ -37,6 +38,7 @@ _MAY_CHANGE = (
     "data.source_language",
     "data.target_language",
     "search.",
+    "translate.",
 )
 _TRANSLATED = 1000  # validation sentences translated for BLEU; the loss is over all
 
@@ -54,6 +56,7 @@ class Material:
     validation: Prepared | None
     samples: list[list[str]]  # source and reference of validation sentences to translate
     texts: dict[str, list[dict[str, Any]]]  # which texts these are, for the model card and for resuming
+    lengths: SourceLengths | None  # of the training sources; none where there are none
     checkpoint: Path | None  # where to go on from
     notes: list[str]  # what a person should be told
 
@@ -66,6 +69,7 @@ class Material:
             "folders": [str(one.folder) for one in (self.pairs, self.validation) if one is not None],
             "samples": self.samples,
             "texts": self.texts,
+            "lengths": None if self.lengths is None else self.lengths.to_json(),
             "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
         }
         return json.dumps(what).encode()
@@ -84,6 +88,7 @@ class Material:
             validation[0] if validation else None,
             what["samples"],
             what["texts"],
+            SourceLengths.from_json(what["lengths"]),
             None if what["checkpoint"] is None else Path(what["checkpoint"]),
             [],
         )
@@ -156,7 +161,13 @@ def gather_material(
     pairs = prepare_texts(training, encoders, data.max_tokens, cache, report)
     notes += [str(kept) for kept in pairs.corpora]
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, report) if validation else None
-    return Material(config, tokenizers, pairs, held_out, _samples(validation, task.sides), texts, checkpoint, notes)
+    samples, lengths = _samples(validation, task.sides), _lengths(training, pairs)
+    return Material(config, tokenizers, pairs, held_out, samples, texts, lengths, checkpoint, notes)
+
+
+def _lengths(training: Surveyed, pairs: Prepared) -> SourceLengths | None:
+    tokens = pairs.source.lengths()
+    return source_lengths(tokens, max(found.sentences for _, found in training)) if tokens.any() else None
 
 
 def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:

@@ -73,13 +73,14 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
             "step": now.step,
             "best_validation_loss": now.best_loss,
             "trigrams": trigrams,
+            "lengths": None if material.lengths is None else material.lengths.to_json(),
         }
         card = _card(config, task.metric, material.texts, now, team.size)
         return model_files(weights, config, trained, material.tokenizers, card)
 
     validator = None
     if material.validation is not None:
-        held_out = HeldOut(material.validation, material.samples)
+        held_out = HeldOut(material.validation, material.samples, material.lengths)
         validator = task.validator(config, material.tokenizers, held_out, team)
     batches = Batches(
         material.pairs,

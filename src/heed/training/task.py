@@ -15,6 +15,7 @@ from heed.model.attention import Attend
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, Prepared
+from heed.text.source_lengths import SourceLengths
 from heed.text.tokenizer import Tokenizer
 from heed.training.batches import Batch, Numbers, Ragged, Random
 from heed.training.distributed import Team
@@ -35,6 +36,8 @@ class Validation:
     score: float | None = None  # by the task's own metric
     sample: tuple[str, str, str] | None = None  # what was given, what was wanted, what came
     metric: str = "bleu"  # one of METRICS
+    outputs: int = 0  # translations written to find the score
+    truncated: int = 0  # those of them that the length limit cut off
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class HeldOut:
 
     pairs: Prepared
     samples: list[list[str]]
+    lengths: SourceLengths | None = None  # of the training sources
 
 
 Validate: TypeAlias = Callable[[Transformer, int], Validation]

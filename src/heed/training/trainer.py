@@ -108,6 +108,8 @@ def _validate_if_due(
     after = progress.validated(found.loss, found.score, by_score=settings.best_by != "loss")
     improved = after.best_step == progress.step
     entry = {"step": progress.step, "validation_loss": found.loss, found.metric: found.score, "best": improved}
+    if found.outputs:
+        entry |= {"outputs": found.outputs, "truncated": found.truncated}
     if journal is not None:
         journal.write({**entry, "sample": found.sample})
     listener.validation(progress.step, found, improved)

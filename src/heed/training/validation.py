@@ -6,6 +6,7 @@ The processes share the work, unless they share the weights: then all must take 
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -87,10 +88,10 @@ class AnswerValidator:
         return Validation(loss / asked, 100 * right / asked, None, self._task.metric)
 
 
-def in_shares(given: Sequence[str], work: Callable[[list[str]], list[str]], team: Team) -> list[str]:
-    """What becomes of each text, in the same order; every process of the team works on some."""
+def in_shares(given: Sequence[str], work: Callable[[list[str]], list[Any]], team: Team) -> list[Any]:
+    """What becomes of each text, as JSON has it, in the same order; every process of the team works on some."""
     written = team.gather(json.dumps(work(list(given[team.rank :: team.size]))).encode())
-    found = [""] * len(given)
+    found: list[Any] = [None] * len(given)
     for rank, texts in enumerate(written):
         found[rank :: team.size] = json.loads(texts)
     return found

@@ -12,6 +12,7 @@ from heed.evaluation.metrics import bleu
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
+from heed.text.split import Splitter
 from heed.training.batches import Batch, Ragged, Random, collate_pairs
 from heed.training.distributed import Team
 from heed.training.task import HeldOut, Tokenizers, Validation
@@ -75,9 +76,23 @@ class TranslationValidator:
         model.eval()
         samples = self._held_out.samples
         greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
-        translator = Translator([model], self._tokenizers, greedy, self._config.data.max_tokens)
-        translations = in_shares([source for source, _ in samples], translator, self._team)
+        data, lengths = self._config.data, self._held_out.lengths
+        translator = Translator(
+            [model],
+            self._tokenizers,
+            greedy,
+            data.max_tokens,
+            splitter=Splitter(data.max_tokens, lengths, data.source_language),
+            settings=self._config.translate,
+        )
+
+        def translate(texts: list[str]) -> list[Any]:
+            return [(one.text, one.truncated) for one in translator.translate(texts, align=False)]
+
+        found = in_shares([source for source, _ in samples], translate, self._team)
+        translations, truncated = [text for text, _ in found], sum(cut_off for _, cut_off in found)
         source, reference = samples[number := number_of_sample(step, samples)]
         score = bleu(translations, [reference for _, reference in samples])
         loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._team)
-        return Validation(loss, score, (source, reference, translations[number]))
+        sample = (source, reference, translations[number])
+        return Validation(loss, score, sample, outputs=len(found), truncated=truncated)
