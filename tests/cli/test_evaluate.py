@@ -119,7 +119,11 @@ def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: P
     form = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
     run = command(*form, "--output", f"{texts}/out", "--json", "--resamples", "40")
     assert run.returncode == 0, run.stderr
-    assert run.stderr == f"translating 3 sentences …\nthe scores are in {model}/README.md\n"
+    said = run.stderr.splitlines()
+    assert (said[0], said[-1]) == ("translating 3 sentences …", f"the scores are in {model}/README.md")
+    cut_off = json.loads(run.stdout)["truncated"]
+    assert cut_off > 0
+    assert said[1].startswith(f"note: {cut_off} of 3 translations reached the length limit (the source's tokens and 50")
     found = json.loads(run.stdout)
     assert found["model"] == str(model)
     verify(model)

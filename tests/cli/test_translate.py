@@ -36,7 +36,7 @@ def test_as_many_lines_come_out_as_went_in_and_empty_ones_stay_empty(model: Path
     assert len(lines) == 5
     assert lines[1] == lines[4] == ""
     assert lines[0] == lines[3]
-    assert run.stderr == b""
+    assert all(line.startswith(b"note: ") for line in run.stderr.splitlines())
 
 
 def test_the_command_and_the_library_agree(model: Path, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_the_command_and_the_library_agree(model: Path, tmp_path: Path) -> None:
 def test_invalid_text_is_an_error_with_its_line_and_what_came_before_is_written(model: Path) -> None:
     run = translate(model, b"a b\n\nc\n\xff\nb\n")
     assert run.returncode == 2
-    assert run.stderr.startswith(b"error: standard input:4: ")
+    assert run.stderr.splitlines()[-1].startswith(b"error: standard input:4: ")
     assert run.stdout == translate(model, b"a b\n\nc\n").stdout
     assert len(run.stdout.splitlines()) == 3
 
@@ -72,11 +72,13 @@ def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> N
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--source-key", "text", "--target-key", "out", "--nbest", "2", "--scores", "--alignment"]
     run = translate(model, b"", str(tmp_path / "in.jsonl"), *options)
+    (best,) = translator.translate(["a b"])
     found = [json.loads(line) for line in run.stdout.splitlines()]
     assert found[0].items() >= rows[0].items()
     assert (found[0]["out"], len(found[0]["alternatives"])) == (translator("a b"), 1)
     assert found[0]["score"] >= found[0]["alternatives"][0]["score"]
     assert found[1] == {"text": "", "out": "", "score": 0.0, "alignment": "", "alternatives": []}
+    assert [found[0].get("truncated", False), "truncated" in found[1]] == [best.truncated, False]
     run = translate(model, b'{"text": "a"}\n[1]\n', "--format", "jsonl", "--source-key", "text")
     assert run.returncode == 2
     assert b"standard input:2: expected a JSON object, found list" in run.stderr
@@ -91,11 +93,43 @@ def test_nbest_scores_and_alignment_are_columns(model: Path) -> None:
     run = translate(model, b"a b c\n", "--nbest", "5", "--scores", "--alignment", "--set", "search.max_length=6")
     assert run.returncode == 0, run.stderr
     rows = [line.split("\t") for line in run.stdout.decode().split("\n")[:-1]]
-    scores = [float(row[0]) for row in rows]
+    assert {row[0] for row in rows} == {"1"}
+    scores = [float(row[1]) for row in rows]
     assert len(rows) == 5
     assert scores == sorted(scores, reverse=True)
     expected = heed.load(model).translate(["a b c"], search=heed.SearchConfig(beam=5, nbest=5, max_length=6))[0]
     assert scores[0] == pytest.approx(expected.score, abs=1e-4)
+
+
+def test_rows_of_several_translations_carry_the_number_of_their_line(model: Path) -> None:
+    run = translate(model, b"a b c\n\na. A b.\nc\n", "--nbest", "2", "--set", "search.max_length=6", "--lines", "3")
+    numbers = [line.split("\t")[0] for line in run.stdout.decode().split("\n")[:-1]]
+    assert numbers == ["1", "1", "2", "3", "3", "4", "4"]
+
+
+def test_lines_that_were_split_or_cut_off_are_counted(model: Path) -> None:
+    run = translate(model, b"a b\nA b. C a. B.\n", "--set", "search.max_length=2")
+    assert run.stderr.decode().splitlines() == [
+        "note: 1 of 2 texts hold more than the model was trained on at once and were translated in 3 parts; --split "
+        "line translates each line at once",
+        "note: 2 of 2 translations reached the length limit (2 tokens) and are cut off; raise it with --set "
+        "search.max_length=…",
+    ]
+    apart = translate(model, b"A b.\nC a.\nB.\n", "--set", "search.max_length=2").stdout.decode().split("\n")
+    assert run.stdout.decode().split("\n")[1] == " ".join(apart[:3])
+    whole = translate(model, b"A b. C a. B.\n", "--set", "search.max_length=2", "--split", "line")
+    assert b"parts" not in whole.stderr
+    assert len(whole.stdout) < len(run.stdout)
+
+
+@pytest.mark.parametrize("lines", ["1", "2", "512"])
+def test_what_is_sampled_does_not_depend_on_how_many_lines_are_read_at_a_time(model: Path, lines: str) -> None:
+    settings = ["--set", "search.sample=true", "--set", "search.max_length=8", "--set", "search.seed=3"]
+    texts = ["a b", "a b", "", "c. A."]
+    run = translate(model, "".join(f"{text}\n" for text in texts).encode(), *settings, "--lines", lines)
+    search = heed.SearchConfig(sample=True, max_length=8, seed=3)
+    found = heed.load(model).translate(texts, search=search, align=False)
+    assert run.stdout.decode().split("\n")[:-1] == [" ".join(one.text.splitlines()) for one in found]
 
 
 def test_texts_may_be_arguments(model: Path) -> None:
@@ -134,7 +168,7 @@ def test_a_reader_that_has_had_enough_is_no_error(model: Path) -> None:
     run.stdout.close()
     run.stdin.write(b"a b\n" * 50)
     run.stdin.close()
-    assert run.stderr.read() == b""
+    assert all(line.startswith(b"note: ") for line in run.stderr.read().splitlines())
     run.stderr.close()
     assert run.wait(timeout=60) == 0
 

@@ -1,3 +1,4 @@
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from heed.decoding.scoring import token_log_probs
 from heed.errors import InputError
 from heed.model.folder import model_files
 from heed.model.writing import write_folder
+from heed.text.source_lengths import SourceLengths
+from heed.text.split import Splitter
 from heed.text.tokenizer import Tokenizer
 
 TEXTS = ["a dog runs", "the cat", "", "a bird sees the old dog and the cat", "  ", "dog", "a dog runs"]
@@ -43,17 +46,92 @@ def test_what_is_only_white_space_stays_as_it_is(translator: Translator) -> None
     assert (one.score, one.tokens, one.alignment, one.alternatives) == (0.0, (), (), ())
 
 
-def test_a_long_text_is_translated_in_pieces_and_nothing_is_dropped(translator: Translator) -> None:
+def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(translator: Translator) -> None:
     sentences = ["a dog runs.", "the cat sees a bird.", "the old dog and the cat run."]
     whole = translator.translate(["  ".join(sentences) + "\n\na dog\n"])[0]
-    parts = [translator(sentence) for sentence in [*sentences, "a dog"]]
-    # The first two fit into 40 tokens together.
-    assert whole.text == translator("a dog runs.  the cat sees a bird.") + "  " + parts[2] + "\n\n" + parts[3] + "\n"
-    pieces = translator.translate(["a dog runs.  the cat sees a bird.", sentences[2], "a dog"])
+    pieces = translator.translate([*sentences, "a dog"])
+    texts = [piece.text for piece in pieces]
+    assert whole.text == "  ".join(texts[:3]) + "\n\n" + texts[3] + "\n"
     assert whole.log_prob == pytest.approx(sum(piece.log_prob for piece in pieces))
     assert whole.tokens == tuple(token for piece in pieces for token in piece.tokens)
     assert all(source < len(whole.source_tokens) for source, _ in whole.alignment)
     assert [target for _, target in whole.alignment] == list(range(len(whole.tokens)))
+
+
+def test_segments_say_which_part_of_the_translation_belongs_to_which_of_the_text(translator: Translator) -> None:
+    text = " a dog runs.  the cat sees a bird.\n\nA dog"
+    (whole,) = translator.translate([text])
+    sources = [text[slice(*one.source)] for one in whole.segments]
+    assert sources == ["a dog runs.", "the cat sees a bird.", "A dog"]
+    assert [whole.text[slice(*one.target)] for one in whole.segments] == translator(sources)
+
+
+def test_a_line_or_a_text_can_be_translated_at_once(translator: Translator) -> None:
+    text = "a dog runs. the cat\na dog"
+    (by_line,) = translator.translate([text], split="line")
+    assert by_line.text == translator.translate(["a dog runs. the cat"], split="none")[0].text + "\n" + translator(
+        "a dog"
+    )
+    (at_once,) = translator.translate([text], split="none")
+    assert len(at_once.segments) == 1
+    (forced,) = token_log_probs(translator.models, TOKENIZER.encode([text]), [at_once.ids])
+    assert sum(forced) == pytest.approx(at_once.log_prob, abs=1e-4)
+    with pytest.raises(InputError, match="a text of 60 tokens is more than the 40 that this model takes at once"):
+        translator.translate(["a dog " * 10], split="none")
+
+
+def test_a_line_as_long_as_training_lines_is_one_piece() -> None:
+    trained = SourceLengths(sentences=3, common=40, longest=40)
+    translator = Translator([make()], (TOKENIZER, TOKENIZER), splitter=Splitter(40, trained), max_tokens=40)
+    (whole,) = translator.translate(["a dog runs.  the cat sees a bird. the old dog and the cat run."])
+    assert [one.source for one in whole.segments] == [(0, 33), (34, 62)]
+
+
+def test_sentences_without_a_space_between_them_get_one_where_the_translation_needs_it(
+    translator: Translator,
+) -> None:
+    (whole,) = translator.translate(["犬。猫。"])
+    first, second = translator(["犬。", "猫。"])
+    assert whole.text == f"{first} {second}"
+    assert "".join(translator.stream("犬。猫。")) == whole_greedy(translator, "犬。猫。")
+
+
+def whole_greedy(translator: Translator, text: str) -> str:
+    return translator.translate([text], beam=1)[0].text
+
+
+def test_a_translation_that_the_limit_ended_says_so(translator: Translator) -> None:
+    (short,) = translator.translate(["a dog\nthe cat"], search=SearchConfig(beam=1, max_length=2))
+    assert short.truncated
+    assert len(short.segments) == 2
+    assert returned(translator.stream("a dog\nthe cat"))
+
+
+def returned(stream: Generator[str, None, bool]) -> bool:
+    """What a generator returns at its end."""
+    while True:
+        try:
+            next(stream)
+        except StopIteration as end:
+            return bool(end.value)
+
+
+def drawn(one: heed.Translation) -> tuple[str, ...]:
+    return (one.text, *(other.text for other in one.alternatives))
+
+
+def test_what_is_sampled_for_a_line_depends_on_its_number_alone(translator: Translator) -> None:
+    search = SearchConfig(sample=True, nbest=2, max_length=8)
+    texts = ["a dog. the cat.", "", "dog", "the cat", "a bird. a dog."]
+    whole = [drawn(one) for one in translator.translate(texts, search=search, align=False)]
+    for size in (1, 2, 3):
+        found = [
+            drawn(one)
+            for first in range(0, len(texts), size)
+            for one in translator.translate(texts[first : first + size], search=search, align=False, first=first)
+        ]
+        assert found == whole
+    assert translator.translate(["dog"], search=search, first=1)[0].text != whole[2][0]
 
 
 def test_the_score_of_a_translation_is_that_of_a_forced_pass(translator: Translator) -> None:
@@ -116,7 +194,7 @@ def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Transla
     assert all(other.text.startswith("the ") for other in found)
     with pytest.raises(InputError, match="2 prefixes are given for 1 texts"):
         translator.translate(["a dog"], prefixes=["a", "b"])
-    with pytest.raises(InputError, match=r"a prefix needs a text of one line that is not too long, found 'a\\nb'"):
+    with pytest.raises(InputError, match=r"a text that is translated at once \(one line, .*\), found 'a\\nb'"):
         translator.translate(["a\nb"], prefixes=["a"])
 
 

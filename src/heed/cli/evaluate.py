@@ -1,6 +1,7 @@
 """`heed evaluate`: scores that can be quoted, of a model or of any translation; and is it better than another?"""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from heed.cli.evaluate_alone import evaluate_alone
+from heed.cli.progress import TranslationProgress
 from heed.cli.scores import as_numbers, metric, score_table, scored, signatures, write_card
-from heed.cli.searching import Set, Together, open_translator, search_settings
+from heed.cli.searching import Set, SplitAt, Together, Translated, open_translator, say, search_settings
+from heed.config import TranslateConfig
 from heed.errors import DataError
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
+    from heed.decoding.translator import Translator
     from heed.evaluation.compare import Comparison, Disagreement
     from heed.evaluation.metrics import Score
 
@@ -35,6 +39,7 @@ def evaluate(
     show: Annotated[int, typer.Option(min=0, help="Sentences shown where --against differs most.")] = 5,
     output: Annotated[Path | None, typer.Option(help="Where to write the model's translations.")] = None,
     together: Together = [],
+    split: SplitAt = None,
     set_: Set = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
@@ -61,7 +66,12 @@ def evaluate(
     metrics(tokenize)  # refuses what it cannot do before a model translates for minutes
     _note_tokenised(lines["reference"], tokenize)
     if model is not None:
-        lines["hypothesis"] = _translated(model, together, lines["source"], search)
+        counted = Translated()
+        translator = open_translator(model, together, search, engine=None)
+        if split is not None:
+            translator.settings = TranslateConfig(split=split)
+        lines["hypothesis"] = _translated(translator, lines["source"], counted)
+        say(counted.notes(translator.search, by_default=split is None))
         if output is not None:
             output.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
     comparisons: list[Comparison] = []
@@ -73,7 +83,9 @@ def evaluate(
         comparisons, apart = compare(*texts, tokenize, resamples), disagreements(*texts, show)
         scores = [comparison.this for comparison in comparisons]
     if as_json:
-        told = {"model": None if model is None else str(model), **given}
+        told: dict[str, Any] = {"model": None if model is None else str(model), **given}
+        if model is not None:
+            told |= {"truncated": counted.truncated, "split": counted.split}
         typer.echo(json.dumps(told | _as_json(lines, scores, comparisons, apart), indent=2, ensure_ascii=False))
     else:
         console = Console(highlight=False)
@@ -135,12 +147,14 @@ def _note_tokenised(references: list[str], tokenize: str) -> None:
         )
 
 
-def _translated(model: Path, together: list[Path], sources: list[str], search: dict[str, Any]) -> list[str]:
+def _translated(translator: "Translator", sources: list[str], counted: Translated) -> list[str]:
     """The model's translations."""
-    translator = open_translator(model, together, search, engine=None)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
+    with TranslationProgress(len(sources)) as progress:
+        found = translator.translate(sources, align=False, report=partial(progress.within, len(sources)))
+    counted.add(found)
     # A model may have learnt to write line ends; here, as for `heed translate`, a translation is one line.
-    return [" ".join(text.splitlines()) for text in translator(sources)]
+    return [" ".join(one.text.splitlines()) for one in found]
 
 
 def _as_json(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.searching import say
 from heed.config import SearchConfig
 from heed.errors import DataError
 from heed.text.corpus import read_lines
@@ -46,9 +47,14 @@ def generate(
                 _write(piece)
             _write("\n")
             return
+        truncated = 0
         for number, beginning in enumerate(prompts):
             for one in generator.generate([beginning], search, number)[0]:
+                truncated += one.truncated
                 _write(f"{one.log_prob:.4f}\t{_line(one.text)}\n" if scores else f"{_line(one.text)}\n")
+        if truncated:
+            limit = search.max_length or generator.max_tokens
+            say([f"{truncated:,} texts reached the length limit ({limit} tokens) and are cut off; raise --max-length"])
     except BrokenPipeError:  # whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,19 +1,31 @@
 """The settings of a search, as a command's options give them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heed.cli.settings import from_options
-from heed.config import SearchConfig
+from heed.config import SearchConfig, Split
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from heed.decoding.translation import Translation
     from heed.decoding.translator import Translator
 
 Set = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
+SplitAt = Annotated[
+    Split | None,
+    typer.Option(
+        "--split",
+        help="Where texts are cut before they are translated: sentences (lines that hold more than the training lines "
+        "did, where sentences end), line (each line at once) or none; default: the model folder's, sentences.",
+    ),
+]
 Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate together with it.")]
 Engine = Annotated[
     EngineName | None, typer.Option(help="What translates; by default heed, or what the folder was exported for.")
@@ -50,3 +62,44 @@ def open_translator(
         settings["beam"] = max(settings["beam"], settings["nbest"])
     translator.search = SearchConfig.model_validate(settings)
     return translator
+
+
+@dataclass
+class Translated:
+    """Counts what a person should be told after many texts were translated."""
+
+    texts: int = 0
+    split: int = 0  # texts that were translated in parts
+    parts: int = 0  # of those
+    truncated: int = 0  # texts that the length limit cut off
+
+    def add(self, found: "Sequence[Translation]") -> None:
+        """Some more translations."""
+        for one in found:
+            self.texts += 1
+            self.truncated += one.truncated or any(other.truncated for other in one.alternatives)
+            if len(one.segments) > 1:
+                self.split += 1
+                self.parts += len(one.segments)
+
+    def notes(self, search: SearchConfig, *, by_default: bool) -> list[str]:
+        """What to say. by_default: nobody asked for texts to be split."""
+        notes = []
+        if self.split and by_default:
+            notes.append(
+                f"{self.split:,} of {self.texts:,} texts hold more than the model was trained on at once and were "
+                f"translated in {self.parts:,} parts; --split line translates each line at once"
+            )
+        if self.truncated:
+            limit = "the source's tokens and 50 more" if search.max_length is None else f"{search.max_length} tokens"
+            notes.append(
+                f"{self.truncated:,} of {self.texts:,} translations reached the length limit ({limit}) and are cut "
+                "off; raise it with --set search.max_length=…"
+            )
+        return notes
+
+
+def say(notes: "Iterable[str]") -> None:
+    """Notes, on standard error."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)

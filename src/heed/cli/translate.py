@@ -1,16 +1,20 @@
 """`heed translate`: lines in, as many lines out, in the same order."""
 
+import itertools
 import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.cli.searching import Engine, Set, Together, open_translator, search_settings
+from heed.cli.progress import TranslationProgress, output_is_seen
+from heed.cli.searching import Engine, Set, SplitAt, Together, Translated, open_translator, say, search_settings
+from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
 from heed.text.corpus import parse_object, read_lines, take_text
 
@@ -60,30 +64,54 @@ def translate(
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Write after it which source word goes with which: 0-0 1-2 …")
     ] = False,
+    split: SplitAt = None,
     lines: Annotated[int, typer.Option(min=1, help="Lines read before they are translated; 1: each at once.")] = 512,
     set_: Set = [],
 ) -> None:
-    """Translate text, a sentence a line, from files, standard input or the command line to standard output.
+    """Translate text from files, standard input or the command line to standard output, line by line.
 
-    A TSV line gets its translation as one more column, a JSON object as one more key; all else passes through.
+    A line of several sentences is translated sentence by sentence, unless --split says otherwise. A TSV line gets its
+    translation as one more column, a JSON object as one more key; all else passes through. With --nbest above 1 each
+    row begins with the number of its line.
     """
     search = search_settings(set_, beam=beam, nbest=nbest)
     if text and files:
         raise DataError(f"give --text or files to translate, not both: found --text and {files[0]}")
     translator = open_translator(model, together, search, engine)
     wanted = _Wanted(translator.search.nbest, scores, alignment, target_key)
+    if split is not None:
+        translator.settings = TranslateConfig(split=split)
     if not files and not text and sys.stdin.isatty():
         _converse(translator, wanted)
         return
     read = _given(text) if text else _read(files or ["-"], format_, source_key)
+    counted = Translated()
     try:
-        for piece in _pieces(read, lines):
-            found = translator.translate([line.text for line in piece], align=alignment)
-            for line, translation in zip(piece, found, strict=True):
-                sys.stdout.write(_written(line, translation, wanted))
-            sys.stdout.flush()
+        with TranslationProgress(None if text else _line_count(files), output_seen=output_is_seen()) as progress:
+            for piece in _pieces(read, lines):
+                report = partial(progress.within, len(piece))
+                texts = [line.text for line in piece]
+                found = translator.translate(texts, align=alignment, first=counted.texts, report=report)
+                for number, (line, translation) in enumerate(zip(piece, found, strict=True), counted.texts + 1):
+                    sys.stdout.write(_written(line, translation, wanted, number))
+                sys.stdout.flush()
+                counted.add(found)
+                progress.add(len(piece))
     except BrokenPipeError:  # whoever reads has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        say(counted.notes(translator.search, by_default=split is None))
+
+
+def _line_count(files: list[str]) -> int | None:
+    """How many lines there are to translate, where that is quickly known: of plain files."""
+    count = 0
+    for file in files or ["-"]:
+        if not Path(file).is_file() or file.endswith((".gz", ".zst")):
+            return None
+        with Path(file).open("rb") as content:
+            count += sum(block.count(b"\n") for block in iter(partial(content.read, 1 << 20), b""))
+    return count
 
 
 def _given(texts: list[str]) -> Iterator[_Line]:
@@ -127,7 +155,7 @@ def _pieces(read: Iterator[_Line], size: int) -> Iterator[list[_Line]]:
         yield piece
 
 
-def _written(line: _Line, best: "Translation", wanted: _Wanted) -> str:
+def _written(line: _Line, best: "Translation", wanted: _Wanted, number: int) -> str:
     found = (best, *best.alternatives)[: wanted.nbest]
     if line.row is not None:
         return json.dumps({**line.row, **_as_json(found, wanted)}, ensure_ascii=False) + "\n"
@@ -141,6 +169,8 @@ def _written(line: _Line, best: "Translation", wanted: _Wanted) -> str:
             columns.insert(len(line.columns), f"{one.score:.6f}")
         if wanted.alignment:
             columns.append(_pharaoh(one))
+        if wanted.nbest > 1:
+            columns.insert(0, str(number))  # a line may have fewer translations than were asked for
         rows.append("\t".join(columns) + "\n")
     return "".join(rows)
 
@@ -152,6 +182,8 @@ def _as_json(found: "tuple[Translation, ...]", wanted: _Wanted) -> dict[str, Any
         new["score"] = best.score
     if wanted.alignment:
         new["alignment"] = _pharaoh(best)
+    if best.truncated:
+        new["truncated"] = True
     if wanted.nbest > 1:
         new["alternatives"] = [{"text": one.text, "score": one.score} for one in found[1:]]
     return new
@@ -167,11 +199,13 @@ def _pharaoh(one: "Translation") -> str:
 def _converse(translator: "Translator", wanted: _Wanted) -> None:
     """A prompt: a line in, its translation out, until the end of input."""
     typer.echo("a line in, its translation out; end with Ctrl-D", err=True)
-    while True:
+    for number in itertools.count():
         try:
             line = input("> ")
         except EOFError:
             typer.echo("", err=True)
             return
-        (best,) = translator.translate([line], align=wanted.alignment)
-        typer.echo(_written(_Line(line, "text"), best, wanted), nl=False)
+        (best,) = translator.translate([line], align=wanted.alignment, first=number)
+        typer.echo(_written(_Line(line, "text"), best, wanted, number + 1), nl=False)
+        if best.truncated:
+            say(["the translation reached the length limit and is cut off"])

@@ -4,7 +4,8 @@ Enters: the beginnings of texts. Leaves: how they go on, found by any of the sea
 drawn at random. The beginning is a prefix that the search must say first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator as Generator_
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,13 @@ class Generator:
         return [self._described(hypotheses) for hypotheses in mark_truncated(found, longest, config, begin)]
 
     @each_with_torch_defaults
-    def stream(self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None) -> Iterator[str]:
-        """One text piece by piece as it is written, its beginning first; joined, it is the text."""
+    def stream(
+        self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None
+    ) -> Generator_[str, None, bool]:
+        """One text piece by piece as it is written, its beginning first; joined, it is the text.
+
+        The generator's return value says whether the length limit cut the text off.
+        """
         config = search or self.search
         (prefix,) = self.tokenizer.encode([prompt])
         longest = self._longest(len(prefix), config)
@@ -119,6 +125,9 @@ class Generator:
             if len(written) >= len(prefix) and (token == start.eos_id or not text.endswith("\ufffd")):
                 yield text[len(shown) :]
                 shown = text
+        found = [[Hypothesis.of(written, 0.0, 0.0)]]
+        ((marked,),) = mark_truncated(found, [longest], config, lambda _: begin_alone(self.model, 1))
+        return marked.truncated
 
     @torch_defaults()
     def token_scores(self, texts: Sequence[str]) -> list[list[float]]:

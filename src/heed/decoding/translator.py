@@ -214,8 +214,8 @@ class Translator:
             for text, of_text in zip(texts, pieces, strict=True):
                 if len([piece for piece in of_text if piece.text]) != 1:
                     raise InputError(
-                        f"a prefix needs a text that is translated at once, one sentence: found {text[:50]!r}; "
-                        "split='line' translates a line of several at once"
+                        "a prefix needs a text that is translated at once (one line, of one sentence unless "
+                        f"split='line'), found {text[:50]!r}"
                     )
         return pieces
 

@@ -1,0 +1,107 @@
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from heed import SearchConfig, Transformer
+from heed.decoding.captured_engine import CapturedEngine
+from heed.decoding.engine import Engine, Stepwise
+from heed.decoding.search import Hypothesis, Start
+from heed.decoding.steps import begin
+from heed.decoding.watching import Watch
+from tests.decoding.small_models import forced_log_probs, small_model
+
+KINDS = {
+    "greedy": SearchConfig(beam=1),
+    "beam": SearchConfig(beam=3, nbest=3),
+    "sample": SearchConfig(sample=True, nbest=2),
+    "no repeat": SearchConfig(beam=2, no_repeat_ngram=2),
+}
+
+
+def engine_of(name: str, model: Transformer) -> Engine:
+    plain = Stepwise(partial(begin, [model]), [model])
+    return plain if name == "stepwise" else CapturedEngine(model, torch.float32, plain)
+
+
+def would_go_on(model: Transformer, source: list[int], one: Hypothesis) -> bool:
+    """What a forced pass without a cache says comes next, other than padding and the first token."""
+    following = forced_log_probs(model, source, one.ids)[-1]
+    following[[0, 1]] = -torch.inf
+    return int(following.argmax()) != 2
+
+
+@pytest.mark.parametrize("engine", ["stepwise", "captured"])
+@pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
+def test_exactly_those_are_marked_that_the_limit_ended_and_not_the_model(
+    engine: str, kind: str, device: torch.device
+) -> None:
+    marked = by_themselves = 0
+    for seed in range(4):
+        model, sources = small_model(seed, device)
+        for limit in (1, 2, 3, 5):
+            config = KINDS[kind].model_copy(update={"max_length": limit})
+            for source, found in zip(sources, engine_of(engine, model).search(sources, config, range(4)), strict=True):
+                for one in found:
+                    expected = len(one.ids) == limit and would_go_on(model, source, one)
+                    assert one.truncated == expected
+                    marked += expected
+                    by_themselves += len(one.ids) == limit and not expected
+    assert marked > 10
+    assert by_themselves > 0  # as long as may be, and whole
+
+
+def test_no_second_search_begins_where_all_end_by_themselves(device: torch.device) -> None:
+    quiet = 0
+    for seed in range(4):
+        model, sources = small_model(seed, device)
+        began = []
+
+        def counted(given: Sequence[Sequence[int]], model: Transformer = model, began: list[int] = began) -> Start[Any]:
+            began.append(len(given))
+            return begin([model], given)
+
+        for number, source in enumerate(sources):
+            began.clear()
+            ((one,),) = Stepwise(counted, [model]).search([source], KINDS["greedy"], [number])
+            reached = len(one.ids) == len(source) + 50
+            assert len(began) == 1 + reached
+            assert reached or not one.truncated
+            quiet += not reached
+    assert quiet > 2
+
+
+def test_a_rule_of_the_search_is_no_reason_to_call_an_output_cut_off(device: torch.device) -> None:
+    """Where no token but the end is allowed by `no_repeat_ngram`, the hypothesis has ended by itself."""
+    model, sources = small_model(3, device)
+    for limit in (2, 4, 6):
+        config = KINDS["no repeat"].model_copy(update={"max_length": limit})
+        for found in engine_of("stepwise", model).search(sources, config, range(4)):
+            assert all(len(one.ids) == limit for one in found if one.truncated)
+
+
+def test_a_search_that_is_watched_is_watched_to_its_end(device: torch.device) -> None:
+    model, sources = small_model(1, device)
+    steps = 0
+
+    def before_step() -> None:
+        nonlocal steps
+        steps += 1
+
+    config = SearchConfig(beam=1, max_length=2)
+    watch = Watch(lambda _number: False, before_step)
+    found = engine_of("stepwise", model).search(sources, config, range(4), watch=watch)
+    assert any(one.truncated for (one,) in found)
+    assert steps > 3
+
+
+def test_learned_positions_end_where_there_are_no_more(device: torch.device) -> None:
+    torch.manual_seed(0)
+    model, sources = small_model(0, device)
+    config = model.config.model_copy(update={"positions": "learned", "max_length": 9})
+    model = Transformer(config).eval().to(device)
+    found = engine_of("stepwise", model).search(sources, SearchConfig(beam=1), range(4))
+    for source, (one,) in zip(sources, found, strict=True):
+        assert one.truncated == (len(one.ids) == 8 and would_go_on(model, source, one))
