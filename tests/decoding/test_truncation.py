@@ -57,7 +57,7 @@ def test_no_second_search_begins_where_all_end_by_themselves(device: torch.devic
     quiet = 0
     for seed in range(4):
         model, sources = small_model(seed, device)
-        began = []
+        began: list[int] = []
 
         def counted(given: Sequence[Sequence[int]], model: Transformer = model, began: list[int] = began) -> Start[Any]:
             began.append(len(given))

@@ -16,7 +16,7 @@ from typing import Any
 from heed.config import SearchConfig
 from heed.decoding.classifier import Classified
 from heed.decoding.generator import Generated
-from heed.decoding.translator import Translation
+from heed.decoding.translation import Translation
 from heed.errors import HeedError
 from heed.serving.batcher import Job, Kind, Ticket, WorkerGoneError
 from heed.serving.halves import Half
