@@ -12,7 +12,9 @@ from torch import nn
 
 from heed import Transformer
 from heed.decoding.steps import _lean, begin
+from heed.fallbacks import fallbacks
 from heed.kernels.hypotheses import Hypotheses
+from heed.kernels.lean_decoder import LeanDecoder
 from heed.model.feed_forward import FeedForward
 from tests.decoding.small_models import small_model
 
@@ -108,3 +110,28 @@ def test_a_search_reorders_no_keys_and_values() -> None:
     other = state.select(torch.tensor([[1, 0], [3, 3]]))
     before, after = cast("Hypotheses", state.each[0]), cast("Hypotheses", other.each[0])
     assert after.room is before.room
+
+
+@pytest.mark.parametrize("failing", [1, 2], ids=["compiled code", "all copies of the weights"])
+def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that_is_said(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sources = small_model(0, CPU)
+    wanted = begin([model], sources)
+    expected, _ = wanted.step(wanted.first, wanted.state)
+    made: list[object] = []
+
+    def refuse(*args: Any, **kwargs: Any) -> LeanDecoder:
+        made.append(args)
+        if len(made) <= failing:
+            raise RuntimeError(f"can't allocate memory, {failing}")
+        return LeanDecoder(*args, **kwargs)
+
+    monkeypatch.setattr("heed.decoding.steps.LeanDecoder", refuse)
+    other = copy.deepcopy(model)
+    for _ in range(2):  # what cannot be had is not tried again
+        start = begin([other], sources)
+        found, _ = start.step(start.first, start.state)
+        torch.testing.assert_close(found, expected)
+    assert len(made) == 2
+    assert f"decoder steps take a slower path: can't allocate memory, {failing}" in fallbacks()

@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Start, State
 from heed.errors import InputError
+from heed.fallbacks import note_fallback
 from heed.kernels.compiled_step import compiled_model
 from heed.kernels.lean_decoder import LeanDecoder, can_be_lean, parts_of
 from heed.model.cache import Cache
@@ -50,7 +51,7 @@ def begin(models: Sequence[Transformer], sources: Sequence[Sequence[int]]) -> St
     """The sources, ids without special tokens, encoded by each of the models and ready to be translated."""
     _check(models, sources)
     return begin_with(
-        [_lean(model) if can_be_lean(model) else _WholeModel(model) for model in models],
+        [(_lean(model) if can_be_lean(model) else None) or _WholeModel(model) for model in models],
         models[0].config,
         sources,
         models[0].vocabulary.embedding.weight.device,
@@ -74,17 +75,27 @@ def begin_with(
     return Start(step, Caches(tuple(stepper.start(src) for stepper in steppers)), first, config.eos_id)
 
 
-def _lean(model: Transformer) -> LeanDecoder:
-    """The model's lean decoder: made once, and anew when the model is no longer what it was."""
+def _lean(model: Transformer) -> LeanDecoder | None:
+    """The model's lean decoder: made once, and anew when the model is no longer what it was. None: there is none."""
     now = _identity(model)
     before = _made.get(model)
     if before is None or before[0] != now:
-        before = _made[model] = (now, LeanDecoder(model, compiled=compiled_model(model)))
+        before = _made[model] = (now, _fastest(model))
     return before[1]
 
 
+def _fastest(model: Transformer) -> LeanDecoder | None:
+    """In compiled code, or else by torch's operators: both copy the weights, for which there may be no memory."""
+    for compiled in (compiled_model, lambda _: None):
+        try:
+            return LeanDecoder(model, compiled=compiled(model))
+        except (MemoryError, OSError, RuntimeError) as error:  # torch says RuntimeError where it finds no memory
+            note_fallback(f"decoder steps take a slower path: {error}")
+    return None
+
+
 # What a model was when its decoder was made, and that; both go when the model goes.
-_made: WeakKeyDictionary[Transformer, tuple[list[int], LeanDecoder]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[Transformer, tuple[list[int], LeanDecoder | None]] = WeakKeyDictionary()
 
 
 def _identity(model: Transformer) -> list[int]:

@@ -5,6 +5,7 @@ its own, its largest number over 127.
 """
 
 import ctypes
+import sys
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +15,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional
 
-from heed.errors import InputError
+from heed.errors import HeedError, InputError
+from heed.fallbacks import note_fallback
 from heed.kernels.compiled import CannotCompileError, library
 from heed.kernels.large_pages import LargePages
 from heed.kernels.pointers import pointer, pointer_or_none
@@ -128,7 +130,9 @@ def _library() -> ctypes.CDLL | str:
     """The code or what is missing, found out once: compiling in vain takes as long as compiling."""
     try:
         found = library(Path(__file__).parent / "native" / "heed.c")
-    except CannotCompileError as error:
+    except (CannotCompileError, OSError, HeedError) as error:
+        slower = f"nothing runs in compiled code, but by torch's operators, which are slower: {error}"
+        note_fallback(slower, quietly=sys.platform != "linux")
         return str(error)
     address, integer = ctypes.c_void_p, ctypes.c_int64
     found.heed_multiply.argtypes = (address, address, address, integer, integer)

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from heed.fallbacks import note_fallback
+
 _PIECE = 2**26  # bytes asked for at a time; what is not used costs nothing
 _ALIGNED = 64
 
@@ -26,7 +28,11 @@ class LargePages:
         """Room for as many numbers of this kind, in rows of this shape."""
         size = -(-numbers.nbytes // _ALIGNED) * _ALIGNED
         if size > len(self._left):
-            self._left = _piece(max(size, _PIECE))
+            try:
+                self._left = _piece(max(size, _PIECE))
+            except OSError as error:  # so large a piece is not to be had; only as much as is needed may be
+                note_fallback(f"weights lie in small pages of memory, which are slower to read: {error}")
+                return torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu")
         taken, self._left = self._left[: numbers.nbytes], self._left[size:]
         return taken.view(numbers.dtype).view(numbers.shape)
 
