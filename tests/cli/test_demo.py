@@ -1,3 +1,4 @@
+import random
 import re
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from heed import load
 from heed.cli.demo import FAMOUS
 from heed.model.folder import verify
+from heed.text.sentences import sentence_starts
 from tests.cli.command import heed
 
 
@@ -33,6 +35,7 @@ def test_the_demo_learns_the_small_world(tmp_path: Path, seed: int) -> None:
     assert "L'animal n'a pas traversé la rue parce qu'il était trop fatigué." in out
     assert "L'animal n'a pas traversé la rue parce qu'elle était trop large." in out
     _assert_scores_come_back(tmp_path / "demo")
+    _assert_paragraphs_come_back_whole(tmp_path / "demo")
     again = heed(*options)  # shown again without learning again
     assert again.stdout == out
     assert "going on after step 900" in again.stderr
@@ -46,3 +49,15 @@ def _assert_scores_come_back(demo: Path) -> None:
     scores = translator.score(sources, [one.text for one in found])
     assert len(scores) == 1000
     assert [one.log_prob for one in found] == pytest.approx(scores, abs=1e-4)
+
+
+def _assert_paragraphs_come_back_whole(demo: Path) -> None:
+    """500 paragraphs of five sentences: as many sentences come out, and nearly all are right."""
+    pairs = [line.split("\t") for line in (demo / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    drawn = random.Random(1)
+    chosen = [drawn.sample(pairs, 5) for _ in range(500)]
+    translator = load(demo)
+    found = translator([" ".join(pair[0] for pair in one) for one in chosen])
+    assert sum(1 + len(sentence_starts(text, "fr")) for text in found) == 2500
+    right = sum(pair[1] in text for text, one in zip(found, chosen, strict=True) for pair in one)
+    assert right > 2400

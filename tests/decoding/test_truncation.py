@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer
-from heed.decoding.captured_engine import CapturedEngine
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.search import Hypothesis, Start
 from heed.decoding.steps import begin
 from heed.decoding.watching import Watch
 from tests.decoding.small_models import forced_log_probs, small_model
+from tests.decoding.test_captured_engine import engine_of as captured
 
 KINDS = {
     "greedy": SearchConfig(beam=1),
@@ -23,7 +23,7 @@ KINDS = {
 
 def engine_of(name: str, model: Transformer) -> Engine:
     plain = Stepwise(partial(begin, [model]), [model])
-    return plain if name == "stepwise" else CapturedEngine(model, torch.float32, plain)
+    return plain if name == "stepwise" else captured(model, plain)
 
 
 def would_go_on(model: Transformer, source: list[int], one: Hypothesis) -> bool:
