@@ -1,14 +1,16 @@
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from heed.errors import DataError
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, Prepared, prepare, survey
 from heed.text.tokenizer import BOS, EOS, Tokenizer
-from heed.training.batches import Batches, collate, in_order
+from heed.training.batches import Batches, Recut, collate, in_order
 
 BYTES = Tokenizer.train([], "bytes", 259)
 
@@ -57,7 +59,7 @@ def test_a_batch_stays_within_its_budget_and_a_longer_sentence_goes_alone(tmp_pa
 
 def test_weights_say_how_often_a_corpus_is_seen(tmp_path: Path) -> None:
     pairs = prepared(tmp_path, [(words(100), words(100, 1), 2.0), (words(40), words(40, 1), 0.5)])
-    seen = [Counter(np.concatenate(Batches(pairs, 100, 1).epoch(epoch)).tolist()) for epoch in range(2)]
+    seen = [Counter((np.concatenate(Batches(pairs, 100, 1).epoch(epoch)) % 140).tolist()) for epoch in range(2)]
     for counts in seen:
         assert all(counts[number] == 2 for number in range(100))
         assert sum(counts[number] for number in range(100, 140)) == 20
@@ -115,3 +117,41 @@ def test_mixed_batches_have_sentences_of_all_lengths_and_every_pair_once(tmp_pat
         lengths = pairs.target.lengths()
         spreads[mixed] = np.mean([lengths[numbers].std() for numbers in order])
     assert spreads[True] > 3 * spreads[False]
+
+
+def test_a_weight_of_less_than_a_pair_an_epoch_is_seen_as_often_as_it_says(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(20), words(20, 1), 1.0), (words(20), words(20, 1), 0.01)])
+    batches = Batches(pairs, 100, 1)
+    seen = [sum((numbers >= 20).sum() for numbers in batches.epoch(epoch)) for epoch in range(50)]
+    assert sum(seen) == 50 * 0.01 * 20
+    assert max(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (0.01, r"an epoch would have 0\.2 pairs \(weight times pairs: 0\.01 x 20\).*give a larger --weight"),
+        (1e9, r"an epoch would have 2e\+10 pairs .*give a smaller --weight"),
+    ],
+)
+def test_weights_that_leave_nothing_of_an_epoch_or_make_it_endless_are_refused(
+    tmp_path: Path, weight: float, message: str
+) -> None:
+    pairs = prepared(tmp_path, [(words(20), words(20, 1), weight)])
+    with pytest.raises(DataError, match=message):
+        Batches(pairs, 100, 1)
+
+
+def test_bpe_dropout_cuts_a_sentence_anew_each_time_that_its_weight_shows_it(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [(words(20), words(20, 1), 2.5)])
+    keys: list[str] = []
+
+    def cut(rows: Sequence[Sequence[int]], keyed: Sequence[str]) -> list[list[int]]:
+        keys.extend(keyed)
+        return [list(row) for row in rows]
+
+    batches = Batches(pairs, 100, 1, Recut(cut, cut, 50))
+    plain = Batches(pairs, 100, 1)
+    for numbers in batches.epoch(3):
+        assert torch.equal(batches.batch(numbers, 3).src, plain.batch(numbers, 3).src)
+    assert len(keys) == len(set(keys)) == 2 * 50

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heed.errors import DataError
 from heed.model.layout import Packed
 from heed.text.prepare import Prepared, Side
 from heed.text.tokenizer import BOS, EOS, PAD
@@ -25,6 +26,7 @@ Numbers = NDArray[np.int64]
 
 # Batches that are sorted by length together: long sentences meet long ones, yet batches differ every epoch.
 _WINDOW = 100
+_MOST = 10**10  # pairs an epoch
 
 
 @dataclass(frozen=True)
@@ -154,22 +156,31 @@ class Batches:
         self._mixed = mixed
         self._lengths = sizes(pairs)
         self._sources = pairs.source.lengths()
+        _check_weights(pairs)
 
     def epoch(self, epoch: int) -> list[Numbers]:
-        """The numbers of the pairs in each batch of an epoch."""
+        """The numbers of the pairs in each batch of an epoch.
+
+        Where a pair is seen again in the same epoch its number is greater by the number of all pairs, so that whatever
+        is random about it can differ each time.
+        """
         random = np.random.Generator(np.random.Philox([self._seed, epoch]))
-        order = random.permutation(_drawn(self._pairs, random))
+        order = random.permutation(_drawn(self._pairs, epoch, random))
         if self._mixed:
-            return _cut(order, self._lengths, self._budget)
+            return self._cut(order, self._budget)
         batches = []
-        for window in _cut(order, self._lengths, self._budget * _WINDOW):
-            by_length = window[np.lexsort((self._sources[window], self._lengths[window]))]
-            batches += _cut(by_length, self._lengths, self._budget)
+        for window in self._cut(order, self._budget * _WINDOW):
+            which = window % len(self._pairs)
+            batches += self._cut(window[np.lexsort((self._sources[which], self._lengths[which]))], self._budget)
         return [batches[number] for number in random.permutation(len(batches))]
+
+    def _cut(self, order: Numbers, budget: int) -> list[Numbers]:
+        return _cut(order, self._lengths[order % len(self._pairs)], budget)
 
     def batch(self, numbers: Numbers, epoch: int) -> Batch:
         """The batch of these pairs as they are seen in an epoch."""
-        source, target = _take(self._pairs.source, numbers), _take(self._pairs.target, numbers)
+        which = numbers % len(self._pairs)
+        source, target = _take(self._pairs.source, which), _take(self._pairs.target, which)
         random = np.random.Generator(np.random.Philox([self._seed, epoch, int(numbers[0])]))
         if (recut := self._recut) is None:
             return self._collate(source, target, random)
@@ -190,7 +201,7 @@ def in_order(
     sizes: Callable[[Prepared], Numbers] = target_tokens,
 ) -> Iterator[Batch]:
     """Every pair once, in the order of the corpus, and what is random always the same: for validation."""
-    for numbers in _cut(np.arange(len(pairs)), sizes(pairs), tokens_per_batch):
+    for numbers in _cut(np.arange(len(pairs)), np.asarray(sizes(pairs)), tokens_per_batch):
         random = np.random.Generator(np.random.Philox(int(numbers[0])))
         yield collate(_take(pairs.source, numbers), _take(pairs.target, numbers), random)
 
@@ -199,21 +210,36 @@ def _take(side: Side, numbers: Numbers) -> Ragged:
     return Ragged(*gather(side.ids, side.ends, numbers))
 
 
-def _drawn(pairs: Prepared, random: np.random.Generator) -> Numbers:
-    """Each pair as often as its corpus weighs: weight 2 is twice, weight 0.5 a different half of them every epoch."""
+def _check_weights(pairs: Prepared) -> None:
+    """An epoch must have a pair to learn from, and fit into memory."""
+    count = sum(corpus.weight * corpus.kept for corpus in pairs.corpora)
+    if not 1 <= count <= _MOST:
+        each = ", ".join(f"{corpus.weight:g} x {corpus.kept:,}" for corpus in pairs.corpora)
+        raise DataError(
+            f"an epoch would have {count:.3g} pairs (weight times pairs: {each}), expected 1 to {_MOST:.0e}: "
+            f"give a {'larger' if count < 1 else 'smaller'} --weight"
+        )
+
+
+def _drawn(pairs: Prepared, epoch: int, random: np.random.Generator) -> Numbers:
+    """Each pair as often as its corpus weighs: weight 2 is twice, weight 0.5 a different half of them every epoch.
+
+    What is less than a pair an epoch is carried over, so the smallest weight is seen as often as it says.
+    """
     drawn, start = [], 0
     for corpus in pairs.corpora:
         whole = np.arange(start, start + corpus.kept)
         times, part = divmod(corpus.weight, 1.0)
-        drawn += [whole] * int(times)
-        drawn.append(random.permutation(whole)[: round(part * corpus.kept)])
+        drawn += [whole + again * len(pairs) for again in range(int(times))]
+        some = round(part * corpus.kept * (epoch + 1)) - round(part * corpus.kept * epoch)
+        drawn.append(random.permutation(whole)[:some] + int(times) * len(pairs))
         start += corpus.kept
     return np.concatenate(drawn)
 
 
 def _cut(numbers: Numbers, lengths: NDArray[Any], budget: int) -> list[Numbers]:
-    """Runs of sentences of at most `budget` tokens; a longer sentence is a run of its own."""
-    ends = np.cumsum(lengths[numbers])
+    """Runs of sentences, of these lengths, of at most `budget` tokens; a longer sentence is a run of its own."""
+    ends = np.cumsum(lengths)
     runs, start = [], 0
     while start < len(numbers):
         used = ends[start - 1] if start else 0
