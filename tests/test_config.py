@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from heed import ModelConfig
+from heed import ModelConfig, TrainingConfig
+from heed.config import DataConfig
 from heed.errors import ConfigError
 
 CONTRACT = {
@@ -97,3 +98,10 @@ def test_settings_survive_json_and_cannot_be_changed() -> None:
     assert ModelConfig.model_validate_json(config.model_dump_json()) == config
     with pytest.raises(Exception, match="frozen"):
         config.heads = 2  # type: ignore[misc]
+
+
+def test_none_is_a_word_where_it_is_the_default_and_nowhere_else() -> None:
+    assert TrainingConfig.model_validate({"patience": "none", "clip_norm": "none"}).patience is None
+    with pytest.raises(ConfigError, match="max_steps = 'none'"):
+        TrainingConfig.model_validate({"max_steps": "none"})
+    assert DataConfig.model_validate({"source_language": "none"}).source_language == "none"

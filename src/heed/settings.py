@@ -43,9 +43,17 @@ class Settings(BaseModel):
     @classmethod
     def _explain_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(data)
+            return handler(cls._with_none(data))
         except ValidationError as error:
             raise ConfigError("; ".join(cls._explain(dict(problem)) for problem in error.errors())) from None
+
+    @classmethod
+    def _with_none(cls, data: Any) -> Any:
+        """TOML and `--set` have no null: where a setting is none by default, the word says so."""
+        if not isinstance(data, Mapping) or "none" not in data.values():
+            return data
+        optional = {name for name, field in cls.model_fields.items() if field.default is None}
+        return {name: None if value == "none" and name in optional else value for name, value in data.items()}
 
     @classmethod
     def _explain(cls, problem: Mapping[str, Any]) -> str:

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 
 import heed
 from heed.model.folder import read_model_folder, read_tensors, verify
+from heed.training.average import last_checkpoints
 from tests.cli.command import heed as command
 
 
@@ -40,6 +42,18 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Pa
 def test_too_few_checkpoints_and_folders_that_are_there_are_said(run: Path, tmp_path: Path) -> None:
     made = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
     assert made.returncode == 2
-    assert made.stderr.startswith(f"error: {run} has 3 checkpoints, not 9: ask for fewer")
+    assert made.stderr.startswith(f"error: {run} has its last 3 checkpoints, not 9: ask for fewer")
     made = command("average", str(run), "--last", "2", "--out", str(tmp_path))
     assert made.stderr == f"error: {tmp_path} is already there: choose another --out\n"
+
+
+def test_a_checkpoint_kept_as_the_best_is_not_one_of_the_last(run: Path, tmp_path: Path) -> None:
+    """Unless it is: what counts is that none in between was removed."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    assert [path.name[-1] for path in last_checkpoints(copy)] == ["2", "4", "6"]
+    shutil.rmtree(copy / "checkpoints" / "step-00000004")
+    assert [path.name[-1] for path in last_checkpoints(copy)] == ["6"]
+    made = command("average", str(copy), "--last", "2", "--out", str(tmp_path / "mean"))
+    assert made.returncode == 2
+    assert "has its last 1 checkpoints, not 2 (step-00000002, kept as the best, is not one of the last)" in made.stderr

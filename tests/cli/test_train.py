@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from heed.model.folder import read_model_folder, read_tensors, verify
+from heed.model.writing import write_folder
 from heed.training.journal import read_journal
 from tests.cli.command import ONE_THREAD, heed
 
@@ -96,6 +97,7 @@ def test_a_run_leaves_a_whole_model_folder(whole: Path) -> None:
         "journal.jsonl",
         "manifest.json",
         "model.safetensors",
+        "run.json",
         "tensorboard",
         "tokenizer.json",
     }
@@ -140,7 +142,11 @@ def test_an_interrupt_saves_and_exits_with_130(
 def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str], whole: Path, tmp_path: Path) -> None:
     run = train(texts, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
     assert run.returncode == 2
-    assert "model.dropout was 0.2 and is now 0.1; training.seed was 1 and is now 2" in run.stderr
+    assert run.stderr.splitlines()[-3:] == [
+        "error: --resume goes on with the same settings and texts, but",
+        "  model.dropout was 0.2 and is now 0.1",
+        "  training.seed was 1 and is now 2",
+    ]
     other = tmp_path / "other.src"
     other.write_text(Path(texts[1]).read_text().replace("a", "b", 1))
     run = train(["--source", str(other), *texts[2:]], whole, 20, "--resume")
@@ -148,15 +154,61 @@ def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str],
     assert "texts.training.0.digest was" in run.stderr
 
 
-def test_a_run_is_never_overwritten_by_mistake(texts: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_run_is_never_overwritten_by_mistake(texts: list[str], whole: Path) -> None:
     run = train(texts, whole, 12)
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == (
         f"error: {whole} already holds a run, up to step-00000012: add --resume, or choose another --out"
     )
-    run = train(texts, tmp_path / "new", 12, "--resume")
+    shutil.rmtree(whole / "checkpoints")
+    run = train(texts, whole, 12, "--resume")
     assert run.returncode == 2
-    assert "new has no checkpoint to resume from" in run.stderr
+    assert f"{whole} already holds a model, and no checkpoint to go on from: choose another --out" in run.stderr
+
+
+def test_resume_needs_no_more_than_the_folder_and_says_what_is_different(
+    texts: list[str], whole: Path, tmp_path: Path
+) -> None:
+    """And starts, with a note, where there is nothing yet: a script may always pass it."""
+    out = tmp_path / "cut"
+    begun = train(texts, out, 5, "--resume")
+    assert begun.returncode == 0, begun.stderr
+    assert f"there is no checkpoint in {out} yet: training starts from the beginning" in begun.stderr
+    other = ["--set", "training.max_steps=12", "--set", "training.patience=none"]
+    resumed = heed("train", "--resume", "--out", str(out), *other)
+    assert resumed.returncode == 0, resumed.stderr
+    said = resumed.stderr.splitlines()
+    assert "training.max_steps was 5 and is now 12" in said
+    assert "training.patience was 10 and is now none" in said
+    assert "bit for bit" not in resumed.stderr
+    assert last(out, 12) == last(whole, 12)
+    again = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
+    assert again.returncode == 0, again.stderr
+    assert " was " not in again.stderr
+    assert "done after step 12" in again.stderr
+
+
+def test_a_folder_that_records_no_run_is_said(tmp_path: Path) -> None:
+    run = heed("train", "--resume", "--out", str(tmp_path))
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"error: there is nothing to learn from: {tmp_path}/run.json, where a run says what")
+    (tmp_path / "run.json").write_text('{"training": 1}')
+    run = heed("train", "--resume", "--out", str(tmp_path))
+    assert run.returncode == 2
+    assert "run.json is damaged" in run.stderr
+
+
+def test_other_arithmetic_than_the_checkpoints_is_said(texts: list[str], whole: Path) -> None:
+    newest = whole / "checkpoints" / "step-00000012"
+    files = {file.name: file.read_bytes() for file in newest.iterdir() if file.name != "manifest.json"}
+    progress = json.loads(files["progress.json"])
+    assert progress["arithmetic"]["threads"] == "1"
+    progress["arithmetic"] |= {"threads": "7", "kernels": "torch's own"}
+    write_folder(newest, {**files, "progress.json": json.dumps(progress).encode()})
+    run = train(texts, whole, 12, "--resume")
+    assert run.returncode == 0, run.stderr
+    assert "threads: 7 before, 1 now, so the run does not go on bit for bit (OMP_NUM_THREADS=7 would)" in run.stderr
+    assert "kernels: torch's own before, " in run.stderr
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole: Path) -> None:
@@ -173,6 +225,13 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
     [
         (["--set", "training.max_step=3"], "unknown setting 'max_step' in TrainingConfig: did you mean 'max_steps'?"),
         (["--set", "trainin.max_steps=3"], "unknown section 'trainin': did you mean 'training'?"),
+        (["--set", "training.max_steps=none"], "max_steps = 'none': input should be a valid integer"),
+        (
+            ["--set", "model.positions=learned", "--set", "model.max_length=256"],
+            "model.max_length = 256 learned positions are too few for data.max_tokens = 256 and the end of a sentence: "
+            "set model.max_length to 257 or more, or data.max_tokens to 255 or less",
+        ),
+        (["--weight", "0.001"], "an epoch would have 0.1 pairs (weight times pairs: 0.001 x 100)"),
         (["--set", "training"], "--set training: expected section.name=value"),
         (["--set", "model.vocab_size=30"], "model.vocab_size follows from the tokenizer: set data.vocab_size instead"),
         (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),

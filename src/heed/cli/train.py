@@ -1,5 +1,6 @@
 """`heed train`: from raw text to a model folder, with progress to watch, and safe to cut off at any moment."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,8 @@ from heed.cli import texts
 from heed.cli.settings import from_file, from_options
 from heed.config import DataConfig
 from heed.model_presets import model_preset
-from heed.text.corpus import Corpus
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
+from heed.training.recorded import Recorded
 
 if TYPE_CHECKING:
     from heed.cli.watch import Watch
@@ -38,7 +39,10 @@ def train(
     config: texts.Config = None,
     set_: texts.Set = [],
     init_from: Annotated[Path | None, typer.Option(help="A model folder whose weights to begin with.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in --out ended.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in --out, which says all the rest; or start it."),
+    ] = False,
     cache: texts.Cache = None,
 ) -> None:
     """Train a model on your own text. Under torchrun, several processes train it together."""
@@ -47,8 +51,8 @@ def train(
     if preset is not None:
         training_preset(preset)
     keys = (source_key, target_key)
-    learnt = texts.Given(source, target, pairs, text)
-    validation = texts.validation_corpora(texts.Given(valid_source, valid_target, valid_pairs, valid_text), keys)
+    given = (texts.Given(source, target, pairs, text), texts.Given(valid_source, valid_target, valid_pairs, valid_text))
+    before = Recorded.read(out) if resume and not any(given) else None
 
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.model.folder import read_model_folder  # noqa: PLC0415
@@ -57,44 +61,57 @@ def train(
     from heed.training.setup import set_up  # noqa: PLC0415
 
     with join() as team, Watch(silent=not team.is_first) as watch:
+        if before is not None:
+            start = replace(before, init_from=init_from or before.init_from, cache=cache or before.cache)
+        else:
+            held_out = texts.validation_corpora(given[1], keys)
+            spooled = texts.spooled(out, given[0])[0] if team.is_first else given[0]
+            training = texts.training_corpora(spooled, keys, weight)
+            start = Recorded(training, held_out, {}, init_from, cache or cache_folder())
         if team.is_first:
-            training = texts.training_corpora(texts.spooled(out, learnt)[0], keys, weight)
-            place = (out, cache or cache_folder())
-            material = _material(place, training, validation, (preset, *settings), init_from, watch, resume=resume)
+            material = _material(out, start, preset, settings, watch, resume=resume)
             team.from_first(material.to_bytes())
         else:
             material = Material.from_bytes(team.from_first(b""))
-        watch.learn(set_up(out, material, team, None if init_from is None else read_model_folder(init_from)))
+        begin_with = None
+        if start.init_from is not None and material.checkpoint is None:
+            begin_with = read_model_folder(start.init_from)
+        watch.learn(set_up(out, material, team, begin_with))
 
 
 def _material(
-    place: tuple[Path, Path],
-    training: list[Corpus],
-    validation: list[Corpus],
-    wanted: tuple[str | None, *tuple[Nested, ...]],
-    init_from: Path | None,
-    watch: "Watch",
-    *,
-    resume: bool,
+    out: Path, start: Recorded, preset: str | None, settings: tuple[Nested, ...], watch: "Watch", *, resume: bool
 ) -> "Material":
-    """What the run in place[0] needs of its texts; the preset is chosen by how much there is, unless one is wanted."""
-    from heed.model.folder import read_model_folder  # noqa: PLC0415
+    """What the run in `out` needs of its texts; what it was started with is then recorded there."""
     from heed.training.material import gather_material, language_settings, survey_all  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
-    out, cache = place
-    preset, *settings = wanted
-    data = DataConfig.model_validate(merged(*settings)["data"])
+    data = DataConfig.model_validate(merged(start.settings, *settings)["data"])
     task = task_named(data.task)
-    surveyed = survey_all([task.corpus(one, data) for one in training], watch.work)
-    name = preset or preset_for(sum(found.pairs for _, found in surveyed))
-    shape = {"model": model_preset(name)} if init_from is None else read_model_folder(init_from).settings()
-    languages, said = language_settings(training, validation, data) if data.task == "translate" else ({}, "")
-    layers = merged({"training": training_preset(name)}, shape, task.defaults, languages, *settings)
-    held_out = survey_all([task.corpus(one, data) for one in validation], watch.work)
-    watch.note(f"settings: those of the preset {name}, and what you set")
-    if said:
+    surveyed = survey_all([task.corpus(one, data) for one in start.training], watch.work)
+    codes = language_settings(start.training, start.validation, data) if data.task == "translate" else ({}, "")
+    defaults = merged(task.defaults, codes[0])
+    layers, note = _layers(out, start, preset, settings, defaults, sum(found.pairs for _, found in surveyed))
+    held_out = survey_all([task.corpus(one, data) for one in start.validation], watch.work)
+    for said in filter(None, (note, codes[1])):
         watch.note(said)
-    return gather_material(
-        out, layers, surveyed, held_out, cache, resume=resume, report=watch.work, init_from=init_from
+    material = gather_material(
+        out, layers, surveyed, held_out, start.cache, resume=resume, report=watch.work, init_from=start.init_from
     )
+    replace(start, settings=layers).write(out)
+    return material
+
+
+def _layers(
+    out: Path, start: Recorded, preset: str | None, settings: tuple[Nested, ...], defaults: Nested, pairs: int
+) -> tuple[Nested, str]:
+    """All settings in force, and where they come from: what is recorded, or a preset, the corpus's size choosing it."""
+    from heed.model.folder import read_model_folder  # noqa: PLC0415
+
+    if start.settings:
+        named = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
+        return merged(start.settings, *named, *settings), f"texts and settings: as recorded in {out}, and what you set"
+    name = preset or preset_for(pairs)
+    shape = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
+    layers = merged({"training": training_preset(name)}, shape, defaults, *settings)
+    return layers, f"settings: those of the preset {name}, and what you set"

@@ -12,15 +12,31 @@ from heed.errors import FolderError
 from heed.model.card import read_card, without_scores
 from heed.model.folder import model_files, read_model_folder
 from heed.model.writing import write_folder
-from heed.training.checkpoint import checkpoints
+from heed.training.checkpoint import checkpoints, read_progress
+
+
+def last_checkpoints(run: Path) -> list[Path]:
+    """The last checkpoints of a run, oldest first, none missing in between: each says which one came before it."""
+    found: list[Path] = []
+    before: int | None = None
+    for path in reversed(checkpoints(run)):
+        step = int(path.name.removeprefix("step-"))
+        if before is not None and step != before:
+            break
+        found.append(path)
+        before = read_progress(path).previous  # older ones do not say: what is there is believed
+    return found[::-1]
 
 
 def average(run: Path, last: int, out: Path) -> list[Path]:
     """Write the mean of a run's last checkpoints to `out`; returns which they were."""
-    paths = checkpoints(run)[-last:]
+    paths = last_checkpoints(run)[-last:]
     if len(paths) < last:
+        others = [path.name for path in checkpoints(run) if path not in paths]
+        older = f" ({', '.join(others)}, kept as the best, is not one of the last)" if others else ""
         raise FolderError(
-            f"{run} has {len(paths)} checkpoints, not {last}: ask for fewer, or train with a larger training.keep_last"
+            f"{run} has its last {len(paths)} checkpoints, not {last}{older}: ask for fewer, or train with a larger "
+            "training.keep_last"
         )
     if out.exists():
         raise FolderError(f"{out} is already there: choose another --out")

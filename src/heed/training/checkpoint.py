@@ -15,7 +15,7 @@ import math
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +56,9 @@ class Progress:
     best_score: float | None = None  # by the task's own metric
     stale: Count = 0  # validations since the best one
     skipped: Count = 0  # steps whose loss or gradient was not finite
+    previous: Count | None = None  # the step of the checkpoint before this one, if it was written down
+    compiled: bool | None = None  # whether layers were compiled from the beginning; none: nobody wrote it down
+    arithmetic: dict[str, str] = field(default_factory=dict)  # what else the bits depend on (arithmetic.py)
 
     def validated(self, loss: float, score: float | None, *, by_score: bool) -> "Progress":
         """The progress after a validation; the best is never replaced by a worse."""

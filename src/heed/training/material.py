@@ -6,7 +6,7 @@ sends the others what it found, as bytes: the ids themselves are on the disk.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.config import DataConfig, RunConfig
-from heed.errors import ConfigError, DataError, FolderError
+from heed.errors import DataError
 from heed.model.folder import read_model_folder
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.language_codes import languages_of
@@ -22,24 +22,11 @@ from heed.text.learn import learn_tokenizers
 from heed.text.prepare import Encoders, Prepared, Survey, open_prepared, prepare, survey
 from heed.text.source_lengths import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
-from heed.training.checkpoint import newest_checkpoint
-from heed.training.presets import Nested
+from heed.training.presets import Nested, check_positions
+from heed.training.resuming import checkpoint_of, differences
 from heed.training.task import Task
 from heed.training.tasks import task_named
 
-# Settings that may differ when a run is resumed: they change how long it goes on, what it keeps and over how many
-# processes a step is shared out, not what it learns.
-_MAY_CHANGE = (
-    "training.max_steps",
-    "training.keep_last",
-    "training.patience",
-    "training.accumulate",
-    "training.shard",
-    "data.source_language",
-    "data.target_language",
-    "search.",
-    "translate.",
-)
 _TRANSLATED = 1000  # validation sentences translated for BLEU; the loss is over all
 
 Report = Callable[[str, int, int | None], None]  # what is being done, pairs done, pairs in all if known
@@ -144,7 +131,7 @@ def gather_material(
     init_from: Path | None = None,
 ) -> Material:
     """Everything that a run in `folder` needs of its texts. init_from: a model whose vocabulary to take."""
-    checkpoint, notes = _checkpoint(folder, resume=resume)
+    checkpoint, notes = checkpoint_of(folder, resume=resume)
     wanted = DataConfig.model_validate(settings["data"])
     task = task_named(wanted.task)
     data = task.settle(wanted, (corpus for corpus, _ in training))
@@ -156,7 +143,7 @@ def gather_material(
     config = _with_vocabulary({**settings, "data": data.model_dump()}, tokenizers, task)
     texts = {"training": _describe(training), "validation": _describe(validation)}
     if checkpoint is not None:
-        _check_unchanged(checkpoint, {**config.model_dump(mode="json"), "texts": texts})
+        notes += differences(checkpoint, config, texts)
     encoders = task.encoders(tokenizers, data)
     pairs = prepare_texts(training, encoders, data.max_tokens, cache, report)
     notes += [str(kept) for kept in pairs.corpora]
@@ -170,22 +157,6 @@ def _lengths(training: Surveyed, pairs: Prepared) -> SourceLengths | None:
     return source_lengths(tokens, max(found.sentences for _, found in training)) if tokens.any() else None
 
 
-def _checkpoint(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
-    """The checkpoint to go on from, and what was wrong with newer ones. A run is never overwritten by mistake."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderError(f"{folder}: {error.strerror}") from None
-    checkpoint, complaints = newest_checkpoint(folder)
-    if checkpoint is not None and not resume:
-        raise FolderError(
-            f"{folder} already holds a run, up to {checkpoint.name}: add --resume, or choose another --out"
-        )
-    if checkpoint is None and resume:
-        raise FolderError("; ".join((f"{folder} has no checkpoint to resume from", *complaints)))
-    return checkpoint, complaints
-
-
 def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
     source, target = tokenizers
     data = DataConfig.model_validate(settings["data"])
@@ -194,6 +165,7 @@ def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer], 
     # Two tokenizers need not be two vocabularies: an imported model may cut each side in its own way, to shared ids.
     if data.separate_vocabularies:
         model["source_vocab_size"] = source.vocab_size
+    check_positions(model, data.max_tokens)
     return RunConfig.model_validate({**settings, "model": model})
 
 
@@ -209,28 +181,3 @@ def _describe(surveyed: Surveyed) -> list[dict[str, Any]]:
         {"name": corpus.name, "weight": corpus.weight, "pairs": found.pairs, "digest": found.digest}
         for corpus, found in surveyed
     ]
-
-
-def _check_unchanged(checkpoint: Path, now: dict[str, Any]) -> None:
-    saved = read_model_folder(checkpoint)
-    before = {**saved.run.model_dump(mode="json"), "texts": saved.trained.get("texts", {})}
-    old, new = dict(_flat(before)), dict(_flat(now))
-    changed = [
-        f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and not name.startswith(_MAY_CHANGE) and not name.endswith(".name")
-    ]
-    if changed:
-        raise ConfigError(f"--resume goes on with the same settings and texts, but {'; '.join(changed)}")
-
-
-def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    match value:
-        case dict():
-            for name, inner in value.items():
-                yield from _flat(inner, f"{prefix}.{name}" if prefix else name)
-        case list():
-            for number, inner in enumerate(value):
-                yield from _flat(inner, f"{prefix}.{number}")
-        case _:
-            yield prefix, value

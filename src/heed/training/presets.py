@@ -1,5 +1,6 @@
 """Which settings to start from, for how much text. Any of them can be set otherwise."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
@@ -45,7 +46,7 @@ def training_preset(name: str) -> dict[str, Any]:
 
 def check_early(settings: Nested) -> None:
     """Find mistakes in what a person has set before hours are spent on their text."""
-    DataConfig.model_validate(settings["data"])
+    data = DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
     SearchConfig.model_validate(settings["search"])
     follows = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "what is learnt: set data.task"}
@@ -55,6 +56,21 @@ def check_early(settings: Nested) -> None:
     for name in settings["model"]:
         if name not in ModelConfig.model_fields:
             raise ConfigError(f"unknown setting {name!r} in ModelConfig: {nearest(name, ModelConfig.model_fields)}")
+    check_positions(settings["model"], data.max_tokens)
+
+
+def check_positions(model: Mapping[str, Any], max_tokens: int) -> None:
+    """A sentence of `max_tokens`, and the token that begins or ends it, must have positions.
+
+    Not a rule of `RunConfig`: a model of fewer positions, imported say, may well be used.
+    """
+    longest = model.get("max_length", ModelConfig.model_fields["max_length"].default)
+    if model.get("positions") == "learned" and isinstance(longest, int) and longest <= max_tokens:
+        raise ConfigError(
+            f"model.max_length = {longest} learned positions are too few for data.max_tokens = {max_tokens} and the "
+            f"end of a sentence: set model.max_length to {max_tokens + 1} or more, or data.max_tokens to {longest - 1} "
+            "or less"
+        )
 
 
 def merged(*layers: Nested) -> Nested:

@@ -63,6 +63,7 @@ class Run:
     device: torch.device
     team: Team = field(default_factory=Team)
     mean: RunningMean | None = None
+    compiled: bool | None = None  # whether layers are; none: as the settings say
 
     @property
     def is_ahead(self) -> bool:
@@ -71,11 +72,14 @@ class Run:
 
     def learner(self) -> Learner:
         """What finds gradients on this device."""
-        shape = None
+        shape, config = None, self.config
+        if self.compiled is not None:
+            training = config.training.model_copy(update={"compile": self.compiled})
+            config = config.model_copy(update={"training": training})
         if can_capture(self.config, self.device):
             examples = [self.batches.batch(numbers, 0) for numbers in self.batches.epoch(0)[:_EXAMPLES]]
             shape = Shape.for_batches_like(examples, self.config.data.max_tokens + 1)
-        return make_learner(self.model, self.config, self.device, shape)
+        return make_learner(self.model, config, self.device, shape)
 
     @contextmanager
     def as_used(self) -> Iterator[Mapping[str, Tensor] | None]:

@@ -1,7 +1,7 @@
 """What text has become, and settings, to a run that is ready to train, new or resumed: model, optimiser, batches."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from heed.model.size import parameters
 from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.trigrams import profile
+from heed.training.arithmetic import arithmetic_of, changes
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
-from heed.training.learner import can_capture, check_precision
+from heed.training.learner import can_capture, check_precision, will_compile
 from heed.training.material import Material
 from heed.training.run import Run, make_optimizer
 from heed.training.running_mean import RunningMean
@@ -59,9 +60,16 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
         shard(model, team)
     optimizer = make_optimizer(model, config)
     mean = None if settings.ema_decay is None else RunningMean(model, settings.ema_decay)
-    progress = Progress(mixed=can_capture(config, device))
+    progress = Progress(mixed=can_capture(config, device), compiled=will_compile(config, device))
+    notes = [*material.notes, *_notes(config, device)]
     if material.checkpoint is not None:
         progress = restore(material.checkpoint, model, optimizer, mean)
+    compiled = _is_compiled(progress, config, device)
+    if compiled != will_compile(config, device):
+        notes.append(f"layers stay {'' if compiled else 'not '}compiled, as the run began, whatever max_steps is now")
+    arithmetic = arithmetic_of(config, device, team.size, compiled=compiled)
+    notes += changes(progress.arithmetic, arithmetic)
+    progress = replace(progress, arithmetic=arithmetic)
 
     trigrams = {
         name: profile(pair[side] for pair in material.samples) for side, name in enumerate(("source", "target"))
@@ -91,8 +99,8 @@ def set_up(folder: Path, material: Material, team: Team, init_from: ModelFolder 
         collate=task.collate,
         sizes=task.sizes,
     )
-    run = Run(folder, config, model, optimizer, batches, files, validator, device, team, mean)
-    return Ready(run, progress, material.notes + _notes(config, device))
+    run = Run(folder, config, model, optimizer, batches, files, validator, device, team, mean, compiled)
+    return Ready(run, progress, notes)
 
 
 def _first_weights(model: Transformer, init_from: ModelFolder, config: RunConfig) -> dict[str, Tensor]:
@@ -107,6 +115,13 @@ def _first_weights(model: Transformer, init_from: ModelFolder, config: RunConfig
         return given
     own = {name: weight for name, weight in model.state_dict().items() if name.startswith("classes.")}
     return {name: weight for name, weight in given.items() if not name.startswith("classes.")} | own
+
+
+def _is_compiled(progress: Progress, config: RunConfig, device: torch.device) -> bool:
+    """Whether layers are compiled. Where that follows from how long the run is, it stays as it was in the beginning."""
+    if progress.compiled is None or config.training.compile is not None or not can_capture(config, device):
+        return will_compile(config, device)
+    return progress.compiled
 
 
 def _notes(config: RunConfig, device: torch.device) -> list[str]:

@@ -41,6 +41,7 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
     settings = run.config.training
     journal = Journal(run.folder / "journal.jsonl", after_step=progress.step) if run.team.is_first else None
     learner, ledger = run.learner(), Ledger(run, journal, listener)
+    progress = replace(progress, previous=progress.step)
     groups = _groups(run.batches, progress, settings.accumulate * run.team.size)
     with _Interrupts() as interrupts, closing(_shares(run, learner, groups)) as shares:
         for batches, (epoch, position) in shares:
@@ -63,6 +64,7 @@ def train(run: Run, progress: Progress, listener: Listener) -> Progress:
                 run.save(progress)
                 if run.team.is_first:  # who wrote it: for the others the new checkpoint may not be there yet
                     prune(run.folder, settings.keep_last, progress.best_step)
+                progress = replace(progress, previous=step)
             if interrupted:
                 listener.note(f"interrupted after step {step}: saved, go on with --resume")
                 raise KeyboardInterrupt
