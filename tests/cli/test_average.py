@@ -42,7 +42,7 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Pa
 def test_too_few_checkpoints_and_folders_that_are_there_are_said(run: Path, tmp_path: Path) -> None:
     made = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
     assert made.returncode == 2
-    assert made.stderr.startswith(f"error: {run} has its last 3 checkpoints, not 9: ask for fewer")
+    assert made.stderr.startswith(f"error: {run} has its last 3 checkpoints, not 9: take --last 3")
     made = command("average", str(run), "--last", "2", "--out", str(tmp_path))
     assert made.stderr == f"error: {tmp_path} is already there: choose another --out\n"
 

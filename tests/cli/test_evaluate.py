@@ -117,7 +117,7 @@ def test_against_another_system_both_stand_side_by_side() -> None:
 
 def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: Path, model: Path) -> None:
     form = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
-    run = command(*form, "--output", f"{texts}/out", "--json", "--resamples", "40")
+    run = command(*form, "--out", f"{texts}/out", "--json", "--resamples", "40")
     assert run.returncode == 0, run.stderr
     said = run.stderr.splitlines()
     assert (said[0], said[-1]) == ("translating 3 sentences …", f"the scores are in {model}/README.md")
@@ -159,9 +159,9 @@ def test_a_card_is_left_alone_when_asked_and_when_it_must_be(texts: Path, model:
         ("", "give a model folder to translate with, or --hypothesis to score: found neither"),
         ("model --hypothesis good", "or --hypothesis to score: found both model and good"),
         ("model", "model needs something to translate: give --source"),
-        ("--hypothesis good --output out", "--output and --set are for a model that translates"),
-        ("model --source s --output s", "--output s would overwrite --source: choose another name"),
-        ("model --source s --output no/out", "no/out: cannot be written: No such file or directory"),
+        ("--hypothesis good --out out", "--out and --set are for a model that translates"),
+        ("model --source s --out s", "--out s would overwrite --source: choose another name"),
+        ("model --source s --out no/out", "no/out: cannot be written: No such file or directory"),
         ("--hypothesis - --against -", "standard input (-) was asked for more than once"),
         ("--hypothesis good --tokenize 13b", "sacreBLEU has no tokenizer '13b': did you mean '13a'?"),
         ("model --source s --set model.norm=pre", "--set model.…: only the search can be set here"),

@@ -1,5 +1,6 @@
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import heed
 from heed import ModelConfig, RunConfig, SearchConfig, Transformer, Translator
 from heed.config import DataConfig
 from heed.decoding.alignment import word_links
+from heed.decoding.classifier import embed
 from heed.decoding.scoring import token_log_probs
 from heed.errors import InputError
 from heed.model.folder import model_files
@@ -199,8 +201,36 @@ def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Transla
 
 
 def test_one_text_is_not_a_list_of_letters(translator: Translator) -> None:
-    with pytest.raises(InputError, match=r"found one: translate\(\['a dog'\]\)"):
+    with pytest.raises(InputError, match="expected a list of texts, found str: 'a dog'"):
         translator.translate("a dog")
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (None, "expected a list of texts, found NoneType: None"),
+        (3, "expected a list of texts, found int: 3"),
+        (b"a dog", "expected a list of texts, found bytes: b'a dog'"),
+        ({"a": 1}, "expected a list of texts, found dict"),
+        (["a", None], r"expected a text \(str\) at index 1, found NoneType: None"),
+        ([b"a"], r"expected a text \(str\) at index 0, found bytes: b'a'"),
+        ([["a"]], r"expected a text \(str\) at index 0, found list: \['a'\]"),
+        ([1.5], r"expected a text \(str\) at index 0, found float: 1.5"),
+        (["a", "b\ud800"], r"has a lone surrogate, '\\ud800' at character 1: it is not Unicode"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_everything_that_takes_texts(
+    translator: Translator, texts: Any, message: str
+) -> None:
+    for taking in (translator, translator.translate, lambda given: translator.score(given, given)):
+        with pytest.raises(InputError, match=message):
+            taking(texts)
+    with pytest.raises(InputError, match=message):
+        embed(translator.model, translator.tokenizers[0], texts)
+    if isinstance(texts, list):
+        for taking in (translator.look, lambda text: list(translator.stream(text))):
+            with pytest.raises(InputError):
+                taking(texts[-1])
 
 
 def test_samples_depend_on_seed_and_place_not_on_company(translator: Translator) -> None:

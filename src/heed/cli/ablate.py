@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from heed.cli.places import out_option
 from heed.cli.searching import Set, open_translator, search_settings
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
@@ -30,7 +31,7 @@ def ablate(
     reference: Annotated[str, typer.Option(help="Its translations, line by line.")],
     metric: Annotated[Metric, typer.Option(help="log-prob is quick; exact and bleu translate.")] = "log-prob",
     resamples: Annotated[int, typer.Option(min=40, help="Test sets drawn for the intervals.")] = 1000,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A heat map: .svg, .png or .pdf.")] = None,
+    out: Annotated[Path | None, out_option("A heat map: .svg, .png or .pdf.")] = None,
     set_: Set = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:

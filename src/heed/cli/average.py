@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.places import out_option
+
 
 def average(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    out: Annotated[Path, typer.Option(help="The model folder to write.")],
+    out: Annotated[Path, out_option("The model folder to write.")],
     last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints to take.")] = 5,
 ) -> None:
     """Average the weights of a run's last checkpoints."""

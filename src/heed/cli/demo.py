@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from heed.cli.places import out_option
 from heed.text.corpus import Corpus
 from heed.text.microworld import Example, Split, corpus, pronoun_is_right
 
@@ -47,7 +48,7 @@ _SHADES = " ░▒▓█"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where it all goes; a finished demo there is shown again.")] = RUN,
+    out: Annotated[Path, out_option("Where it all goes; a finished demo there is shown again.")] = RUN,
     seed: Annotated[int, typer.Option(min=0, help="Another seed: another corpus, another model.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Fewer are faster, and not enough.")] = 900,
 ) -> None:

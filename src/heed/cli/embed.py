@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from heed.cli.places import out_option
 from heed.errors import DataError
 from heed.text.corpus import read_lines
 
@@ -19,15 +20,13 @@ def embed(
     pooling: Annotated[
         Literal["mean", "first"], typer.Option(help="The mean of the tokens' vectors, or the first token's.")
     ] = "mean",
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .npy or .jsonl file; none: JSON lines to standard output.")
-    ] = None,
+    out: Annotated[Path | None, out_option("A .npy or .jsonl file; none: JSON lines to standard output.")] = None,
 ) -> None:
     """Turn texts into vectors, by the encoder of any model, or by a language model."""
     if text and files:
         raise DataError(f"give --text or files, not both: found --text and {files[0]}")
-    if output is not None and output.suffix not in (".npy", ".jsonl"):
-        raise DataError(f"-o {output}: expected a name ending in .npy or .jsonl")
+    if out is not None and out.suffix not in (".npy", ".jsonl"):
+        raise DataError(f"-o {out}: expected a name ending in .npy or .jsonl")
 
     import numpy as np  # noqa: PLC0415 - this and torch take seconds to import
 
@@ -37,15 +36,16 @@ def embed(
     folder = read_model_folder(model)
     texts = text or list(chain.from_iterable(read_lines(file) for file in files or ["-"]))
     vectors = vectors_of(folder.model(), folder.tokenizers[0], texts, pooling, folder.run.data.max_tokens)
+    if out is None:
+        sys.stdout.writelines(_lines(texts, vectors.tolist()))
+        return
     try:
-        if output is None:
-            sys.stdout.writelines(_lines(texts, vectors.tolist()))
-        elif output.suffix == ".npy":
-            np.save(output, vectors)
+        if out.suffix == ".npy":
+            np.save(out, vectors)
         else:
-            output.write_text("".join(_lines(texts, vectors.tolist())), encoding="utf-8")
+            out.write_text("".join(_lines(texts, vectors.tolist())), encoding="utf-8")
     except OSError as error:
-        raise DataError(f"{output}: cannot be written: {error.strerror}") from None
+        raise DataError(f"{out}: cannot be written: {error.strerror}") from None
 
 
 def _lines(texts: list[str], vectors: list[list[float]]) -> list[str]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heed.cli.evaluate_alone import evaluate_alone
+from heed.cli.places import out_option
 from heed.cli.progress import TranslationProgress
 from heed.cli.scores import as_numbers, metric, score_table, scored, signatures, write_card
 from heed.cli.searching import Set, SplitAt, Together, Translated, open_translator, say, search_settings
@@ -37,7 +38,7 @@ def evaluate(
     tokenize: Annotated[str, typer.Option(help="BLEU's tokenizer, one of sacreBLEU's; none: tokenised text.")] = "13a",
     resamples: Annotated[int, typer.Option(min=40, help="Test sets drawn for intervals and p-values.")] = 1000,
     show: Annotated[int, typer.Option(min=0, help="Sentences shown where --against differs most.")] = 5,
-    output: Annotated[Path | None, typer.Option(help="Where to write the model's translations.")] = None,
+    out: Annotated[Path | None, out_option("Where to write the model's translations.")] = None,
     together: Together = [],
     split: SplitAt = None,
     set_: Set = [],
@@ -57,7 +58,7 @@ def evaluate(
     search = search_settings(set_)
     given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
     files = {name: path for name, path in given.items() if path is not None}
-    _check_form(model, files, output, search)
+    _check_form(model, files, out, search)
     lines = _read(files)
 
     from heed.evaluation.compare import compare, disagreements  # noqa: PLC0415 - numpy takes a while to import
@@ -72,8 +73,8 @@ def evaluate(
             translator.settings = TranslateConfig(split=split)
         lines["hypothesis"] = _translated(translator, lines["source"], counted)
         say(counted.notes(translator.search, by_default=split is None))
-        if output is not None:
-            output.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
+        if out is not None:
+            out.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
     comparisons: list[Comparison] = []
     apart: list[Disagreement] = []
     if against is None:
@@ -97,23 +98,23 @@ def evaluate(
         write_card(model, test_set, (lines["source"], lines["reference"]), scores, how)
 
 
-def _check_form(model: Path | None, files: dict[str, str], output: Path | None, search: dict[str, Any]) -> None:
+def _check_form(model: Path | None, files: dict[str, str], out: Path | None, search: dict[str, Any]) -> None:
     """Find mistakes in what was asked for before a model translates for minutes."""
     if (model is None) == ("hypothesis" not in files):
         found = "neither" if model is None else f"both {model} and {files['hypothesis']}"
         raise DataError(f"give a model folder to translate with, or --hypothesis to score: found {found}")
     if model is not None and "source" not in files:
         raise DataError(f"{model} needs something to translate: give --source")
-    if model is None and (output is not None or search):
-        raise DataError("--output and --set are for a model that translates, but --hypothesis is a translation")
-    if output is not None:
+    if model is None and (out is not None or search):
+        raise DataError("--out and --set are for a model that translates, but --hypothesis is a translation")
+    if out is not None:
         for name, path in files.items():
-            if output.resolve() == Path(path).resolve():
-                raise DataError(f"--output {output} would overwrite --{name}: choose another name")
+            if out.resolve() == Path(path).resolve():
+                raise DataError(f"--out {out} would overwrite --{name}: choose another name")
         try:
-            output.open("ab").close()
+            out.open("ab").close()
         except OSError as error:
-            raise DataError(f"{output}: cannot be written: {error.strerror}") from None
+            raise DataError(f"{out}: cannot be written: {error.strerror}") from None
 
 
 def _read(files: dict[str, str]) -> Lines:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from heed.cli.import_model import one_of
+from heed.cli.places import out_option
 from heed.interop.engine_names import EngineName
 
 
@@ -15,7 +16,7 @@ def export(
     to: Annotated[
         str, typer.Option(help="The format: marian (Hugging Face's MarianMT), ctranslate2, ctranslate2-int8 or onnx.")
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    out: Annotated[Path, out_option("The folder to write.")],
 ) -> None:
     """Write a model in the format of another system; half a model as an ONNX graph."""
     write = one_of(_FORMATS, "--to", to)

@@ -6,6 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from heed.cli.places import out_option
 from heed.errors import ConfigError
 from heed.settings import nearest
 
@@ -15,7 +16,7 @@ Format = TypeVar("Format")
 def import_model(
     folder: Annotated[Path, typer.Argument(help="The folder that the other system wrote.")],
     from_: Annotated[str, typer.Option("--from", help="Its format: marian (Hugging Face's MarianMT) or fairseq.")],
-    out: Annotated[Path, typer.Option(help="The model folder to write.")],
+    out: Annotated[Path, out_option("The model folder to write.")],
     weights: Annotated[
         str | None, typer.Option(help="The file of weights to read; for a pickle this must be said.")
     ] = None,

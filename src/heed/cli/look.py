@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heed.cli.places import out_option
 from heed.cli.searching import Set, search_settings
 from heed.errors import ConfigError
 
@@ -29,7 +30,7 @@ def look(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     sentence: Annotated[str, typer.Argument(help="What it is to translate, or to read.")],
     target: Annotated[str | None, typer.Option(help="A translation to look at; none: the model's own.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Save as .html, .svg, .png or .json.")] = None,
+    out: Annotated[Path | None, out_option("Save as .html, .svg, .png or .json.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Save the numbers of every layer and part.")] = False,
     set_: Set = [],
 ) -> None:

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.places import out_option
 from heed.errors import ConfigError, FolderError
 
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs' folders; finished or not.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A .svg or .png; else RUN/curves.svg.")] = None,
+    out: Annotated[Path | None, out_option("A .svg or .png; else RUN/curves.svg.")] = None,
     by: Annotated[str, typer.Option(help="What to go by: steps, or minutes of training.")] = "steps",
 ) -> None:
     """Draw loss, BLEU and learning rate of one run, or of several to compare."""

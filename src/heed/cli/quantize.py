@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.places import out_option
+
 
 def quantize(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    out: Annotated[Path, typer.Option(help="The model folder to write.")],
+    out: Annotated[Path, out_option("The model folder to write.")],
 ) -> None:
     """Round a model's weights to integers of 8 bits: a quarter of the size, and translating on a CPU is faster."""
     from heed.model.quantize import write_rounded  # noqa: PLC0415 - torch takes seconds to import

@@ -8,6 +8,7 @@ import typer
 
 from heed.caches import cache_folder
 from heed.cli import texts
+from heed.cli.places import out_option
 from heed.cli.settings import from_file, from_options
 from heed.config import DataConfig
 from heed.model_presets import model_preset
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    out: Annotated[Path, typer.Option(help="The run's folder, made if it is not there.")],
+    out: Annotated[Path, out_option("The run's folder, made if it is not there.")],
     source: texts.Source = [],
     target: texts.Target = [],
     pairs: texts.Pairs = [],

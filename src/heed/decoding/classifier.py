@@ -22,7 +22,7 @@ from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.labels import JoinedTexts
 from heed.text.prepare import Encoder
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, check_texts
 
 _TOKENS = 8192  # in work at a time, padding included
 
@@ -59,6 +59,7 @@ class Classifier:
     @torch.no_grad()
     def classify(self, texts: Sequence[str]) -> list[Classified]:
         """The likeliest label of each text, and how likely each is."""
+        check_texts(texts)
         found: list[Classified | None] = [None] * len(texts)
         for numbers, src in _batches(self._encoder, texts, self.model, self.max_tokens):
             for number, row in zip(numbers, self.model(src).float().softmax(-1).tolist(), strict=True):
@@ -80,6 +81,7 @@ def embed(
 
     A model with an encoder reads the text with that; a decoder alone reads it from its beginning on.
     """
+    check_texts(texts)
     if model.encoder is None and pooling == "first":
         raise InputError("pooling = 'first' needs an encoder: in a decoder alone the first token has seen nothing else")
     vectors = np.zeros((len(texts), model.config.d_model), np.float32)

@@ -30,7 +30,7 @@ from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.source_lengths import SourceLengths
 from heed.text.split import Piece, Splitter
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, check_texts
 
 if TYPE_CHECKING:
     import heed.inside.trace
@@ -113,8 +113,6 @@ class Translator:
         split: where texts are cut, instead of the model folder's setting. first: the number of the first text, if
         these are some of many: what is sampled for a text depends on its number. report: is told of the progress.
         """
-        if isinstance(texts, str):
-            raise InputError(f"translate takes a list of texts, found one: translate([{texts!r}])")
         changed = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
         settings = (search or self.search).model_dump() | {
             name: value for name, value in changed.items() if value is not None
@@ -140,9 +138,9 @@ class Translator:
 
     def token_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """The log-probability of each token of each target, and of the end after them."""
+        ids = self.tokenizers[0].encode(sources), self.tokenizers[1].encode(targets)
         if len(sources) != len(targets):
             raise InputError(f"{len(sources)} sources cannot be scored with {len(targets)} targets")
-        ids = self.tokenizers[0].encode(sources), self.tokenizers[1].encode(targets)
         scores: list[list[float]] = [[] for _ in sources]
         lengths = [len(one) + len(other) + 2 for one, other in zip(*ids, strict=True)]
         for numbers in self._batches(lengths, beam=1, budget=self.search.tokens_per_batch):
@@ -207,8 +205,10 @@ class Translator:
     def _pieces(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, split: Split | None = None
     ) -> list[list[Piece]]:
+        check_texts(texts)
         pieces = [self.pieces(text, split) for text in texts]
         if prefixes is not None:
+            check_texts(prefixes)
             if len(prefixes) != len(texts):
                 raise InputError(f"{len(prefixes)} prefixes are given for {len(texts)} texts")
             for text, of_text in zip(texts, pieces, strict=True):

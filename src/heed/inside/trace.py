@@ -32,7 +32,7 @@ from heed.inside.parts import Part, attentions, parts, sizes
 from heed.inside.tokens import Candidate, Tokens, candidates, shown
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, check_texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,6 +247,7 @@ def look(translator: Translator, source: str, target: str | None = None, labels:
 
 def _check(translator: Translator, source: str, target: str | None) -> None:
     config, longest = translator.model.config, translator.max_tokens
+    check_texts([source if target is None else target, source])
     if len(translator.models) > 1:
         raise InputError(f"look shows one model at a time, found {len(translator.models)} that translate together")
     if target is not None and config.kind != "encoder-decoder":

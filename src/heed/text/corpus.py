@@ -57,8 +57,8 @@ class Corpus:
             raise DataError(f"pairs_format = {self.pairs_format!r} is for pairs, but {self.name} is source and target")
         if one_file and self.format not in ("tsv", "jsonl"):
             raise DataError(
-                f"pairs = {self.pairs!r} with pairs_format = {self.pairs_format!r}: expected a name ending in .tsv or "
-                ".jsonl (then perhaps .gz or .zst), or else pairs_format = 'tsv' or 'jsonl'"
+                f"--pairs {self.pairs}: expected a name ending in .tsv or .jsonl (then perhaps .gz or .zst); in Python "
+                "Corpus(…, pairs_format='tsv') takes any name"
             )
         if not (self.weight > 0 and math.isfinite(self.weight)):
             raise DataError(f"weight = {self.weight!r} of {self.name}: expected a finite number greater than 0")

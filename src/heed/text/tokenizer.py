@@ -20,26 +20,41 @@ Knows nothing of files of text, batches or models.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from heed.errors import DataError
+from heed.errors import DataError, InputError
 from heed.text.sentencepiece import UNKNOWN, SentencePiece
 from heed.text.spaced import Spaced
 from heed.text.tokenizer_parts import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
 from heed.untrusted import read_regular, reason
 
-__all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "suitable_vocab_size"]
+__all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "check_texts", "suitable_vocab_size"]
 
 PAD, BOS, EOS = range(3)
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
 # A word at the start of a sentence is the same token as elsewhere: " word", with a space put before the text.
 _WITH_SPACE = ("bpe", "unigram", "words")
+
+
+def check_texts(texts: Sequence[str]) -> None:
+    """Refuse what is not a list of texts: one text alone, None, bytes, numbers, lists in a list."""
+    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Collection):
+        raise InputError(f"expected a list of texts, found {_found(texts)}")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"expected a text (str) at index {index}, found {_found(text)}")
+
+
+def _found(value: object) -> str:
+    shown = repr(value)
+    return f"{type(value).__name__}: {shown if len(shown) <= 50 else f'{shown[:49]}…'}"
 
 
 class Tokenizer:
@@ -97,9 +112,17 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens; on all cores. An empty text has none."""
-        if self._elsewhere is not None:
-            return self._elsewhere.encode(texts)
-        encoded = self._backend.encode_batch_fast([self.prefix + text if text else "" for text in texts])
+        check_texts(texts)
+        try:
+            if self._elsewhere is not None:
+                return self._elsewhere.encode(texts)
+            encoded = self._backend.encode_batch_fast([self.prefix + text if text else "" for text in texts])
+        except TypeError:
+            for index, text in enumerate(texts):
+                if half := re.search("[\ud800-\udfff]", text):
+                    where = f"{half[0]!r} at character {half.start()}"
+                    raise InputError(f"text {index} has a lone surrogate, {where}: it is not Unicode") from None
+            raise
         return [encoding.ids for encoding in encoded]
 
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:

@@ -31,12 +31,14 @@ def last_checkpoints(run: Path) -> list[Path]:
 def average(run: Path, last: int, out: Path) -> list[Path]:
     """Write the mean of a run's last checkpoints to `out`; returns which they were."""
     paths = last_checkpoints(run)[-last:]
+    if not paths:
+        raise FolderError(f"{run} is not a run's folder: it has no checkpoints")
     if len(paths) < last:
         others = [path.name for path in checkpoints(run) if path not in paths]
         older = f" ({', '.join(others)}, kept as the best, is not one of the last)" if others else ""
         raise FolderError(
-            f"{run} has its last {len(paths)} checkpoints, not {last}{older}: ask for fewer, or train with a larger "
-            "training.keep_last"
+            f"{run} has its last {len(paths)} checkpoints, not {last}{older}: take --last {len(paths)}, or train with "
+            "a larger training.keep_last"
         )
     if out.exists():
         raise FolderError(f"{out} is already there: choose another --out")
