@@ -1,6 +1,7 @@
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ import heed
 from heed import ModelConfig, RunConfig, SearchConfig, Transformer, Translator
 from heed.config import DataConfig
 from heed.decoding.alignment import word_links
-from heed.decoding.classifier import embed
 from heed.decoding.scoring import token_log_probs
 from heed.errors import InputError
 from heed.model.folder import model_files
@@ -17,6 +17,7 @@ from heed.model.writing import write_folder
 from heed.text.source_lengths import SourceLengths
 from heed.text.split import Splitter
 from heed.text.tokenizer import Tokenizer
+from tests.serving.folders import make_folder
 
 TEXTS = ["a dog runs", "the cat", "", "a bird sees the old dog and the cat", "  ", "dog", "a dog runs"]
 TOKENIZER = Tokenizer.train(TEXTS * 3, "characters", 300)
@@ -205,32 +206,49 @@ def test_one_text_is_not_a_list_of_letters(translator: Translator) -> None:
         translator.translate("a dog")
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (None, "expected a list of texts, found NoneType: None"),
-        (3, "expected a list of texts, found int: 3"),
-        (b"a dog", "expected a list of texts, found bytes: b'a dog'"),
-        ({"a": 1}, "expected a list of texts, found dict"),
-        (["a", None], r"expected a text \(str\) at index 1, found NoneType: None"),
-        ([b"a"], r"expected a text \(str\) at index 0, found bytes: b'a'"),
-        ([["a"]], r"expected a text \(str\) at index 0, found list: \['a'\]"),
-        ([1.5], r"expected a text \(str\) at index 0, found float: 1.5"),
-        (["a", "b\ud800"], r"has a lone surrogate, '\\ud800' at character 1: it is not Unicode"),
-    ],
-)
-def test_what_is_no_text_is_refused_by_everything_that_takes_texts(
-    translator: Translator, texts: Any, message: str
-) -> None:
-    for taking in (translator, translator.translate, lambda given: translator.score(given, given)):
-        with pytest.raises(InputError, match=message):
-            taking(texts)
-    with pytest.raises(InputError, match=message):
-        embed(translator.model, translator.tokenizers[0], texts)
-    if isinstance(texts, list):
-        for taking in (translator.look, lambda text: list(translator.stream(text))):
-            with pytest.raises(InputError):
-                taking(texts[-1])
+NO_TEXTS = {
+    "None": "expected a list of texts, found NoneType: None",
+    "3": "expected a list of texts, found int: 3",
+    "b'a dog'": "expected a list of texts, found bytes: b'a dog'",
+    "{'a': 1}": "expected a list of texts, found dict: {'a': 1}",
+    "['a', None]": "expected a text (str) at index 1, found NoneType: None",
+    "[b'a']": "expected a text (str) at index 0, found bytes: b'a'",
+    "[['a']]": "expected a text (str) at index 0, found list: ['a']",
+    "[1.5]": "expected a text (str) at index 0, found float: 1.5",
+    "['b\\ud800']": "text 0 has a lone surrogate, '\\ud800' at character 1: it is not Unicode",
+}
+
+
+def test_what_is_no_text_is_refused_by_everything_that_takes_texts(tmp_path: Path) -> None:
+    """In a process of its own: here, types are checked before heed can."""
+    code = f"""if True:
+        import heed
+        from heed.decoding.classifier import embed
+        translator = heed.load({str(make_folder(tmp_path / "m"))!r})
+        takes_texts = [
+            translator,
+            translator.translate,
+            lambda texts: translator.score(texts, texts),
+            lambda texts: translator.translate(["a"], prefixes=texts) if texts is not None else translator(texts),
+            lambda texts: embed(translator.model, translator.tokenizers[0], texts),
+        ]
+        for texts, message in {NO_TEXTS!r}.items():
+            for taking in takes_texts:
+                try:
+                    taking(eval(texts))
+                except heed.InputError as error:
+                    assert str(error) == message, (texts, error)
+                else:
+                    raise AssertionError(texts)
+        for text in (None, 3, b"a", ["a"], "\\ud800"):
+            for taking in (translator.look, lambda text: list(translator.stream(text))):
+                try:
+                    taking(text)
+                except heed.InputError:
+                    continue
+                raise AssertionError(text)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_samples_depend_on_seed_and_place_not_on_company(translator: Translator) -> None:

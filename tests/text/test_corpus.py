@@ -190,7 +190,7 @@ def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
         ),
         ({"pairs": "-"}, "--pairs -: expected a name ending in .tsv or .jsonl"),
         ({"pairs": "a.txt.gz"}, "--pairs a.txt.gz: expected a name ending in .tsv"),
-        ({"pairs": "a.tsv", "pairs_format": "csv"}, "pairs = 'a.tsv' with pairs_format = 'csv': expected"),
+        ({"pairs": "a.tsv", "pairs_format": "csv"}, "pairs_format = 'csv': expected"),
         ({"pairs": "a.tsv", "weight": 0.0}, "weight = 0.0 of a.tsv: expected a finite number greater than 0"),
         ({"source": "a", "target": "b", "weight": -1.5}, "weight = -1.5 of a + b: expected a finite number"),
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight = nan of a.tsv: expected"),

@@ -56,9 +56,10 @@ class Corpus:
         if two_files and self.pairs_format is not None:
             raise DataError(f"pairs_format = {self.pairs_format!r} is for pairs, but {self.name} is source and target")
         if one_file and self.format not in ("tsv", "jsonl"):
+            found = f"--pairs {self.pairs}" if self.pairs_format is None else f"pairs_format = {self.pairs_format!r}"
             raise DataError(
-                f"--pairs {self.pairs}: expected a name ending in .tsv or .jsonl (then perhaps .gz or .zst); in Python "
-                "Corpus(…, pairs_format='tsv') takes any name"
+                f"{found}: expected a name ending in .tsv or .jsonl (then perhaps .gz or .zst); in Python, any name "
+                "with pairs_format = 'tsv' or 'jsonl'"
             )
         if not (self.weight > 0 and math.isfinite(self.weight)):
             raise DataError(f"weight = {self.weight!r} of {self.name}: expected a finite number greater than 0")
