@@ -188,9 +188,13 @@ def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
             {"source": "a.en", "target": "-", "pairs_format": "tsv"},
             "pairs_format = 'tsv' is for pairs, but a.en + standard input is source and target",
         ),
-        ({"pairs": "-"}, "--pairs -: expected a name ending in .tsv or .jsonl"),
+        ({"pairs": "-"}, "--pairs -: expected a name ending in .tsv, .csv or .jsonl"),
         ({"pairs": "a.txt.gz"}, "--pairs a.txt.gz: expected a name ending in .tsv"),
-        ({"pairs": "a.tsv", "pairs_format": "csv"}, "pairs_format = 'csv': expected"),
+        ({"pairs": "a.tsv", "pairs_format": "xml"}, "--pairs-format xml: expected"),
+        ({"pairs": "a.jsonl", "columns": "1,2"}, "--columns 1,2 is for .tsv and .csv files, found a.jsonl"),
+        ({"source": "a", "target": "b", "columns": "1,2"}, "--columns 1,2 is for .tsv and .csv files, found a + b"),
+        ({"pairs": "a.tsv", "columns": "2"}, "--columns 2: expected the columns of"),
+        ({"pairs": "a.tsv", "columns": "0,1"}, "--columns 0,1: expected the columns of"),
         ({"pairs": "a.tsv", "weight": 0.0}, "weight = 0.0 of a.tsv: expected a finite number greater than 0"),
         ({"source": "a", "target": "b", "weight": -1.5}, "weight = -1.5 of a + b: expected a finite number"),
         ({"pairs": "a.tsv", "weight": float("nan")}, "weight = nan of a.tsv: expected"),
@@ -246,7 +250,7 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path: Path, longer_is_so
         next(pairs)
 
 
-@pytest.mark.parametrize(("row", "columns"), [("a", 1), ("", 1), ("a\tb\tc", 3), ("a\tb\t", 3)])
+@pytest.mark.parametrize(("row", "columns"), [("a", 1), ("a\tb\tc", 3), ("a\tb\t", 3)])
 def test_a_tsv_row_must_have_two_columns(tmp_path: Path, row: str, columns: int) -> None:
     path = write(tmp_path / "a.tsv", f"a\tb\n{row}\nc\td\n")
     with refused(f"{path}:2: expected 2 columns, one tab between them, found {columns}"):
@@ -262,10 +266,9 @@ def test_a_tsv_row_must_have_two_columns(tmp_path: Path, row: str, columns: int)
         ("9" * 5_000, "JSON that cannot be read: Exceeds the limit (4300 digits)"),
         ('["a", "b"]', "expected a JSON object, found list"),
         ("null", "expected a JSON object, found NoneType"),
-        ("", "blank line, expected a JSON object; remove the line"),
-        (" \t", "blank line, expected a JSON object; remove the line"),
-        ('{"source": "a", "tgt": "b"}', "no key 'target', the keys are 'source', 'tgt': set source_key"),
-        ("{}", "no key 'source', the keys are none: set source_key and target_key"),
+        ('{"source": "a", "tgt": "b"}', "no key 'target', the keys are 'source', 'tgt': say which with --source-key"),
+        ("{}", "no key 'source', the keys are none: say which with --source-key and --target-key"),
+        ('{"translation": {"en": "a", "de": "b"}}', "no key 'source', the keys are 'translation.en', 'translation.de'"),
         ('{"source": "a", "target": 7}', "the value of 'target' must be a string, found int"),
         ('{"source": null, "target": "b"}', "the value of 'source' must be a string, found NoneType"),
         (
@@ -283,12 +286,103 @@ def test_a_bad_jsonl_row_is_refused_by_line_and_reason(tmp_path: Path, row: str,
         pairs_of(path)
 
 
-def test_one_empty_line_may_end_a_jsonl_file_but_not_two(tmp_path: Path) -> None:
-    good = '{"source": "a", "target": "b"}\r\n'
-    assert pairs_of(write(tmp_path / "a.jsonl", f"{good}\r\n")) == [("a", "b")]
-    path = write(tmp_path / "b.jsonl", f"{good}\n\n")
-    with refused(f"{path}:2: blank line, expected a JSON object"):
-        pairs_of(path)
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl"])
+def test_a_blank_line_is_an_empty_pair_except_at_the_very_end(tmp_path: Path, ending: str) -> None:
+    good = {".tsv": "a\tb", ".csv": "a,b", ".jsonl": '{"source": "a", "target": "b"}'}[ending]
+    path = write(tmp_path / f"a{ending}", f"{good}\r\n\r\n\n{good}\n\n")
+    assert pairs_of(path) == [("a", "b"), ("", ""), ("", ""), ("a", "b")]
+
+
+def test_keys_may_name_an_object_inside_an_object(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.jsonl", '{"translation": {"en": "a", "de": "b"}, "id": 1}\n{"translation.en": "c", "x": "d"}\n'
+    )
+    rows = read_pairs(Corpus(pairs=path, source_key="translation.en", target_key="translation.de"))
+    assert next(rows) == Pair("a", "b", 1)
+    with refused(f"{path}:2: no key 'translation.de', the keys are 'translation.en', 'x'"):
+        next(rows)
+
+
+def test_labels_may_be_integers_or_truth_values_and_texts_may_not(tmp_path: Path) -> None:
+    labelled = {"labelled": True, "source_key": "text", "target_key": "label"}
+    rows = '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n{"text": "c", "label": "x"}\n'
+    assert pairs_of(write(tmp_path / "a.jsonl", rows), **labelled) == [("a", "1"), ("b", "true"), ("c", "x")]
+    for row, message in (
+        ('{"text": "a", "label": 0.5}', "the value of 'label' must be a string or an integer, found float"),
+        ('{"text": "a", "label": null}', "the value of 'label' must be a string or an integer, found NoneType"),
+        ('{"text": 1, "label": 1}', "the value of 'text' must be a string, found int"),
+    ):
+        with refused(f"{tmp_path}/b.jsonl:1: {message}"):
+            pairs_of(write(tmp_path / "b.jsonl", row), **labelled)
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "expected"),
+    [
+        ("1\ta\tb\n2\tc\td\n", {"columns": "2,3"}, [("a", "b"), ("c", "d")]),
+        ("a\tb\n", {"columns": "2,1"}, [("b", "a")]),
+        ("id\ten\tde\n1\ta\tb\n", {"columns": "de,en"}, [("b", "a")]),
+        ("id\tEnglish \n1\ta\n", {"columns": "English,1"}, [("a", "1")]),
+        ("a good one\t1\n", {"columns": "2,1", "labelled": True}, [("a good one", "1")]),
+        ("x\ta\tb\tl\n", {"columns": "4,2,3", "labelled": True}, [("a\tb", "l")]),
+    ],
+)
+def test_columns_are_chosen_by_number_or_by_the_name_in_the_first_row(
+    tmp_path: Path, content: str, settings: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    assert pairs_of(write(tmp_path / "a.tsv", content), **settings) == expected
+    assert pairs_of(write(tmp_path / "a.csv", content.replace("\t", ",")), **settings) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        ("id\ten\tde\n", {"columns": "en,fr"}, "1: --columns: no column 'fr' in the first row, which has 'id', 'en'"),
+        ("a\tb\tc\nd\te\n", {"columns": "2,3"}, "2: expected at least 3 columns, found 2"),
+        ("a\tb\tc\n", {}, "1: expected 2 columns, one tab between them, found 3: choose with --columns, such as"),
+        ("source\ttarget\na\tb\n", {}, "1: looks like a row of column names (source, target), not like text: choose"),
+        ("en\tde\na\tb\n", {}, "1: looks like a row of column names (en, de)"),
+        ("id\ten\tde\n1\ta\tb\n", {"columns": "2,3"}, "1: looks like a row of column names (id, en, de), not like "),
+        (
+            "text\tlabel\n",
+            {"labelled": True},
+            "1: looks like a row of column names (text, label), not like text: choose "
+            "columns by these names, such as --columns label,text, or remove the line",
+        ),
+    ],
+)
+def test_columns_that_are_not_there_and_rows_of_names_are_refused(
+    tmp_path: Path, content: str, settings: dict[str, Any], message: str
+) -> None:
+    path = write(tmp_path / "a.tsv", content)
+    with refused(f"{path}:{message}"):
+        pairs_of(path, **settings)
+
+
+def test_three_columns_are_for_a_label_and_two_texts(tmp_path: Path) -> None:
+    with refused("--columns 1,2,3: expected the columns of source and target, such as 1,2, or their names"):
+        pairs_of(write(tmp_path / "a.tsv", "a\tb\tc\n"), columns="1,2,3")
+
+
+def test_a_csv_cell_in_quotes_may_have_commas_quotes_and_line_ends(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'one,"a ""b"", c"\r\n"two\nlines",d\nthree,e\n')
+    found = list(read_pairs(Corpus(pairs=path)))
+    assert found == [Pair("one", 'a "b", c', 1), Pair("two\nlines", "d", 2), Pair("three", "e", 4)]
+    with refused(f"{path}:2: not valid CSV: "):
+        pairs_of(write(tmp_path / "a.csv", 'a,b\n"c"x,d\n'))
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl", "", ".txt"])
+def test_whoever_asks_is_told_every_bad_row_and_gets_all_others(tmp_path: Path, ending: str) -> None:
+    good = {".tsv": b"a\tb", ".csv": b"a,b", ".jsonl": b'{"source": "a", "target": "b"}'}.get(ending, b"a")
+    bad = {".tsv": b"a", ".csv": b'"a"b', ".jsonl": b"[]"}.get(ending, b"\0")
+    path = write(tmp_path / f"a{ending}", b"\n".join([bad, good, bad, good, b"\xff", good]) + b"\n")
+    corpus = {"": Corpus(path, path), ".txt": Corpus(text=path)}.get(ending) or Corpus(pairs=path)
+    told: list[DataError] = []
+    assert [pair.line for pair in read_pairs(corpus, told.append)] == [2, 4, 6]
+    assert [str(error).split(": ")[0] for error in told] == [f"{path}:{line}" for line in (1, 3, 5)]
+    with refused(str(told[0])):
+        list(read_pairs(corpus))
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,15 @@ def test_one_label_is_nothing_to_choose_from(found: list[str]) -> None:
 
 
 def test_a_first_column_of_texts_is_taken_for_what_it_is() -> None:
-    with pytest.raises(DataError, match="10,001 different labels: is the label in the first column"):
-        Labels.of(str(number) for number in range(10_001))
+    for texts, repeated, message in ((1000, 1, "1,000 different labels in 1,000"), (10_001, 3, "10,001 .* in 30,003")):
+        with pytest.raises(DataError, match=rf"{message} texts: is the label in the first column.* --columns 2,1"):
+            Labels.of_text(str(number) for number in range(texts) for _ in range(repeated))
+
+
+def test_many_labels_are_no_mistake_where_they_are_given_or_each_has_several_texts() -> None:
+    assert len(Labels.of(str(number) for number in range(10_001)).names) == 10_001
+    assert len(Labels.of_text(str(number) for number in range(1000) for _ in range(2)).names) == 1000
+    assert Labels.of_text(["a", "b", "c"]).names == ("a", "b", "c")  # too few texts to judge
 
 
 def test_a_label_that_was_not_learnt_is_named() -> None:

@@ -54,6 +54,8 @@ def doctor(
     valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    columns: texts.Columns = None,
+    pairs_format: texts.PairsFormat = None,
     source_language: texts.SourceLanguage = None,
     target_language: texts.TargetLanguage = None,
     task: texts.Task = None,
@@ -75,8 +77,8 @@ def doctor(
         return
     with tempfile.TemporaryDirectory() as folder:  # for standard input, whichever text that is
         learnt, held_out = texts.spooled(Path(folder), *given)
-        keys = (source_key, target_key)
-        training, validation = texts.training_corpora(learnt, keys), texts.validation_corpora(held_out, keys)
+        reading = texts.Reading(source_key, target_key, columns, pairs_format)
+        training, validation = texts.training_corpora(learnt, reading), texts.validation_corpora(held_out, reading)
         _examine_text((training, validation), preset, settings, f"{folder}/", as_json=as_json)
 
 

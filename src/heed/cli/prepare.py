@@ -20,6 +20,8 @@ def prepare(
     valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    columns: texts.Columns = None,
+    pairs_format: texts.PairsFormat = None,
     source_language: texts.SourceLanguage = None,
     target_language: texts.TargetLanguage = None,
     task: texts.Task = None,
@@ -40,13 +42,14 @@ def prepare(
     check_early(settings)
     data = DataConfig.model_validate(settings["data"])
     learnt = task_named(data.task)
-    keys, place = (source_key, target_key), cache or cache_folder()
+    reading = texts.Reading(source_key, target_key, columns, pairs_format)
+    place = cache or cache_folder()
     given = texts.spooled(
         place,
         texts.Given(source, target, pairs, text),
         texts.Given(valid_source, valid_target, valid_pairs, valid_text),
     )
-    corpora = texts.training_corpora(given[0], keys, weight), texts.validation_corpora(given[1], keys)
+    corpora = texts.training_corpora(given[0], reading, weight), texts.validation_corpora(given[1], reading)
     with Watch() as watch:
         training, validation = (survey_all([learnt.corpus(one, data) for one in some], watch.work) for some in corpora)
         data = learnt.settle(data, (corpus for corpus, _ in training))

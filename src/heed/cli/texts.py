@@ -4,7 +4,7 @@ import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ Paths = list[str]
 Source = Annotated[Paths, typer.Option(help="Source text, a sentence a line; may be given several times.")]
 Target = Annotated[Paths, typer.Option(help="Target text, line by line the source's translation.")]
 Pairs = Annotated[
-    Paths, typer.Option(help="A .tsv or .jsonl file of pairs instead, or besides; of labels and texts; - is TSV.")
+    Paths, typer.Option(help="A .tsv, .csv or .jsonl file of pairs instead, or besides; of labels and texts; - is TSV.")
 ]
 Text = Annotated[Paths, typer.Option(help="Text alone, a text a line: for language-model and masked.")]
 ValidText = Annotated[Paths, typer.Option(help="Text alone to validate on.")]
@@ -27,9 +27,15 @@ Task = Annotated[
 Weights = Annotated[list[float], typer.Option(help="Of each corpus, in the order above: 2 is seen twice.")]
 ValidSource = Annotated[Paths, typer.Option(help="Source text to validate on.")]
 ValidTarget = Annotated[Paths, typer.Option(help="Target text to validate on.")]
-ValidPairs = Annotated[Paths, typer.Option(help="A .tsv or .jsonl file to validate on.")]
-SourceKey = Annotated[str, typer.Option(help="Where a .jsonl object has its source.")]
+ValidPairs = Annotated[Paths, typer.Option(help="A .tsv, .csv or .jsonl file to validate on.")]
+SourceKey = Annotated[str, typer.Option(help="Where a .jsonl object has its source, such as translation.en.")]
 TargetKey = Annotated[str, typer.Option(help="Where a .jsonl object has its target.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns of a .tsv or .csv file, by number or name: 2,3 or en,de or label,text.")
+]
+PairsFormat = Annotated[
+    Literal["tsv", "csv", "jsonl"] | None, typer.Option(help="What --pairs are where their names do not say it.")
+]
 SourceLanguage = Annotated[
     str | None, typer.Option(help="The source's language code, such as en; else by the file names.")
 ]
@@ -52,6 +58,27 @@ def named_settings(task: str | None, source_language: str | None, target_languag
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How files of pairs are read."""
+
+    source_key: str = "source"
+    target_key: str = "target"
+    columns: str | None = None
+    pairs_format: Literal["tsv", "csv", "jsonl"] | None = None
+
+    def corpora(self, pairs: Paths) -> list[Corpus]:
+        """The corpora of these files."""
+        found = [Corpus(pairs=path, **vars(replace(self, columns=None))) for path in pairs]
+        tables = [corpus.format in ("tsv", "csv") for corpus in found]
+        if self.columns is not None and found and not any(tables):
+            raise DataError(f"--columns {self.columns} is for .tsv and .csv files, found {found[0].name}")
+        return [
+            replace(corpus, columns=self.columns) if table else corpus
+            for corpus, table in zip(found, tables, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class Given:
     """The files that a command was given."""
 
@@ -64,20 +91,20 @@ class Given:
         return any((self.source, self.target, self.pairs, self.text))
 
 
-def training_corpora(given: Given, keys: tuple[str, str], weight: list[float] = []) -> list[Corpus]:
+def training_corpora(given: Given, reading: Reading, weight: list[float] = []) -> list[Corpus]:
     """The corpora to learn from; there must be one."""
-    found = _corpora("source", given, keys, weight)
+    found = _corpora("source", given, reading, weight)
     if not found:
         raise DataError("there is nothing to learn from: give --source and --target, or --pairs, or --text")
     return found
 
 
-def validation_corpora(given: Given, keys: tuple[str, str]) -> list[Corpus]:
+def validation_corpora(given: Given, reading: Reading) -> list[Corpus]:
     """The corpora to validate on; there may be none."""
-    return _corpora("valid-source", given, keys, [])
+    return _corpora("valid-source", given, reading, [])
 
 
-def _corpora(name: str, given: Given, keys: tuple[str, str], weight: list[float]) -> list[Corpus]:
+def _corpora(name: str, given: Given, reading: Reading, weight: list[float]) -> list[Corpus]:
     source, target, pairs, text = given.source, given.target, given.pairs, given.text
     if len(source) != len(target):
         raise DataError(f"{len(source)} times --{name} and {len(target)} times its target: they go together")
@@ -85,7 +112,7 @@ def _corpora(name: str, given: Given, keys: tuple[str, str], weight: list[float]
     if weight and len(weight) != count:
         raise DataError(f"{len(weight)} times --weight for {count} corpora: give one for each, or none")
     found = [Corpus(one, other) for one, other in zip(source, target, strict=True)]
-    found += [Corpus(pairs=one, source_key=keys[0], target_key=keys[1]) for one in pairs]
+    found += reading.corpora(pairs)
     found += [Corpus(text=one) for one in text]
     return [replace(one, weight=heavy) for one, heavy in zip(found, weight or [1.0] * count, strict=True)]
 

@@ -33,6 +33,8 @@ def train(
     valid_text: texts.ValidText = [],
     source_key: texts.SourceKey = "source",
     target_key: texts.TargetKey = "target",
+    columns: texts.Columns = None,
+    pairs_format: texts.PairsFormat = None,
     source_language: texts.SourceLanguage = None,
     target_language: texts.TargetLanguage = None,
     task: texts.Task = None,
@@ -51,7 +53,7 @@ def train(
     check_early(merged(*settings))
     if preset is not None:
         training_preset(preset)
-    keys = (source_key, target_key)
+    reading = texts.Reading(source_key, target_key, columns, pairs_format)
     given = (texts.Given(source, target, pairs, text), texts.Given(valid_source, valid_target, valid_pairs, valid_text))
     before = Recorded.read(out) if resume and not any(given) else None
 
@@ -65,9 +67,9 @@ def train(
         if before is not None:
             start = replace(before, init_from=init_from or before.init_from, cache=cache or before.cache)
         else:
-            held_out = texts.validation_corpora(given[1], keys)
+            held_out = texts.validation_corpora(given[1], reading)
             spooled = texts.spooled(out, given[0])[0] if team.is_first else given[0]
-            training = texts.training_corpora(spooled, keys, weight)
+            training = texts.training_corpora(spooled, reading, weight)
             start = Recorded(training, held_out, {}, init_from, cache or cache_folder())
         if team.is_first:
             material = _material(out, start, preset, settings, watch, resume=resume)

@@ -16,7 +16,8 @@ from heed.cli.progress import TranslationProgress, output_is_seen
 from heed.cli.searching import Engine, Set, SplitAt, Together, Translated, open_translator, say, search_settings
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
-from heed.text.corpus import parse_object, read_lines, take_text
+from heed.text.corpus import at, read_lines
+from heed.text.json_rows import parse_object, take_text
 
 if TYPE_CHECKING:
     from heed.decoding.translation import Translation
@@ -127,8 +128,8 @@ def _read(files: list[str], format_: Format | None, source_key: str) -> Iterator
                     columns = tuple(line.split("\t"))
                     yield _Line(columns[0], "tsv", columns)
                 case "jsonl":
-                    row = parse_object(line, file, number)
-                    yield _Line(take_text(row, source_key, file, number), "jsonl", (), row)
+                    row = parse_object(line, at(file, number))
+                    yield _Line(take_text(row, source_key, at(file, number)), "jsonl", (), row)
                 case "text":
                     yield _Line(line, "text")
 

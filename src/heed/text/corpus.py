@@ -1,22 +1,25 @@
 """Text as a stream of pairs.
 
-Enters: two files whose lines belong together, or one TSV or JSONL file; plain, ``.gz`` or ``.zst``, or standard input.
+Enters: two files whose lines belong together, or one TSV, CSV or JSONL file; plain, ``.gz`` or ``.zst``, or standard
+input.
 Leaves: one `Pair` after another, however long the corpus: no more than a line and a few buffers is held at a time.
 A text alone is a pair whose source is empty; a text with a label has the label for a target.
 Whatever is not text is refused with a `DataError` that names file and line. Nothing is trimmed, dropped or
 normalised: an empty line is an empty string, and what to do with it is decided elsewhere. Knows nothing of tokens.
 """
 
+import csv
 import itertools
-import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from heed.errors import DataError
+from heed.text.json_rows import parse_object, take_text
 from heed.text.packed_files import STANDARD_INPUT, opened
+from heed.text.tables import Columns, is_blank
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NOT_TEXT = {
@@ -26,10 +29,13 @@ _NOT_TEXT = {
     b"\x28\xb5\x2f\xfd": "looks like zstd; unpack it, or let its name end in .zst",
 }
 
+Skip = Callable[[DataError], None]
+Row = TypeVar("Row")
+
 
 @dataclass(frozen=True)
 class Corpus:
-    """Where pairs come from: two files line by line, one TSV or JSONL file, or one file of texts alone.
+    """Where pairs come from: two files line by line, one TSV, CSV or JSONL file, or one file of texts alone.
 
     A path ending in ``.gz`` or ``.zst`` is unpacked while it is read; ``-`` is standard input, never unpacked.
     """
@@ -40,8 +46,9 @@ class Corpus:
     text: str | None = None
     documents: bool = False  # a text goes on to an empty line, and not only to the end of its line
     labelled: bool = False  # a row of `pairs` is a label, a text and perhaps a second one
-    pairs_format: Literal["tsv", "jsonl"] | None = None  # None: by the name of `pairs`
-    source_key: str = "source"  # of a JSONL object
+    pairs_format: Literal["tsv", "csv", "jsonl"] | None = None  # None: by the name of `pairs`
+    columns: str | None = None  # of a TSV or CSV file, `2,3` or by the names in its first row; None: all there are
+    source_key: str = "source"  # of a JSONL object; `translation.en` is the key of an object inside it
     target_key: str = "target"
     weight: float = 1.0
 
@@ -55,12 +62,16 @@ class Corpus:
             raise DataError("source = '-' and target = '-': standard input can be read only once")
         if two_files and self.pairs_format is not None:
             raise DataError(f"pairs_format = {self.pairs_format!r} is for pairs, but {self.name} is source and target")
-        if one_file and self.format not in ("tsv", "jsonl"):
-            found = f"--pairs {self.pairs}" if self.pairs_format is None else f"pairs_format = {self.pairs_format!r}"
+        if one_file and self.format not in ("tsv", "csv", "jsonl"):
+            found = f"--pairs {self.pairs}" if self.pairs_format is None else f"--pairs-format {self.pairs_format}"
             raise DataError(
-                f"{found}: expected a name ending in .tsv or .jsonl (then perhaps .gz or .zst); in Python, any name "
-                "with pairs_format = 'tsv' or 'jsonl'"
+                f"{found}: expected a name ending in .tsv, .csv or .jsonl (then perhaps .gz or .zst), or else "
+                "--pairs-format tsv, csv or jsonl"
             )
+        if self.columns is not None:
+            if self.format not in ("tsv", "csv"):
+                raise DataError(f"--columns {self.columns} is for .tsv and .csv files, found {self.name}")
+            Columns(self.columns, labelled=True)
         if not (self.weight > 0 and math.isfinite(self.weight)):
             raise DataError(f"weight = {self.weight!r} of {self.name}: expected a finite number greater than 0")
 
@@ -71,7 +82,7 @@ class Corpus:
 
     @property
     def format(self) -> str:
-        """How a line is to be read: ``tsv``, ``jsonl``, ``lines`` (of text), or whatever the name ends in."""
+        """How a line is to be read: ``tsv``, ``csv``, ``jsonl``, ``lines`` (of text), or whatever the name ends in."""
         if not self.pairs:
             return "lines"
         stem, ending = os.path.splitext(self.pairs.lower())
@@ -92,113 +103,154 @@ class Pair:
     line: int
 
 
-def read_pairs(corpus: Corpus) -> Iterator[Pair]:
-    """The pairs of a corpus in order. Files are opened when the first pair is asked for."""
+def read_pairs(corpus: Corpus, skip: Skip | None = None) -> Iterator[Pair]:
+    """The pairs of a corpus in order. Files are opened when the first pair is asked for.
+
+    skip: called with what is wrong with a row, which is then left out; none: the first such row raises.
+    """
     if corpus.text:
-        return _read_documents(corpus.text) if corpus.documents else _read_texts(corpus.text)
+        return (_read_documents if corpus.documents else _read_texts)(corpus.text, skip)
     if corpus.source and corpus.target:
-        return _read_two_files(corpus.source, corpus.target)
-    if corpus.format == "tsv":
-        return _read_tsv(str(corpus.pairs), labelled=corpus.labelled)
-    return _read_jsonl(corpus)
+        return _read_two_files(corpus.source, corpus.target, skip)
+    return _read_jsonl(corpus, skip) if corpus.format == "jsonl" else _read_table(corpus, skip)
 
 
 def read_lines(path: str) -> Iterator[str]:
     """The lines of one text file (plain, .gz, .zst, or ``-``) without their ends, which are \\n or \\r\\n only."""
+    return (text for _, text in _numbered_lines(path, None))
+
+
+def _numbered_lines(path: str, skip: Skip | None) -> Iterator[tuple[int, str]]:
     for line, raw in enumerate(_read_raw_lines(path), 1):
-        yield _decode(raw, path, line)
+        try:
+            text = _decode(raw, path, line)
+        except DataError as error:
+            _refuse(error, skip)
+        else:
+            yield line, text
 
 
-def _read_texts(path: str) -> Iterator[Pair]:
-    return (Pair("", text, line) for line, text in enumerate(read_lines(path), 1))
+def _refuse(error: DataError, skip: Skip | None) -> None:
+    if skip is None:
+        raise error from None
+    skip(error)
 
 
-def _read_documents(path: str) -> Iterator[Pair]:
+def _read_texts(path: str, skip: Skip | None) -> Iterator[Pair]:
+    return (Pair("", text, line) for line, text in _numbered_lines(path, skip))
+
+
+def _read_documents(path: str, skip: Skip | None) -> Iterator[Pair]:
     """Lines up to an empty one are a document; several empty lines part two documents as one does."""
-    lines = enumerate(read_lines(path), 1)
+    lines = _numbered_lines(path, skip)
     for is_text, group in itertools.groupby(lines, key=lambda numbered: bool(numbered[1].strip())):
         if is_text:
             numbers, texts = zip(*group, strict=True)
             yield Pair("", "\n".join(texts), numbers[0])
 
 
-def _read_two_files(source_path: str, target_path: str) -> Iterator[Pair]:
+def _read_two_files(source_path: str, target_path: str, skip: Skip | None) -> Iterator[Pair]:
     sources, targets = _read_raw_lines(source_path), _read_raw_lines(target_path)
     for line, (source, target) in enumerate(itertools.zip_longest(sources, targets), 1):
         if source is None:
             raise _unequal(source_path, target_path, line, targets)
         if target is None:
             raise _unequal(target_path, source_path, line, sources)
-        yield Pair(_decode(source, source_path, line), _decode(target, target_path, line), line)
+        try:
+            pair = Pair(_decode(source, source_path, line), _decode(target, target_path, line), line)
+        except DataError as error:
+            _refuse(error, skip)
+        else:
+            yield pair
 
 
 def _unequal(shorter: str, longer: str, line: int, rest: Iterator[bytes]) -> DataError:
     ended, lines = line - 1, line + sum(1 for _ in rest)
     return DataError(
-        f"{_at(longer, line)}: no line to pair this with: {_spoken(shorter)} ended after {ended} lines, "
+        f"{at(longer, line)}: no line to pair this with: {_spoken(shorter)} ended after {ended} lines, "
         f"{_spoken(longer)} has {lines}; line n of one must translate line n of the other"
     )
 
 
-def _read_tsv(path: str, *, labelled: bool) -> Iterator[Pair]:
-    for line, text in enumerate(read_lines(path), 1):
-        columns = text.split("\t")
-        if labelled and len(columns) in (2, 3):
-            yield Pair("\t".join(columns[1:]), columns[0], line)
-        elif not labelled and len(columns) == 2:
-            yield Pair(columns[0], columns[1], line)
+def _read_table(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
+    path, columns = str(corpus.pairs), Columns(corpus.columns, labelled=corpus.labelled)
+    rows = _csv_rows(path, skip) if corpus.format == "csv" else _tsv_rows(path, skip)
+    for number, (line, cells) in enumerate(_without_last_blank(rows, is_blank)):
+        try:
+            if number == 0 and columns.are_named:
+                columns.find(cells)
+                continue
+        except DataError as error:  # of the whole file, not of a row
+            raise DataError(f"{at(path, line)}: {error}") from None
+        try:
+            source, target = columns.take(cells, first=number == 0)
+        except DataError as error:
+            _refuse(DataError(f"{at(path, line)}: {error}"), skip)
         else:
-            wanted = "a label and one or two texts, tabs between" if labelled else "2 columns, one tab between them"
-            raise DataError(f"{_at(path, line)}: expected {wanted}, found {len(columns)}")
+            yield Pair(source, target, line)
 
 
-def _read_jsonl(corpus: Corpus) -> Iterator[Pair]:
-    path, second_key = str(corpus.pairs), f"{corpus.source_key}2"
-    lines = enumerate(read_lines(path), 1)
-    for line, text in lines:
-        if not text and next(lines, None) is None:
-            return  # one empty line at the very end is a habit of editors, not a row
-        row = parse_object(text, path, line)
-        source, target = (take_text(row, key, path, line) for key in (corpus.source_key, corpus.target_key))
-        if corpus.labelled:
-            both = [source] + ([take_text(row, second_key, path, line)] if second_key in row else [])
-            source = "\t".join(one.replace("\t", " ") for one in both)
-        yield Pair(source, target, line)
+def _tsv_rows(path: str, skip: Skip | None) -> Iterator[tuple[int, list[str]]]:
+    return ((line, text.split("\t")) for line, text in _numbered_lines(path, skip))
 
 
-def parse_object(text: str, path: str, line: int) -> dict[str, Any]:
-    """The JSON object that a line is."""
-    if not text.strip():
-        raise DataError(f"{_at(path, line)}: blank line, expected a JSON object; remove the line")
-    try:
-        row = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{_at(path, line)}: not valid JSON at column {error.colno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits; thousands of brackets
-        raise DataError(f"{_at(path, line)}: JSON that cannot be read: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{_at(path, line)}: expected a JSON object, found {type(row).__name__}")
-    return row
+def _csv_rows(path: str, skip: Skip | None) -> Iterator[tuple[int, list[str]]]:
+    """Rows and the lines they begin on; a cell in quotes may go on over several lines."""
+    first = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal first
+        for line, text in _numbered_lines(path, skip):
+            first = first or line
+            yield f"{text}\n"
+
+    reader = csv.reader(lines(), strict=True)
+    while True:
+        first = 0
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            _refuse(DataError(f"{at(path, first)}: not valid CSV: {error}"), skip)
+        else:
+            yield first, cells
 
 
-def take_text(row: dict[str, Any], key: str, path: str, line: int) -> str:
-    """The text that a JSON object has under a key."""
-    if key not in row:
-        found = ", ".join(repr(name) for name in row) or "none"
-        raise DataError(f"{_at(path, line)}: no key {key!r}, the keys are {found}: set source_key and target_key")
-    text = row[key]
-    if not isinstance(text, str):
-        raise DataError(f"{_at(path, line)}: the value of {key!r} must be a string, found {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{_at(path, line)}: the value of {key!r} has the unpaired surrogate {text[error.start]!r} "
-            f"at character {error.start + 1}, which is not valid text"
-        ) from None
-    if "\0" in text:
-        raise DataError(f"{_at(path, line)}: the value of {key!r} has a NUL at character {text.index(chr(0)) + 1}")
-    return text
+def _without_last_blank(rows: Iterator[tuple[int, Row]], blank: Callable[[Row], bool]) -> Iterator[tuple[int, Row]]:
+    """An empty line at the very end is a habit of editors, not a row; any other is one."""
+    last = next(rows, None)
+    for row in rows:
+        if last is not None:
+            yield last
+        last = row
+    if last is not None and not blank(last[1]):
+        yield last
+
+
+def _read_jsonl(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
+    path = str(corpus.pairs)
+    for line, text in _without_last_blank(_numbered_lines(path, skip), lambda text: not text.strip()):
+        try:
+            pair = (
+                _pair_of_object(corpus, parse_object(text, at(path, line)), line)
+                if text.strip()
+                else Pair("", "", line)
+            )
+        except DataError as error:
+            _refuse(error, skip)
+        else:
+            yield pair
+
+
+def _pair_of_object(corpus: Corpus, row: dict[str, Any], line: int) -> Pair:
+    where, second_key = at(str(corpus.pairs), line), f"{corpus.source_key}2"
+    source = take_text(row, corpus.source_key, where)
+    target = take_text(row, corpus.target_key, where, is_label=corpus.labelled)
+    if corpus.labelled:
+        both = [source] + ([take_text(row, second_key, where)] if second_key in row else [])
+        source = "\t".join(one.replace("\t", " ") for one in both)
+    return Pair(source, target, line)
 
 
 def _decode(raw: bytes, path: str, line: int) -> str:
@@ -208,11 +260,11 @@ def _decode(raw: bytes, path: str, line: int) -> str:
         column = len(raw[: error.start].decode()) + 1
         hints = (hint for start, hint in _NOT_TEXT.items() if line == 1 and raw.startswith(start))
         raise DataError(
-            f"{_at(path, line)}: not valid UTF-8: byte 0x{raw[error.start]:02x} at column {column}: "
+            f"{at(path, line)}: not valid UTF-8: byte 0x{raw[error.start]:02x} at column {column}: "
             f"{next(hints, 'convert the file to UTF-8')}"
         ) from None
     if "\0" in text:
-        raise DataError(f"{_at(path, line)}: NUL byte at column {text.index(chr(0)) + 1}: is this UTF-16, or binary?")
+        raise DataError(f"{at(path, line)}: NUL byte at column {text.index(chr(0)) + 1}: is this UTF-16, or binary?")
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -220,7 +272,8 @@ def _spoken(path: str) -> str:
     return "standard input" if path == STANDARD_INPUT else path
 
 
-def _at(path: str, line: int) -> str:
+def at(path: str, line: int) -> str:
+    """What messages call a line: `a.tsv:7`."""
     return f"{_spoken(path)}:{line}"
 
 
@@ -236,4 +289,4 @@ def _read_raw_lines(path: str) -> Iterator[bytes]:
                 else:
                     yield raw
         except (OSError, EOFError) as error:
-            raise DataError(f"{_at(path, line + 1)}: cannot be read from here on: {error}") from error
+            raise DataError(f"{at(path, line + 1)}: cannot be read from here on: {error}") from error

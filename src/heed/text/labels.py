@@ -4,6 +4,7 @@ Two texts that share a label come as one with a tab between, and become ids with
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from heed.errors import DataError
@@ -11,6 +12,11 @@ from heed.settings import nearest
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
 
 FIRST = len(SPECIAL)  # the id of the first label: those below it mean what they mean everywhere
+
+
+def are_too_many(labels: int, texts: int) -> bool:
+    """Whether there are too many different labels to learn any: then columns are swapped, more likely than not."""
+    return labels > 10_000 or (texts >= 20 and labels > texts / 2)
 
 
 class Labels:
@@ -22,15 +28,24 @@ class Labels:
 
     @classmethod
     def of(cls, found: Iterable[str]) -> "Labels":
-        """All labels of a corpus, in the order of the alphabet."""
+        """All of these labels, in the order of the alphabet."""
         names = sorted(set(found) - {""})
         if len(names) < 2:
             raise DataError(f"a classifier needs at least two labels to choose from, found {names}")
-        if len(names) > 10_000:
-            raise DataError(
-                f"{len(names):,} different labels: is the label in the first column, and the text after it?"
-            )
         return cls(names)
+
+    @classmethod
+    def of_text(cls, found: Iterable[str]) -> "Labels":
+        """All labels of a corpus, unless they are so many that texts must have been taken for labels."""
+        counts = Counter(found)
+        counts.pop("", None)
+        if are_too_many(len(counts), counts.total()):
+            raise DataError(
+                f"{len(counts):,} different labels in {counts.total():,} texts: is the label in the first column, and "
+                "the text after it? --columns 2,1 reads them the other way round; data.labels names labels if they are "
+                "really so many"
+            )
+        return cls.of(counts)
 
     @property
     def vocab_size(self) -> int:

@@ -10,9 +10,12 @@ only the parts they differ in are looked at (``train.en`` and ``train.de``), of 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from heed.errors import ConfigError
-from heed.text.corpus import Corpus
+
+if TYPE_CHECKING:
+    from heed.text.corpus import Corpus
 
 # ISO 639-1, then the same languages by ISO 639-3, then others that corpora are made of.
 _KNOWN = frozenset(
@@ -54,7 +57,7 @@ class LanguagePair:
     origin: str
 
 
-def languages_of(corpora: Sequence[Corpus]) -> list[LanguagePair]:
+def languages_of(corpora: "Sequence[Corpus]") -> list[LanguagePair]:
     """The different answers that the corpora give: one where they agree, none where no name says anything."""
     found = {(pair.source, pair.target): pair for corpus in corpora if (pair := _languages_of(corpus)) is not None}
     return list(found.values())
@@ -67,15 +70,21 @@ def checked_code(code: str, option: str) -> str:
     return code
 
 
-def _languages_of(corpus: Corpus) -> LanguagePair | None:
+def _languages_of(corpus: "Corpus") -> LanguagePair | None:
     if corpus.text or corpus.labelled:
         return None
     if corpus.source and corpus.target:
         return _named(_of_two_names(_unpacked(corpus.source), _unpacked(corpus.target)), "the file names")
-    by_key = corpus.format == "jsonl" and _of_two_names(corpus.source_key, corpus.target_key)
-    if by_key:
-        return _named(by_key, "the JSON keys")
+    if corpus.format == "jsonl" and (codes := _of_two_names(corpus.source_key, corpus.target_key)):
+        return LanguagePair(*codes, "the JSON keys")
+    if corpus.columns and (codes := _of_two_names(*corpus.columns.split(","))):
+        return LanguagePair(*codes, "the column names")
     return _named(_of_one_name(_unpacked(str(corpus.pairs))), "the file name")
+
+
+def is_known_code(text: str) -> bool:
+    """Whether this is a language code and nothing else."""
+    return _code(text) is not None
 
 
 def _named(codes: tuple[str, str] | None, origin: str) -> LanguagePair | None:

@@ -47,8 +47,11 @@ class Classify:
         for name in ("documents", "bpe_dropout"):
             if getattr(data, name):
                 raise ConfigError(f"{name} = {getattr(data, name)!r} is of no use to task = 'classify'")
-        found = Labels.of(data.labels or (pair.target for corpus in corpora for pair in read_pairs(corpus)))
-        return data.model_copy(update={"labels": data.labels or found.names})
+        if data.labels:
+            Labels.of(data.labels)
+            return data
+        found = Labels.of_text(pair.target for corpus in corpora for pair in read_pairs(corpus))
+        return data.model_copy(update={"labels": found.names})
 
     def shape(self, data: DataConfig) -> dict[str, Any]:
         """As many classes as there are labels."""

@@ -1,0 +1,108 @@
+"""Which cells of a row in a TSV or CSV file are the source and the target, or a label and its texts.
+
+Enters: the cells of one row after another. Leaves: source and target of each, or a `DataError` that says what is wrong
+with the row; whoever reads the file knows which line that is. A first row of column names is noticed, never learnt.
+"""
+
+from collections.abc import Sequence
+
+from heed.errors import DataError
+from heed.text.language_codes import is_known_code
+
+_LABELS = ("label", "labels", "class", "category", "sentiment", "intent")
+_HEADER = frozenset(
+    (
+        *_LABELS,
+        *("source", "target", "src", "tgt", "trg", "source_text", "target_text", "input", "output", "translation"),
+        *(
+            "id",
+            "idx",
+            "index",
+            "text",
+            "text1",
+            "text2",
+            "sentence",
+            "sentence1",
+            "sentence2",
+            "premise",
+            "hypothesis",
+        ),
+        *("question", "review", "title", "content", "score"),
+    )
+)
+
+
+class Columns:
+    """The columns that are read. wanted: as a person gave them, `2,3` or `en,de`; none: all there are.
+
+    A row of labelled text has a label, then one text or two; any other row has a source, then a target.
+    """
+
+    def __init__(self, wanted: str | None, *, labelled: bool) -> None:
+        self._wanted = None if wanted is None else [one.strip() for one in wanted.split(",")]
+        self._labelled = labelled
+        counts = (2, 3) if labelled else (2,)
+        if self._wanted is not None and (len(self._wanted) not in counts or "0" in self._wanted or "" in self._wanted):
+            what = "a label and one or two texts, such as 1,2" if labelled else "source and target, such as 1,2"
+            raise DataError(f"--columns {wanted}: expected the columns of {what}, or their names in the first row")
+        self._numbers = None if self._wanted is None or self.are_named else [int(one) - 1 for one in self._wanted]
+
+    @property
+    def are_named(self) -> bool:
+        """Whether the first row is needed to know which columns these are; it is then no text."""
+        return self._wanted is not None and not all(one.isdecimal() for one in self._wanted)
+
+    def find(self, header: Sequence[str]) -> None:
+        """Look the names up in the first row."""
+        names, numbers = [name.strip() for name in header], []
+        for wanted in self._wanted or ():
+            if wanted in names:
+                numbers.append(names.index(wanted))
+            elif wanted.isdecimal():
+                numbers.append(int(wanted) - 1)
+            else:
+                found = ", ".join(repr(name) for name in names)
+                raise DataError(f"--columns: no column {wanted!r} in the first row, which has {found}")
+        self._numbers = numbers
+
+    def take(self, cells: Sequence[str], *, first: bool) -> tuple[str, str]:
+        """Source and target of a row; a blank one is an empty pair. first: it may be a row of names."""
+        if is_blank(cells):
+            return "", ""
+        chosen = cells if self._numbers is None else self._chosen(cells)
+        if first and not self.are_named and all(_is_name(cell) for cell in chosen):
+            names = ", ".join(cell.strip() for cell in cells)
+            raise DataError(
+                f"looks like a row of column names ({names}), not like text: choose columns by these names, such as "
+                f"--columns {self._suggested(cells)}, or remove the line"
+            )
+        if self._labelled and len(chosen) in (2, 3):
+            return "\t".join(text.replace("\t", " ") for text in chosen[1:]), chosen[0]
+        if not self._labelled and len(chosen) == 2:
+            return chosen[0], chosen[1]
+        wanted = "a label and one or two texts, tabs between" if self._labelled else "2 columns, one tab between them"
+        choose = f": choose with --columns, such as --columns {self._suggested(cells)}" if len(cells) > 2 else ""
+        raise DataError(f"expected {wanted}, found {len(cells)}{choose}")
+
+    def _chosen(self, cells: Sequence[str]) -> list[str]:
+        numbers = self._numbers or []
+        if max(numbers) >= len(cells):
+            raise DataError(f"expected at least {max(numbers) + 1} columns, found {len(cells)}")
+        return [cells[number] for number in numbers]
+
+    def _suggested(self, cells: Sequence[str]) -> str:
+        names = [cell.strip() for cell in cells]
+        if not all(_is_name(name) for name in names):
+            return "1,2"
+        if self._labelled:  # the label comes first
+            names.sort(key=lambda name: name.lower() not in _LABELS)
+        return ",".join([name for name in names if name.lower() not in ("id", "idx", "index", "score")][:2])
+
+
+def is_blank(cells: Sequence[str]) -> bool:
+    """Whether a row is an empty line."""
+    return len(cells) < 2 and not "".join(cells).strip()
+
+
+def _is_name(cell: str) -> bool:
+    return cell.strip().lower() in _HEADER or is_known_code(cell.strip())
