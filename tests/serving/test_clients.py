@@ -96,6 +96,7 @@ def test_the_settings_for_a_page(server: Running) -> None:
     assert server.get("/frontend/settings").json() == {
         "charLimit": 5000,
         "frontendTimeout": 500,
+        "deadline": 30.0,
         "apiKeys": False,
         "keyRequired": False,
         "suggestions": False,

@@ -137,6 +137,85 @@ def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser,
         forgive(here, "net::ERR_")
 
 
+def test_a_server_that_is_silent_is_not_waited_for_for_ever(browser: Browser, site: Running) -> None:
+    with on_opened(browser, site) as here:
+        page = here.page
+        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"deadline": -4})  # five more: one
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        page.route("**/translate", lambda _: None)
+        page.fill("#text", "A dog")
+        status(page, "The server has not answered for 1 s. Trying again…")
+        page.unroute("**/translate")
+        page.wait_for_selector(".term")
+        page.route("**/look", lambda _: None)
+        page.click("#look")
+        page.wait_for_selector("#inside-says:text('The server has not answered for 1 s.')")
+
+
+BARE = """
+delete Intl.Segmenter;
+for (const name of ["localStorage", "sessionStorage"])
+  Object.defineProperty(window, name, { get() { throw new DOMException("blocked", "SecurityError"); } });
+"""
+
+
+def test_a_browser_without_storage_and_segmenter_is_told_so_and_served(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        assert page.is_hidden("#missing")
+        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
+        page.add_init_script(BARE)
+        page.reload()
+        page.wait_for_selector("#key-form", state="visible")
+        said = page.inner_text("#missing")
+        assert "This browser keeps nothing for this page" in said
+        assert "it has no Intl.Segmenter" in said
+        page.fill("#key", "a-secret")
+        with page.expect_request("**/translate") as asked:
+            page.fill("#text", "A dog")
+        assert asked.value.headers["authorization"] == "Bearer a-secret"
+        page.wait_for_selector(".term")
+        page.click("#theme")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_without_scripts_the_page_says_so_at_its_top(browser: Browser, site: Running) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    for route in ("/", "/others"):
+        page.goto(site.address + route)
+        assert "This page needs its own scripts, which are switched off here." in page.inner_text("body")
+        box = page.locator(".notice").first.bounding_box()
+        assert box is not None
+        assert box["y"] < 150
+        assert page.is_hidden("main")
+        page.click(".notice a")
+        assert page.url == f"{site.address}/docs"
+    context.close()
+
+
+def test_sentences_to_press_come_with_the_model_and_go_when_something_is_typed(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        page.wait_for_selector("footer :text('parameters')")
+        assert page.is_hidden("#tries")  # these models have none
+        model = {"name": "m", "source": "en", "target": "de", "parameters": 1, "beam": 1, "max_tokens": 1}
+        trained = {"texts": [{"name": "train.tsv", "pairs": 60000}], "steps": 900}
+        says(page, "/models", [model | {"examples": ["A dog", "<b>A cat</b>"], "trained": trained}])
+        page.reload()
+        page.wait_for_selector(".try")
+        assert page.locator(".try").all_inner_texts() == ["A dog", "<b>A cat</b>"]
+        assert "trained on train.tsv (60,000 pairs), 900 steps." in page.inner_text("#models")
+        assert '"q":"A dog"' in (page.text_content("#example") or "")
+        page.get_by_role("button", name="<b>A cat</b>").click()
+        page.wait_for_selector(".term")
+        assert page.input_value("#text") == "<b>A cat</b>"
+        assert page.is_hidden("#tries")
+        page.click("#clear")
+        assert page.locator(".try").count() == 2
+        page.select_option("#target-language", "en")  # another model's direction
+        page.wait_for_selector("#tries", state="hidden")
+
+
 def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page

@@ -43,6 +43,12 @@ FAMOUS = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
 )
+EXAMPLES = (
+    *FAMOUS,
+    "My aunt wants the small green car.",
+    "My young queen doesn't want the old white castles.",
+    "The girls find a new newspaper and they read it.",
+)
 RUN = Path("runs/demo")
 _SHADES = " ░▒▓█"
 
@@ -64,6 +70,7 @@ def demo(
         console.print(f"  {sentence}")
     console.print("\nThese two themselves, and anything else of an animal and a street, are kept for the test.\n")
     _train(out, seed, steps)
+    (out / "examples.txt").write_text("".join(f"{text}\n" for text in EXAMPLES), encoding="utf-8")  # for heed serve
     translator = load(out)
     tests = corpus("test", PAIRS["test"], seed)
     console.print(_scores(tests, translator([test.source for test in tests])))
@@ -72,7 +79,7 @@ def demo(
         console.print(f"\n{sentence}\n{translator(sentence)}\n")
         console.print(_what_it_looks_at(translator, sentence))
     console.print("\nNot at what it means, it turns out: `heed pronouns` measures it, docs/looking.md has the answer.")
-    console.print(f"\nThe model is in {out}. Try: echo 'The old cat sees a red bird.' | heed translate {out}")
+    console.print(f"\nThe model is in {out}. Try: echo '{EXAMPLES[2]}' | heed translate {out}")
 
 
 def _train(out: Path, seed: int, steps: int) -> None:

@@ -18,6 +18,7 @@ from heed.model.folder import ModelFolder, read_model_folder
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.serving.models import Served, name_here, open_served
+from heed.serving.provenance import TrainedOn, trained_on
 from heed.text.tokenizer import Tokenizer
 
 
@@ -32,6 +33,7 @@ class Half:
     max_tokens: int
     generator: Generator | None = None  # of a language model
     classifier: Classifier | None = None
+    trained: TrainedOn | None = None
 
     @classmethod
     def of(cls, folder: ModelFolder, search: Mapping[str, Any]) -> "Half":
@@ -44,7 +46,9 @@ class Half:
             generator = Generator(model, tokenizer, settings, data.max_tokens)
         if data.labels:
             classifier = Classifier(model, tokenizer, data.labels, data.max_tokens)
-        return cls(folder.path, data.task, model, tokenizer, data.max_tokens, generator, classifier)
+        return cls(
+            folder.path, data.task, model, tokenizer, data.max_tokens, generator, classifier, trained_on(folder.trained)
+        )
 
     @property
     def name(self) -> str:

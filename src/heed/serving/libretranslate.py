@@ -131,6 +131,7 @@ def _settings(service: Service, *, key_required: bool) -> dict[str, Any]:
     return {
         "charLimit": config.characters,
         "frontendTimeout": 500,
+        "deadline": config.deadline,  # ours: seconds after which a request is given up
         "apiKeys": key_required,
         "keyRequired": key_required,
         "suggestions": False,

@@ -14,6 +14,7 @@ from heed.inside.trace import Trace
 from heed.model.transformer import Transformer
 from heed.model.twin import sharing_weights
 from heed.serving.language_codes import AUTO, is_code, nearest_code
+from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.tokenizer import Tokenizer
 from heed.text.trigrams import Detector
 
@@ -29,6 +30,8 @@ class Served:
     target: str
     translator: Translator
     profiles: Mapping[str, str]  # language to trigrams, where the model was trained with validation texts
+    trained: TrainedOn | None = None
+    examples: Sequence[str] = ()  # to try it with
     abilities: ClassVar[tuple[str, ...]] = ("translate", "embed", "look")  # what can be asked of it
     task: ClassVar[str] = "translate"
 
@@ -116,7 +119,7 @@ def _open(
     translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
     trigrams = folder.trained.get("trigrams") or {}
     profiles = {code: trigrams[side] for code, side in ((source, "source"), (target, "target")) if trigrams.get(side)}
-    return Served(path, source, target, translator, profiles)
+    return Served(path, source, target, translator, profiles, trained_on(folder.trained), examples_in(path))
 
 
 class Directions:

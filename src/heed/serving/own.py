@@ -139,6 +139,7 @@ def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics)
                 task=one.task,
                 parameters=sum(weight.numel() for weight in one.model.parameters()),
                 max_tokens=one.max_tokens,
+                trained=one.trained,
                 **_particulars(one),
             )
             for one in service.models
@@ -149,4 +150,5 @@ def _particulars(model: Served | Half) -> dict[str, Any]:
     """What not every model has."""
     if isinstance(model, Half):
         return {"labels": list(model.labels)} if model.labels else {}
-    return {"source": model.source, "target": model.target, "beam": model.translator.search.beam}
+    known = {"source": model.source, "target": model.target, "beam": model.translator.search.beam}
+    return known | ({"examples": list(model.examples)} if model.examples else {})

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from heed.decoding.translation import Translation
 from heed.serving.fields import Fields
 from heed.serving.problems import Problem
+from heed.serving.provenance import TrainedOn
 
 M = TypeVar("M", bound="Asked")
 
@@ -251,6 +252,8 @@ class Model(BaseModel):
     parameters: int
     beam: int | None = None
     max_tokens: int
+    trained: TrainedOn | None = Field(None, description="What it was trained on, as far as its folder says.")
+    examples: list[str] | None = Field(None, description="Sentences to try it with.")
 
 
 class Health(BaseModel):

@@ -1,6 +1,6 @@
 /* Looking inside: the report of `heed look`, as the server writes it, in a frame that reaches nothing of this page. */
 
-import { ask, Refused } from "./server.js";
+import { ask } from "./server.js";
 
 const dialog = document.getElementById("inside");
 const view = document.getElementById("inside-view");
@@ -23,7 +23,7 @@ export async function lookInside(fields) {
     save.href = URL.createObjectURL(new Blob([report], { type: "text/html" }));
   } catch (error) {
     if (mine !== asking) return;
-    says.textContent = error instanceof Refused ? error.message : "The server does not answer.";
+    says.textContent = error.message;
     says.classList.add("wrong");
   }
 }

@@ -5,18 +5,22 @@ import { showExample } from "./example.js";
 import { lookInside, startInside } from "./inside.js";
 import { chosen, fillLanguages, nameOf, refusal, setDetected, spoken, startLanguages } from "./languages.js";
 import { areOffersOpen, hideOffers, showOffers, startOffers } from "./offers.js";
-import { ask, Gone, keepKey, key, Refused } from "./server.js";
+import { startMissing } from "./missing.js";
+import { ask, Gone, keepKey, key, Refused, setDeadline } from "./server.js";
 import { caret, isTooLong, mark, setLimit, setText, startSource, text } from "./source.js";
 import { startTheme } from "./theme.js";
 import { focusTerm, showNoTranslation, showTranslation, startTranslation } from "./translation.js";
+import { showTries, trainedOn } from "./tries.js";
 import { lineAt, linesOf, originsOf, pairsOf, piecesOf, withLine } from "./words.js";
 
 const PAUSE = 250; // ms without a letter until what is typed is translated
 const PATIENCE = 200; // ms until the page says that it waits
+const LONG = 5000; // ms until it says so in words
 const LONGEST = 8; // seconds between two tries to reach a server that is gone
 
 const byId = (id) => document.getElementById(id);
 let settings = null; // /frontend/settings, once it is known
+let models = []; // those of /models that translate
 let shown = null; // {text, translation, pairs, own}: what the page has a translation of
 let asking = null; // what is being asked, to be broken off when something else is
 let pause = null;
@@ -65,8 +69,20 @@ function breakOff() {
 
 function translateSoon(isTyping = false) {
   breakOff();
-  showExample("translate", { q: text() || "A dog runs.", ...chosen() }, settings?.keyRequired);
+  showTries(models, chosen(), !text(), tryOut);
+  showExample("translate", { q: text() || example(), ...chosen() }, settings?.keyRequired);
   pause = setTimeout(translate, isTyping ? PAUSE : 0);
+}
+
+/* A text for the command that is shown while there is none. */
+function example() {
+  const fitting = models.find(({ source, target }) => source === chosen().source && target === chosen().target);
+  return fitting?.examples?.[0] ?? "…";
+}
+
+function tryOut(sentence) {
+  setText(sentence);
+  translateSoon();
 }
 
 async function translate() {
@@ -83,6 +99,7 @@ async function translate() {
   }
   const mine = (asking = new AbortController());
   const patience = setTimeout(() => isWaiting(mine === asking), PATIENCE);
+  const late = setTimeout(() => mine === asking && say("The server is taking its time…"), LONG);
   try {
     const answer = await ask("translate", { q, ...chosen(), details: true }, { signal: mine.signal });
     if (mine === asking) arrived(q, answer);
@@ -90,6 +107,7 @@ async function translate() {
     if (mine === asking) trouble(error);
   } finally {
     clearTimeout(patience);
+    clearTimeout(late);
     if (mine === asking) asking = null;
     if (asking === null) isWaiting(false);
   }
@@ -107,7 +125,7 @@ function trouble(error) {
   byId("desk").classList.toggle("stale", shown !== null && shown.text !== text());
   if (error instanceof Gone) {
     const wait = Math.min(2 ** tries++, LONGEST);
-    say("The server does not answer. Trying again…", true, { name: "try now", do: reach });
+    say(`${error.message} Trying again…`, true, { name: "try now", do: reach });
     retry = setTimeout(reach, 1000 * wait);
   } else if (error instanceof Refused && (error.status === 429 || error.status === 503)) {
     const wait = error.seconds ?? 5;
@@ -183,20 +201,23 @@ function swapTexts() {
 
 async function nameModels() {
   if (settings.keyRequired && !key()) return;
-  const models = await ask("models").catch(() => []);
-  byId("others").hidden = models.every(({ source }) => source);
+  const all = await ask("models").catch(() => []);
+  models = all.filter(({ source }) => source);
+  byId("others").hidden = all.length === models.length;
   byId("models").textContent = models
-    .filter(({ source }) => source)
-    .map(({ name, source, target, parameters }) => {
-      return `${name}: ${nameOf(source)} to ${nameOf(target)}, ${parameters.toLocaleString("en")} parameters.`;
+    .map(({ name, source, target, parameters, ...one }) => {
+      const languages = `${nameOf(source)} to ${nameOf(target)}`;
+      return `${name}: ${languages}, ${parameters.toLocaleString("en")} parameters${trainedOn(one)}.`;
     })
     .join(" ");
+  if (!text()) translateSoon(); // shows what there is to try
 }
 
 async function begin() {
   try {
     const [found, languages] = await Promise.all([ask("frontend/settings"), ask("languages")]);
     settings = found;
+    setDeadline(found.deadline);
     fillLanguages(languages, found.language);
     setLimit(found.charLimit);
     byId("key-form").hidden = !found.keyRequired;
@@ -210,6 +231,7 @@ async function begin() {
 }
 
 startTheme();
+startMissing();
 startOffers();
 startInside();
 startSource(translateSoon);

@@ -3,8 +3,10 @@
 import { startCopying } from "./copying.js";
 import { showExample } from "./example.js";
 import { lookInside, startInside } from "./inside.js";
-import { ask, events, Gone, keepKey, key } from "./server.js";
+import { startMissing } from "./missing.js";
+import { ask, events, keepKey, key, setDeadline } from "./server.js";
 import { startTheme } from "./theme.js";
+import { trainedOn } from "./tries.js";
 
 const byId = (id) => document.getElementById(id);
 let models = []; // those of /models that do not translate
@@ -113,7 +115,7 @@ async function answer() {
     await task().show(fields(), mine.signal);
   } catch (error) {
     if (mine !== asking) return;
-    say(error instanceof Gone ? "The server does not answer." : error.message, true);
+    say(error.message, true);
   } finally {
     if (mine === asking) byId("desk").classList.remove("waiting");
   }
@@ -135,23 +137,25 @@ function settle() {
 async function begin() {
   try {
     settings ??= await ask("frontend/settings");
+    setDeadline(settings.deadline);
     byId("key-form").hidden = !settings.keyRequired;
     if (settings.keyRequired && !key()) say("Give an API key above to begin.", true);
     else {
       models = (await ask("models")).filter((one) => one.task in TASKS);
       byId("model").replaceChildren(...models.map(({ name, task: taught }) => new Option(`${name}: ${taught}`, name)));
-      const facts = models.map(({ name, parameters }) => `${name}: ${parameters.toLocaleString("en")} parameters.`);
+      const facts = models.map(({ name, parameters, ...one }) => `${name}: ${parameters.toLocaleString("en")} parameters${trainedOn(one)}.`);
       byId("models").textContent = facts.join(" ");
       say(models.length ? "" : "No model here but those that translate.", !models.length);
     }
   } catch (error) {
-    say(error instanceof Gone ? "The server does not answer." : error.message, true);
+    say(error.message, true);
   }
   settle();
   document.documentElement.dataset.ready = "yes";
 }
 
 startTheme();
+startMissing();
 startInside();
 startCopying("copy-example", () => byId("example").textContent);
 byId("model").addEventListener("change", () => {

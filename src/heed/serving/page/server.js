@@ -1,6 +1,10 @@
 /* Questions to the server. What it refuses comes with its own words; no answer at all is something else. */
 
+import { recall, remember } from "./storage.js";
+
 const KEPT = "heed-key";
+const SOON = 10; // seconds for what needs no model
+let deadline = 35; // seconds for what does: a little more than the server takes before it gives up itself
 
 export class Refused extends Error {
   constructor(status, text, seconds) {
@@ -9,14 +13,29 @@ export class Refused extends Error {
   }
 }
 
-export class Gone extends Error {}
+export class Gone extends Error {
+  message = "The server does not answer.";
+}
+
+/* Connected, and silent. */
+export class Silent extends Gone {
+  constructor(seconds) {
+    super();
+    this.message = `The server has not answered for ${seconds} s.`;
+  }
+}
+
+/* seconds: after which the server gives a request up. */
+export function setDeadline(seconds) {
+  deadline = seconds + 5;
+}
 
 export function key() {
-  return sessionStorage.getItem(KEPT) ?? "";
+  return recall("sessionStorage", KEPT) ?? "";
 }
 
 export function keepKey(text) {
-  sessionStorage.setItem(KEPT, text.trim());
+  remember("sessionStorage", KEPT, text.trim());
 }
 
 /* fields: what is asked, as JSON; none: a GET. Gives JSON, or with `as` "text" what it says word for word. */
@@ -30,8 +49,8 @@ export async function* events(path, fields, signal) {
   const decoder = new TextDecoder();
   let text = "";
   for (;;) {
-    const { done, value } = await reader.read().catch((error) => {
-      throw error.name === "AbortError" ? error : new Gone();
+    const { done, value } = await within(deadline, reader.read()).catch((error) => {
+      throw signal?.aborted || error instanceof Gone ? error : new Gone();
     });
     if (done) return;
     const whole = (text + decoder.decode(value, { stream: true })).split("\n\n");
@@ -45,10 +64,20 @@ export async function* events(path, fields, signal) {
   }
 }
 
+function within(seconds, what) {
+  let timer = null;
+  const late = new Promise((_, refuse) => (timer = setTimeout(() => refuse(new Silent(seconds)), 1000 * seconds)));
+  return Promise.race([what, late]).finally(() => clearTimeout(timer));
+}
+
 async function request(path, fields, signal, read) {
   const headers = {};
   if (/^[!-~]+$/u.test(key())) headers.Authorization = `Bearer ${key()}`; // a head can hold no other characters
-  const options = { headers, signal };
+  const seconds = fields === null ? SOON : deadline;
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), 1000 * seconds);
+  signal?.addEventListener("abort", () => late.abort());
+  const options = { headers, signal: late.signal };
   if (fields !== null) {
     headers["Content-Type"] = "application/json";
     Object.assign(options, { method: "POST", body: JSON.stringify(fields) });
@@ -58,8 +87,10 @@ async function request(path, fields, signal, read) {
     if (answer.ok) return await read(answer);
     throw new Refused(answer.status, await reason(answer), Number(answer.headers.get("Retry-After")) || null);
   } catch (error) {
-    if (error instanceof Refused || error.name === "AbortError") throw error;
-    throw new Gone();
+    if (error instanceof Refused || signal?.aborted) throw error;
+    throw error.name === "AbortError" ? new Silent(seconds) : new Gone();
+  } finally {
+    clearTimeout(timer);
   }
 }
 

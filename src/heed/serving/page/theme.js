@@ -1,10 +1,12 @@
 /* Dark and light: as the system has it, until the reader says otherwise. */
 
+import { recall, remember } from "./storage.js";
+
 const wish = window.matchMedia("(prefers-color-scheme: dark)");
 const KEPT = "heed-theme";
 
 function isDark() {
-  const said = localStorage.getItem(KEPT);
+  const said = recall("localStorage", KEPT);
   return said === null ? wish.matches : said === "dark";
 }
 
@@ -22,8 +24,8 @@ export function startTheme() {
   paint();
   document.getElementById("theme").addEventListener("click", () => {
     const dark = !isDark();
-    if (dark === wish.matches) localStorage.removeItem(KEPT); // back to the system's
-    else localStorage.setItem(KEPT, dark ? "dark" : "light");
+    const asSystem = dark === wish.matches;
+    remember("localStorage", KEPT, asSystem ? null : dark ? "dark" : "light");
     paint();
   });
 }

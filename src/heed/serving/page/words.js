@@ -1,7 +1,15 @@
 /* Where things are in two texts: lines, words, and which word comes from which. Places are counted as strings are. */
 
-const SEGMENTS = new Intl.Segmenter(undefined, { granularity: "word" });
+export const hasSegmenter = typeof Intl.Segmenter === "function";
+const SEGMENTS = hasSegmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : { segment: bySpaces };
 const LINE_END = /\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/gu; // where the server cuts, too
+
+/* Words and what is between them, for a browser that does not know better. */
+function bySpaces(text) {
+  return [...text.matchAll(/[\p{L}\p{M}\p{N}_]+|[^\p{L}\p{M}\p{N}_]+/gu)].map(({ 0: segment, index }) => {
+    return { segment, index, isWordLike: /[\p{L}\p{N}]/u.test(segment) };
+  });
+}
 
 /* The lines of a text, each without the white space around it. */
 export function linesOf(text) {

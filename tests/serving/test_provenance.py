@@ -1,0 +1,73 @@
+"""What a model was trained on, and sentences to try it with, from whatever lies in its folder."""
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from heed.cli.demo import EXAMPLES
+from heed.serving.provenance import examples_in, trained_on
+from heed.text.microworld_entropy import log_probability
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_examples_are_those_of_the_folder_else_the_newest_samples_of_training(tmp_path: Path) -> None:
+    assert examples_in(tmp_path) == []
+    samples = [[f"sentence {number}", "wanted", "got"] for number in (1, 2, 2, 3)]
+    lines = [json.dumps({"step": number, "sample": sample}) for number, sample in enumerate(samples)]
+    broken = [
+        "{",
+        "[]",
+        '{"sample": 1}',
+        '{"sample": []}',
+        '{"sample": [1]}',
+        '{"loss": 1}',
+        json.dumps({"sample": None}),
+    ]
+    (tmp_path / "journal.jsonl").write_text("\n".join([*broken, *lines, *broken]))
+    assert examples_in(tmp_path) == ["sentence 3", "sentence 2", "sentence 1"]
+    (tmp_path / "examples.txt").write_text("\n".join(["One.", "", "  Two. ", "x" * 201, *map(str, range(9))]))
+    assert examples_in(tmp_path) == ["One.", "Two.", "0", "1", "2", "3"]
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "examples.txt")  # reading it would wait for ever
+    (tmp_path / "journal.jsonl").write_bytes(b"x" * 1_000_000 + b'\n{"sample": ["\xff"]}\n{"sample": ["end"]}\n')
+    assert examples_in(tmp_path) == ["end", "\ufffd"]
+
+
+@pytest.mark.parametrize("trained", [{}, {"texts": {}}, {"texts": {"training": [{"name": 1, "pairs": 2}, {}]}}])
+def test_a_folder_that_does_not_say_is_not_guessed_at(trained: dict[str, object]) -> None:
+    assert trained_on(trained) is None
+
+
+def test_texts_are_named_without_their_folders() -> None:
+    texts = [{"name": "/home/me/secret/train.tsv", "weight": 1.0, "pairs": 60_000, "digest": "x"}]
+    found = trained_on({"texts": {"training": texts}, "step": 900})
+    assert found is not None
+    assert found.model_dump() == {"texts": [{"name": "train.tsv", "pairs": 60_000}], "steps": 900}
+
+
+def said_to_the_demo() -> list[str]:
+    """The sentences that README and docs give to the model of `heed demo`."""
+    found: list[str] = []
+    for page in (ROOT / "README.md", ROOT / "docs" / "looking.md", ROOT / "docs" / "serving.md"):
+        text = page.read_text()
+        found += re.findall(r'heed look runs/demo "([^"]+)"', text)
+        found += re.findall(r'heed\.load\("runs/demo"\)\.look\("([^"]+)"', text)
+        for code in re.findall(r'(?s)heed\.load\("runs/demo"\)(.*?)```', text):
+            found += re.findall(r'translator(?:\.\w+)?\(\[?"([^"]+)"', code)
+        for served in re.findall(r"(?s)heed serve runs/demo\b.*?(?=heed serve|\Z)", text):
+            found += re.findall(r'"q=([^&]+)&', served)
+    return found
+
+
+def test_the_demos_sentences_are_of_its_world() -> None:
+    said = said_to_the_demo()
+    assert len(said) >= 8
+    for sentence in {*said, *EXAMPLES}:
+        assert math.isfinite(log_probability(sentence, "english")), sentence
