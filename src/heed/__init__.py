@@ -6,8 +6,9 @@ Public names are imported when first used, so that settings and `heed --help` ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, ServeConfig, TrainingConfig, TranslateConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig, TranslateConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
+from heed.serve_config import ServeConfig
 from heed.version import __version__
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer, Translator, load
-from heed.config import ServeConfig
 from heed.decoding.classifier import Classifier
 from heed.decoding.generator import Generator
+from heed.serve_config import ServeConfig
 from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
 from heed.serving.kinds import Classifying, Translating, Writing
 from heed.serving.models import Directions, Served, open_served

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from heed.config import ServeConfig
 from heed.errors import ConfigError
+from heed.serve_config import ServeConfig
 from heed.serving.entrance import Entrance
 from heed.serving.limits import Keys, add_key
 from heed.serving.problems import Problem

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from heed.config import ServeConfig
 from heed.errors import ConfigError
+from heed.serve_config import ServeConfig
 from heed.serving.origins import Origins
 from tests.serving.running import CLIENT, Running, serving
 

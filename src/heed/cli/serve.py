@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from heed.cli.settings import from_options
-from heed.config import SearchConfig, ServeConfig
+from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
+from heed.serve_config import ServeConfig
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EPILOG = "\n\n".join(

@@ -14,8 +14,8 @@ from typing import Any, cast
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from heed.config import ServeConfig
 from heed.errors import ConfigError
+from heed.serve_config import ServeConfig
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

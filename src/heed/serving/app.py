@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
-from heed.config import ServeConfig
+from heed.serve_config import ServeConfig
 from heed.serving import half_routes, libretranslate, own, pages, problems
 from heed.serving.addresses import answers_to, through_proxies
 from heed.serving.admission import HungUpError

@@ -15,8 +15,8 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from heed.config import ServeConfig
 from heed.errors import ConfigError
+from heed.serve_config import ServeConfig
 from heed.serving.logs import only_our_own
 from heed.serving.protocol import protocol
 from heed.serving.service import Service

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from heed.config import SearchConfig, ServeConfig
+from heed.config import SearchConfig
 from heed.decoding.translation import Translation, joined
 from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.inside.report import report
 from heed.inside.saving import document, rounded
+from heed.serve_config import ServeConfig
 from heed.serving import markup
 from heed.serving.admission import Admission
 from heed.serving.batcher import Batcher, Job, Ticket
