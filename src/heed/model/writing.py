@@ -117,7 +117,7 @@ def _explaining(path: Path, files: Mapping[str, bytes]) -> Iterator[None]:
         if error.errno in _FULL:
             there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
             needed, free = sum(map(len, files.values())), shutil.disk_usage(there).free
-            what += f": {needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free. What was there is still there"
+            what += f": {needed / 1e6:,.2f} MB are needed, {free / 1e6:,.2f} MB are free. What was there stays"
         raise FolderError(what) from None
 
 
