@@ -49,11 +49,11 @@ def test_a_full_disk_is_one_line_wherever_it_is_met(
     number: int, code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def app(**_: object) -> None:
-        raise OSError(number, os.strerror(number), "/tmp/there")
+        raise OSError(number, os.strerror(number), "there")
 
     monkeypatch.setattr(main, "app", app)
     with pytest.raises(OSError if code is None else SystemExit) as found:
         main.main()
     if isinstance(found.value, SystemExit):
         assert found.value.code == code
-        assert capsys.readouterr().err == "error: /tmp/there cannot be written: No space left on device\n"
+        assert capsys.readouterr().err == "error: there cannot be written: No space left on device\n"

@@ -139,9 +139,7 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed_and_leaves_what_wa
     write_folder(path, OLD)
     monkeypatch.setattr(writing, "write_safely", write_half)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_200_000))
-    with pytest.raises(
-        FolderError, match=r"run cannot be written: No space left .*: 2\.50 MB are needed, 1\.20 MB are"
-    ):
+    with pytest.raises(FolderError, match=r"cannot be written: No space left .*: 2\.50 MB are needed, 1\.20 MB are"):
         write(path, big)
     assert held(path) == OLD
     assert not list(tmp_path.rglob("*.writing"))
