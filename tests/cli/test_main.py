@@ -1,12 +1,9 @@
-import errno
-import os
 import subprocess
 import sys
 
 import pytest
 
 from heed import __version__
-from heed.cli import main
 from tests.cli.command import heed
 
 
@@ -42,18 +39,3 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys, heed.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 2), (errno.EIO, None)])
-def test_a_full_disk_is_one_line_wherever_it_is_met(
-    number: int, code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def app(**_: object) -> None:
-        raise OSError(number, os.strerror(number), "there")
-
-    monkeypatch.setattr(main, "app", app)
-    with pytest.raises(OSError if code is None else SystemExit) as found:
-        main.main()
-    if isinstance(found.value, SystemExit):
-        assert found.value.code == code
-        assert capsys.readouterr().err == "error: there cannot be written: No space left on device\n"
