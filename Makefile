@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+USABLE := $(VENV)/.usable
 READY := $(VENV)/.ready
 
 .PHONY: help setup demo chromium test slow endless check format clean
@@ -13,13 +14,18 @@ help: ## what can be made here
 
 setup: $(READY) ## a virtual environment with the exact versions of constraints.txt
 
-$(READY): pyproject.toml constraints.txt
+# What using heed takes, and besides what working on it takes.
+$(USABLE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("heed needs Python 3.11 or newer, found " + sys.version.split()[0] + "; choose one with make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $(USABLE)
+
+$(READY): $(USABLE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY) ## train a small model before your eyes and look inside it
+demo: $(USABLE) ## train a small model before your eyes and look inside it
 	$(BIN)/heed demo
 
 # Pages are proven in a real browser. Where it can be had without asking for a password it is installed; else those tests

@@ -17,6 +17,7 @@ import typer
 
 from heed.cli.main import app
 from tests.cli.command import ONE_THREAD, heed, heed_command
+from tests.installed import not_installed
 from tests.interop.marian_models import TINY, Recipe, make
 from tests.serving.folders import Task, make_half
 from tests.serving.running import serving
@@ -127,6 +128,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
         "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{ONE_THREAD['PATH']}",
         "XDG_CACHE_HOME": f"{folder}/cache",
         "PET_STANDALONE": "1",  # torchrun takes a port that is free
+        "MODULES_NOT_INSTALLED": ",".join(not_installed(extras_of(page))),
     }
     lines = (*in_blocks(page), *filter(is_whole, in_sentences(page)))
     if any(line.startswith("curl ") for line in lines) and shutil.which("curl") is None:
@@ -192,7 +194,13 @@ def test_what_a_page_makes_and_installs_is_there(page: str) -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page, flags=re.MULTILINE)) <= set(targets)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(re.findall(r"\bheed\[([a-z]+)\]", page)) <= set(extras)
+    assert extras_of(page) <= set(extras)
+
+
+def extras_of(page: str) -> set[str]:
+    """The extras that a page says to install: its commands must run with these and no others."""
+    named = re.findall(r"pip install '(?:heed|\.)\[([a-z0-9,]+)\]'", page)
+    return {extra for names in named for extra in names.split(",")}
 
 
 @each_page

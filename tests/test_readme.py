@@ -1,6 +1,11 @@
 """What the README and the docs say is true: their code runs, their map is the territory."""
 
+import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,8 @@ from heed.model.folder import model_files
 from heed.model.writing import write_folder
 from heed.settings import Settings
 from heed.text.tokenizer import Tokenizer
+from tests.installed import PROJECT, brought, not_installed
+from tests.test_docs import BESIDES, fill, in_blocks, is_server
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -93,3 +100,66 @@ def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], 
 def test_no_file_of_the_source_is_too_long_to_read_at_once() -> None:
     for file in _sources():
         assert len(file.read_text().splitlines()) <= 300, file
+
+
+def test_what_the_readme_shows_comes_with_what_it_installs() -> None:
+    assert "\n    pip install .\n" in README
+    there = brought()
+    assert {"torch", "fastapi", "uvicorn", "python-multipart", "matplotlib", "starlette", "h11"} <= there
+    assert not {"pytest", "ruff", "ctranslate2", "transformers"} & there
+    assert "pytest" in not_installed()
+
+
+def test_every_module_that_is_imported_comes_with_heed_or_with_an_extra() -> None:
+    extras = set(PROJECT["optional-dependencies"]) - {"dev"}
+    absent = set(not_installed(extras))
+    for file in _sources():
+        if file.suffix == ".py":
+            tree = ast.parse(file.read_text())
+            names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+            names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+            assert not absent & {name.partition(".")[0] for name in names}, file
+
+
+def test_the_demo_does_not_install_what_developers_need(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shown = {
+        target: subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        for target in ("demo", "test")
+    }
+    assert "--editable .\n" in shown["demo"]
+    assert "[dev]" not in shown["demo"]
+    assert "[dev]" in shown["test"]
+
+
+@pytest.mark.slow
+def test_the_readme_works_in_an_environment_made_by_its_own_install_line(tmp_path: Path) -> None:
+    """Downloads PyTorch as pip takes it; without a network it fails."""
+    clone = ["git", "clone", "--quiet", str(ROOT), str(tmp_path / "heed")]
+    subprocess.run(clone, check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    path = f"{tmp_path}/venv/bin:{os.environ['PATH']}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
+    install = next(line for line in README.splitlines() if line.startswith("    pip install"))
+
+    def sh(line: str, folder: Path) -> str:
+        command = ["bash", "-euo", "pipefail", "-c", line]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, input="", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    sh(install, tmp_path / "heed")
+    work = tmp_path / "work"
+    work.mkdir()
+    fill(work)
+    before_interop = README.partition("## In and out of other systems")[0]
+    for line in ("heed demo --steps 2", *in_blocks(before_interop)):
+        if not is_server(line) and not line.startswith("curl "):
+            verb = re.findall(r"\bheed ([a-z]+)", line)[-1]
+            sh(f"{line} {BESIDES.get(verb, '')}", work)
+    assert "heed" in sh("heed serve --help", work)
+    code = "import heed.serving.app, heed.serving.server; print('served')"
+    assert sh(f'python -c "{code}"', work) == "served\n"

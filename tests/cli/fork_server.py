@@ -62,6 +62,8 @@ def attend(client: socket.socket) -> list[str]:
     os.chdir(command["folder"])
     os.environ.clear()
     os.environ.update(command["environment"])
+    for name in filter(None, os.environ.pop("MODULES_NOT_INSTALLED", "").split(",")):
+        sys.modules[name] = None  # type: ignore[assignment] - as Python has it: importing it fails
     return list(command["arguments"])
 
 

@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from heed.cli.plot import plot
 from heed.errors import HeedError
 from heed.training.curves import draw, read_curves
-from tests.cli.command import ONE_THREAD, heed
+from tests.cli.command import heed
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +71,6 @@ def test_what_cannot_be_drawn_is_said(folder: Path, run: str, out: str | None, b
     with pytest.raises(HeedError) as caught:
         plot([folder / run], Path(out) if out else None, by)
     assert str(caught.value) == message.format(folder=folder)
-
-
-def test_without_matplotlib_the_user_is_told_what_to_install(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError('No module named matplotlib')")
-    environment = {**ONE_THREAD, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    command = [sys.executable, "-m", "heed", "plot", str(folder / "second")]
-    made = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert made.returncode == 2
-    assert made.stderr == ("error: drawing needs matplotlib, which is not installed: pip install 'heed[plot]'\n")
-    assert not (folder / "second" / "curves.svg").exists()
 
 
 def test_drawing_does_not_wait_for_torch() -> None:

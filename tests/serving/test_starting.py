@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from heed.cli.serve import serve
-from heed.errors import ConfigError
 from tests.cli.command import ONE_THREAD, heed
 from tests.serving.folders import make_folder
 from tests.serving.running import CLIENT, Running, refused, serving, until
@@ -38,12 +36,6 @@ def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path
     with serving(folder) as running:
         assert f"{folder} does not name its languages: called 'source' and 'target' here; --languages" in running.said()
         assert running.post("/translate", q="A dog", source="source", target="target").status_code == 200
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.cli.serve.importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"needs fastapi, uvicorn, python_multipart: .* pip install 'heed\[serve\]'"):
-        serve([Path("runs/ende")])
 
 
 def test_a_port_that_is_taken_is_named(server: Running, folders: tuple[Path, Path]) -> None:

@@ -1,6 +1,5 @@
 """`heed serve`: models as a server."""
 
-import importlib.util
 import sys
 from functools import partial
 from pathlib import Path
@@ -49,9 +48,6 @@ def serve(
         return
     if not models:
         raise ConfigError("heed serve needs a model folder: heed serve runs/ende")
-    missing = [name for name in ("fastapi", "uvicorn", "python_multipart") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"heed serve needs {', '.join(missing)}: install them with pip install 'heed[serve]'")
     settings, search = _settings(set_, {"port": port, "host": host})
     lets_in = f"--host {settings.host}" if settings.host not in _LOOPBACK else ""
     if set(settings.allowed_hosts) - set(_LOOPBACK):

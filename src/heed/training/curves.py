@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from heed.errors import ConfigError, FolderError
+from heed.errors import FolderError
 from heed.training.journal import read_journal
 from heed.training.label_places import apart
 
@@ -138,11 +138,8 @@ def thinned(x: Float[np.ndarray, "steps"], y: Float[np.ndarray, "steps"]) -> tup
 
 def draw(runs: Sequence[Curves], by: By, kind: Literal["svg", "png"]) -> bytes:
     """The figure, as the bytes of a file. No run may be blank."""
-    try:
-        from matplotlib import style  # noqa: PLC0415 - an extra
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise ConfigError("drawing needs matplotlib, which is not installed: pip install 'heed[plot]'") from None
+    from matplotlib import style  # noqa: PLC0415 - takes its time to import
+    from matplotlib.figure import Figure  # noqa: PLC0415
 
     made = {"Creator": "heed", "Date": None} if kind == "svg" else {"Software": "heed"}
     metadata = {"Title": "Training of " + ", ".join(run.name for run in runs), **made}
