@@ -63,7 +63,7 @@ def attend(client: socket.socket) -> list[str]:
     os.environ.clear()
     os.environ.update(command["environment"])
     for name in filter(None, os.environ.pop("MODULES_NOT_INSTALLED", "").split(",")):
-        sys.modules[name] = None  # type: ignore[assignment] - as Python has it: importing it fails
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to have an import fail
     return list(command["arguments"])
 
 
