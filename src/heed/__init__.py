@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from heed.decoding.translation import Translation
     from heed.decoding.translator import Translator, load
     from heed.inside.trace import Trace
+    from heed.model.save import save
     from heed.model.transformer import Transformer
+    from heed.text.tokenizer import Tokenizer
 
 __all__ = [
     "Classifier",
@@ -32,6 +34,7 @@ __all__ = [
     "RunConfig",
     "SearchConfig",
     "ServeConfig",
+    "Tokenizer",
     "Trace",
     "TrainingConfig",
     "TrainingError",
@@ -41,16 +44,19 @@ __all__ = [
     "Translator",
     "__version__",
     "load",
+    "save",
 ]
 
 _NEED_TORCH = {
     "Classifier": "heed.decoding.classifier",
     "Generator": "heed.decoding.generator",
+    "Tokenizer": "heed.text.tokenizer",
     "Trace": "heed.inside.trace",
     "Transformer": "heed.model.transformer",
     "Translation": "heed.decoding.translation",
     "Translator": "heed.decoding.translator",
     "load": "heed.decoding.translator",
+    "save": "heed.model.save",
 }
 
 

@@ -14,6 +14,9 @@ from heed.model_presets import model_preset
 from heed.settings import Settings
 
 Size = Annotated[int, Field(gt=0)]
+Beam = Annotated[int, Field(gt=0, le=1000)]  # settings also come with folders from elsewhere: a search must end, and
+Length = Annotated[int, Field(gt=0, le=10_000)]  # its memory grows with these
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Split = Literal["sentences", "line", "none"]
@@ -195,20 +198,22 @@ class TrainingConfig(Settings):
     shard: bool = Field(
         default=False, description="Each of several processes holds a share of weights and optimiser (FSDP2), not all."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(1, description="Everything random follows from it.")
+    seed: Seed = Field(1, description="Everything random follows from it.")
 
 
 class SearchConfig(Settings):
     """How a translation is looked for. The defaults are the paper's."""
 
-    beam: Size = Field(4, description="Hypotheses kept at each step; 1 is greedy search.")
-    length_penalty: float = Field(0.6, description="Alpha: scores are divided by ((5 + length) / 6) ** alpha.")
-    nbest: Size = Field(1, description="Translations of each sentence, best first; at most as many as beam.")
+    beam: Beam = Field(4, description="Hypotheses kept at each step; 1 is greedy search.")
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = Field(
+        0.6, description="Alpha: scores are divided by ((5 + length) / 6) ** alpha."
+    )
+    nbest: Beam = Field(1, description="Translations of each sentence, best first; at most as many as beam.")
     stop: Literal["exact", "first"] = Field(
         "exact", description="End when no hypothesis can win any more, or as soon as nbest have ended (faster)."
     )
-    min_length: Annotated[int, Field(ge=0)] = Field(0, description="Fewest tokens of a translation.")
-    max_length: Size | None = Field(None, description="Most tokens of a translation; none: the source's and 50 more.")
+    min_length: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Fewest tokens of a translation.")
+    max_length: Length | None = Field(None, description="Most tokens of a translation; none: the source's and 50 more.")
     no_repeat_ngram: Size | None = Field(None, description="No run of this many tokens may occur twice; none: any may.")
     sample: bool = Field(default=False, description="Draw each token at random by its probability; beam has no say.")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling: below 1 bolder, above 1 wilder.")
@@ -216,7 +221,7 @@ class SearchConfig(Settings):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Sampling: only among the likeliest tokens that together have this probability."
     )
-    seed: Annotated[int, Field(ge=0)] = Field(1, description="Sampling: the same seed draws the same tokens.")
+    seed: Seed = Field(1, description="Sampling: the same seed draws the same tokens.")
     tokens_per_batch: Size | None = Field(
         None, description="Tokens in work at a time: the sources', padding included, times beam; none: by the device."
     )

@@ -25,6 +25,7 @@ Names = Annotated[  # a list, or on the command line a text with commas
     BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
     Field(strict=False),
 ]
+_SHOWN = 3  # of what is wrong, at most this many are told at once
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -45,7 +46,9 @@ class Settings(BaseModel):
         try:
             return handler(cls._with_none(data))
         except ValidationError as error:
-            raise ConfigError("; ".join(cls._explain(dict(problem)) for problem in error.errors())) from None
+            problems = [cls._explain(dict(problem)) for problem in error.errors()]
+            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+            raise ConfigError("; ".join(problems[:_SHOWN]) + more) from None
 
     @classmethod
     def _with_none(cls, data: Any) -> Any:

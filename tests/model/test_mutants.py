@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from select import select
@@ -64,7 +64,7 @@ def opener() -> Iterator[Opener]:
         one.close()
 
 
-def ends_of(numbers: range, path: Path) -> tuple[Counter[str], list[str]]:
+def ends_of(numbers: Sequence[int], path: Path) -> tuple[Counter[str], list[str]]:
     """How often each end was met, and all that went wrong."""
     folders = whole_folders(path)
     counts: Counter[str] = Counter()
@@ -85,10 +85,11 @@ def ends_of(numbers: range, path: Path) -> tuple[Counter[str], list[str]]:
     return counts, wrong
 
 
-def test_200_tampered_folders_are_used_or_refused_in_one_line(tmp_path: Path) -> None:
-    counts, wrong = ends_of(range(200), tmp_path)
+def test_tampered_folders_are_used_or_refused_in_one_line(tmp_path: Path) -> None:
+    once_wrong = (1180, 9288, 10315, 12687, 13695, 14386, 18145)
+    counts, wrong = ends_of((*range(150), *once_wrong), tmp_path)
     assert not wrong, "\n".join(wrong)
-    assert counts["refused"] > 100
+    assert counts["refused"] > 75
     assert counts["used"] > 10
 
 

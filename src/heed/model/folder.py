@@ -143,8 +143,8 @@ def read_tokenizers(listed: Listed, run: RunConfig) -> tuple[Tokenizer, Tokenize
 def check_tokenizers(run: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], path: Path) -> None:
     """The tokens must be the model's: as many, and with the special tokens where the tokenizer has them."""
     config = run.model
-    sizes = ("source ", config.source_vocab_size or config.vocab_size), ("", config.vocab_size)
-    for (side, size), tokenizer in zip(sizes, tokenizers, strict=True):
+    sizes = ("", config.vocab_size), ("source ", config.source_vocab_size or config.vocab_size)
+    for (side, size), tokenizer in zip(sizes, reversed(tokenizers), strict=True):
         if tokenizer.vocab_size != size:
             raise FolderError(
                 f"{path}: the model has a {side}vocabulary of {size:,} tokens, but its {side}tokenizer has "
@@ -220,7 +220,7 @@ def read_finite(path: Path) -> dict[str, Tensor]:
             if not math.isfinite(high) or not (
                 math.isfinite(low) or name in ("vocabulary.bias", "vocabulary.output.bias")
             ):
-                raise FolderError(f"{path}: {name} holds numbers that are not finite ({low} to {high})")
+                raise FolderError(f"{path}: weight {name} is not finite ({low} to {high})")
     return tensors
 
 
