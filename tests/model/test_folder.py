@@ -139,6 +139,7 @@ def test_a_folder_cannot_ask_for_a_search_without_end(copy: Path, settings: dict
         ({"trigrams": [1]}, "trained.trigrams = [1]"),
         ({"trigrams": {"source": 3}}, "trained.trigrams.source = 3"),
         ({"texts": "x"}, "trained.texts = 'x'"),
+        ({"lengths": {"common": "9"}}, "trained.lengths.common = '9'"),
     ],
     ids=str,
 )

@@ -165,6 +165,7 @@ class Trained(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]  # pydantic's way
     texts: dict[str, list[dict[str, Any]]]
     trigrams: dict[str, str] | None
+    lengths: dict[str, int] | None
 
 
 _TRAINED = TypeAdapter(Trained)

@@ -100,7 +100,7 @@ def _listed(path: Path) -> set[str]:
     """The files that a folder's manifest names, as far as it can be read."""
     try:
         names = set(json.loads((path / MANIFEST).read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
     return {name for name in names if Path(name).name == name}
 

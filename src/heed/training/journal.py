@@ -47,7 +47,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
 def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line, parse_constant=lambda _: None)  # NaN, as journals once said
-    except ValueError:
+    except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
         found = line[:40].decode(errors="replace")

@@ -12,6 +12,7 @@ from pathlib import Path
 from heed.errors import DataError, FolderError
 from heed.text.corpus import Corpus
 from heed.training.presets import Nested
+from heed.untrusted import parse_json, read_regular
 
 _FILE = "run.json"
 _PATHS = ("source", "target", "pairs", "text")
@@ -48,7 +49,7 @@ class Recorded:
         """What a run's folder says."""
         file = folder / _FILE
         try:
-            what = json.loads(file.read_text(encoding="utf-8"))
+            what = parse_json(read_regular(file))
             training, validation = ([Corpus(**one) for one in what[which]] for which in ("training", "validation"))
             begun = None if what["init_from"] is None else Path(what["init_from"])
             return cls(training, validation, dict(what["settings"]), begun, Path(what["cache"]))
