@@ -120,6 +120,8 @@ def _done(command: list[str], what: str, held: _Held) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise CannotCompileError(f"{what} took more than {_SECONDS} seconds") from error
+    except OSError as error:
+        raise CannotCompileError(f"{what} cannot be run: {error}") from error
     if child.returncode:
         said = (child.stderr.strip().splitlines() or ["without a word"])[0]
         raise CannotCompileError(f"{what} failed with exit code {child.returncode}: {said}")
