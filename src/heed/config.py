@@ -144,6 +144,9 @@ class DataConfig(Settings):
     bpe_dropout: Probability = Field(
         0.0, description="Chance that a merge is left out, anew each time a sentence is seen; for bpe and little text."
     )
+    hold_out: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Pairs held out to validate on; none: 5 % and at most 1,000 if no validation text is given."
+    )
     source_language: str = Field("", description="The source's language code, for the model card and the server.")
     target_language: str = Field("", description="The target's language code, for the model card and the server.")
 

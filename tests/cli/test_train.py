@@ -326,6 +326,33 @@ def test_a_run_that_did_not_know_its_languages_may_be_told_them_when_it_goes_on(
     )
 
 
+def test_without_validation_text_some_is_held_out_or_it_is_said_what_that_means(
+    texts: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "many.tsv").write_text("".join(f"{number}\t{str(number)[::-1]}\n" for number in range(1000, 2200)))
+    many = ["--pairs", f"{tmp_path}/many.tsv", *texts[8:]]
+    run = train(many, tmp_path / "out", 4)
+    assert run.returncode == 0, run.stderr
+    assert "validation: no text was given, so 60 of 1,200 are held out (data.hold_out=0 holds out none)" in run.stderr
+    assert "step 4  validation loss " in run.stderr
+    assert "many.tsv: kept 1,140 of 1,140" in run.stderr
+    assert [one["pairs"] for one in read_model_folder(tmp_path / "out").trained["texts"]["validation"]] == [60]
+    going_on = heed("train", "--resume", "--out", f"{tmp_path}/out", "--set", "training.max_steps=8")
+    assert going_on.returncode == 0, going_on.stderr
+    assert last(tmp_path / "out", 8) == last(whole_of(many, tmp_path / "whole", 8), 8)
+    for more, why in (([], "100 are too few to hold some out"), (["--set", "data.hold_out=0"], "as set")):
+        run = train([*texts[:4], *texts[8:], *more], tmp_path / f"few{len(more)}", 1)
+        assert f"validation: none ({why}): no early stopping, and the last checkpoint becomes the model" in run.stderr
+    run = train(texts, tmp_path / "both", 1, "--set", "data.hold_out=5")
+    assert run.stderr.endswith("error: data.hold_out = 5 is for runs without validation text, and some is given\n")
+
+
+def whole_of(texts: list[str], out: Path, steps: int) -> Path:
+    run = train(texts, out, steps)
+    assert run.returncode == 0, run.stderr
+    return out
+
+
 def test_a_toml_file_is_under_the_flags(texts: list[str], tmp_path: Path) -> None:
     settings = tmp_path / "run.toml"
     settings.write_text("[training]\nmax_steps = 99\nseed = 8\n[model]\nnorm = 'pre'\n")

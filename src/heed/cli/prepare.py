@@ -33,7 +33,7 @@ def prepare(
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.config import DataConfig  # noqa: PLC0415
     from heed.text.learn import learn_tokenizers  # noqa: PLC0415
-    from heed.training.material import prepare_texts, survey_all  # noqa: PLC0415
+    from heed.training.material import prepare_texts, survey_all, with_validation  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
     settings = merged(
@@ -52,6 +52,9 @@ def prepare(
     corpora = texts.training_corpora(given[0], reading, weight), texts.validation_corpora(given[1], reading)
     with Watch() as watch:
         training, validation = (survey_all([learnt.corpus(one, data) for one in some], watch.work) for some in corpora)
+        training, validation, said = with_validation(training, validation, data, watch.work)
+        for note in said:
+            watch.note(note)
         data = learnt.settle(data, (corpus for corpus, _ in training))
         announce = partial(watch.work, "learning a vocabulary", 0, None)
         tokenizers = learn_tokenizers(training, data, learnt.sides, place, announce)

@@ -8,18 +8,18 @@ Whatever is not text is refused with a `DataError` that names file and line. Not
 normalised: an empty line is an empty string, and what to do with it is decided elsewhere. Knows nothing of tokens.
 """
 
-import csv
+import hashlib
 import itertools
 import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from heed.errors import DataError
 from heed.text.json_rows import parse_object, take_text
 from heed.text.packed_files import STANDARD_INPUT, opened
-from heed.text.tables import Columns, is_blank
+from heed.text.tables import Columns, csv_rows, is_blank, without_last_blank
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NOT_TEXT = {
@@ -30,7 +30,6 @@ _NOT_TEXT = {
 }
 
 Skip = Callable[[DataError], None]
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,7 @@ class Corpus:
     source_key: str = "source"  # of a JSONL object; `translation.en` is the key of an object inside it
     target_key: str = "target"
     weight: float = 1.0
+    part: "Part | None" = None  # None: all pairs
 
     def __post_init__(self) -> None:
         given = tuple(bool(path) for path in (self.source, self.target, self.pairs, self.text))
@@ -78,7 +78,8 @@ class Corpus:
     @property
     def name(self) -> str:
         """What messages call it: ``a.en + a.de`` or ``a.tsv``."""
-        return " + ".join(_spoken(path) for path in (self.source, self.target, self.pairs, self.text) if path)
+        name = " + ".join(_spoken(path) for path in (self.source, self.target, self.pairs, self.text) if path)
+        return f"{name}, held out" if self.part is not None and self.part.held_out else name
 
     @property
     def format(self) -> str:
@@ -103,11 +104,33 @@ class Pair:
     line: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """The pairs of a corpus that are held out, by their hashes, or all others."""
+
+    hashes: frozenset[int]
+    held_out: bool
+
+    def __contains__(self, pair: Pair) -> bool:
+        return (pair_hash(pair) in self.hashes) == self.held_out
+
+
+def pair_hash(pair: Pair) -> int:
+    """A number of 64 bits that is the same for the same texts in every run."""
+    text = f"{len(pair.source)} {pair.source}{pair.target}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+
+
 def read_pairs(corpus: Corpus, skip: Skip | None = None) -> Iterator[Pair]:
     """The pairs of a corpus in order. Files are opened when the first pair is asked for.
 
     skip: called with what is wrong with a row, which is then left out; none: the first such row raises.
     """
+    pairs = _read_all(corpus, skip)
+    return pairs if corpus.part is None else filter(corpus.part.__contains__, pairs)
+
+
+def _read_all(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
     if corpus.text:
         return (_read_documents if corpus.documents else _read_texts)(corpus.text, skip)
     if corpus.source and corpus.target:
@@ -174,8 +197,12 @@ def _unequal(shorter: str, longer: str, line: int, rest: Iterator[bytes]) -> Dat
 
 def _read_table(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
     path, columns = str(corpus.pairs), Columns(corpus.columns, labelled=corpus.labelled)
-    rows = _csv_rows(path, skip) if corpus.format == "csv" else _tsv_rows(path, skip)
-    for number, (line, cells) in enumerate(_without_last_blank(rows, is_blank)):
+    lines = _numbered_lines(path, skip)
+    if corpus.format == "csv":
+        rows = csv_rows(lines, lambda line, why: _refuse(DataError(f"{at(path, line)}: not valid CSV: {why}"), skip))
+    else:
+        rows = ((line, text.split("\t")) for line, text in lines)
+    for number, (line, cells) in enumerate(without_last_blank(rows, is_blank)):
         try:
             if number == 0 and columns.are_named:
                 columns.find(cells)
@@ -190,47 +217,9 @@ def _read_table(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
             yield Pair(source, target, line)
 
 
-def _tsv_rows(path: str, skip: Skip | None) -> Iterator[tuple[int, list[str]]]:
-    return ((line, text.split("\t")) for line, text in _numbered_lines(path, skip))
-
-
-def _csv_rows(path: str, skip: Skip | None) -> Iterator[tuple[int, list[str]]]:
-    """Rows and the lines they begin on; a cell in quotes may go on over several lines."""
-    first = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal first
-        for line, text in _numbered_lines(path, skip):
-            first = first or line
-            yield f"{text}\n"
-
-    reader = csv.reader(lines(), strict=True)
-    while True:
-        first = 0
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            _refuse(DataError(f"{at(path, first)}: not valid CSV: {error}"), skip)
-        else:
-            yield first, cells
-
-
-def _without_last_blank(rows: Iterator[tuple[int, Row]], blank: Callable[[Row], bool]) -> Iterator[tuple[int, Row]]:
-    """An empty line at the very end is a habit of editors, not a row; any other is one."""
-    last = next(rows, None)
-    for row in rows:
-        if last is not None:
-            yield last
-        last = row
-    if last is not None and not blank(last[1]):
-        yield last
-
-
 def _read_jsonl(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
     path = str(corpus.pairs)
-    for line, text in _without_last_blank(_numbered_lines(path, skip), lambda text: not text.strip()):
+    for line, text in without_last_blank(_numbered_lines(path, skip), lambda text: not text.strip()):
         try:
             pair = (
                 _pair_of_object(corpus, parse_object(text, at(path, line)), line)

@@ -4,11 +4,14 @@ Enters: the cells of one row after another. Leaves: source and target of each, o
 with the row; whoever reads the file knows which line that is. A first row of column names is noticed, never learnt.
 """
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from heed.errors import DataError
 from heed.text.language_codes import is_known_code
 
+Row = TypeVar("Row")
 _LABELS = ("label", "labels", "class", "category", "sentiment", "intent")
 _HEADER = frozenset(
     (
@@ -106,3 +109,40 @@ def is_blank(cells: Sequence[str]) -> bool:
 
 def _is_name(cell: str) -> bool:
     return cell.strip().lower() in _HEADER or is_known_code(cell.strip())
+
+
+def csv_rows(lines: Iterator[tuple[int, str]], refuse: Callable[[int, str], None]) -> Iterator[tuple[int, list[str]]]:
+    """Rows and the lines they begin on; a cell in quotes may go on over several lines.
+
+    refuse: called with the line of a row that cannot be read, and why.
+    """
+    first = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal first
+        for line, text in lines:
+            first = first or line
+            yield f"{text}\n"
+
+    reader = csv.reader(texts(), strict=True)
+    while True:
+        first = 0
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            refuse(first, str(error))
+        else:
+            yield first, cells
+
+
+def without_last_blank(rows: Iterator[tuple[int, Row]], blank: Callable[[Row], bool]) -> Iterator[tuple[int, Row]]:
+    """An empty line at the very end is a habit of editors, not a row; any other is one."""
+    last = next(rows, None)
+    for row in rows:
+        if last is not None:
+            yield last
+        last = row
+    if last is not None and not blank(last[1]):
+        yield last

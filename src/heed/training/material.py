@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from heed.config import DataConfig, RunConfig
-from heed.errors import DataError
+from heed.errors import ConfigError, DataError
 from heed.model.folder import read_model_folder
 from heed.text.corpus import Corpus, read_pairs
+from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import languages_of
 from heed.text.learn import learn_tokenizers
 from heed.text.prepare import Encoders, Prepared, Survey, open_prepared, prepare, survey
@@ -110,6 +111,28 @@ def language_settings(training: Sequence[Corpus], validation: Sequence[Corpus], 
     )
 
 
+def with_validation(
+    training: Surveyed, validation: Surveyed, data: DataConfig, report: Report, *, hold_some_out: bool = True
+) -> tuple[Surveyed, Surveyed, list[str]]:
+    """Text to learn from, text to validate on, held out of it where none is given, and what to say about that."""
+    if validation:
+        if data.hold_out:
+            raise ConfigError(f"data.hold_out = {data.hold_out} is for runs without validation text, and some is given")
+        return training, validation, []
+    pairs = sum(found.pairs for _, found in training)
+    if hold_some_out and (count := pairs_to_hold_out(pairs, data.hold_out)):
+        sides = task_named(data.task).sides
+        training, validation = hold_out(training, count, sides, lambda done: report("holding out", done, pairs))
+    if held_out := sum(found.pairs for _, found in validation):
+        said = (
+            f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
+        )
+    else:
+        why = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
+        said = f"validation: none ({why}): no early stopping, and the last checkpoint becomes the model"
+    return training, validation, [said]
+
+
 def prepare_texts(surveyed: Surveyed, encoders: Encoders, max_tokens: int, cache: Path, report: Report) -> Prepared:
     """The ids of all pairs worth keeping; there must be some."""
     count = sum(found.pairs for _, found in surveyed)
@@ -134,6 +157,9 @@ def gather_material(
     checkpoint, notes = checkpoint_of(folder, resume=resume)
     wanted = DataConfig.model_validate(settings["data"])
     task = task_named(wanted.task)
+    begun_without = checkpoint is not None and not read_model_folder(checkpoint).trained["texts"]["validation"]
+    training, validation, said = with_validation(training, validation, wanted, report, hold_some_out=not begun_without)
+    notes += said
     data = task.settle(wanted, (corpus for corpus, _ in training))
     if (model := checkpoint or init_from) is not None:
         tokenizers = read_model_folder(model).tokenizers
