@@ -5,30 +5,29 @@ space stays as it is; a text that holds more than the model was trained on is sp
 translated, and the translations are joined as the sentences were.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 
-from heed.config import DataConfig, SearchConfig, Split, TranslateConfig
+from heed.config import SearchConfig, Split, TranslateConfig
 from heed.decoding.alignment import cross_attention, links
+from heed.decoding.batching import batches_by_length
 from heed.decoding.captured_engine import CapturedEngine, Precision, quickest_engine
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.folders import read_translating_folder
-from heed.decoding.greedy import greedy_stream
 from heed.decoding.scoring import token_log_probs
 from heed.decoding.search import Hypothesis
 from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.streaming import stream_piece
 from heed.decoding.translation import Translation, joined, space_before
-from heed.decoding.truncation import mark_truncated
 from heed.decoding.watching import Watch
 from heed.errors import InputError
 from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.source_lengths import SourceLengths
 from heed.text.split import Piece, Splitter
 from heed.text.tokenizer import Tokenizer, check_texts
 
@@ -160,7 +159,9 @@ class Translator:
             if before := space_before(piece, written) + piece.before:
                 yield before
             if piece.text:
-                written, cut_off = yield from self._stream(piece.text, prefix)
+                written, cut_off = yield from stream_piece(
+                    self.models, self.tokenizers, self.search, piece.text, prefix
+                )
                 truncated = truncated or cut_off
             if piece.after:
                 yield piece.after
@@ -273,39 +274,12 @@ class Translator:
             )
             yield replace(best, alternatives=tuple(others))
 
-    def _stream(self, text: str, prefix: str) -> Generator[str, None, tuple[str, bool]]:
-        """One piece. Returns all of it, and whether the length limit cut it off."""
-        source, target = self.tokenizers
-        ids, starts = source.encode([text]), target.encode([prefix])
-        longest = max(*greatest_lengths(self.models, ids, self.search), len(starts[0]))
-        written: list[int] = []
-        shown = ""
-        for token in greedy_stream(begin(self.models, ids), longest, self.search, starts[0]):
-            written.append(token)
-            (so_far,) = target.decode([written])
-            if not so_far.endswith("�") and len(so_far) > len(shown):  # else a character of several tokens is not whole
-                yield so_far[len(shown) :]
-                shown = so_far
-        (whole,) = target.decode([written])
-        if len(whole) > len(shown):
-            yield whole[len(shown) :]
-        found = [[Hypothesis.of(written, 0.0, 0.0)]]
-        ((marked,),) = mark_truncated(found, [longest], self.search, lambda _: begin(self.models, ids))
-        return whole, marked.truncated
-
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         """Numbers of sentences of like length, as many at a time as the budget allows."""
         if budget is None:
             on_gpu = any(model.vocabulary.embedding.weight.is_cuda for model in self._models)
             budget = 262_144 if isinstance(self.engine, CapturedEngine) else 65_536 if on_gpu else 4096
-        batch: list[int] = []
-        for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):  # the longest first
-            if batch and lengths[batch[0]] * (len(batch) + 1) * beam > budget:
-                yield batch
-                batch = []
-            batch.append(number)
-        if batch:
-            yield batch
+        return batches_by_length(lengths, max(1, budget // beam))
 
 
 @torch_defaults()
@@ -320,11 +294,6 @@ def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
             raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
     models = [one.model().to("cuda" if torch.cuda.is_available() else "cpu") for one in (first, *others)]
     run = first.run
-    splitter = splitter_for(run.data, first.trained)
+    splitter = Splitter.of(run.data, first.trained)
     engine = quickest_engine(models, precision)
     return Translator(models, first.tokenizers, run.search, run.data.max_tokens, engine, splitter, run.translate)
-
-
-def splitter_for(data: DataConfig, trained: Mapping[str, Any]) -> Splitter:
-    """What cuts texts for a model, by what its folder says it was trained on."""
-    return Splitter(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)

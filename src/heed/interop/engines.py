@@ -14,7 +14,7 @@ import torch
 from heed.config import ModelConfig
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.steps import begin_with
-from heed.decoding.translator import Translator, load, splitter_for
+from heed.decoding.translator import Translator, load
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName, family, require
 from heed.interop.exported import export, is_exported, read_exported
@@ -22,6 +22,7 @@ from heed.kernels.int8 import int8_decoder
 from heed.model.folder import is_rounded
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
+from heed.text.split import Splitter
 from heed.text.tokenizer import Tokenizer
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
@@ -66,7 +67,7 @@ def _open_exported(path: Path, name: EngineName | None) -> Translator:
     require(name)
     files = {name: (path / name).read_bytes() for name in found.files}
     engine = _engine(name, files, found.run.model, found.tokenizers)
-    run, splitter = found.run, splitter_for(found.run.data, found.trained)
+    run, splitter = found.run, Splitter.of(found.run.data, found.trained)
     return Translator([], found.tokenizers, run.search, run.data.max_tokens, engine, splitter, run.translate)
 
 

@@ -6,11 +6,12 @@ only where that is not enough between words, or anywhere. Nothing is dropped: wh
 pieces, joined, is the text. Knows nothing of tokens: how long a piece is, it is told.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
-from heed.config import Split
+from heed.config import DataConfig, Split
 from heed.errors import InputError
 from heed.text.sentences import sentence_starts
 from heed.text.source_lengths import SourceLengths
@@ -51,6 +52,11 @@ class Splitter:
     max_tokens: int
     trained: SourceLengths | None = None
     language: str = ""
+
+    @classmethod
+    def of(cls, data: DataConfig, trained: Mapping[str, Any]) -> "Splitter":
+        """For a model, by the settings and the record of its training that its folder holds."""
+        return cls(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)
 
     def pieces(self, text: str, how: Split, count: Count) -> list[Piece]:
         """The pieces of a text. What need not be cut is one piece, white space and all.
