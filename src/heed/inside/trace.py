@@ -129,7 +129,6 @@ class Trace:
         known = parts(self._model.config)
         return {name: self._labelled(known[name], _numbers(values[0])) for name, values in found.items()}
 
-    @torch_defaults()
     def lens(self, count: int = 5) -> Lens:
         """The words that each decoder layer would choose (the logit lens)."""
         model, predicted = self._model, list(self.predicted.ids)
@@ -137,7 +136,6 @@ class Trace:
         chosen = log_probs[:, range(len(predicted)), predicted]
         return Lens([candidates(layer, count, self._words) for layer in log_probs], _numbers(chosen))
 
-    @torch_defaults()
     def holes(self, count: int = 5) -> Holes:
         """The words that would stand at each place, were the token there hidden; for a model that finds hidden ones."""
         config = self._model.config
@@ -147,7 +145,6 @@ class Trace:
         own = log_probs[range(len(log_probs)), list(self.source.ids[:-1])]
         return Holes(candidates(log_probs, count, self._words), _numbers(own))
 
-    @torch_defaults()
     def removal(self) -> Matrix:
         """By how much the log-probability of each predicted token, or of the likeliest label, changes when one source
         token is taken away.
