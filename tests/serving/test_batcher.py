@@ -16,6 +16,7 @@ from heed.decoding.classifier import Classifier
 from heed.decoding.generator import Generator
 from heed.serve_config import ServeConfig
 from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
+from heed.serving.events import Outcome
 from heed.serving.kinds import Classifying, Translating, Writing
 from heed.serving.models import Directions, Served, open_served
 from heed.serving.problems import Problem
@@ -188,7 +189,7 @@ def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Tran
 
     async def ask() -> None:
         if route == "stream":
-            async for _ in service.stream(Stream(q="A dog", source="en", target="de"), model, ticket):
+            async for _ in service.stream(Stream(q="A dog", source="en", target="de"), model, ticket, Outcome()):
                 pass
         await service.alternatives(Alternatives(q="A dog", source="en", target="de"), model, ticket)
 

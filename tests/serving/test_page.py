@@ -233,31 +233,38 @@ def test_another_word_is_chosen_and_the_rest_follows(browser: Browser, site: Run
 
 
 @in_chromium
-def test_words_are_cut_where_the_model_cuts_and_lines_where_the_server_does(browser: Browser, site: Running) -> None:
+def test_words_are_cut_where_the_model_cuts_and_segments_where_the_server_does(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         elided = ["parce", "qu'", "il", "n’", "a"]
         assert pieces(page, "parce qu'il n’a", ["parce", " qu", "'", "il", " n", "’", "a"]) == elided
         assert pieces(page, "I didn't", ["I", " didn", "'t"]) == ["I", "didn't"]
         assert pieces(page, "猫が寝る。", ["猫", "が", "寝る", "。"]) == ["猫", "が", "寝る"]
-        cut = "async (text) => (await import('/page/words.js')).linesOf(text).map(({ from, to }) => [from, to])"
-        assert page.evaluate(cut, " a \r\n\n b\u2028c") == [[1, 2], [5, 5], [7, 8], [9, 10]]
+        cut = """async (segments) => {
+          const { segmentAt, segmentsOf } = await import("/page/words.js");
+          const found = segmentsOf({ segments }, "😀 a. b.", "A. 😀B.");
+          const at = [0, 5, 6, 9].map((place) => segmentAt(found, "source", place));
+          return [found.map(({ source, target }) => ["😀 a. b.".slice(...source), "A. 😀B.".slice(...target)]), at];
+        }"""
+        segments = [{"source": [2, 4], "target": [0, 2]}, {"source": [5, 7], "target": [3, 6]}]  # in code points
+        assert page.evaluate(cut, segments) == [[["a.", "A."], ["b.", "😀B."]], [0, 0, 1, 1]]
 
 
 @in_chromium
-def test_another_line_moves_what_comes_after_it_and_nothing_else(browser: Browser, site: Running) -> None:
+def test_another_segment_moves_what_comes_after_it_and_nothing_else(browser: Browser, site: Running) -> None:
     changed = """async () => {
-      const { withLine } = await import("/page/words.js");
+      const { withSegment } = await import("/page/words.js");
       const pairs = [[0, 1], [5, 6], [9, 10]].map((span) => ({ source: span, target: span }));
-      const shown = { text: "a\\n   b\\n  c", translation: "A\\n   B\\n  C", pairs };
+      const shown = { text: "a\\n   b\\n  c", translation: "A\\n   B\\n  C", pairs, segments: pairs };
       const details = { tokens: ["BB", " bb"], source_tokens: [" b"], alignment: [[0, 0], [0, 1]] };
-      const next = withLine(shown, 1, "BB bb", details);
+      const next = withSegment(shown, 1, "BB bb", details);
       const ends = ({ source, target }) => [next.text.slice(...source), next.translation.slice(...target)];
-      return [next.translation, next.pairs.map(ends)];
+      return [next.translation, next.pairs.map(ends), next.segments.map(ends)];
     }"""
     with on_page(browser, site) as page:
-        text, pairs = page.evaluate(changed)
+        text, pairs, segments = page.evaluate(changed)
         assert text == "A\n   BB bb\n  C"
         assert sorted(pairs) == [["a", "A"], ["b", "BB"], ["b", "bb"], ["c", "C"]]
+        assert segments == [["a", "A"], ["b", "BB bb"], ["c", "C"]]
 
 
 def pieces(page: Page, text: str, tokens: list[str]) -> list[str]:
@@ -309,4 +316,4 @@ def test_the_example_gives_what_the_page_shows(browser: Browser, site: Running) 
     if shutil.which("curl") is None:
         pytest.skip("no curl here: apt-get install curl")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30)
-    assert json.loads(done.stdout) == {"translatedText": said}
+    assert json.loads(done.stdout)["translatedText"] == said

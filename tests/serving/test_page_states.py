@@ -57,7 +57,9 @@ def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(brows
 
 def test_what_cannot_be_looked_at_is_said_in_its_place(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
-        translated(here.page, "The old dog sees the house that they want to see, and the cat sees him.")
+        translated(here.page, "The old dog sees the house.")
+        refusal = {"error": "Invalid request: 71 tokens are too many to look at; the limit is 64"}
+        says(here.page, "/look", refusal, 400)
         here.page.click("#look")
         here.page.wait_for_selector("#inside-says:text('71 tokens are too many to look at; the limit is 64')")
         assert here.page.locator("#inside-view").is_hidden()
@@ -135,6 +137,22 @@ def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser,
         page.click("text=try now")
         page.wait_for_selector("html[data-ready]")
         forgive(here, "net::ERR_")
+
+
+def test_what_the_length_limit_cut_off_is_said_and_long_texts_come_whole(browser: Browser, site: Running) -> None:
+    with on_page(browser, site) as page:
+        text = "The cat. " * 40
+        fields = {"q": text, "source": "en", "target": "de"}
+        whole = site.post("/translate", **fields).json()
+        assert translated(page, text) == whole["translatedText"]
+        assert page.inner_text("#status") == ""
+        says(page, "/translate", whole | {"truncated": True, "details": NO_DETAILS})
+        page.fill("#text", "A cat")
+        status(page, "The model reached its length limit")
+        assert page.locator("#status.wrong").count() == 1
+
+
+NO_DETAILS: dict[str, object] = {"score": 0, "tokens": [], "source_tokens": [], "alignment": [], "segments": []}
 
 
 def test_a_server_that_is_silent_is_not_waited_for_for_ever(browser: Browser, site: Running) -> None:
@@ -226,7 +244,7 @@ def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Brows
         status(page, "Too busy: 128 requests are waiting already. Trying again in 1 s.")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
-        assert page.inner_text("#status") == ""
+        assert "Trying again" not in page.inner_text("#status")
         says(page, "/translate", {"error": "Invalid request: no <b>luck</b>"}, 400)
         page.fill("#text", "A cat")
         status(page, "no <b>luck</b>")
@@ -293,6 +311,7 @@ def test_a_hundred_injections_as_tokens_and_names_do_nothing(browser: Browser, s
         assert page.inner_text("#models").startswith(f"{HOSTILE_NAME}: English to German")  # a folder's name
         tokens = [f" {text}" for text in INJECTIONS]
         details = {"score": 0, "tokens": tokens, "source_tokens": ["A"], "alignment": [[0, at] for at in range(100)]}
+        details["segments"] = [{"source": [0, 1], "target": [0, len(" ".join(INJECTIONS))]}]
         model = {"source": "en", "target": "de", "parameters": 1, "beam": 1, "max_tokens": 1}
         says(page, "/translate", {"translatedText": " ".join(INJECTIONS), "details": details})
         offers = [{"text": text, "next": text, "score": 0, "details": details} for text in INJECTIONS]

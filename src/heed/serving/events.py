@@ -3,6 +3,8 @@
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -26,7 +28,14 @@ class Events(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def as_events(texts: AsyncGenerator[str], name: str, whole: str = "") -> AsyncGenerator[bytes]:
+@dataclass
+class Outcome:
+    """What is known of a stream when it is over."""
+
+    truncated: bool = False  # the length limit ended it
+
+
+async def as_events(texts: AsyncGenerator[str], name: str, outcome: Outcome, whole: str = "") -> AsyncGenerator[bytes]:
     """Each text as an event, and all of them as the last, by this name; when the client goes, it is closed at a yield.
 
     whole: what there is before the first text.
@@ -39,8 +48,8 @@ async def as_events(texts: AsyncGenerator[str], name: str, whole: str = "") -> A
     except Exception as error:
         yield _event("error", {"error": as_problem("POST", error).error})
     else:
-        yield _event("done", {name: whole})
+        yield _event("done", {name: whole, **({"truncated": True} if outcome.truncated else {})})
 
 
-def _event(name: str | None, data: dict[str, str]) -> bytes:
+def _event(name: str | None, data: dict[str, Any]) -> bytes:
     return (f"event: {name}\n" if name else "").encode() + f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()

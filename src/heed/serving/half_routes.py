@@ -3,10 +3,11 @@
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from heed.serving.events import Events, as_events
+from heed.serving.events import Events, Outcome, as_events
 from heed.serving.half_service import classifying_for, embedding_for, generator_for, read, search_for, streamed, written
 from heed.serving.libretranslate import check_size
-from heed.serving.schemas import ERRORS, Classify, Embed, Embedded, Generate, Labelled, Written, body_of
+from heed.serving.responses import ERRORS, Embedded, Labelled, Written
+from heed.serving.schemas import Classify, Embed, Generate, body_of
 from heed.serving.service import Service
 
 
@@ -54,11 +55,17 @@ def _add_writing(app: FastAPI, service: Service) -> None:
         generator = generator_for(service, asked.model)
         search = search_for(asked, generator)
         if asked.stream:
+            outcome = Outcome()
             return Events(
                 service.admission,
-                lambda ticket: as_events(streamed(service, asked, generator, search, ticket), "text"),
+                lambda ticket: as_events(streamed(service, asked, generator, search, ticket, outcome), "text", outcome),
             )
         found = await service.admission.work(
             request.receive, lambda ticket: written(service, asked, generator, search, ticket)
         )
-        return Written(text=found.text, log_prob=found.log_prob, seed=search.seed if search.sample else None)
+        return Written(
+            text=found.text,
+            log_prob=found.log_prob,
+            seed=search.seed if search.sample else None,
+            truncated=found.truncated or None,
+        )

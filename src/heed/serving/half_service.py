@@ -6,7 +6,8 @@ Knows nothing of HTTP but the problems it may have; `service` has the thread tha
 import asyncio
 import secrets
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Generator as Generator_
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from heed.decoding.generator import Generated, Generator
 from heed.decoding.watching import Watch
 from heed.errors import HeedError, InputError
 from heed.serving.batcher import Job, Ticket
+from heed.serving.events import Outcome
 from heed.serving.halves import Half
 from heed.serving.kinds import Classifying, Embedding, Pooling, Writing
 from heed.serving.problems import Problem
@@ -92,14 +94,14 @@ async def written(
 
 
 async def streamed(
-    service: Service, asked: Generate, generator: Generator, search: SearchConfig, ticket: Ticket
+    service: Service, asked: Generate, generator: Generator, search: SearchConfig, ticket: Ticket, outcome: Outcome
 ) -> AsyncGenerator[str]:
     """The same piece by piece as it is written."""
 
-    def texts(between: Callable[[], None]) -> Iterator[str]:
+    def texts(between: Callable[[], None]) -> Generator_[str, None, bool]:
         return generator.stream(asked.prompt, search, Watch(lambda _: False, between, _NEVER))
 
-    pieces = service.streamed(ticket, search.max_length or 1, texts, service.deadline())
+    pieces = service.streamed(ticket, search.max_length or 1, texts, service.deadline(), outcome)
     async with aclosing(pieces):
         async for text in pieces:
             yield text

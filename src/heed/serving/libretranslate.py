@@ -12,19 +12,12 @@ from heed.serve_config import ServeConfig
 from heed.serving.entrance import CLOSED
 from heed.serving.health import Health
 from heed.serving.language_codes import AUTO, name_of
+from heed.serving.pieces import Answer
 from heed.serving.problems import Problem
-from heed.serving.schemas import (
-    ERRORS,
-    Details,
-    Detect,
-    Detected,
-    Language,
-    Translate,
-    Translated,
-    body_of,
-)
-from heed.serving.schemas import Health as Healthy
-from heed.serving.service import Answer, Service
+from heed.serving.responses import ERRORS, Details, Detected, Language, Translated
+from heed.serving.responses import Health as Healthy
+from heed.serving.schemas import Detect, Translate, body_of
+from heed.serving.service import Service
 
 
 def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: bool) -> None:
@@ -35,7 +28,7 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
         response_model=Translated,
         response_model_exclude_none=True,
         responses=ERRORS,
-        openapi_extra=body_of(Translate),
+        openapi_extra=body_of(Translate, alternatives=service.config.alternatives),
     )
     async def translate(request: Request) -> Translated:
         """Translate a text, or a list of texts."""
@@ -111,6 +104,8 @@ def _translated(asked: Translate, answers: list[Answer]) -> Translated:
         found["detectedLanguage"] = [
             Detected(language=language, confidence=confidence) for language, confidence in (a.language for a in answers)
         ]
+    if any(answer.truncated for answer in answers):
+        found["truncated"] = [answer.truncated for answer in answers]
     if asked.details and asked.format == "text":
         found["details"] = [_details(answer) for answer in answers]
     return Translated.model_validate(
@@ -121,7 +116,7 @@ def _translated(asked: Translate, answers: list[Answer]) -> Translated:
 def _details(answer: Answer) -> Details:
     one = answer.translation
     if one is None:
-        return Details(score=0.0, tokens=[], source_tokens=[], alignment=[])
+        return Details(score=0.0, tokens=[], source_tokens=[], alignment=[], segments=[])
     return Details.of(one)
 
 

@@ -6,17 +6,19 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-from heed.serving.events import Events, as_events
+from heed.serving.events import Events, Outcome, as_events
 from heed.serving.half_service import half_named
 from heed.serving.halves import Half
 from heed.serving.health import Health
 from heed.serving.libretranslate import check_alternatives, check_size
 from heed.serving.metrics import CONTENT_TYPE, Gauge, Metrics
 from heed.serving.models import Served
+from heed.serving.pieces import has_letters
 from heed.serving.problems import Problem
-from heed.serving.schemas import ERRORS, Alternative, Alternatives, Details, Look, Model, Offered, Stream, body_of
-from heed.serving.schemas import Health as Healthy
-from heed.serving.service import Service, has_letters
+from heed.serving.responses import ERRORS, Alternative, Details, Model, Offered
+from heed.serving.responses import Health as Healthy
+from heed.serving.schemas import Alternatives, Look, Stream, body_of
+from heed.serving.service import Service
 
 
 def add_routes(app: FastAPI, service: Service, health: Health, metrics: Metrics) -> None:
@@ -39,9 +41,11 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         asked = Stream.of(request.state.fields)
         model = _model(service, asked)
         if model is None or not has_letters(asked.q):
-            return Events(service.admission, lambda _: as_events(_nothing(), "translatedText", asked.q))
+            return Events(service.admission, lambda _: as_events(_nothing(), "translatedText", Outcome(), asked.q))
+        outcome = Outcome()
         return Events(
-            service.admission, lambda ticket: as_events(service.stream(asked, model, ticket), "translatedText")
+            service.admission,
+            lambda ticket: as_events(service.stream(asked, model, ticket, outcome), "translatedText", outcome),
         )
 
     @app.post(
@@ -49,7 +53,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         response_model=Offered,
         response_model_exclude_none=True,
         responses=ERRORS,
-        openapi_extra=body_of(Alternatives),
+        openapi_extra=body_of(Alternatives, alternatives=service.config.alternatives),
     )
     async def alternatives(request: Request) -> Offered:
         """Translations that begin alike and go on differently, the likeliest next word first."""
@@ -67,6 +71,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
                 text=one.text,
                 next=(one.text[begun:].split() or [""])[0],
                 score=one.score,
+                truncated=one.truncated or None,
                 details=Details.of(one) if asked.details else None,
             )
             for one in found
@@ -102,7 +107,7 @@ def _translating(service: Service, asked: Look) -> Served:
     return model
 
 
-def _model(service: Service, asked: Stream) -> Served | None:
+def _model(service: Service, asked: Stream | Alternatives) -> Served | None:
     check_size(asked.q, service.config)
     return service.route(asked.q, asked.source, asked.target)[0]
 

@@ -1,4 +1,4 @@
-"""What each route takes and gives: the same classes check a request and describe it in the OpenAPI document.
+"""What each route takes: the same classes check a request and describe it in the OpenAPI document.
 
 Texts of errors are LibreTranslate's where it has them. Values that come from forms are text; numbers among them are
 read as numbers, true and false as such, and nothing else is converted.
@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from heed.decoding.translation import Translation
+from heed.config import Split
 from heed.serving.fields import Fields
 from heed.serving.problems import Problem
-from heed.serving.provenance import TrainedOn
 
 M = TypeVar("M", bound="Asked")
 
@@ -36,10 +35,19 @@ def _truth(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
-Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Positive = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-Decimal = Annotated[float, BeforeValidator(_decimal), Field(allow_inf_nan=False)]
+# Limits stand before what reads text: after it they would be no limits of a number, and have other names in OpenAPI.
+Count = Annotated[int, Field(ge=0), BeforeValidator(_number)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_number)]
+Seed = Annotated[int, Field(ge=0, lt=2**53), BeforeValidator(_number)]
+Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(_decimal)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_decimal)]
 Flag = Annotated[bool, BeforeValidator(_truth)]
+
+
+_SPLIT = (
+    "Where texts are cut: sentences (lines that hold more than the training lines did, where sentences end), line, or "
+    "none; not given: as the model's folder says, which is sentences unless told otherwise."
+)
 
 
 class Asked(BaseModel):
@@ -76,6 +84,7 @@ class Translate(Asked):
     target: str = Field(description="The language to translate to.")
     format: Literal["text", "html"] = Field("text", description="Of HTML only what is text is translated.")
     alternatives: Count = Field(0, description="How many other translations to give besides the best.")
+    split: Split | None = Field(None, description=_SPLIT)
     details: Flag = Field(default=False, description="Also give scores, tokens and which comes from which; text only.")
     api_key: str | None = Field(None, description="The key, where one is needed.")
 
@@ -93,15 +102,20 @@ class Stream(Asked):
     q: str = Field(description="The text to translate.", examples=["A dog runs."])
     source: str = Field(description="The language of the text, or auto.", examples=["auto"])
     target: str = Field(description="The language to translate to.")
+    split: Split | None = Field(None, description=_SPLIT)
     api_key: str | None = Field(None, description="The key, where one is needed.")
 
 
-class Alternatives(Stream):
+class Alternatives(Asked):
     """Other ways to go on from the beginning of a translation."""
 
+    q: str = Field(description="The sentence to translate, at once.", examples=["A dog runs."])
+    source: str = Field(description="The language of the text, or auto.", examples=["auto"])
+    target: str = Field(description="The language to translate to.")
     prefix: str = Field("", description="How the translation begins; white space at its end does not count.")
     alternatives: Count | None = Field(None, description="How many ways to offer; none: as many as there may be.")
     details: Flag = Field(default=False, description="Also give scores, tokens and which comes from which, of each.")
+    api_key: str | None = Field(None, description="The key, where one is needed.")
 
 
 class Look(Asked):
@@ -122,14 +136,14 @@ class Generate(Asked):
 
     prompt: str = Field("", description="How the text begins; none: the model begins.", examples=["The old cat"])
     max_length: Positive | None = Field(None, description="Most tokens of the text; none: as many as were learnt from.")
-    temperature: Annotated[Decimal, Field(ge=0, le=100)] | None = Field(
+    temperature: Temperature | None = Field(
         None, description="Draw at random: below 1 bolder, above 1 wilder. 0: always the likeliest token."
     )
     top_k: Positive | None = Field(None, description="Draw at random, only among the k likeliest tokens.")
-    top_p: Annotated[Decimal, Field(gt=0, le=1)] | None = Field(
+    top_p: Probability | None = Field(
         None, description="Draw at random, only among the likeliest tokens that together have this probability."
     )
-    seed: Annotated[Count, Field(lt=2**53)] | None = Field(
+    seed: Seed | None = Field(
         None, description="Draw at random: the same seed draws the same text; none: another every time."
     )
     stream: Flag = Field(default=False, description="Answer piece by piece, as server-sent events.")
@@ -156,136 +170,12 @@ class Embed(Asked):
     api_key: str | None = Field(None, description="The key, where one is needed.")
 
 
-class Error(BaseModel):
-    """What went wrong, and how it could be put right."""
-
-    error: str
-
-
-class Language(BaseModel):
-    """A language, and those it can be translated to."""
-
-    code: str
-    name: str
-    targets: list[str]
-
-
-class Detected(BaseModel):
-    """A language, and how sure that is, from 0 to 100."""
-
-    confidence: float
-    language: str
-
-
-class Details(BaseModel):
-    """How a translation came about."""
-
-    score: float = Field(description="The log-probability, divided by the length penalty.")
-    tokens: list[str]
-    source_tokens: list[str]
-    alignment: list[tuple[int, int]] = Field(description="(source token, target token), both counted from 0.")
-
-    @classmethod
-    def of(cls, one: Translation) -> Self:
-        """Of a translation."""
-        return cls(
-            score=one.score,
-            tokens=list(one.tokens),
-            source_tokens=list(one.source_tokens),
-            alignment=list(one.alignment),
-        )
-
-
-class Translated(BaseModel):
-    """One text in, one text out; a list in, a list of the same length out, of everything."""
-
-    translatedText: str | list[str]  # noqa: N815 - LibreTranslate's name
-    alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815 - likewise
-    details: Details | list[Details] | None = None
-
-
-class Alternative(BaseModel):
-    """A translation that goes on with `next` after the prefix."""
-
-    text: str
-    next: str
-    score: float
-    details: Details | None = None
-
-
-class Offered(BaseModel):
-    """Ways to go on, the likeliest first."""
-
-    alternatives: list[Alternative]
-
-
-class Written(BaseModel):
-    """A text, its beginning included."""
-
-    text: str
-    log_prob: float = Field(description="Of all of it, its end included.")
-    seed: int | None = Field(None, description="What it was drawn with; send it to have the same again.")
-
-
-class Labelled(BaseModel):
-    """What a classifier makes of a text."""
-
-    label: str
-    probabilities: dict[str, float] = Field(description="Of all labels.")
-
-
-class Embedded(BaseModel):
-    """A text as a vector."""
-
-    embedding: list[float]
-
-
-class Model(BaseModel):
-    """A model that is served."""
-
-    name: str
-    task: str
-    source: str | None = None
-    target: str | None = None
-    labels: list[str] | None = None
-    parameters: int
-    beam: int | None = None
-    max_tokens: int
-    trained: TrainedOn | None = Field(None, description="What it was trained on, as far as its folder says.")
-    examples: list[str] | None = Field(None, description="Sentences to try it with.")
-
-
-class Health(BaseModel):
-    """That all is well."""
-
-    status: Literal["ok", "ready"]
-    warning: str | None = Field(None, description="What the operator should see to.")
-    notes: list[str] | None = Field(None, description="Fast code that does not run here, and what runs instead.")
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error, "description": text}
-    for status, text in {
-        400: "The request is not as it should be, or a key is needed.",
-        403: "The key is not known, or this is switched off here.",
-        404: "There is no such thing here.",
-        405: "This can be had by another method.",
-        408: "The request did not arrive in time.",
-        413: "The body is too large.",
-        415: "The body is of a kind that is not understood.",
-        421: "This server answers to other names.",
-        429: "Too many requests.",
-        431: "The head is too large.",
-        500: "A defect of this server.",
-        503: "Busy, ending or out of order.",
-        504: "No answer within the time allowed.",
-    }.items()
-}
-
-
-def body_of(asked: type[Asked]) -> dict[str, Any]:
-    """A request's body in the OpenAPI document: one schema, sent as JSON or as a form."""
+def body_of(asked: type[Asked], **most: int) -> dict[str, Any]:
+    """A request's body in the OpenAPI document: one schema, sent as JSON or as a form. most: limits of this server."""
     schema = asked.model_json_schema()
+    for name, maximum in most.items():
+        field = schema["properties"][name]
+        number = next(kind for kind in field.get("anyOf", [field]) if kind.get("type") == "integer")
+        number["maximum"] = maximum
     kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}

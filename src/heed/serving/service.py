@@ -7,14 +7,13 @@ threads, models to the batcher.
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
-from heed.config import SearchConfig
+from heed.config import SearchConfig, Split
 from heed.decoding.translation import Translation, joined
 from heed.decoding.watching import Watch
 from heed.errors import InputError
@@ -24,35 +23,18 @@ from heed.serve_config import ServeConfig
 from heed.serving import markup
 from heed.serving.admission import Admission
 from heed.serving.batcher import Batcher, Job, Ticket
+from heed.serving.events import Outcome
 from heed.serving.halves import Half
 from heed.serving.kinds import Translating
 from heed.serving.language_codes import AUTO
 from heed.serving.models import Directions, Served
+from heed.serving.pieces import Answer, Cut, cut, others, ranks, unchanged
 from heed.serving.problems import Problem
 from heed.serving.schemas import Alternatives, Look, Stream, Translate
-from heed.text.split import Piece
 
 T = TypeVar("T")
 _NEVER = sys.maxsize  # steps: when nobody waits for the one request of a batch, all of it ends
 _ON_CPU, _ON_GPU = 4096, 65_536  # tokens in work at a time
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of one text."""
-
-    text: str
-    alternatives: list[str]
-    language: tuple[str, float]  # its own, and how sure that is
-    translation: Translation | None = None  # none: its language was the target's, or it was HTML
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A text in pieces, ready for its model."""
-
-    pieces: list[Piece]
-    lengths: list[int]  # in tokens, of those that are not empty
 
 
 class Service:
@@ -102,12 +84,12 @@ class Service:
             if documents is None:
                 (best,) = found[number]
                 kept = None if routes[number][0] is None else best
-                others = _others(best.text, [one.text for one in best.alternatives])
-                answers.append(Answer(best.text, others, language, kept))
+                different = others(best.text, [one.text for one in best.alternatives])
+                answers.append(Answer(best.text, different, language, kept, best.truncated))
             else:
-                ranks = _ranks(found[number])
-                whole = [markup.joined(documents[number], rank) for rank in ranks]
-                answers.append(Answer(whole[0], _others(whole[0], whole[1:]), language))
+                whole = [markup.joined(documents[number], rank) for rank in ranks(found[number])]
+                truncated = any(one.truncated for one in found[number])
+                answers.append(Answer(whole[0], others(whole[0], whole[1:]), language, truncated=truncated))
         return answers
 
     def route(self, text: str, source: str, target: str) -> tuple[Served | None, tuple[str, float]]:
@@ -135,18 +117,22 @@ class Service:
         self, texts: list[str], model: Served | None, asked: Translate, ticket: Ticket
     ) -> list[Translation]:
         if model is None:
-            return [_unchanged(text) for text in texts]
-        prose = [text for text in texts if has_letters(text)]
-        cut = await asyncio.to_thread(_cut, prose, model)
+            return [unchanged(text) for text in texts]
+        in_pieces = await self._cut(texts, model, asked.split)
         kind = Translating(model.translator, self._search(model, asked.alternatives), asked.details)
         jobs: list[Job[Translation]] = []
-        for one in cut:
+        for one in in_pieces:
             texts_of = [piece.text for piece in one.pieces if piece.text]
             jobs += [Job(ticket, length, kind, text) for text, length in zip(texts_of, one.lengths, strict=True)]
         self.batcher.submit(jobs)
         found = iter(await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs)))
-        done = iter([joined([next(found) if piece.text else None for piece in one.pieces], one.pieces) for one in cut])
-        return [next(done) if has_letters(text) else _unchanged(text) for text in texts]
+        return [joined([next(found) if piece.text else None for piece in one.pieces], one.pieces) for one in in_pieces]
+
+    async def _cut(self, texts: Sequence[str], model: Served, split: Split | None) -> list[Cut]:
+        try:
+            return await asyncio.to_thread(cut, texts, model.translator, split)
+        except InputError as error:
+            raise Problem(400, f"Invalid request: {error}") from None
 
     def _search(self, model: Served, alternatives: int) -> SearchConfig:
         """The model's own settings, wide enough for what is asked, and never cut into smaller batches again."""
@@ -166,17 +152,21 @@ class Service:
         except InputError as error:
             raise Problem(400, f"Invalid request: {error}") from None
 
-    async def stream(self, asked: Stream, model: Served, ticket: Ticket) -> AsyncGenerator[str]:
+    async def stream(self, asked: Stream, model: Served, ticket: Ticket, outcome: Outcome) -> AsyncGenerator[str]:
         """The greedy translation, piece by piece as it comes; the time for it is counted from here."""
         end = self.deadline()
-        cut = await asyncio.to_thread(_cut, [asked.q], model)
+        (in_pieces,) = await self._cut([asked.q], model, asked.split)
 
-        def texts(between: Callable[[], None]) -> Iterator[str]:
-            for text in model.translator.stream(asked.q):
-                yield text
-                between()
+        def texts(between: Callable[[], None]) -> Generator[str, None, bool]:
+            stream = model.translator.stream(asked.q, split=asked.split)
+            try:
+                while True:
+                    yield next(stream)
+                    between()
+            except StopIteration as over:
+                return bool(over.value)
 
-        async with aclosing(self.streamed(ticket, sum(cut[0].lengths) + 1, texts, end)) as pieces:
+        async with aclosing(self.streamed(ticket, sum(in_pieces.lengths) + 1, texts, end, outcome)) as pieces:
             async for text in pieces:
                 yield text
 
@@ -185,14 +175,24 @@ class Service:
         return asyncio.get_running_loop().time() + self.admission.deadline
 
     async def streamed(
-        self, ticket: Ticket, length: int, texts: Callable[[Callable[[], None]], Iterator[str]], end: float
+        self,
+        ticket: Ticket,
+        length: int,
+        texts: Callable[[Callable[[], None]], Generator[str, None, bool]],
+        end: float,
+        outcome: Outcome,
     ) -> AsyncGenerator[str]:
-        """What an errand has to tell, as it tells it. texts: is given what to call between its steps."""
+        """What an errand has to tell, as it tells it. texts: is given what to call between its steps, and returns
+        whether it was cut off.
+        """
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
         def do(between: Callable[[], None]) -> None:
+            def all_of_it() -> Generator[str]:
+                outcome.truncated = yield from texts(between)
+
             try:
-                for text in texts(between):
+                for text in all_of_it():
                     loop.call_soon_threadsafe(arrived.put_nowait, text)
             finally:
                 loop.call_soon_threadsafe(arrived.put_nowait, None)
@@ -218,7 +218,7 @@ class Service:
         translator, prefix = model.translator, asked.prefix
         if translator.tokenizers[1].kind not in ("characters", "bytes"):  # where a word brings the space before it
             prefix = prefix.rstrip()
-        (cut,) = await asyncio.to_thread(_cut, [asked.q], model)
+        (in_pieces,) = await self._cut([asked.q], model, "line")
         (begun,) = await asyncio.to_thread(translator.tokenizers[1].encode, [prefix])
         count = self.config.alternatives if asked.alternatives is None else asked.alternatives
 
@@ -226,7 +226,7 @@ class Service:
             watch = Watch(lambda _: ticket.gone, between, _NEVER)
             return translator.alternatives(asked.q, prefix, max(1, count), watch)
 
-        return await self.errand(ticket, sum(cut.lengths) + len(begun) + 1, do)
+        return await self.errand(ticket, sum(in_pieces.lengths) + len(begun) + 1, do)
 
     async def look(self, asked: Look, model: Served | Half, ticket: Ticket) -> bytes:
         """The trace of a sentence as the JSON document of `heed.inside.saving`, with the parts that were asked for,
@@ -263,37 +263,3 @@ class Service:
         """Finish what waits."""
         self.batcher.close()
         self._looking.close()
-
-
-def _cut(texts: Sequence[str], model: Served) -> list[_Cut]:
-    translator = model.translator
-    encode = translator.tokenizers[0].encode
-
-    def count(parts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in encode(parts)]
-
-    found = []
-    for text in texts:
-        pieces = translator.pieces(text)
-        found.append(_Cut(pieces, count([piece.text for piece in pieces if piece.text])))
-    return found
-
-
-def has_letters(text: str) -> bool:
-    """Whether there is anything to translate: numbers, punctuation and emoji are the same in every language."""
-    return any(character.isalpha() for character in text)
-
-
-def _unchanged(text: str) -> Translation:
-    return Translation(text, 0.0, 0.0, (), (), (), ())
-
-
-def _others(best: str, texts: Sequence[str]) -> list[str]:
-    """Alternatives that differ from the best and from each other: several token sequences may spell one text."""
-    return [text for text in dict.fromkeys(texts) if text != best]
-
-
-def _ranks(found: Sequence[Translation]) -> list[list[str]]:
-    """The best of each, then the second best of each, as far as all have one."""
-    depth = min((len(one.alternatives) for one in found), default=0)
-    return [[(one, *one.alternatives)[rank].text for one in found] for rank in range(depth + 1)]

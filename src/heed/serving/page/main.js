@@ -11,7 +11,7 @@ import { caret, isTooLong, mark, setLimit, setText, startSource, text } from "./
 import { startTheme } from "./theme.js";
 import { focusTerm, showNoTranslation, showTranslation, startTranslation } from "./translation.js";
 import { showTries, trainedOn } from "./tries.js";
-import { lineAt, linesOf, originsOf, pairsOf, piecesOf, withLine } from "./words.js";
+import { originsOf, pairsOf, piecesOf, segmentAt, segmentsOf, withSegment } from "./words.js";
 
 const PAUSE = 250; // ms without a letter until what is typed is translated
 const PATIENCE = 200; // ms until the page says that it waits
@@ -21,7 +21,7 @@ const LONGEST = 8; // seconds between two tries to reach a server that is gone
 const byId = (id) => document.getElementById(id);
 let settings = null; // /frontend/settings, once it is known
 let models = []; // those of /models that translate
-let shown = null; // {text, translation, pairs, own}: what the page has a translation of
+let shown = null; // {text, translation, pairs, segments, own}: what the page has a translation of
 let asking = null; // what is being asked, to be broken off when something else is
 let pause = null;
 let retry = null;
@@ -47,7 +47,7 @@ function show(next) {
   else showTranslation(next.translation, piecesOf(next.translation, next.pairs), chosen().target);
   mark([]);
   byId("copy").disabled = next === null;
-  byId("look").disabled = next === null || spoken() === chosen().target; // nothing has gone through a model
+  byId("look").disabled = !next?.segments.length; // nothing has gone through a model
   byId("desk").classList.remove("stale");
   byId("hint").hidden = byId("look").disabled;
   byId("spoken").textContent = next?.translation ?? "";
@@ -113,11 +113,13 @@ async function translate() {
   }
 }
 
-function arrived(q, { translatedText, details, detectedLanguage }) {
+function arrived(q, { translatedText, details, detectedLanguage, truncated }) {
   tries = 0;
   setDetected(detectedLanguage?.language ?? null);
-  show({ text: q, translation: translatedText, pairs: pairsOf(details, q, translatedText), own: false });
-  say(spoken() === chosen().target ? `This is ${nameOf(spoken())} already.` : "");
+  const [pairs, segments] = [pairsOf, segmentsOf].map((found) => found(details, q, translatedText));
+  show({ text: q, translation: translatedText, pairs, segments, own: false });
+  if (truncated) say("The model reached its length limit: the end of the text, or of a sentence in it, is missing.", true);
+  else say(spoken() === chosen().target ? `This is ${nameOf(spoken())} already.` : "");
 }
 
 /* Something was not to be had: say so, and try again where that may help. */
@@ -153,45 +155,41 @@ async function reach() {
 }
 
 /* A word was pressed: what else could stand there? */
-async function offer(piece, element, number) {
+async function offer(piece, element, term) {
   if (text() !== shown.text) return; // the next translation is on its way
-  const line = lineAt(shown.translation, piece.start);
-  const [from, to] = [linesOf(shown.text)[line], linesOf(shown.translation)[line]];
-  const prefix = shown.translation.slice(to.from, piece.start);
+  const number = segmentAt(shown.segments, "target", piece.start);
+  if (number < 0) return; // nothing has gone through a model
+  const { source: from, target: to } = shown.segments[number];
+  const prefix = shown.translation.slice(to[0], piece.start);
   const before = shown;
   try {
     const { source, target } = chosen();
-    const fields = { q: shown.text.slice(from.from, from.to), source, target, prefix, details: true };
+    const fields = { q: shown.text.slice(...from).trim(), source, target, prefix, details: true };
     const { alternatives } = await ask("alternatives", fields);
     if (shown !== before || text() !== shown.text) return;
-    const present = shown.translation.slice(to.from, to.to);
+    const present = shown.translation.slice(...to);
     const offers = alternatives.map((one) => {
       const after = one.text.indexOf(one.next, prefix.trimEnd().length) + one.next.length;
       return { next: one.next, rest: one.text.slice(after).trim(), isShown: one.text === present };
     });
     showOffers(element, "Go on from here with", offers, (at) => {
       if (alternatives[at].text !== present) {
-        show({ ...withLine(shown, line, alternatives[at].text, alternatives[at].details), own: true });
+        show({ ...withSegment(shown, number, alternatives[at].text, alternatives[at].details), own: true });
         const back = { name: "the model’s own again", do: () => translateSoon() };
         say("Your choice, and what follows from it.", false, back);
       }
-      focusTerm(number);
+      focusTerm(term);
     });
   } catch (error) {
     trouble(error);
   }
 }
 
-/* Of several lines, the one that the caret is in. */
+/* Of several sentences, the one that the caret is in. */
 function look() {
-  const lines = linesOf(shown.text);
-  const at = lineAt(shown.text, caret());
-  const line = lines[at].from < lines[at].to ? at : lines.findIndex(({ from, to }) => from < to);
-  const part = (whole) => {
-    const { from, to } = linesOf(whole)[line];
-    return whole.slice(from, to);
-  };
-  lookInside({ q: part(shown.text), ...chosen(), ...(shown.own ? { translation: part(shown.translation) } : {}) });
+  const { source, target } = shown.segments[segmentAt(shown.segments, "source", caret())];
+  const wording = shown.own ? { translation: shown.translation.slice(...target) } : {};
+  lookInside({ q: shown.text.slice(...source).trim(), ...chosen(), ...wording });
 }
 
 function swapTexts() {

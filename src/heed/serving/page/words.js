@@ -1,8 +1,7 @@
-/* Where things are in two texts: lines, words, and which word comes from which. Places are counted as strings are. */
+/* Where things are in two texts: segments, words, and which word comes from which. Places are counted as strings are. */
 
 export const hasSegmenter = typeof Intl.Segmenter === "function";
 const SEGMENTS = hasSegmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : { segment: bySpaces };
-const LINE_END = /\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/gu; // where the server cuts, too
 
 /* Words and what is between them, for a browser that does not know better. */
 function bySpaces(text) {
@@ -11,22 +10,20 @@ function bySpaces(text) {
   });
 }
 
-/* The lines of a text, each without the white space around it. */
-export function linesOf(text) {
-  const lines = [];
-  let start = 0;
-  const ends = [...text.matchAll(LINE_END)].map((found) => [found.index, found.index + found[0].length]);
-  for (const [end, next] of [...ends, [text.length, null]]) {
-    const line = text.slice(start, end);
-    const from = start + line.length - line.trimStart().length;
-    lines.push({ from, to: Math.max(from, start + line.trimEnd().length), end });
-    start = next;
-  }
-  return lines;
+/* The parts that were translated one by one, as stretches of both texts; the server counts in code points. */
+export function segmentsOf({ segments }, source, target) {
+  const [from, to] = [source, target].map((text) => {
+    const starts = [0];
+    for (const character of text) starts.push(starts.at(-1) + character.length);
+    return ([start, end]) => [starts[start], starts[end]];
+  });
+  return segments.map((one) => ({ source: from(one.source), target: to(one.target) }));
 }
 
-export function lineAt(text, place) {
-  return linesOf(text).findIndex(({ end }) => place <= end);
+/* The number of the segment that holds a place of one side; else the next one, or the last. */
+export function segmentAt(segments, side, place) {
+  const found = segments.findIndex((one) => place <= one[side][1]);
+  return found < 0 ? segments.length - 1 : found;
 }
 
 /* Which stretch of the source each token of the translation comes from: [{source: [start, end], target: [start, end]}] */
@@ -70,21 +67,22 @@ export function originsOf(piece, pairs, source) {
     .filter(([start, end]) => own.some((pair) => pair.source[0] < end && pair.source[1] > start));
 }
 
-/* What is shown, with another translation of one line. */
-export function withLine(shown, number, translation, details) {
-  const [from, to] = [linesOf(shown.text)[number], linesOf(shown.translation)[number]];
-  const grown = translation.length - (to.to - to.from);
+/* What is shown, with another translation of one segment. */
+export function withSegment(shown, number, translation, details) {
+  const { source: from, target: to } = shown.segments[number];
+  const grown = translation.length - (to[1] - to[0]);
   const moved = ([start, end], by) => [start + by, end + by];
-  const others = shown.pairs
-    .filter(({ target }) => target[1] <= to.from || target[0] >= to.to)
-    .map(({ source, target }) => ({ source, target: moved(target, target[0] >= to.to ? grown : 0) }));
-  const own = pairsOf(details, shown.text.slice(from.from, from.to), translation).map(({ source, target }) => ({
-    source: moved(source, from.from),
-    target: moved(target, to.from),
+  const after = ({ source, target }) => ({ source, target: moved(target, target[0] >= to[1] ? grown : 0) });
+  const others = shown.pairs.filter(({ target }) => target[1] <= to[0] || target[0] >= to[1]).map(after);
+  const own = pairsOf(details, shown.text.slice(...from), translation).map(({ source, target }) => ({
+    source: moved(source, from[0]),
+    target: moved(target, to[0]),
   }));
+  const changed = { source: from, target: [to[0], to[1] + grown] };
   return {
     ...shown,
-    translation: shown.translation.slice(0, to.from) + translation + shown.translation.slice(to.to),
+    translation: shown.translation.slice(0, to[0]) + translation + shown.translation.slice(to[1]),
     pairs: [...others, ...own],
+    segments: shown.segments.map((one, at) => (at === number ? changed : after(one))),
   };
 }
