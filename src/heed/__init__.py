@@ -60,6 +60,10 @@ _NEED_TORCH = {
 }
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name in _NEED_TORCH:
         return getattr(import_module(_NEED_TORCH[name]), name)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from heed.config import DataConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, InputError
 from heed.model.folder import model_files
 from heed.model.writing import write_folder
-from tests.cli.command import ONE_THREAD, heed
+from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.inside.translators import small_translator
 
 
@@ -43,6 +44,20 @@ def test_what_each_word_leaned_on_is_shown_by_attention_and_by_removal(model: Pa
     assert "⟨s⟩→EIN: ⟨s⟩" not in run.stdout  # it has no choice
     assert max(map(len, run.stdout.splitlines())) <= 80
     assert "\x1b" not in run.stdout
+
+
+def test_nothing_is_cut_off_in_a_pipe_or_in_a_narrow_terminal(model: Path) -> None:
+    sentence = ["a", "dog", "sees", "the", "cat", "and", "runs"]
+    command = [*heed_command(), "look", str(model), " ".join(sentence), "--target", "EIN HUND LÄUFT UND SIEHT"]
+
+    def numbers(columns: dict[str, str]) -> list[str]:
+        environment = {name: value for name, value in ONE_THREAD.items() if name != "COLUMNS"} | columns
+        run = subprocess.run(command, env=environment, input="", capture_output=True, text=True, check=True)
+        assert "…" not in run.stdout
+        return sorted(re.findall(r"\d+%|[01]\.\d\d\b|−\d+\.\d", run.stdout))
+
+    assert len(numbers({})) > 12
+    assert numbers({}) == numbers({"COLUMNS": "80"}) == numbers({"COLUMNS": "45"})
 
 
 def test_a_terminal_gets_colour_and_hostile_text_no_hold_on_it(model: Path) -> None:

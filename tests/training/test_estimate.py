@@ -1,6 +1,7 @@
 """What an estimate rests on. How long anything takes is not tested: it depends on who else is working."""
 
 import importlib.metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
 from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.model.size import parameters
+from heed.training import contention
 from heed.training import estimate as module
 from heed.training.batches import Batch
 from heed.training.estimate import Estimate, estimate, optional_packages, probe_bfloat16
@@ -131,3 +133,32 @@ def test_the_optional_packages_are_those_of_the_project() -> None:
     assert {*found, "dev"} == set(importlib.metadata.metadata("heed").get_all("Provides-Extra") or ())
     assert found["serve"].keys() >= {"fastapi", "uvicorn"}
     assert found["interop"]["transformers"] == importlib.metadata.version("transformers")
+
+
+def test_disturbed_steps_do_not_count_and_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work makes most steps thirty times as long: the estimate is that of the step it spared."""
+    steps = iter([(3e-3, 0.3)] * 4 + [(1e-4, 0.3), (3e-3, 0.01)] + [(3e-3, 0.3)] * 100)
+    monkeypatch.setattr(module._Trial, "find_size", lambda *_: (100, (3e-3, 0.3)))
+    monkeypatch.setattr(module._Trial, "step", lambda *_: next(steps))
+    monkeypatch.setattr(module._Trial, "memory", lambda *_: 1)
+    found = estimated()
+    assert found.seconds_per_step == pytest.approx(100 * 1e-4 + 0.01)
+    assert found.median_seconds_per_step == pytest.approx(100 * 3e-3 + 0.3)
+
+
+def test_the_share_of_the_processor_is_what_threads_were_given_of_what_they_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contention, "_TASKS", tmp_path)
+
+    def write(ran: int, waited: int) -> None:
+        for thread in ("1", "2"):
+            (tmp_path / thread).mkdir(exist_ok=True)
+            (tmp_path / thread / "schedstat").write_text(f"{ran} {waited} 5\n")
+
+    write(1000, 500)
+    share = contention.ProcessorShare()
+    write(2000, 3500)
+    assert share.so_far() == 0.25
+    monkeypatch.setattr(contention, "_TASKS", tmp_path / "absent")  # as on other systems
+    assert 0 <= contention.ProcessorShare().so_far() <= 1.1

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from heed.cli.places import out_option
 from heed.cli.searching import Set, open_translator, search_settings
+from heed.cli.tables import output_console
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
 
@@ -56,7 +56,7 @@ def ablate(
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
-        Console(highlight=False).print(_table(found))
+        output_console().print(_table(found))
     if out is not None:
         _draw(found, out)
 

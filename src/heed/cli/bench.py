@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from heed.cli.bench_machine import AsJson, machine
 from heed.cli.bench_train import train
 from heed.cli.bench_translate import translate
+from heed.cli.tables import output_console
 from heed.errors import DataError
 from heed.interop.engine_names import ENGINES, EngineName, engine_named, family, missing, require
 from heed.text.corpus import read_lines
@@ -59,7 +59,7 @@ def engines(
     if as_json:
         typer.echo(json.dumps({"model": str(model), "file": file, **settings, "engines": rows}, indent=2))
     else:
-        Console(highlight=False).print(_table(rows))
+        output_console().print(_table(rows))
 
 
 def _chosen(asked: list[EngineName]) -> list[EngineName]:

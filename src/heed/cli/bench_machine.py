@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from heed.cli.tables import output_console
 from heed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def machine(device: Device = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
-        Console(highlight=False).print(_table(found))
+        output_console().print(_table(found))
 
 
 def chosen(device: Literal["cpu", "cuda"] | None) -> "torch.device":

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from heed.cli.bench_machine import AsJson, Device, chosen, memory, operations
 from heed.cli.settings import from_options
+from heed.cli.tables import output_console
 from heed.config import RunConfig
 from heed.errors import ConfigError
 from heed.model_presets import model_preset
@@ -46,7 +47,7 @@ def train(
         settings = {"preset": preset, "vocabulary": vocabulary, "tokens_per_batch": config.training.tokens_per_batch}
         typer.echo(json.dumps({**settings, **asdict(found)}, indent=2))
     else:
-        Console(highlight=False).print(_table(found, where.type))
+        output_console().print(_table(found, where.type))
 
 
 def _config(preset: str, vocabulary: int, tokens: int | None, options: list[str]) -> RunConfig:

@@ -15,6 +15,7 @@ from rich.table import Table
 from heed.cli.bench_machine import AsJson, memory
 from heed.cli.findings import counted
 from heed.cli.searching import Engine, open_translator
+from heed.cli.tables import output_console
 from heed.errors import DataError
 from heed.text.corpus import read_lines
 
@@ -69,7 +70,7 @@ def translate(
         told = {"model": str(model), "file": file, "rounds": rounds, "device": where, "peak_memory": most, **tables}
         typer.echo(json.dumps(told, indent=2))
         return
-    console = Console(highlight=False)
+    console = output_console()
     console.print(f"{where}; peak memory: {memory(most, device.type)}")
     console.print(_table(tables["by_batch"]))
     console.print("by length, as many tokens written as read", _table(tables["by_length"]), sep="\n")

@@ -228,9 +228,15 @@ def _show_plan(console: Console, plan: Plan, note: str = "") -> None:
         steps = plan.steps_per_epoch
         rows["an epoch"] = f"{_duration(steps * one.seconds_per_step)}: {counted(steps, 'step')}"
     _show_facts(console, rows)
-    measured = f"An estimate, from steps of {one.tokens_timed:,} tokens, without validation and saving.{note}"
+    measured = f"An estimate, from the fastest of steps of {one.tokens_timed:,} tokens, without validation and saving."
+    if (slower := one.median_seconds_per_step / one.seconds_per_step) > 1.2:
+        measured += f" The steps differed: half of them took {slower:.1f} times as long, or longer."
     if one.device.startswith("CPU") and one.processor_share < 0.8:
-        measured += f" Other work left it {one.processor_share:.0%} of the processor's time: alone it is faster."
+        measured += (
+            f" Other work runs here: this process got {one.processor_share:.0%} of the processor time it asked for, so "
+            "training may take several times less on an idle machine."
+        )
+    measured += note
     console.print(Padding(Text(measured, "dim"), (0, 2, 1, 2)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +15,7 @@ from heed.cli.places import out_option
 from heed.cli.progress import TranslationProgress
 from heed.cli.scores import as_numbers, metric, score_table, scored, signatures, write_card
 from heed.cli.searching import Set, SplitAt, Together, Translated, open_translator, say, search_settings
+from heed.cli.tables import output_console
 from heed.config import TranslateConfig
 from heed.errors import DataError
 from heed.text.corpus import read_lines
@@ -89,7 +90,7 @@ def evaluate(
             told |= {"truncated": counted.truncated, "split": counted.split}
         typer.echo(json.dumps(told | _as_json(lines, scores, comparisons, apart), indent=2, ensure_ascii=False))
     else:
-        console = Console(highlight=False)
+        console = output_console()
         console.print(_titles(model, files, lines), _compared(comparisons) if comparisons else scored(scores), sep="")
         console.print(signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
     if model is not None and card and not together:  # what several reach is no score of one

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from heed.cli.scores import as_numbers, scored, signatures, write_card
+from heed.cli.tables import output_console
 from heed.errors import DataError
 from heed.text.corpus import Corpus, read_lines, read_pairs
 
@@ -71,7 +71,7 @@ def _evaluate_labels(model: Path, path: str, resamples: int, *, as_json: bool, c
     told = {"labels": list(classifier.labels), "confusion": cells}
     _tell(model, path, len(texts), scores, told, as_json=as_json, digits=2)
     if not as_json and len(classifier.labels) <= _MOST_LABELS:
-        console = Console(highlight=False)
+        console = output_console()
         console.print("\nrows: what is right; columns: what was said", _confusion(classifier.labels, cells), sep="\n")
     if card:
         write_card(model, Path(path).name, (texts, right), scores)
@@ -91,7 +91,7 @@ def _tell(
         told = {"model": str(model), "test_set": path, "texts": texts, "scores": as_numbers(scores), **more}
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = output_console()
     console.print(Text(f"{model} on {path}, {texts:,} texts"), scored(scores, digits), signatures(scores), sep="\n")
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from heed.cli.tables import output_console
 from heed.config import SearchConfig
 from heed.errors import DataError, InputError
 from heed.text.corpus import Corpus, read_lines, read_pairs
@@ -62,7 +62,7 @@ def heads(
         targets_of = None if alone else "the model, by greedy search" if target is None else target
         typer.echo(json.dumps({"source": source, "target": targets_of, "sentences": len(ids), "heads": told}, indent=2))
     else:
-        Console(highlight=False).print(_table(found))
+        output_console().print(_table(found))
 
 
 def _sides(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from heed.cli.places import out_option
 from heed.cli.searching import Set, search_settings
+from heed.cli.tables import output_console
 from heed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _HEADS = 6
 _LABELS = 10
-_ROOM = 27  # columns of a list of words
 
 
 def look(
@@ -51,7 +50,7 @@ def look(
         trace.save(out, full=full)
         typer.echo(f"the trace is in {out}", err=True)
         return
-    console = Console(highlight=False)
+    console = output_console()
     texts = [text for text in (trace.source.text, trace.target.text) if text]
     console.print(Text("\n".join(_shown(text) for text in texts), style="bold"))
     if trace.cross_attention.size:
@@ -76,9 +75,7 @@ def _print_words(console: Console, trace: "Trace") -> None:
         style="dim",
     )
     table = Table("written", "p", "by attention", "by removal", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column, width in zip(table.columns, (13, 4, _ROOM, _ROOM), strict=True):
-        column.no_wrap, column.max_width = True, width
-    table.columns[1].justify = "right"
+    _fit(table, "p")
     for row, (token, log_prob) in enumerate(zip(trace.predicted_tokens, trace.predicted_log_probs, strict=True)):
         looked = _telling(attention[row], trace.source_tokens, "{:.0%}".format, 1.0)
         needed = _telling(-removal[row], trace.source_tokens, "−{:.1f}".format, 4.0)
@@ -110,8 +107,7 @@ def _print_likeliest(console: Console, trace: "Trace") -> None:
         read, words, log_probs, likeliest = (), trace.source_tokens[:-1], holes.log_probs, holes.top
     console.print(f"\n{told}")
     table = Table(*(["read"] if read else []), heading, "p", "the likeliest", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        column.no_wrap = True
+    _fit(table, "p")
     for row, (token, log_prob, best) in enumerate(zip(words, log_probs, likeliest, strict=True)):
         found = Text("  ").join(
             Text(f"{_shown(one.token)} {one.probability:.0%}", "bold cyan" if one.token == token else "")
@@ -122,6 +118,14 @@ def _print_likeliest(console: Console, trace: "Trace") -> None:
     console.print(table)
 
 
+def _fit(table: Table, numbers: str) -> None:
+    """Where a terminal is too narrow, texts go on in the next line; numbers stay whole."""
+    for column in table.columns:
+        column.overflow = "fold"
+        if column.header == numbers:
+            column.no_wrap, column.min_width, column.justify = True, 4, "right"
+
+
 def _telling(values: "np.ndarray", tokens: Sequence[str], say: Callable[[float], str], strong: float) -> Text:
     """The tokens with the largest values, the stronger the brighter; what is too small to matter is left out."""
     found = Text()
@@ -129,8 +133,7 @@ def _telling(values: "np.ndarray", tokens: Sequence[str], say: Callable[[float],
         if (value := float(values[place])) >= 0.1:
             style = "bold cyan" if value >= strong / 2 else "cyan" if value >= strong / 4 else "dim"
             said = "  " * bool(found) + f"{_shown(tokens[place])} {say(value)}"
-            if not found or cell_len(found.plain + said) <= _ROOM:
-                found.append(said, style)
+            found.append(said, style)
     return found
 
 
@@ -153,7 +156,7 @@ def _print_heads(console: Console, trace: "Trace") -> None:
     told = "peak: the largest weight of a row, on average; 1.2 is head 2 of layer 1"
     console.print(told + "\na→b:  the row that reads a and predicts b" * bool(rows), style="dim")
     table = Table("head", "peak", "for instance, a row and what it looks at", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[2].no_wrap = True
+    _fit(table, "peak")
     for peak, name, glances in strongest:
         table.add_row(Text(name, style="bold"), f"{peak:.2f}", glances)
     console.print(table)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from heed.cli.searching import open_translator
+from heed.cli.tables import output_console
 
 if TYPE_CHECKING:
     from heed.inside.pronouns import PronounCase, Rate
@@ -31,7 +31,7 @@ def pronouns(
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
-        Console(highlight=False).print(*tables(found), sep="\n")
+        output_console().print(*tables(found), sep="\n")
 
 
 def tables(found: "PronounCase") -> list[Table]:

@@ -1,5 +1,6 @@
 """What a person sees while a model is trained: a live bar in a terminal, plain lines elsewhere."""
 
+import math
 import time
 from types import TracebackType
 
@@ -31,6 +32,7 @@ class Watch:
         self._doing = ""
         self._printed = time.monotonic()
         self._speed = 0.0
+        self._loss, self._losses = 0.0, 0  # an exponential mean, and of how many
         self._max_steps = 0
         self._tensorboard: Listener | None = None
 
@@ -80,7 +82,10 @@ class Watch:
             self._tensorboard.step(report)
         speed = report.tokens / report.seconds
         self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
-        state = f"loss {report.loss:.3f}  rate {report.rate:.2g}  {self._speed:,.0f} tokens/s"
+        if math.isfinite(report.loss):  # one that is not would stay in the mean for ever
+            self._loss, self._losses = 0.98 * self._loss + 0.02 * report.loss, self._losses + 1
+        loss = self._loss / (1 - 0.98**self._losses) if self._losses else report.loss  # else it would begin at 0
+        state = f"mean loss {loss:.3f}  rate {report.rate:.2g}  {self._speed:,.0f} tokens/s"
         self._progress.update(
             self._bar, description=f"step {report.step:,}/{self._max_steps:,}", completed=report.step, state=state
         )

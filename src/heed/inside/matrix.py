@@ -30,3 +30,8 @@ class Matrix:
             if labels is not None and len(labels) != self.values.shape[axis]:
                 shape = self.values.shape
                 raise ValueError(f"{self.name}: {len(labels)} labels do not fit axis {axis} of the shape {shape}")
+
+    def _repr_html_(self) -> str:
+        from heed.inside.notebook import matrix_html  # noqa: PLC0415 - which knows what a Matrix is
+
+        return matrix_html(self)

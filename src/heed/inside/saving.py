@@ -138,7 +138,7 @@ def _html(trace: Trace, full: bool) -> bytes:
     return report(trace, document(trace), full=full)
 
 
-def _picture(trace: Trace, kind: Kind) -> bytes:
+def picture(trace: Trace, kind: Kind) -> bytes:
     """The map that tells most: where the target comes from, or in half a model all its heads."""
     if layer := alignment_layer(trace.translator.model.config):
         title = f"Attention to the source: layer {layer}, mean of the heads"
@@ -159,6 +159,6 @@ def _rows(trace: Trace) -> list[str]:
 _WRITERS: dict[str, Callable[[Trace, bool], bytes]] = {
     ".json": _json,
     ".html": _html,
-    ".svg": lambda trace, _full: _picture(trace, "svg"),
-    ".png": lambda trace, _full: _picture(trace, "png"),
+    ".svg": lambda trace, _full: picture(trace, "svg"),
+    ".png": lambda trace, _full: picture(trace, "png"),
 }

@@ -181,6 +181,11 @@ class Trace:
 
         save(self, Path(path), full=full)
 
+    def _repr_html_(self) -> str:
+        from heed.inside.notebook import trace_html  # noqa: PLC0415 - which knows what a Trace is
+
+        return trace_html(self)
+
     @property
     def _model(self) -> Transformer:
         return self.translator.model

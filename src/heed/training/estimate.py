@@ -32,6 +32,7 @@ from heed.model.transformer import Transformer
 from heed.text.labels import FIRST
 from heed.text.tokenizer import SPECIAL
 from heed.training.batches import Batch, Ragged
+from heed.training.contention import ProcessorShare
 from heed.training.filled import Shape
 from heed.training.learner import Plain, can_capture, check_precision, make_learner
 from heed.training.run import make_optimizer
@@ -40,7 +41,7 @@ from heed.training.tasks import task_of
 _FIRST = 128  # tokens to begin with on a CPU
 _SMALLEST = 16  # tokens; where these do not fit into a GPU's memory, nothing will
 _LONG_ENOUGH = 0.4  # seconds a step: larger batches would tell no more
-_TIMED = 3  # steps
+_TIMED = 12  # steps, if there is time: on a busy machine most are disturbed
 _EXAMPLES = 16  # batches that say how large batches are
 _PATIENCE = 6.0  # seconds for everything; a step that has begun is finished
 _PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
@@ -81,13 +82,14 @@ class Estimate:
     tokens_per_step: int  # of what a batch is counted by: targets, or the texts of a classifier
     tokens_timed: int
     tokens_per_second: float
-    seconds_per_step: float
+    seconds_per_step: float  # of the fastest step
+    median_seconds_per_step: float
     max_steps: int
     seconds: float
     memory: int
     memory_measured: bool  # else computed from what a smaller batch keeps for its gradients
     memory_there: int | None
-    processor_share: float  # of the time, 1.0 where nobody else wanted it; on a GPU it says nothing
+    processor_share: float  # of what was asked for, 1.0 where nobody else wanted it; on a GPU it says nothing
 
 
 def machine() -> Machine:
@@ -168,21 +170,18 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
     """What training with these settings would take; lengths: tokens of source and target, (pairs, 2), of a label 1."""
     settings = config.training
     check_precision(config, device)
-    began, worked = time.monotonic(), time.thread_time()
+    began, given = time.monotonic(), ProcessorShare()
     try:
         trial = _Trial(config, lengths, device)
         tokens, step = trial.find_size(settings.tokens_per_batch)
     except torch.OutOfMemoryError:
-        raise TrainingError(
-            f"a model of these settings does not fit into the memory of {device_name(device)}"
-        ) from None
+        raise TrainingError(f"such a model does not fit into the memory of {device_name(device)}") from None
     steps = [step]
+    tokens_per_step = settings.tokens_per_batch * settings.accumulate
     while len(steps) < _TIMED and time.monotonic() - began < _PATIENCE:
         steps.append(trial.step(tokens))
-    share = (time.thread_time() - worked) / (time.monotonic() - began)
-    learning, changing = np.min(steps, 0).tolist()  # what disturbs a step only ever makes it longer
-    tokens_per_step = settings.tokens_per_batch * settings.accumulate
-    seconds = learning * tokens_per_step + changing
+    # What disturbs a step only ever makes it longer.
+    seconds, median = (float(of(steps, 0) @ (tokens_per_step, 1)) for of in (np.min, np.median))
     measured = device.type == "cuda" and tokens == settings.tokens_per_batch
     return Estimate(
         device=device_name(device),
@@ -192,10 +191,11 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
         seconds_per_step=seconds,
         max_steps=settings.max_steps,
         seconds=seconds * settings.max_steps,
+        median_seconds_per_step=median,
         memory=torch.cuda.max_memory_allocated(device) if measured else trial.memory(settings.tokens_per_batch),
         memory_measured=measured,
         memory_there=_memory(device),
-        processor_share=share,
+        processor_share=given.so_far(),
     )
 
 

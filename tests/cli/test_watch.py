@@ -1,0 +1,33 @@
+"""What a person sees while a model is trained."""
+
+import math
+
+import pytest
+
+from heed.cli.watch import Watch
+from heed.training.run import StepReport
+
+
+def _shown(losses: list[float]) -> list[float]:
+    """The loss in the bar after each step."""
+    watch, found = Watch(silent=True), []
+    for step, loss in enumerate(losses, 1):
+        watch.step(StepReport(step, 1, loss, 1e-3, 100, 0.1))
+        state = watch._progress.tasks[0].fields["state"]
+        found.append(float(state.split()[2]))
+        assert state.startswith("mean loss ")
+    return found
+
+
+def test_the_loss_shown_is_a_mean_that_begins_with_the_first_step() -> None:
+    assert _shown([5.0] * 4) == [5.0] * 4
+    noisy = _shown([4.0, 6.0] * 100)
+    assert noisy[0] == 4.0
+    assert max(noisy[-20:]) - min(noisy[-20:]) < 0.1  # the batches' own differ by 2
+    assert noisy[-1] == pytest.approx(5, abs=0.1)
+
+
+def test_a_loss_that_is_not_finite_does_not_stay_in_the_mean() -> None:
+    first, *rest = _shown([math.nan, 3.0, math.inf, 3.0])
+    assert math.isnan(first)
+    assert rest == [3.0] * 3
