@@ -12,6 +12,7 @@ from heed.config import DataConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, InputError
 from heed.model.folder import model_files
 from heed.model.writing import write_folder
+from heed.text.tokenizer import Tokenizer
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.inside.translators import small_translator
 
@@ -19,7 +20,9 @@ from tests.inside.translators import small_translator
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has learnt nothing: what it looks at does not matter here."""
-    translator = small_translator()
+    words = Tokenizer.train(["a dog runs", "the cat sees a bird"] * 3, "words", 280)  # a folder has one kind
+    translator = small_translator(source_vocab_size=words.vocab_size)
+    tokenizers = words, translator.tokenizers[1]
     run = RunConfig(
         model=translator.model.config,
         data=DataConfig(tokenizer="words", separate_vocabularies=True),
@@ -27,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         search=translator.search,
     )
     folder = tmp_path_factory.mktemp("look") / "model"
-    write_folder(folder, model_files(translator.model.state_dict(), run, {}, translator.tokenizers, "# A model\n"))
+    write_folder(folder, model_files(translator.model.state_dict(), run, {}, tokenizers, "# A model\n"))
     return folder
 
 
