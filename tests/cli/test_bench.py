@@ -80,7 +80,7 @@ def test_the_comparison_is_shown_as_a_table(model: Path) -> None:
         (["MODEL", __file__, "--engine", "onx"], "error: unknown engine 'onx': did you mean 'onnx'"),
         (["MODEL", "-"], "error: - is empty: there is nothing to translate"),
         (["MODEL", "none.txt"], "error: none.txt: cannot be opened"),
-        (["nowhere", __file__, "--engine", "heed"], "error: nowhere is not a model folder"),
+        (["nowhere", __file__, "--engine", "heed"], "error: nowhere does not exist: expected a model folder"),
     ],
 )
 def test_what_cannot_be_measured_is_said(arguments: list[str], message: str, model: Path) -> None:
@@ -197,7 +197,7 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
             "error: unknown setting 'd_modle' in ModelConfig: did you mean 'd_model'",
         ),
         (["train", "--vocabulary", "3"], "error: Invalid value for '--vocabulary'"),
-        (["translate", "nowhere"], "error: nowhere is not a model folder"),
+        (["translate", "nowhere"], "error: nowhere does not exist: expected a model folder"),
         (["translate", "MODEL", "none.txt"], "error: none.txt: cannot be opened"),
         (["translate", "MODEL", "-"], "error: - is empty: there is nothing to translate"),
         (["translate", "MODEL", "--batch", "0"], "error: Invalid value for '--batch'"),

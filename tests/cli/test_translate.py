@@ -60,7 +60,7 @@ def test_invalid_text_is_an_error_with_its_line_and_what_came_before_is_written(
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     run = translate(tmp_path, b"a\n")
     assert run.returncode == 2
-    assert run.stderr.decode() == f"error: {tmp_path} is not a model folder: it has no manifest.json\n"
+    assert run.stderr.decode() == f"error: {tmp_path} is not a model folder: it is empty\n"
 
 
 def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.serving.running import CLIENT, Running, refused, serving, until
         (["{ende}", "--set", "serve.queue=0"], "queue = 0: input should be greater than 0"),
         (["{ende}", "--set", "model.norm=pre"], "--set model.…: only serve and search can be set here"),
         (["--new-key"], "--new-key needs a file to add the key's hash to"),
-        (["nothing"], "nothing is not a model folder: it has no manifest.json"),
+        (["nothing"], "nothing does not exist: expected a model folder"),
     ],
 )
 def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: list[str], error: str) -> None:
