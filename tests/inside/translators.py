@@ -11,7 +11,7 @@ SOURCE = Tokenizer.train(["a dog runs", "the cat sees a bird", "ü"] * 3, "chara
 TARGET = Tokenizer.train(["EIN HUND LÄUFT", "DIE KATZE SIEHT EINEN VOGEL"] * 3, "words", 300)
 
 
-def small_translator(source: Tokenizer = SOURCE, **settings: Any) -> Translator:
+def small_translator(source: Tokenizer = SOURCE, /, **settings: Any) -> Translator:
     search = SearchConfig(max_length=9)
     torch.manual_seed(0)
     shape = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 24, "tie_embeddings": False}
