@@ -11,12 +11,12 @@ SOURCE = Tokenizer.train(["a dog runs", "the cat sees a bird", "ü"] * 3, "chara
 TARGET = Tokenizer.train(["EIN HUND LÄUFT", "DIE KATZE SIEHT EINEN VOGEL"] * 3, "words", 300)
 
 
-def small_translator(source: Tokenizer = SOURCE, /, **settings: Any) -> Translator:
+def small_translator(**settings: Any) -> Translator:
     search = SearchConfig(max_length=9)
     torch.manual_seed(0)
     shape = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 24, "tie_embeddings": False}
     if settings.get("kind", "encoder-decoder") == "encoder-decoder":
-        shape["source_vocab_size"] = source.vocab_size
-    size = source.vocab_size if settings.get("kind") == "encoder" else TARGET.vocab_size
+        shape["source_vocab_size"] = SOURCE.vocab_size
+    size = SOURCE.vocab_size if settings.get("kind") == "encoder" else TARGET.vocab_size
     config = ModelConfig.model_validate({**shape, "vocab_size": size, **settings})
-    return Translator([Transformer(config).eval()], (source, TARGET), search, max_tokens=40)
+    return Translator([Transformer(config).eval()], (SOURCE, TARGET), search, max_tokens=40)
