@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from heed.serve_config import ServeConfig
-from heed.serving import half_routes, libretranslate, own, pages, problems
+from heed.serving import half_routes, libretranslate, openapi, own, pages, problems
 from heed.serving.addresses import answers_to, through_proxies
 from heed.serving.admission import HungUpError
 from heed.serving.entrance import Entrance
@@ -59,6 +59,7 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
     own.add_routes(app, service, health, metrics)
     half_routes.add_routes(app, service)
     pages.add_routes(app, translates=bool(service.directions.served))
+    openapi.describe(app, key_required=keys is not None)
     entrance = Entrance(app, config, keys, service.admission.busy)
     door = Door(config.header_bytes, answers_to(config), Origins(config.allowed_origins))
     return through_proxies(Guard(entrance, metrics, door), config.trusted_proxies)

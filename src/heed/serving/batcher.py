@@ -23,6 +23,7 @@ import torch
 
 from heed.errors import HeedError
 from heed.serving.logs import NAME
+from heed.serving.metrics import SECONDS, SIZES, Histogram
 
 T = TypeVar("T")
 _LOG = logging.getLogger(NAME)
@@ -98,6 +99,7 @@ class Batcher:
         self._closing = self._ended = False
         self._company = False  # whether the last batch had several texts: then more are probably on their way
         self.batches = self.texts = self.tokens = 0  # done so far
+        self.waits, self.sizes = Histogram(SECONDS), Histogram(SIZES)  # of texts in a queue, of batches
         self.failures = Failures()
         self._thread = threading.Thread(target=self._run, name="translator", daemon=True)
         self._thread.start()
@@ -170,6 +172,11 @@ class Batcher:
             batch = self._together(ranked)
             taken = set(batch)
             self._waiting = [job for job in self._waiting if job not in taken]
+        counted = [job for job in batch if job.kind is not None and job.counts]
+        for job in counted:
+            self.waits.note(now - job.arrived)
+        if counted:
+            self.sizes.note(len(counted))
         return batch
 
     def _together(self, ranked: list[Job[Any]]) -> list[Job[Any]]:

@@ -1,11 +1,19 @@
 """What a server has done, in numbers, as Prometheus reads them. No text, key or address is among them."""
 
-from collections import Counter
+import os
+import resource
+import sys
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_STARTED = time.time()  # where the system does not say when the process did
 
 
 @dataclass(frozen=True)
@@ -18,41 +26,104 @@ class Gauge:
     kind: str = "gauge"
 
 
+class Histogram:
+    """How many values were at most so much. One thread writes; another may read meanwhile."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def note(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str, labels: str = "") -> Iterator[str]:
+        """labels: as in `route="/translate"`."""
+        so_far = 0
+        for bound, count in zip((*(f"{bound:g}" for bound in self._bounds), "+Inf"), self._counts, strict=True):
+            so_far += count
+            yield f'{name}_bucket{{{labels}{"," if labels else ""}le="{bound}"}} {so_far}'
+        shown = f"{{{labels}}}" if labels else ""
+        yield f"{name}_sum{shown} {self._sum:.6f}"
+        yield f"{name}_count{shown} {so_far}"
+
+
 class Metrics:
     """Requests by route and status, and how long they took. Routes are named as they are written, not as asked for."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, int]] = Counter()
-        self._buckets: Counter[float] = Counter()
-        self._seconds = 0.0
+        self._seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SECONDS))
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Note one answer."""
         self._requests[route, status] += 1
-        self._buckets[next((bound for bound in _SECONDS if seconds <= bound), float("inf"))] += 1
-        self._seconds += seconds
+        self._seconds[route].note(seconds)
 
-    def lines(self, gauges: Sequence[Gauge]) -> str:
+    def lines(self) -> str:
         """All of it as text."""
-        return "\n".join((*self._written(), *(line for gauge in gauges for line in _gauge(gauge)))) + "\n"
+        return "\n".join(self._written()) + "\n"
 
     def _written(self) -> Iterator[str]:
-        yield "# HELP heed_requests_total Answers, by route and status."
-        yield "# TYPE heed_requests_total counter"
+        yield from _head("heed_requests_total", "counter", "Answers, by route and status.")
         for (route, status), count in sorted(self._requests.items()):
             yield f'heed_requests_total{{route="{route}",status="{status}"}} {count}'
-        yield "# HELP heed_request_seconds From a request's head to the end of its answer."
-        yield "# TYPE heed_request_seconds histogram"
-        so_far = 0
-        for bound in (*_SECONDS, float("inf")):
-            so_far += self._buckets[bound]
-            shown = "+Inf" if bound == float("inf") else f"{bound:g}"
-            yield f'heed_request_seconds_bucket{{le="{shown}"}} {so_far}'
-        yield f"heed_request_seconds_sum {self._seconds:.6f}"
-        yield f"heed_request_seconds_count {so_far}"
+        yield from _head("heed_request_seconds", "histogram", "From a request's head to its answer's end, by route.")
+        for route, histogram in sorted(self._seconds.items()):
+            yield from histogram.lines("heed_request_seconds", f'route="{route}"')
+
+
+def histogram_lines(name: str, text: str, histogram: Histogram) -> str:
+    """A histogram without labels as text."""
+    return "\n".join((*_head(name, "histogram", text), *histogram.lines(name))) + "\n"
+
+
+def gauge_lines(gauges: Sequence[Gauge]) -> str:
+    """Gauges as text."""
+    return "\n".join(line for gauge in gauges for line in _gauge(gauge)) + "\n"
+
+
+def process_gauges() -> list[Gauge]:
+    """Of this process, by the names that every Prometheus client has; what a system does not say is left out."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    found = [
+        Gauge("process_cpu_seconds_total", "CPU time, user and system.", used.ru_utime + used.ru_stime, "counter"),
+    ]
+    if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) != resource.RLIM_INFINITY:
+        found.append(Gauge("process_max_fds", "Files that may be open.", limit))
+    try:
+        pages, start = _of_linux()
+    except (OSError, ValueError, IndexError):  # another system: its most memory so far, in bytes or in KiB
+        most = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return [
+            *found,
+            Gauge("process_resident_memory_bytes", "Resident memory, the most so far.", most),
+            Gauge("process_start_time_seconds", "When it began, by the system's clock.", _STARTED),
+        ]
+    return [
+        *found,
+        Gauge("process_open_fds", "Files that are open.", len(os.listdir("/proc/self/fd")) - 1),
+        Gauge("process_resident_memory_bytes", "Resident memory.", pages * os.sysconf("SC_PAGE_SIZE")),
+        Gauge("process_start_time_seconds", "When it began, by the system's clock.", start),
+    ]
+
+
+def _of_linux() -> tuple[int, float]:
+    """Pages in memory, and the start of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # since the system's start
+    up = float(Path("/proc/uptime").read_text().split()[0])
+    return pages, time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
 
 
 def _gauge(gauge: Gauge) -> Iterator[str]:
-    yield f"# HELP {gauge.name} {gauge.help}"
-    yield f"# TYPE {gauge.name} {gauge.kind}"
-    yield f"{gauge.name} {gauge.value:g}"
+    yield from _head(gauge.name, gauge.kind, gauge.help)
+    value = gauge.value
+    yield f"{gauge.name} {int(value) if value == int(value) else round(value, 3)}"

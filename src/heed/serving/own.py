@@ -11,7 +11,7 @@ from heed.serving.half_service import half_named
 from heed.serving.halves import Half
 from heed.serving.health import Health
 from heed.serving.libretranslate import check_alternatives, check_size
-from heed.serving.metrics import CONTENT_TYPE, Gauge, Metrics
+from heed.serving.metrics import CONTENT_TYPE, Gauge, Metrics, gauge_lines, histogram_lines, process_gauges
 from heed.serving.models import Served
 from heed.serving.pieces import has_letters
 from heed.serving.problems import Problem
@@ -132,8 +132,12 @@ def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics)
             Gauge("heed_texts_total", "Pieces of text done.", batcher.texts, "counter"),
             Gauge("heed_source_tokens_total", "Their tokens.", batcher.tokens, "counter"),
             Gauge("heed_ready", "1 if the models work.", float(health.problem is None)),
+            *process_gauges(),
         ]
-        return Response(metrics.lines(gauges), media_type=CONTENT_TYPE)
+        found = metrics.lines() + gauge_lines(gauges)
+        found += histogram_lines("heed_queue_seconds", "How long a piece of text waited for the models.", batcher.waits)
+        found += histogram_lines("heed_batch_texts", "Pieces of text in a batch.", batcher.sizes)
+        return Response(found, media_type=CONTENT_TYPE)
 
     @app.get("/models", response_model=list[Model], response_model_exclude_none=True, responses=ERRORS)
     async def models() -> list[Model]:

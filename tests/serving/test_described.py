@@ -1,0 +1,164 @@
+"""What a server says of itself: the OpenAPI document, the page made of it, and its metrics."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.serving.limits import add_key
+from heed.serving.metrics import Histogram, Metrics, process_gauges
+from tests.serving.running import CLIENT, Running, serving
+
+KEYWORDS = {
+    *("$defs", "$ref", "additionalProperties", "allOf", "anyOf", "const", "default", "description", "enum", "examples"),
+    *("exclusiveMaximum", "exclusiveMinimum", "format", "items", "maxItems", "maximum", "minItems", "minimum"),
+    *("prefixItems", "properties", "required", "title", "type", "oneOf"),
+}
+
+
+def schemas_in(found: Any) -> Iterator[dict[str, Any]]:
+    """Every schema of a document, its parts included."""
+    if isinstance(found, dict):
+        if "type" in found or "anyOf" in found:
+            yield found
+        for name, part in found.items():
+            if name == "properties":
+                for field in part.values():
+                    yield from schemas_in(field)
+            elif name not in ("examples", "default", "example"):
+                yield from schemas_in(part)
+    elif isinstance(found, list):
+        for part in found:
+            yield from schemas_in(part)
+
+
+@pytest.fixture(scope="module")
+def spec(server: Running) -> dict[str, Any]:
+    found: dict[str, Any] = server.get("/spec").json()
+    return found
+
+
+def test_every_word_of_every_schema_is_one_that_the_standard_knows(spec: dict[str, Any]) -> None:
+    found = [*schemas_in(spec["paths"]), *schemas_in(spec["components"]["schemas"])]
+    assert len(found) > 100
+    for schema in found:
+        assert set(schema) <= KEYWORDS, schema
+
+
+def field(spec: dict[str, Any], route: str, name: str) -> dict[str, Any]:
+    body = spec["paths"][route]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    found: dict[str, Any] = body["properties"][name]
+    return next(kind for kind in found.get("anyOf", [found]) if kind["type"] != "null")
+
+
+def test_numbers_have_their_limits_in_the_document(spec: dict[str, Any]) -> None:
+    limits = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}
+    expected = {
+        ("/translate", "alternatives"): {"minimum": 0, "maximum": 5},
+        ("/alternatives", "alternatives"): {"minimum": 0, "maximum": 5},
+        ("/generate", "max_length"): {"minimum": 1},
+        ("/generate", "temperature"): {"minimum": 0, "maximum": 100},
+        ("/generate", "top_k"): {"minimum": 1},
+        ("/generate", "top_p"): {"exclusiveMinimum": 0, "maximum": 1},
+        ("/generate", "seed"): {"minimum": 0, "exclusiveMaximum": 2**53},
+    }
+    for (route, name), wanted in expected.items():
+        found = field(spec, route, name)
+        assert {key: value for key, value in found.items() if key in limits} == wanted, (route, name)
+
+
+def test_every_route_has_a_tag_that_is_described(spec: dict[str, Any]) -> None:
+    known = {tag["name"] for tag in spec["tags"]}
+    for path, methods in spec["paths"].items():
+        for operation in methods.values():
+            assert set(operation["tags"]) <= known, path
+            assert len(operation["tags"]) == 1
+            assert "security" not in operation  # this server has no keys
+    assert "securitySchemes" not in spec["components"]
+
+
+def test_where_keys_are_in_use_the_document_says_which_routes_need_one(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    add_key(tmp_path / "keys.txt")
+    with serving(folders[0], "--keys", tmp_path / "keys.txt") as server:
+        spec = server.get("/spec").json()
+        assert {name: scheme["type"] for name, scheme in spec["components"]["securitySchemes"].items()} == {
+            "bearer": "http",
+            "api_key": "apiKey",
+        }
+        for path, methods in spec["paths"].items():
+            for method, operation in methods.items():
+                status = CLIENT.request(method, server.address + path).status_code
+                answers_without = status not in (400, 401) or path in ("/suggest", "/translate_file")
+                assert ("security" in operation) != answers_without, (path, status)
+        assert "Needs a key." in server.get("/docs").text
+
+
+def test_the_page_of_the_interface_has_every_route_and_every_limit(server: Running, spec: dict[str, Any]) -> None:
+    page = server.get("/docs").text
+    for path in spec["paths"]:
+        assert f" {path}</code>" in page
+    assert "integer ≥ 0 ≤ 5, optional" in page
+    assert "sentences | line | none, optional" in page
+
+
+def test_a_histogram_counts_what_is_at_most_its_bounds() -> None:
+    histogram = Histogram((0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        histogram.note(value)
+    assert list(histogram.lines("x", 'route="/a"')) == [
+        'x_bucket{route="/a",le="0.1"} 2',
+        'x_bucket{route="/a",le="1"} 3',
+        'x_bucket{route="/a",le="+Inf"} 4',
+        'x_sum{route="/a"} 7.650000',
+        'x_count{route="/a"} 4',
+    ]
+
+
+def test_times_are_told_apart_by_route() -> None:
+    metrics = Metrics()
+    metrics.count("/translate", 200, 0.2)
+    metrics.count("/health", 200, 0.0004)
+    lines = metrics.lines().splitlines()
+    assert 'heed_request_seconds_bucket{route="/translate",le="0.1"} 0' in lines
+    assert 'heed_request_seconds_bucket{route="/translate",le="0.25"} 1' in lines
+    assert 'heed_request_seconds_bucket{route="/health",le="0.001"} 1' in lines
+
+
+def test_the_metrics_are_what_prometheus_reads_and_count_what_was_done(server: Running) -> None:
+    before = metrics_of(server)
+    server.post("/translate", q=["A dog", "The cat", "Two men"], source="en", target="de")
+    after = metrics_of(server)
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    assert grown['heed_request_seconds_count{route="/translate"}'] == 1
+    assert grown["heed_queue_seconds_count"] == 3
+    assert grown["heed_batch_texts_sum"] == 3
+    assert 1 <= grown["heed_batch_texts_count"] <= 3
+    assert after["process_cpu_seconds_total"] > 0
+    assert after["process_resident_memory_bytes"] > 10_000_000
+    assert 3 <= after["process_open_fds"] <= after["process_max_fds"]
+    assert after["process_start_time_seconds"] > 1_600_000_000
+
+
+def metrics_of(server: Running) -> dict[str, float]:
+    """By name and labels; every line must be one that the format allows, and every name must be described once."""
+    found: dict[str, float] = {}
+    described: list[str] = []
+    for line in server.get("/metrics").text.splitlines():
+        if line.startswith("# TYPE "):
+            described.append(line.split()[2])
+        elif not line.startswith("# HELP "):
+            parts = re.fullmatch(r'([a-z_]+)((?:\{(?:[a-z]+="[^"]*",?)+\})?) (-?[0-9.]+)', line)
+            assert parts is not None, line
+            assert re.sub("_(bucket|sum|count)$", "", parts[1]) in described or parts[1] in described
+            found[parts[1] + parts[2]] = float(parts[3])
+    assert len(described) == len(set(described))
+    return found
+
+
+def test_this_process_is_measured() -> None:
+    names = {gauge.name for gauge in process_gauges()}
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_start_time_seconds"} <= names
