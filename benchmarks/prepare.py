@@ -33,7 +33,8 @@ from heed.kernels.compiled_bpe import quickest_bpe_dropout
 from heed.text.corpus import Corpus, read_lines
 from heed.text.learn import learn_tokenizers
 from heed.text.microworld import corpus as microworld
-from heed.text.prepare import Encoders, Prepared, prepare, survey
+from heed.text.prepare import Encoders, prepare, survey
+from heed.text.prepared import Prepared
 from heed.text.tokenizer import BYTES, SPECIAL, Tokenizer
 from heed.training.batches import Batches, Recut
 from heed.training.filled import Shape, parts

@@ -34,6 +34,22 @@ def test_what_was_prepared_is_not_done_again(pairs: list[str], tmp_path: Path, s
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
 
 
+def test_damaged_text_and_vocabulary_are_made_again_and_said(pairs: list[str], tmp_path: Path) -> None:
+    cache = ["--cache", f"{tmp_path}/cache"]
+    first = heed("prepare", *pairs, *SMALL, *cache)
+    for path in (tmp_path / "cache").glob("*/target.ids"):
+        path.write_bytes(bytes(path.stat().st_size))
+    [vocabulary] = (tmp_path / "cache").glob("*.tokenizer.json")
+    vocabulary.write_text("{")
+    for verb in (["prepare"], ["train", "--out", f"{tmp_path}/run"]):
+        again = heed(*verb, *pairs, *SMALL, *cache)
+        assert again.returncode == 0, again.stderr
+        assert "is damaged: target.ids has a wrong checksum; prepared again" in again.stderr
+        assert ("the vocabulary is trained again" in again.stderr) == (verb == ["prepare"])
+        assert "kept 49 of 50: 1 empty" in again.stderr
+    assert "is damaged" not in first.stderr
+
+
 def test_other_text_or_settings_are_prepared_anew(pairs: list[str], tmp_path: Path) -> None:
     cache = ["--cache", f"{tmp_path}/cache"]
     assert heed("prepare", *pairs, *SMALL, *cache).returncode == 0

@@ -85,6 +85,14 @@ def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> N
     assert len(run.stdout.splitlines()) == 1
 
 
+def test_numbers_and_escapes_of_json_come_out_as_they_were_written(model: Path) -> None:
+    line = r'{"id": 1e400, "x": [1.10, 12345678901234567890123], "y": "\ud800", "target": 0, "source": "a b"}'
+    run = translate(model, f"{line}\n".encode(), "--format", "jsonl")
+    assert run.returncode == 0, run.stderr
+    found = json.dumps(heed.load(model)("a b"), ensure_ascii=False)
+    assert run.stdout.decode() == line.replace('"target": 0', f'"target": {found}') + "\n"
+
+
 def _line(text: str) -> str:
     return " ".join(text.splitlines()).replace("\t", " ")
 

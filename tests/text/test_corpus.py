@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.errors import DataError
-from heed.text.corpus import Corpus, Pair, read_lines, read_pairs
+from heed.text.corpus import LONGEST_LINE, Corpus, Pair, read_lines, read_pairs
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -151,9 +151,40 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, ending: str) -> No
 
 
 @pytest.mark.parametrize("ending", PACK)
-def test_a_line_of_50_million_letters_is_read_whole(tmp_path: Path, ending: str) -> None:
-    path = write(tmp_path / f"a.txt{ending}", PACK[ending](b"x" * 50_000_000 + b"\nshort\n"))
-    assert [len(line) for line in read_lines(path)] == [50_000_000, 5]
+def test_a_line_as_long_as_the_limit_is_read_whole(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"a.txt{ending}", PACK[ending](b"x" * (LONGEST_LINE - 1) + b"\nshort\n"))
+    assert [len(line) for line in read_lines(path)] == [LONGEST_LINE - 1, 5]
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_a_line_without_end_is_refused_by_file_and_line_before_it_fills_the_memory(tmp_path: Path, ending: str) -> None:
+    """50 MB; packed, they are a thousandth of that."""
+    path = write(tmp_path / f"a.txt{ending}", PACK[ending](b"short\n" + b"x" * 50_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=rf"^{re.escape(path)}:2: a line of more than 4,194,304 bytes"):
+            list(read_lines(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30_000_000  # zstd unpacks 512 bytes to as much as 16 MB
+
+
+def test_a_line_without_end_on_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed_standard_input(monkeypatch, b"one\n" + b"x" * (LONGEST_LINE + 1))
+    with pytest.raises(DataError, match=r"^standard input:2: a line of more than 4,194,304 bytes"):
+        list(read_lines("-"))
+
+
+def test_a_document_without_end_is_refused_by_file_and_first_line(tmp_path: Path) -> None:
+    line = "x" * 1_000_000 + "\n"
+    path = write(tmp_path / "a.txt", "short\n\n" + line * 16 + "\n" + line)
+    assert [len(pair.target) for pair in read_pairs(Corpus(text=path, documents=True))] == [5, 16_000_015, 1_000_000]
+    path = write(tmp_path / "b.txt", "short\n\n" + line * 17)
+    pairs = read_pairs(Corpus(text=path, documents=True))
+    assert next(pairs).target == "short"
+    with pytest.raises(DataError, match=rf"{re.escape(path)}:3: a document of more than 16,777,216 characters begins"):
+        next(pairs)
 
 
 def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heed.text.prepare import open_prepared
+from heed.text.prepared import open_prepared
 from tests.cli.command import fork_server
 from tests.cli.forked import Forked
 

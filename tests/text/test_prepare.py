@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from heed.text.corpus import Corpus
-from heed.text.prepare import Encoders, Prepared, Side, prepare, survey
+from heed.text.prepare import Encoders, prepare, survey
+from heed.text.prepared import Prepared, Side
 from heed.text.tokenizer import Kind, Tokenizer
 from tests.training.test_batches import prepared, words
 

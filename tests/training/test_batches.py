@@ -8,7 +8,8 @@ import torch
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus
-from heed.text.prepare import Encoders, Prepared, prepare, survey
+from heed.text.prepare import Encoders, prepare, survey
+from heed.text.prepared import Prepared
 from heed.text.tokenizer import BOS, EOS, Tokenizer
 from heed.training.batches import Batches, Recut, collate, in_order
 

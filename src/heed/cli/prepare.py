@@ -57,12 +57,15 @@ def prepare(
             watch.note(note)
         data = learnt.settle(data, (corpus for corpus, _ in training))
         announce = partial(watch.work, "learning a vocabulary", 0, None)
-        tokenizers = learn_tokenizers(training, data, learnt.sides, place, announce)
+        trained = learn_tokenizers(training, data, learnt.sides, place, announce)
+        tokenizers = trained.source, trained.target
+        for note in trained.notes:
+            watch.note(note)
         watch.note(f"a vocabulary of {', '.join(f'{one.vocab_size:,}' for one in dict.fromkeys(tokenizers))} tokens")
         for surveyed in filter(None, (training, validation)):
             encoders = learnt.encoders(tokenizers, data)
             prepared = prepare_texts(surveyed, encoders, data.max_tokens, place, watch.work)
-            for kept in prepared.corpora:
-                watch.note(str(kept))
+            for line in (*prepared.notes, *prepared.corpora):
+                watch.note(str(line))
             tokens = prepared.source.ids.size + prepared.target.ids.size
             watch.note(f"{tokens:,} tokens are in {prepared.folder}")

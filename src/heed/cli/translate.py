@@ -1,7 +1,6 @@
 """`heed translate`: lines in, as many lines out, in the same order."""
 
 import itertools
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from heed.cli.searching import Engine, Set, SplitAt, Together, Translated, open_
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
 from heed.text.corpus import at, read_lines
+from heed.text.json_members import read_members, write_members
 from heed.text.json_rows import parse_object, take_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Line:
     text: str
     format: Format
     columns: tuple[str, ...] = ()
-    row: dict[str, Any] | None = None
+    row: dict[str, str] | None = None  # the members of a JSON object, each as it was written
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _read(files: list[str], format_: Format | None, source_key: str) -> Iterator
                     yield _Line(columns[0], "tsv", columns)
                 case "jsonl":
                     row = parse_object(line, at(file, number))
-                    yield _Line(take_text(row, source_key, at(file, number)), "jsonl", (), row)
+                    yield _Line(take_text(row, source_key, at(file, number)), "jsonl", (), read_members(line))
                 case "text":
                     yield _Line(line, "text")
 
@@ -159,7 +159,7 @@ def _pieces(read: Iterator[_Line], size: int) -> Iterator[list[_Line]]:
 def _written(line: _Line, best: "Translation", wanted: _Wanted, number: int) -> str:
     found = (best, *best.alternatives)[: wanted.nbest]
     if line.row is not None:
-        return json.dumps({**line.row, **_as_json(found, wanted)}, ensure_ascii=False) + "\n"
+        return write_members(line.row, _as_json(found, wanted)) + "\n"
     rows = []
     for one in found:
         # A model may have learnt to write line ends and tabs; here a translation is one line, and one column.

@@ -22,7 +22,7 @@ from heed.model.transformer import Transformer
 from heed.speed.arithmetic import training_operations
 from heed.speed.limits import Arithmetic, now, operations_a_second
 from heed.speed.memory import peak_memory
-from heed.text.prepare import Kept, Prepared, Side
+from heed.text.prepared import Kept, Prepared, Side
 from heed.text.tokenizer import SPECIAL
 from heed.training.ahead import ahead
 from heed.training.batches import Batches, Numbers

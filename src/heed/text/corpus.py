@@ -2,12 +2,14 @@
 
 Enters: two files whose lines belong together, or one TSV, CSV or JSONL file; plain, ``.gz`` or ``.zst``, or standard
 input.
-Leaves: one `Pair` after another, however long the corpus: no more than a line and a few buffers is held at a time.
+Leaves: one `Pair` after another, however long the corpus: no more than a line and a few buffers is held at a time, and
+a line, or a document, longer than a fixed limit is refused, so that a packed file cannot fill the memory.
 A text alone is a pair whose source is empty; a text with a label has the label for a target.
 Whatever is not text is refused with a `DataError` that names file and line. Nothing is trimmed, dropped or
 normalised: an empty line is an empty string, and what to do with it is decided elsewhere. Knows nothing of tokens.
 """
 
+import functools
 import hashlib
 import itertools
 import math
@@ -21,6 +23,8 @@ from heed.text.json_rows import parse_object, take_text
 from heed.text.packed_files import STANDARD_INPUT, opened
 from heed.text.tables import Columns, csv_rows, is_blank, without_last_blank
 
+LONGEST_LINE = 4 * 2**20  # bytes with the line's end; of the pair as a whole in TSV and JSONL
+LONGEST_DOCUMENT = 4 * LONGEST_LINE  # characters
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NOT_TEXT = {
     b"\xff\xfe": "looks like UTF-16; convert it to UTF-8",
@@ -168,8 +172,23 @@ def _read_documents(path: str, skip: Skip | None) -> Iterator[Pair]:
     lines = _numbered_lines(path, skip)
     for is_text, group in itertools.groupby(lines, key=lambda numbered: bool(numbered[1].strip())):
         if is_text:
-            numbers, texts = zip(*group, strict=True)
-            yield Pair("", "\n".join(texts), numbers[0])
+            first, texts = _within_limit(group, path)
+            yield Pair("", "\n".join(texts), first)
+
+
+def _within_limit(document: Iterator[tuple[int, str]], path: str) -> tuple[int, list[str]]:
+    """The lines of a document and the number of the first, unless they are too many."""
+    first, text = next(document)
+    texts, characters = [text], len(text)
+    for _, text in document:
+        texts.append(text)
+        characters += len(text) + 1
+        if characters > LONGEST_DOCUMENT:
+            raise DataError(
+                f"{at(path, first)}: a document of more than {LONGEST_DOCUMENT:,} characters begins here; expected an "
+                "empty line between documents, or data.documents = false, where each line is a text"
+            )
+    return first, texts
 
 
 def _read_two_files(source_path: str, target_path: str, skip: Skip | None) -> Iterator[Pair]:
@@ -271,7 +290,12 @@ def _read_raw_lines(path: str) -> Iterator[bytes]:
     line = 0
     with opened(path) as stream:
         try:
-            for line, raw in enumerate(stream, 1):
+            for line, raw in enumerate(iter(functools.partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+                if len(raw) > LONGEST_LINE:
+                    raise DataError(
+                        f"{at(path, line)}: a line of more than {LONGEST_LINE:,} bytes, which is the limit: is this "
+                        "text with line ends? Break the line up, or remove it"
+                    )
                 if line == 1 and raw.startswith(_BYTE_ORDER_MARK):
                     if len(raw) > len(_BYTE_ORDER_MARK):
                         yield raw[len(_BYTE_ORDER_MARK) :]

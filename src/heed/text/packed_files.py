@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol
 
 from heed.errors import DataError
@@ -21,8 +21,8 @@ _PACKED_CHUNK = 1 << 9  # small, because zstd unpacks repetitive text to thousan
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[Iterable[bytes]]:
-    """A file's lines, their ends included."""
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file's bytes, unpacked."""
     if path == STANDARD_INPUT:
         stream = getattr(sys.stdin, "buffer", None)
         if stream is None:

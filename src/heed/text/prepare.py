@@ -1,16 +1,15 @@
-"""Pairs of texts to token ids on disk, written once and read by memory map.
+"""Pairs of texts to token ids on disk, written once; see prepared.py for what a folder holds.
 
 Enters: corpora, what encodes each side, and the longest length. Leaves: a folder of arrays, keyed by the content of the
 text and everything that shaped it, so that the same work is never done twice and changed text is never mistaken for
 old. Text streams through in pieces: memory does not grow with the corpus.
 
-    source.ids      the ids of all sentences end to end          source.ends     where each sentence ends
-    target.ids      likewise                                     target.ends
-    prepared.json   what was kept and left out, and the width of an id; written last
-
-Ids are without special tokens. Knows nothing of torch or batches.
+Several processes may prepare the same text at once: the first to finish gives its folder the name, and all use that
+one. A folder that is found damaged is left alone, since somebody may have it open; another is written beside it.
+Knows nothing of torch or batches.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -19,23 +18,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.prepared import FORMAT, IdType, Kept, Prepared, SideWriter, open_prepared, write_description
 from heed.text.source_lengths import SentenceCounter
 from heed.text.tokenizer import Tokenizer
 from heed.text.words import EndToEnd, KnownWords, Numbers, end_to_end
 
-FORMAT = 2
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
+_PIECE_CHARACTERS = 2_000_000  # at most, where texts are long
 
+_COPIES = 100  # of one text, all of them damaged, before somebody should have a look
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # another process had the name first
 _BUILDING = ".building-"
 _ABANDONED = 3600  # seconds without a write
 
@@ -79,62 +79,30 @@ class Survey:
     sentences: int = 1  # that a source usually has
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What became of the pairs of one corpus."""
-
-    name: str
-    weight: float
-    kept: int
-    empty: int
-    too_long: int
-    max_tokens: int
-
-    def __str__(self) -> str:
-        read = self.kept + self.empty + self.too_long
-        left_out = f"{self.empty:,} empty, {self.too_long:,} longer than {self.max_tokens:,} tokens"
-        return f"{self.name}: kept {self.kept:,} of {read:,}: {left_out}"
-
-
-@dataclass(frozen=True)
-class Side:
-    """All sentences of one side, end to end."""
-
-    ids: NDArray[Any]
-    ends: NDArray[np.int64]
-
-    def lengths(self) -> NDArray[np.int64]:
-        """How long each sentence is."""
-        return np.diff(self.ends, prepend=0)
-
-    def __getitem__(self, number: int) -> NDArray[Any]:
-        return self.ids[self.ends[number - 1] if number else 0 : self.ends[number]]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Pairs as ids; `corpora` says which came from where, in order."""
-
-    folder: Path
-    source: Side
-    target: Side
-    corpora: tuple[Kept, ...]
-
-    def __len__(self) -> int:
-        return len(self.source.ends)
-
-
 def survey(corpus: Corpus, report: Report = lambda _pairs: None) -> Survey:
     """Read a corpus through: the first mistake in it is found here, before anything else is done."""
-    digest, count, sentences = hashlib.blake2b(digest_size=16), 0, SentenceCounter()
+    digest, count, sentences = _Digest(), 0, SentenceCounter()
     for pair in read_pairs(corpus):
-        digest.update(f"{len(pair.source)} {pair.source}{pair.target}\n".encode())
+        digest.add(pair)
         sentences.add(pair.source)
         count += 1
         if count % _PIECE == 0:
             report(count)
     report(count)
-    return Survey(count, digest.hexdigest(), sentences.usual())
+    return Survey(count, digest.hex(), sentences.usual())
+
+
+class _Digest:
+    """Of pairs. Their lengths come first, so that no other pairs spell the same, whatever stands in the texts."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def add(self, pair: Pair) -> None:
+        self._digest.update(f"{len(pair.source)} {len(pair.target)} {pair.source}{pair.target}".encode())
+
+    def hex(self) -> str:
+        return self._digest.hexdigest()
 
 
 def prepare(
@@ -146,27 +114,71 @@ def prepare(
 ) -> Prepared:
     """The ids of all pairs that have two sides of at most `max_tokens` tokens, from the cache if they are there."""
     corpora = list(corpora)
-    folder = cache / _key(corpora, encoders, max_tokens)
-    if not (folder / "prepared.json").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        _sweep(cache)
-        building = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=cache))
-        try:
-            _write(building, corpora, encoders, max_tokens, report)
-            shutil.rmtree(folder, ignore_errors=True)
-            building.rename(folder)
-        finally:
+    key = _key(corpora, encoders, max_tokens)
+    building: Path | None = None
+    notes: list[str] = []
+    try:
+        for folder in (cache / (key if number == 0 else f"{key}.{number}") for number in range(_COPIES)):
+            if not os.path.lexists(folder):
+                building = building or _build(cache, key, corpora, encoders, max_tokens, report)
+                if _has_renamed(building, folder):
+                    return _named(open_prepared(folder), corpora, notes)
+            try:
+                return _named(open_prepared(folder), corpora, notes)
+            except DataError as error:
+                notes.append(f"{error}; prepared again, that folder can be deleted")
+    except OSError as error:
+        raise DataError(f"prepared text cannot be written to {cache}: {error.strerror}") from None
+    finally:
+        if building is not None:
             shutil.rmtree(building, ignore_errors=True)
-    return open_prepared(folder)
+    raise DataError(f"{cache}: {_COPIES} copies of the same prepared text, all damaged: delete {key}*; {notes[0]}")
+
+
+def _has_renamed(building: Path, folder: Path) -> bool:
+    """Give a folder its name, unless there is something of that name."""
+    try:
+        building.rename(folder)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+        raise
+    return True
+
+
+def _named(prepared: Prepared, corpora: list[tuple[Corpus, Survey]], notes: list[str]) -> Prepared:
+    """The same text may have been prepared from other files; messages name those of today."""
+    both = zip(prepared.corpora, corpora, strict=True)
+    return replace(prepared, corpora=tuple(replace(kept, name=one.name) for kept, (one, _) in both), notes=tuple(notes))
+
+
+def _build(
+    cache: Path,
+    key: str,
+    corpora: list[tuple[Corpus, Survey]],
+    encoders: Encoders,
+    max_tokens: int,
+    report: Report,
+) -> Path:
+    """A whole folder that has no name yet."""
+    cache.mkdir(parents=True, exist_ok=True)
+    _sweep(cache)
+    building = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=cache))
+    try:
+        _write(building, key, corpora, encoders, max_tokens, report)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return building
 
 
 def _sweep(cache: Path) -> None:
     """Remove what was left half built by processes that were killed: whoever builds writes all the time."""
     for left in cache.glob(f"{_BUILDING}*"):
         with suppress(OSError):  # somebody else may be sweeping too
-            newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
-            if time.time() - newest > _ABANDONED:
-                shutil.rmtree(left)
+            parts = [left, *left.iterdir()] if left.is_dir() else [left]
+            if time.time() - max(path.stat().st_mtime for path in parts) > _ABANDONED:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _key(corpora: list[tuple[Corpus, Survey]], encoders: Encoders, max_tokens: int) -> str:
@@ -177,6 +189,7 @@ def _key(corpora: list[tuple[Corpus, Survey]], encoders: Encoders, max_tokens: i
 
 def _write(
     folder: Path,
+    key: str,
     corpora: list[tuple[Corpus, Survey]],
     encoders: Encoders,
     max_tokens: int,
@@ -184,12 +197,15 @@ def _write(
 ) -> None:
     done, kept = 0, []
     largest = max(encoder.vocab_size for encoder in encoders.both())
-    ids = np.dtype("<u2" if largest <= 2**16 else "<u4")
+    ids: IdType = "<u2" if largest <= 2**16 else "<u4"
     encode = _Encode(encoders, max_tokens)
-    with _Writer(folder, "source", ids) as source, _Writer(folder, "target", ids) as target:
-        for corpus, _ in corpora:
+    with SideWriter(folder, "source", ids) as source, SideWriter(folder, "target", ids) as target:
+        for corpus, found in corpora:
             empty = too_long = good_ones = read = 0
+            digest = _Digest()
             for pairs in _pieces(read_pairs(corpus)):
+                for pair in pairs:
+                    digest.add(pair)
                 sources, targets = encode(pairs, corpus.name)
                 lengths = np.stack((sources.lengths, targets.lengths))
                 needed = lengths if encoders.source else lengths[1:]
@@ -200,12 +216,11 @@ def _write(
                 empty, too_long = empty + int(nothing.sum()), too_long + int((long & ~nothing).sum())
                 good_ones, read = good_ones + int(good.sum()), read + len(pairs)
                 report(done + read)
+            if digest.hex() != found.digest:
+                raise DataError(f"{corpus.name} was changed while it was being prepared: start again")
             done += read
             kept.append(Kept(corpus.name, corpus.weight, good_ones, empty, too_long, max_tokens))
-    with (folder / "prepared.json").open("w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, "ids": ids.str, "corpora": [asdict(one) for one in kept]}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    write_description(folder, key, ids, kept, [source, target])
 
 
 class _Encode:
@@ -249,51 +264,14 @@ def _cut(lengths: Numbers, longest: int) -> Numbers:
 
 
 def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    while piece := list(islice(pairs, _PIECE)):
+    """Some pairs at a time, fewer where they are long."""
+    piece: list[Pair] = []
+    characters = 0
+    for pair in pairs:
+        piece.append(pair)
+        characters += len(pair.source) + len(pair.target)
+        if len(piece) >= _PIECE or characters >= _PIECE_CHARACTERS:
+            yield piece
+            piece, characters = [], 0
+    if piece:
         yield piece
-
-
-class _Writer:
-    """Appends sentences to the two files of one side."""
-
-    def __init__(self, folder: Path, name: str, ids: np.dtype[Any]) -> None:
-        self._paths = [folder / f"{name}.ids", folder / f"{name}.ends"]
-        self._dtype = ids
-        self._files: list[BinaryIO] = []
-        self._end = 0
-
-    def __enter__(self) -> "_Writer":
-        self._files = [path.open("wb") for path in self._paths]
-        return self
-
-    def add(self, sentences: EndToEnd, good: NDArray[np.bool]) -> None:
-        """More sentences, those of them that are good."""
-        ids, lengths = sentences.ids[np.repeat(good, sentences.lengths)], sentences.lengths[good]
-        ends = self._end + np.cumsum(lengths)
-        self._files[0].write(ids.astype(self._dtype).tobytes())
-        self._files[1].write(ends.astype("<i8").tobytes())
-        self._end += int(lengths.sum())
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-
-
-def open_prepared(folder: Path) -> Prepared:
-    """The pairs that `prepare` has written to a folder."""
-    known = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
-
-    def side(name: str) -> Side:
-        return Side(
-            _map(folder / f"{name}.ids", np.dtype(known["ids"])), _map(folder / f"{name}.ends", np.dtype("<i8"))
-        )
-
-    return Prepared(folder, side("source"), side("target"), tuple(Kept(**one) for one in known["corpora"]))
-
-
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if path.stat().st_size == 0:  # nothing cannot be mapped
-        return np.zeros(0, dtype)
-    return np.memmap(path, dtype, mode="r")

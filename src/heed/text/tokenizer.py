@@ -21,7 +21,8 @@ Knows nothing of files of text, batches or models.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,6 +39,11 @@ __all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "check_texts", "s
 
 PAD, BOS, EOS = range(3)
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+
+# What a merge costs the trainers grows with the length of each word that has it. Text without spaces or punctuation has
+# words of any length (a document, a genome): those are trained on in parts. Languages with spaces have no such words.
+_LONGEST_WORD = 1000
+_END_OF_PART = re.compile(rf"\w{{{_LONGEST_WORD}}}(?=\w)")
 
 # A word at the start of a sentence is the same token as elsewhere: " word", with a space put before the text.
 _WITH_SPACE = ("bpe", "unigram", "words")
@@ -79,10 +85,10 @@ class Tokenizer:
         match kind:
             case "bpe":
                 backend = _empty(models.BPE(), kind)
-                backend.train_from_iterator(spaced, _bpe_trainer(vocab_size))
+                backend.train_from_iterator(_in_parts(spaced), _bpe_trainer(vocab_size))
             case "unigram":
                 backend = _empty(models.Unigram(), kind)
-                backend.train_from_iterator(spaced, _unigram_trainer(vocab_size))
+                backend.train_from_iterator(_in_parts(spaced), _unigram_trainer(vocab_size))
             case "words" | "characters":
                 counted = _empty(models.WordLevel(unk_token=SPECIAL[0]), kind)
                 trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False, special_tokens=[])
@@ -209,6 +215,13 @@ def _empty(model: models.Model, kind: Kind) -> Backend:
     backend.pre_tokenizer = _pieces(kind)
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _in_parts(texts: Iterable[str]) -> Iterator[str]:
+    """Texts, taken apart inside words that are longer than the trainers can take."""
+    for text in texts:
+        ends = [end.end() for end in _END_OF_PART.finditer(text)] if len(text) > _LONGEST_WORD else []
+        yield from (text[start:end] for start, end in pairwise((0, *ends, len(text))))
 
 
 def _bpe_trainer(vocab_size: int) -> trainers.BpeTrainer:

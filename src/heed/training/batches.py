@@ -18,7 +18,7 @@ from torch import Tensor
 
 from heed.errors import DataError
 from heed.model.layout import Packed
-from heed.text.prepare import Prepared, Side
+from heed.text.prepared import Prepared, Side
 from heed.text.tokenizer import BOS, EOS, PAD
 from heed.text.words import end_to_end, gather
 

@@ -20,7 +20,8 @@ from heed.text.corpus import Corpus, read_pairs
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import languages_of
 from heed.text.learn import learn_tokenizers
-from heed.text.prepare import Encoders, Prepared, Survey, open_prepared, prepare, survey
+from heed.text.prepare import Encoders, Survey, prepare, survey
+from heed.text.prepared import Prepared, open_prepared
 from heed.text.source_lengths import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
 from heed.training.presets import Nested, check_positions
@@ -165,15 +166,16 @@ def gather_material(
         tokenizers = read_model_folder(model).tokenizers
     else:
         announce = partial(report, "learning a vocabulary", 0, None)
-        tokenizers = learn_tokenizers(training, data, task.sides, cache, announce)
+        trained = learn_tokenizers(training, data, task.sides, cache, announce)
+        tokenizers, notes = (trained.source, trained.target), notes + trained.notes
     config = _with_vocabulary({**settings, "data": data.model_dump()}, tokenizers, task)
     texts = {"training": _describe(training), "validation": _describe(validation)}
     if checkpoint is not None:
         notes += differences(checkpoint, config, texts)
     encoders = task.encoders(tokenizers, data)
     pairs = prepare_texts(training, encoders, data.max_tokens, cache, report)
-    notes += [str(kept) for kept in pairs.corpora]
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, report) if validation else None
+    notes += [*pairs.notes, *(str(kept) for kept in pairs.corpora), *(held_out.notes if held_out else ())]
     samples, lengths = _samples(validation, task.sides), _lengths(training, pairs)
     return Material(config, tokenizers, pairs, held_out, samples, texts, lengths, checkpoint, notes)
 

@@ -14,7 +14,8 @@ from heed.config import DataConfig, RunConfig
 from heed.model.attention import Attend
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
-from heed.text.prepare import Encoders, Prepared
+from heed.text.prepare import Encoders
+from heed.text.prepared import Prepared
 from heed.text.source_lengths import SourceLengths
 from heed.text.tokenizer import Tokenizer
 from heed.training.batches import Batch, Numbers, Ragged, Random

@@ -15,7 +15,7 @@ from torch import Tensor
 from heed.config import RunConfig
 from heed.model.attention import fused_attention
 from heed.model.transformer import Transformer
-from heed.text.prepare import Prepared
+from heed.text.prepared import Prepared
 from heed.training.batches import Batch, in_order
 from heed.training.distributed import Team
 from heed.training.task import HeldOut, Task, Validation

@@ -15,7 +15,8 @@ from heed.model.layout import Packed
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.labels import FIRST, JoinedTexts, Labels
-from heed.text.prepare import Encoders, Prepared
+from heed.text.prepare import Encoders
+from heed.text.prepared import Prepared
 from heed.text.tokenizer import EOS
 from heed.training.batches import Batch, Numbers, Ragged, Random
 from heed.training.distributed import Team

@@ -13,7 +13,7 @@ from heed.errors import ConfigError, DataError
 from heed.model.attention import Attend, fused_attention
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
-from heed.text.prepare import Prepared
+from heed.text.prepared import Prepared
 from heed.training.batches import Batch, Numbers, target_tokens
 from heed.training.loss import loss_of_logits
 from heed.training.task import LossOfVectors

@@ -1,0 +1,285 @@
+"""Prepared text on disk: whatever happens to it, nobody ever trains on anything else than what was prepared."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heed.errors import DataError
+from heed.text.corpus import Corpus
+from heed.text.prepare import Encoders, Survey, prepare, survey
+from heed.text.prepared import FILES, Prepared, open_prepared
+from heed.text.tokenizer import Tokenizer
+
+NAMES = (*FILES, "prepared.json")
+Damage = Callable[[Path], object]
+
+
+@cache
+def encoders() -> Encoders:
+    tokenizer = Tokenizer.train([], "bytes", 300)
+    return Encoders(tokenizer, tokenizer)
+
+
+def write_corpus(path: Path, pairs: int = 40) -> Corpus:
+    path.write_text("".join(f"dog {number}\tHund {number * 7}\n" for number in range(pairs)), encoding="utf-8")
+    return Corpus(pairs=str(path))
+
+
+def prepared(corpus: Corpus, cache: Path) -> Prepared:
+    return prepare([(corpus, survey(corpus))], encoders(), 20, cache)
+
+
+def content(pairs: Prepared) -> tuple[object, ...]:
+    sides = [array.tolist() for side in (pairs.source, pairs.target) for array in (side.ids, side.ends)]
+    return sides, pairs.source.ids.dtype, pairs.corpora
+
+
+def change_json(change: Callable[[dict[str, object]], object]) -> Damage:
+    def damage(folder: Path) -> None:
+        described = json.loads((folder / "prepared.json").read_text())
+        change(described)
+        (folder / "prepared.json").write_text(json.dumps(described))
+
+    return damage
+
+
+def swap(one: str, other: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / one).rename(folder / "aside")
+        (folder / other).rename(folder / one)
+        (folder / "aside").rename(folder / other)
+
+    return damage
+
+
+def of_other_text(folder: Path) -> None:
+    """A whole, sound folder of other text under this text's name."""
+    other = prepared(write_corpus(folder.parent / "other.tsv", 41), folder.parent / "other")
+    shutil.rmtree(folder)
+    shutil.copytree(other.folder, folder)
+
+
+def flip_a_bit(path: Path) -> None:
+    changed = bytearray(path.read_bytes())
+    changed[len(changed) // 2] ^= 4
+    path.write_bytes(changed)
+
+
+def replace_by(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def damage(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return damage
+
+
+TO_A_FILE: dict[str, Callable[[Path], object]] = {
+    "removed": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b""),
+    "cut to half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "a byte short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "a byte long": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "twice": lambda path: path.write_bytes(path.read_bytes() * 2),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "all ones": lambda path: path.write_bytes(b"\xff" * path.stat().st_size),
+    "of other bytes": lambda path: path.write_bytes(np.random.default_rng(1).bytes(path.stat().st_size)),
+    "a bit flipped": flip_a_bit,
+    "halves exchanged": lambda path: path.write_bytes(
+        path.read_bytes()[path.stat().st_size // 2 :] + path.read_bytes()[: path.stat().st_size // 2]
+    ),
+    "a folder": replace_by(Path.mkdir),
+    "a named pipe": replace_by(os.mkfifo),
+    "a link to nowhere": replace_by(lambda path: path.symlink_to("nowhere")),
+    "a link to itself": replace_by(lambda path: path.symlink_to(path)),
+    "huge": lambda path: os.truncate(path, 2**40),
+}
+TO_THE_FOLDER: dict[str, Damage] = {
+    "sides exchanged": lambda folder: (swap(FILES[0], FILES[2])(folder), swap(FILES[1], FILES[3])(folder)),
+    "ids exchanged": swap("source.ids", "target.ids"),
+    "ends exchanged": swap("source.ends", "target.ends"),
+    "ids and ends exchanged": swap("source.ids", "source.ends"),
+    "of other text": of_other_text,
+    "empty": lambda folder: [path.unlink() for path in folder.iterdir()],
+    "a file": lambda folder: (shutil.rmtree(folder), folder.write_bytes(b"")),
+    "a link to nowhere": lambda folder: (shutil.rmtree(folder), folder.symlink_to("nowhere")),
+    "no JSON": lambda folder: (folder / "prepared.json").write_text("{"),
+    "JSON without end": lambda folder: (folder / "prepared.json").write_text("[" * 100_000),
+    "JSON of another kind": lambda folder: (folder / "prepared.json").write_text("[1]"),
+    "not UTF-8": lambda folder: (folder / "prepared.json").write_bytes(b'{"format": "\xff"}'),
+    "of an earlier format": change_json(lambda json: json.update(format=2)),
+    "of a later format": change_json(lambda json: json.update(format=99)),
+    "wider ids": change_json(lambda json: json.update(ids="<u4")),
+    "ids of an odd type": change_json(lambda json: json.update(ids="O")),
+    "a key more": change_json(lambda json: json.update(more=1)),
+    "a key less": change_json(lambda json: json.pop("corpora")),
+    "no files": change_json(lambda json: json.update(files={})),
+    "wrong counts": change_json(lambda json: json["corpora"][0].update(kept=2**50)),  # type: ignore[index]
+    "negative counts": change_json(lambda json: json["corpora"][0].update(kept=-1)),  # type: ignore[index]
+    "another weight": change_json(lambda json: json["corpora"][0].update(weight=7.0)),  # type: ignore[index]
+    "wrong sizes": change_json(lambda json: json["files"]["source.ids"].update(size=2**51)),  # type: ignore[index]
+}
+DAMAGES = {
+    **{
+        f"{name} {how}": lambda folder, n=name, do=do: do(folder / n) for name in NAMES for how, do in TO_A_FILE.items()
+    },
+    **TO_THE_FOLDER,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damaged_text_is_prepared_again_with_a_note_and_never_used(tmp_path: Path, damage: Damage) -> None:
+    corpus = write_corpus(tmp_path / "pairs.tsv")
+    sound = prepared(corpus, tmp_path / "cache")
+    expected = content(sound)
+    damage(sound.folder)
+    with pytest.raises(DataError, match=re.escape(str(sound.folder))):
+        open_prepared(sound.folder)
+    again = prepared(corpus, tmp_path / "cache")
+    assert content(again) == expected
+    assert again.folder == sound.folder.with_name(f"{sound.folder.name}.1")
+    assert [note for note in again.notes if str(sound.folder) in note and "prepared again" in note]
+    third = prepared(corpus, tmp_path / "cache")  # found at once, and still said
+    assert (content(third), third.folder, third.notes) == (expected, again.folder, again.notes)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_text_that_may_not_be_read_is_prepared_again(tmp_path: Path, name: str) -> None:
+    corpus = write_corpus(tmp_path / "pairs.tsv")
+    sound = prepared(corpus, tmp_path / "cache")
+    expected = content(sound)
+    (sound.folder / name).chmod(0)
+    try:
+        again = prepared(corpus, tmp_path / "cache")
+    finally:
+        (sound.folder / name).chmod(0o700)
+    assert content(again) == expected
+    assert "cannot be read: Permission denied" in again.notes[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_byte_can_be_changed_without_notice(tmp_path: Path, name: str) -> None:
+    sound = prepared(write_corpus(tmp_path / "pairs.tsv", 9), tmp_path / "cache")
+    expected = content(sound)
+    path = sound.folder / name
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            assert content(open_prepared(sound.folder)) == expected  # white space in JSON
+        except DataError as error:
+            assert str(sound.folder) in str(error)  # noqa: PT017
+
+
+def test_a_hundred_damaged_copies_are_enough(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "pairs.tsv")
+    key = prepared(corpus, tmp_path / "cache").folder.name
+    (tmp_path / "cache" / key / "source.ids").unlink()
+    for number in range(1, 100):
+        (tmp_path / "cache" / f"{key}.{number}").mkdir()
+    with pytest.raises(DataError, match=rf"100 copies of the same prepared text, all damaged: delete {key}\*"):
+        prepared(corpus, tmp_path / "cache")
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "pairs.tsv")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(
+        DataError, match=f"prepared text cannot be written to {tmp_path}/cache: (File exists|Not a dir)"
+    ):
+        prepared(corpus, tmp_path / "cache")
+
+
+def test_the_names_are_those_of_the_files_asked_for(tmp_path: Path) -> None:
+    first, second = (write_corpus(tmp_path / name) for name in ("first.tsv", "second.tsv"))
+    sound, again = prepared(first, tmp_path / "cache"), prepared(second, tmp_path / "cache")
+    assert sound.folder == again.folder
+    assert [found.corpora[0].name for found in (sound, again)] == [str(tmp_path / "first.tsv"), second.name]
+    assert again.notes == ()
+
+
+def test_text_that_changes_while_it_is_prepared_is_refused(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "pairs.tsv")
+    found = survey(corpus)
+    write_corpus(tmp_path / "pairs.tsv", 41)
+    with pytest.raises(DataError, match=r"pairs\.tsv was changed while it was being prepared"):
+        prepare([(corpus, found)], encoders(), 20, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def rows_survey(path: Path, rows: list[tuple[str, str]]) -> Survey:
+    path.write_text("".join(json.dumps({"source": one, "target": two}) + "\n" for one, two in rows))
+    return survey(Corpus(pairs=str(path)))
+
+
+def test_the_digest_tells_where_each_text_ends(tmp_path: Path) -> None:
+    """Moved between source, target and the next pair, line ends and digits included."""
+    texts: list[list[tuple[str, str]]] = [
+        [("a b", "c"), ("d", "e")],
+        [("a", " bc"), ("d", "e")],
+        [("a b", "cd"), ("", "e")],
+        [("", "a\n0 b"), ("", "c")],
+        [("", "a"), ("", "b\n0 c")],
+        [("", "a\n"), ("0 b", "c")],
+        [("1", "1 11"), ("1", "1")],
+        [("1", "1"), ("11 1", "1")],
+        [("11", "1"), ("1 1", "1")],
+    ]
+    digests = [rows_survey(tmp_path / "pairs.jsonl", rows).digest for rows in texts]
+    assert len(set(digests)) == len(texts)
+
+
+RACES, RUNNERS, TURNS = 8, 5, 5
+
+
+def run_races(corpus: Corpus, caches: Path, start: Barrier, seen: "SimpleQueue[object]", *, damages: bool) -> None:
+    """One process: in each race it prepares and reads the same text again and again, and may damage what it finds."""
+    try:
+        sums = []
+        for race in range(RACES):
+            start.wait(60)
+            for turn in range(TURNS):
+                pairs = prepared(corpus, caches / str(race))
+                sums.append(checksum(pairs))
+                if damages and turn % 2:
+                    flip_a_bit(pairs.folder / "prepared.json")
+        seen.put(sums)
+    except BaseException as error:
+        seen.put(repr(error))
+
+
+def checksum(pairs: Prepared) -> int:
+    return zlib.crc32(repr(content(pairs)).encode())
+
+
+def test_processes_that_prepare_and_read_the_same_text_never_meet_half_of_it(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "pairs.tsv", 300)
+    context = multiprocessing.get_context("forkserver")  # this process has threads
+    context.set_forkserver_preload([__name__])
+    start, seen = context.Barrier(RUNNERS), context.SimpleQueue()
+    runners = [
+        context.Process(
+            target=run_races, args=(corpus, tmp_path / "caches", start, seen), kwargs={"damages": number == 0}
+        )
+        for number in range(RUNNERS)
+    ]
+    for runner in runners:
+        runner.start()
+    found = [seen.get() for _ in runners]
+    for runner in runners:
+        runner.join()
+    sound = prepared(corpus, tmp_path / "other")
+    assert found == [[checksum(sound)] * (RACES * TURNS)] * RUNNERS
+    left = [path.name for path in (tmp_path / "caches").glob("*/.building-*")]
+    assert left == []
