@@ -13,6 +13,7 @@ from heed.text.corpus import Corpus
 from heed.text.learn import Sample, TrainedTokenizers, learn_tokenizers, take_sample
 from heed.text.prepare import Survey, survey
 from heed.text.tokenizer import Tokenizer, _in_parts
+from tests.text.test_prepared import replace_by
 
 SIDES = ("source", "target")
 
@@ -107,8 +108,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "no tokenizer": lambda path: path.write_text(json.dumps({"checksum": 0, "note": "", "tokenizer": None})),
     "of an earlier version": lambda path: path.write_text(Tokenizer.train([], "bytes", 300).to_json()),
     "a list": lambda path: path.write_text("[" * 100_000),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+    "a folder": replace_by(Path.mkdir),
+    "a link": replace_by(lambda path: path.symlink_to("nowhere")),
 }
 
 

@@ -76,12 +76,24 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(changed)
 
 
-def replace_by(make: Callable[[Path], object]) -> Callable[[Path], object]:
+def replace_by(make: Callable[[Path], object]) -> Damage:
     def damage(path: Path) -> None:
-        path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
         make(path)
 
     return damage
+
+
+def exchange_sides(folder: Path) -> None:
+    swap("source.ids", "target.ids")(folder)
+    swap("source.ends", "target.ends")(folder)
+
+
+def to_file(name: str, damage: Damage) -> Damage:
+    return lambda folder: damage(folder / name)
 
 
 TO_A_FILE: dict[str, Callable[[Path], object]] = {
@@ -105,14 +117,14 @@ TO_A_FILE: dict[str, Callable[[Path], object]] = {
     "huge": lambda path: os.truncate(path, 2**40),
 }
 TO_THE_FOLDER: dict[str, Damage] = {
-    "sides exchanged": lambda folder: (swap(FILES[0], FILES[2])(folder), swap(FILES[1], FILES[3])(folder)),
+    "sides exchanged": exchange_sides,
     "ids exchanged": swap("source.ids", "target.ids"),
     "ends exchanged": swap("source.ends", "target.ends"),
     "ids and ends exchanged": swap("source.ids", "source.ends"),
     "of other text": of_other_text,
-    "empty": lambda folder: [path.unlink() for path in folder.iterdir()],
-    "a file": lambda folder: (shutil.rmtree(folder), folder.write_bytes(b"")),
-    "a link to nowhere": lambda folder: (shutil.rmtree(folder), folder.symlink_to("nowhere")),
+    "empty": replace_by(Path.mkdir),
+    "a file": replace_by(Path.touch),
+    "a link to nowhere": replace_by(lambda folder: folder.symlink_to("nowhere")),
     "no JSON": lambda folder: (folder / "prepared.json").write_text("{"),
     "JSON without end": lambda folder: (folder / "prepared.json").write_text("[" * 100_000),
     "JSON of another kind": lambda folder: (folder / "prepared.json").write_text("[1]"),
@@ -129,10 +141,8 @@ TO_THE_FOLDER: dict[str, Damage] = {
     "another weight": change_json(lambda json: json["corpora"][0].update(weight=7.0)),  # type: ignore[index]
     "wrong sizes": change_json(lambda json: json["files"]["source.ids"].update(size=2**51)),  # type: ignore[index]
 }
-DAMAGES = {
-    **{
-        f"{name} {how}": lambda folder, n=name, do=do: do(folder / n) for name in NAMES for how, do in TO_A_FILE.items()
-    },
+DAMAGES: dict[str, Damage] = {
+    **{f"{name} {how}": to_file(name, damage) for name in NAMES for how, damage in TO_A_FILE.items()},
     **TO_THE_FOLDER,
 }
 
