@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from heed.cli.findings import Lengths, show_text
+from heed.cli.findings import _KINDS, Lengths, show_text
 from heed.cli.main import app
 from heed.cli.remedies import WORDS
 from heed.config import DataConfig
 from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.text.corpus import Corpus
-from heed.text.faults import Kind
+from heed.text.faults import DROPPED, Kind
 from heed.text.health import examine
 from heed.text.microworld import corpus
 from tests.cli.command import heed
@@ -120,6 +120,29 @@ def test_what_cannot_be_looked_at_is_one_line_and_exit_code_2(arguments: list[st
     assert run.stderr.startswith("error: ")
     assert message in run.stderr
     assert len(run.stderr.splitlines()) == 1
+
+
+def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean: list[str], tmp_path: Path) -> None:
+    train = table(tmp_path / "train.tsv", ["source\ttarget", *clean, *["one column"] * 30])
+    run = heed("doctor", "--pairs", train, *SETTINGS)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == (
+        f"error: 31 rows cannot be read, training would stop at {train}:1: correct them, or write all others with "
+        "--write clean.tsv"
+    )
+    assert "train.tsv:1    looks like a row of column names" in run.stdout
+    assert "train.tsv:320  expected 2 columns" in run.stdout
+    assert "… and 11 more" in run.stdout
+    run = heed("doctor", "--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.tsv")
+    assert run.returncode == 0, run.stderr
+    assert "300 pairs; left out: 31 that cannot be read." in " ".join(run.stdout.split())
+    assert (tmp_path / "clean.tsv").read_text().splitlines() == clean
+    found = as_json("--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.jsonl")
+    assert (found["written"]["kept"], found["written"]["dropped"]) == (300, {"unreadable": 31})
+
+
+def test_every_kind_that_is_left_out_has_words() -> None:
+    assert _KINDS.keys() == set(DROPPED)
 
 
 def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:

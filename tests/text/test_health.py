@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from heed.config import DataConfig
+from heed.decoding import steps
 from heed.errors import DataError
 from heed.text import health
 from heed.text.corpus import Corpus
@@ -69,6 +70,7 @@ PLANTED: dict[Kind, tuple[Callable[[tuple[str, str]], tuple[str, str]], str]] = 
     "target_foreign": (lambda pair: (pair[0], pair[0] + " The king."), "en"),
     "unlike": (lambda pair: (pair[0], codecs.encode(pair[1], "rot13")), "en"),
     "unequal": (lambda pair: (pair[0], " ".join([pair[1]] * 6)), "en"),
+    "cut_off": (lambda pair: (" ".join([pair[0]] * 20)[:120].strip(), " ".join([pair[1]] * 20)[:300].strip()), "en"),
     "too_long": (lambda pair: (" ".join([pair[0]] * 60), " ".join([pair[1]] * 60)), "en"),
     "replacement": (lambda pair: (pair[0], pair[1][:3] + "\ufffd" + pair[1][3:]), "fr"),
     "mojibake": (lambda pair: (pair[0], pair[1] + " CafÃ©."), "fr"),
@@ -101,7 +103,7 @@ def test_a_planted_fault_is_found_where_it_is_and_no_other(tmp_path: Path, kind:
 
 
 def test_every_kind_of_fault_has_a_test() -> None:
-    elsewhere = {"repeated", "ambiguous", "leaked", "leaked_source", "leaked_target", "unknown_label"}
+    elsewhere = {"unreadable", "repeated", "ambiguous", "leaked", "leaked_source", "leaked_target", "unknown_label"}
     assert PLANTED.keys() | elsewhere == set(get_args(Kind))
 
 
@@ -271,6 +273,47 @@ def test_two_texts_with_a_label_are_no_text_with_a_tab_in_it(tmp_path: Path) -> 
     assert counts(examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {}
     rows[9] = ("a", f"{world(300)[9][0]}\t")
     assert counts(examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {"empty": 1}
+
+
+def test_every_row_that_cannot_be_read_is_listed_and_the_others_keep_their_lines(tmp_path: Path) -> None:
+    rows = ["\t".join(pair) for pair in world(300)]
+    rows[4], rows[9], rows[17] = "one column", "", "a\tb\tc"
+    rows[200] = rows[100]
+    (tmp_path / "a.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    found = examine([Corpus(pairs=f"{tmp_path}/a.tsv")], [], DATA)
+    assert counts(found) == {"unreadable": 2, "empty": 1, "repeated": 1}
+    by_kind = {finding.kind: finding.examples for finding in found.findings}
+    assert [(one.file, one.line) for one in by_kind["unreadable"]] == [(f"{tmp_path}/a.tsv", line) for line in (5, 18)]
+    assert by_kind["unreadable"][0].texts == ("expected 2 columns, one tab between them, found 1",)
+    assert (by_kind["empty"][0].line, by_kind["repeated"][0].line) == (10, 201)
+    assert by_kind["repeated"][0].also == f"{tmp_path}/a.tsv:101"
+    (tmp_path / "b.tsv").write_text("no\ntabs\n")
+    with pytest.raises(DataError, match=r"b\.tsv has no row that can be read: expected 2 columns"):
+        examine([Corpus(pairs=f"{tmp_path}/b.tsv")], [], DATA)
+
+
+def test_labels_and_texts_that_are_swapped_are_noticed(tmp_path: Path) -> None:
+    rows = [(source, "long" if len(source) > 40 else "short") for source, _ in world(100)]
+    found = examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)
+    (finding,) = [one for one in found.findings if one.kind == "swapped"]
+    assert (finding.count, finding.examples[0].line) == (100, 1)
+
+
+def test_targets_beyond_the_limit_of_a_translation_are_counted_with_the_setting_that_lets_them_through(
+    tmp_path: Path,
+) -> None:
+    assert health._EXTRA == steps._EXTRA
+    sentences = world(300)
+    for line in (5, 7):
+        sentences[line] = PLANTED["cut_off"][0](sentences[line])
+    corpus = written(tmp_path, "train", sentences)
+    for max_length, count in ((None, {"cut_off": 2}), (400, {})):
+        found = examine([corpus], [], DATA, max_length=max_length)
+        assert counts(found) == count
+    (finding,) = examine([corpus], [], DATA).findings
+    assert finding.advice == "search.max_length=200 would let all of these through."
+    short = examine([corpus], [], DATA, max_length=10)
+    assert counts(short)["cut_off"] > 290
 
 
 def test_texts_of_different_forms_are_refused_together(tmp_path: Path) -> None:

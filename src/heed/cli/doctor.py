@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from heed.cli import texts
-from heed.cli.findings import Lengths, counted, show_text, title
+from heed.cli.findings import Lengths, counted, show_cleaned, show_text
+from heed.cli.plan_report import show_machine, show_plan
 from heed.cli.remedies import words_for
 from heed.cli.settings import from_file, from_options
-from heed.config import DataConfig, RunConfig
+from heed.config import DataConfig, RunConfig, SearchConfig
+from heed.errors import DataError
 from heed.model.size import parameters
 from heed.model_presets import model_preset
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from heed.text.corpus import Corpus
     from heed.text.faults import Health
-    from heed.training.estimate import Estimate, Machine
+    from heed.training.estimate import Estimate
 
 _ASSUMED_TOKENS, _ASSUMED_VOCABULARY = 25, 32_000  # of a sentence, and of a text, where there is none to look at
 
@@ -62,6 +61,10 @@ def doctor(
     preset: texts.Preset = None,
     config: texts.Config = None,
     set_: texts.Set = [],
+    write: Annotated[
+        Path | None,
+        typer.Option(help="A .tsv or .jsonl file to write the training pairs to, without the bad ones."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Examine text before training on it, and what training would take; without any text, examine this machine."""
@@ -79,12 +82,19 @@ def doctor(
         learnt, held_out = texts.spooled(Path(folder), *given)
         reading = texts.Reading(source_key, target_key, columns, pairs_format)
         training, validation = texts.training_corpora(learnt, reading), texts.validation_corpora(held_out, reading)
-        _examine_text((training, validation), preset, settings, f"{folder}/", as_json=as_json)
+        _examine_text((training, validation), preset, settings, f"{folder}/", write, as_json=as_json)
 
 
 def _examine_text(
-    corpora: "tuple[list[Corpus], list[Corpus]]", preset: str | None, settings: Nested, spool: str, *, as_json: bool
+    corpora: "tuple[list[Corpus], list[Corpus]]",
+    preset: str | None,
+    settings: Nested,
+    spool: str,
+    write: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
+    from heed.text.clean import check_writable, write_clean  # noqa: PLC0415 - seconds that --help need not wait
     from heed.text.health import examine  # noqa: PLC0415 - seconds that --help need not wait
     from heed.training.tasks import task_named  # noqa: PLC0415
 
@@ -92,18 +102,38 @@ def _examine_text(
         data = DataConfig.model_validate(settings["data"])
         task = task_named(data.task)
         learnt, held_out = ([task.corpus(one, data) for one in some] for some in corpora)
-        health = examine(learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"))
+        if write is not None:
+            check_writable(write, [*learnt, *held_out], "texts" if learnt[0].text else "pairs")
+        max_length = SearchConfig.model_validate(settings["search"]).max_length
+        health = examine(learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length)
+        cleaned = None if write is None else write_clean(write, learnt, health)
         health = _without(spool, health)
         status.update("trying a few steps of training")
         plan = _plan_for(health, preset, settings, data)
     if as_json:
-        found = {**_as_json(health), "plan": None if plan is None else asdict(plan)}
+        written = {} if cleaned is None else {"written": asdict(cleaned)}
+        found = {**_as_json(health), "plan": None if plan is None else asdict(plan), **written}
         typer.echo(json.dumps(found, indent=2))
-        return
-    console = Console(highlight=False)
-    show_text(console, health)
-    if plan is not None:
-        _show_plan(console, plan)
+    else:
+        console = Console(highlight=False)
+        show_text(console, health)
+        if plan is not None:
+            show_plan(console, plan)
+        if cleaned is not None:
+            show_cleaned(console, cleaned, health.form)
+    if cleaned is None:
+        _refuse_bad_rows(health)
+
+
+def _refuse_bad_rows(health: "Health") -> None:
+    """Text that training would stop at is an error, once all of it has been shown."""
+    for finding in health.findings:
+        if finding.kind == "unreadable":
+            first = finding.examples[0]
+            raise DataError(
+                f"{counted(finding.count, 'row')} cannot be read, training would stop at {first.file}:{first.line}: "
+                "correct them, or write all others with --write clean.tsv"
+            )
 
 
 def _without(spool: str, health: "Health") -> "Health":
@@ -138,10 +168,10 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
         typer.echo(json.dumps({"machine": asdict(found), "plan": None if plan is None else asdict(plan)}, indent=2))
         return
     console = Console(highlight=False)
-    _show_machine(console, found)
+    show_machine(console, found)
     if plan is not None:
         assumed = f"sentences of {_ASSUMED_TOKENS} tokens and a vocabulary of {plan.vocab_size:,}"
-        _show_plan(console, plan, f" Assumed are {assumed}: give your text.")
+        show_plan(console, plan, f" Assumed are {assumed}: give your text.")
 
 
 def _plan_for(health: "Health", preset: str | None, settings: Nested, data: DataConfig) -> Plan | None:
@@ -208,93 +238,3 @@ def _as_json(health: "Health") -> dict[str, Any]:
         "labels": {label: {"training": one, "validation": other} for label, (one, other) in health.labels.items()},
         "notes": health.notes,
     }
-
-
-def _show_plan(console: Console, plan: Plan, note: str = "") -> None:
-    one = plan.estimate
-    title(console, f"Training with the preset {plan.preset}")
-    speed = f"{one.tokens_per_step:,} tokens, {one.tokens_per_second:,.0f} tokens/s"
-    rows = {
-        "model": f"{plan.parameters:,} parameters, {plan.vocab_size:,} tokens",
-        "device": one.device,
-        "a step": f"{_duration(one.seconds_per_step)}: {speed}",
-        "an epoch": "",
-        "all": f"at most {_duration(one.seconds)}: {counted(one.max_steps, 'step')}",
-        "memory": _memory(one),
-    }
-    if plan.steps_per_epoch is None:
-        del rows["an epoch"]
-    else:
-        steps = plan.steps_per_epoch
-        rows["an epoch"] = f"{_duration(steps * one.seconds_per_step)}: {counted(steps, 'step')}"
-    _show_facts(console, rows)
-    measured = f"An estimate, from the fastest of steps of {one.tokens_timed:,} tokens, without validation and saving."
-    if (slower := one.median_seconds_per_step / one.seconds_per_step) > 1.2:
-        measured += f" The steps differed: half of them took {slower:.1f} times as long, or longer."
-    if one.device.startswith("CPU") and one.processor_share < 0.8:
-        measured += (
-            f" Other work runs here: this process got {one.processor_share:.0%} of the processor time it asked for, so "
-            "training may take several times less on an idle machine."
-        )
-    measured += note
-    console.print(Padding(Text(measured, "dim"), (0, 2, 1, 2)))
-
-
-def _memory(one: "Estimate") -> str:
-    needed = f"{'' if one.memory_measured else 'about '}{_size(one.memory)}"
-    if one.memory_there is None:
-        return needed
-    if one.memory > one.memory_there:
-        return (
-            f"{needed}, more than the {_size(one.memory_there)} there are: lower "
-            "training.tokens_per_batch and raise training.accumulate as much"
-        )
-    return f"{needed} of {_size(one.memory_there)}"
-
-
-def _show_machine(console: Console, found: "Machine") -> None:
-    title(console, "This machine")
-    memory = "" if found.memory is None else f", {_size(found.memory)} of memory"
-    rows = {
-        "system": f"{found.system}, Python {found.python}, torch {found.torch}",
-        "CPU": f"{found.cores} cores, torch uses {found.threads} ({found.instructions}){memory}",
-        "bfloat16 on it": found.cpu_bfloat16,
-        "compiled code": f"{found.cpu_compiled} (for translating and learning)",
-    }
-    for number, gpu in enumerate(found.gpus):
-        half = "bfloat16 works" if gpu.bfloat16 else "no bfloat16: set training.precision=float32"
-        rows[f"GPU {number}"] = f"{gpu.name}, {_size(gpu.free)} of {_size(gpu.memory)} free, {half}"
-    if not found.gpus:
-        rows["GPU"] = "none that torch can use: training runs on the CPU"
-    for extra, packages in found.packages.items():
-        there = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-        missing = [name for name, version in packages.items() if version is None]
-        install = f"missing {', '.join(missing)}: pip install 'heed[{extra}]'" if missing else ""
-        rows[f"for {extra}"] = "; ".join(filter(None, (there, install)))
-    _show_facts(console, rows)
-
-
-def _show_facts(console: Console, rows: dict[str, str]) -> None:
-    table = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        table.add_row(Text(name, "bold"), Text(value))
-    console.print(Padding(table, (0, 2, 1, 2)))
-
-
-def _duration(seconds: float) -> str:
-    """In the two largest units: `2 h 5 min`."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole, parts = round(seconds), list[str]()
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, whole = divmod(whole, length)
-        if count or parts:
-            parts.append(f"{count:,} {unit}")
-    return " ".join(parts[:2])
-
-
-def _size(number: int) -> str:
-    """Of memory, in GiB."""
-    return f"{number / 2**30:.1f} GiB"

@@ -17,11 +17,23 @@ from rich.text import Text
 from heed.cli.remedies import words_for
 
 if TYPE_CHECKING:
+    from heed.text.clean import Cleaned
     from heed.text.faults import Example, Finding, Form, Health
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 18
-_LABELS = 20
+_LABELS = _UNREADABLE = 20  # most that are listed
+_KINDS = {
+    "unreadable": "that cannot be read",
+    "too_long": "too long",
+    "leaked": "in validation too",
+    "copied": "with target = source",
+    "source_foreign": "with a source in the target's language",
+    "target_foreign": "with a target in the source's language",
+    "unequal": "of very unequal length",
+    "replacement": "with replacement characters",
+    **{kind: kind for kind in ("empty", "repeated", "swapped", "mojibake")},
+}  # what a cleaned text is without
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,17 @@ def show_text(console: Console, health: "Health") -> None:
         _show_finding(console, finding, names, health.form)
     for note in health.notes:
         console.print(Padding(Text(f"Not looked at: {note}."), (0, 0, 1, 2)))
+
+
+def show_cleaned(console: Console, cleaned: "Cleaned", form: "Form") -> None:
+    """What was written, and what was left out."""
+    unit = "pair" if form == "pairs" else "text"
+    left_out = ", ".join(f"{count:,} {_KINDS[kind]}" for kind, count in cleaned.dropped.items()) or "none"
+    title(console, "Written")
+    said = f"{cleaned.file}: {counted(cleaned.kept, unit)}; left out: {left_out}."
+    if cleaned.respaced:
+        said += f" In {counted(cleaned.respaced, unit)} tabs or line ends became spaces: a .jsonl file keeps them."
+    console.print(Padding(Text(said), (0, 2, 1, 2)))
 
 
 def counted(count: int, unit: str) -> str:
@@ -133,10 +156,12 @@ def _show_finding(console: Console, finding: "Finding", names: dict[str, str], f
     heading.add_column(style="bold")
     heading.add_row(what, counted(finding.count, unit))
     examples.add_column(no_wrap=True, style="cyan")
-    examples.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for example in finding.examples:
+    examples.add_column(no_wrap=finding.kind != "unreadable", overflow="ellipsis", ratio=1)
+    for example in finding.examples[:_UNREADABLE]:
         _add_example(examples, example, names)
-    advice.add_row("→", remedy)
+    if finding.kind == "unreadable" and finding.count > _UNREADABLE:
+        examples.add_row(f"… and {finding.count - _UNREADABLE:,} more", "")
+    advice.add_row("→", f"{remedy} {finding.advice}".rstrip())
     advice.columns[1].ratio = 1
     for part, indent in ((heading, 2), (examples, 4), (advice, 4)):
         console.print(Padding(part, (0, 0, 0, indent)))

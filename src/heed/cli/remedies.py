@@ -7,6 +7,11 @@ if TYPE_CHECKING:
 
 # Of each kind of finding: what it is, what is counted, and what to do about it.
 WORDS: dict[str, tuple[str, str, str]] = {
+    "unreadable": (
+        "Row that cannot be read",
+        "row",
+        "Training stops at the first. Correct them, or let heed doctor --write clean.tsv write all others.",
+    ),
     "leaked": (
         "Validation pair that is in training too",
         "pair",
@@ -52,6 +57,11 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "Probably longer than data.max_tokens",
         "pair",
         "Training leaves it out. Cut it into sentences, or raise data.max_tokens.",
+    ),
+    "cut_off": (
+        "Target probably longer than a translation may be",
+        "pair",
+        "A translation that long would be cut off: the limit is search.max_length, or else the source's tokens and 50.",
     ),
     "unequal": (
         "One side is far longer than the other",
@@ -126,6 +136,11 @@ _LABELLED: dict[str, tuple[str, str, str]] = {
         "Training leaves it out. Shorten it, or raise data.max_tokens.",
     ),
     "empty": ("Text or label is empty", "text", "Nothing need be done: training leaves it out, and says so."),
+    "swapped": (
+        "Labels and texts seem to be swapped: nearly every label is another",
+        "text",
+        "Read them the other way round with --columns 2,1; or name the labels with data.labels if they are so many.",
+    ),
     "leaked_source": (
         "Validation text that is in training, with another label",
         "text",

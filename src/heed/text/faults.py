@@ -1,11 +1,13 @@
 """What can be wrong with text that a model is to learn from, and how it is told.
 
+    unreadable              a row that is not text, or not a pair: training stops at it
     empty, copied           a side has nothing in it; both sides are the same
     swapped                 each side reads like the other side's language
     source_foreign          the source reads like the target's language, as the target does
     target_foreign          the target reads like the source's language, as the source does
     unlike                  a side is unlike all others of its side: a third language, or noise
     unequal, too_long       one side is far longer than the other; a side has, it seems, more than max_tokens tokens
+    cut_off                 the target has, it seems, more tokens than a translation may have
     repeated, ambiguous     a pair was there before; a source has several targets
     leaked                  a validation pair is in training; leaked_source, leaked_target: one side of it is
     unknown_label           a validation pair has a label that training has not
@@ -13,13 +15,13 @@
 
 Texts alone have no sides: of these, they can be empty, too long, repeated, leaked and of characters that should not be
 there. A text with a label can also be ambiguous (it has several labels), leaked with another label (leaked_source), or
-have an unknown one.
+have an unknown one; where nearly all labels differ, label and text are swapped.
 """
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,12 +29,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal[
-    "leaked", "leaked_source", "leaked_target", "swapped", "source_foreign", "target_foreign", "copied", "unlike",
-    "empty", "too_long", "unequal", "repeated", "ambiguous", "unknown_label", "replacement", "mojibake", "control",
-    "spaces", "markup", "decomposed",
+    "unreadable", "leaked", "leaked_source", "leaked_target", "swapped", "source_foreign", "target_foreign", "copied",
+    "unlike", "empty", "too_long", "cut_off", "unequal", "repeated", "ambiguous", "unknown_label", "replacement",
+    "mojibake", "control", "spaces", "markup", "decomposed",
 ]  # fmt: skip
 Form = Literal["pairs", "texts", "labelled"]  # what a text comes as: with its translation, alone, or with a label
 Integers = NDArray[np.int64]
+
+# What each form comes to: the sides that are text, the leaks there can be, and what parts the texts of one side.
+TEXTS: dict[Form, tuple[int, ...]] = {"pairs": (0, 1), "texts": (1,), "labelled": (0,)}  # the sides that are text
+LEAKS: dict[Form, tuple[Kind, ...]] = {
+    "pairs": ("leaked", "leaked_source", "leaked_target"),
+    "texts": ("leaked",),
+    "labelled": ("leaked", "leaked_source"),
+}
+PARTED_BY: dict[Form, str] = {"texts": "\n", "labelled": "\t"}  # lines of a document; two texts that share a label
+
+# What a cleaned text is without. A pair with several faults counts as the first of them.
+DROPPED: tuple[Kind, ...] = (
+    "unreadable", "empty", "too_long", "leaked", "repeated", "copied", "swapped", "source_foreign", "target_foreign",
+    "unequal", "replacement", "mojibake",
+)  # fmt: skip
 
 SHOWN = 200  # characters of a text
 _CHARACTERS: dict[Kind, re.Pattern[str]] = {
@@ -62,6 +79,25 @@ class Finding:
     kind: Kind
     count: int = 0
     examples: list[Example] = field(default_factory=list)
+    advice: str = ""  # what to do in this very case, besides what is always said
+
+
+class Dropped:
+    """What is wrong with each pair, of that which a cleaned text is without."""
+
+    def __init__(self) -> None:
+        self.faults = bytearray()  # of each pair: 0, or the place in DROPPED, from 1 on
+
+    def add_pair(self) -> None:
+        """One more pair, so far without a fault."""
+        self.faults.append(0)
+
+    def mark(self, kind: Kind, numbers: Iterable[int]) -> None:
+        """These pairs have this fault; whichever fault comes first in DROPPED is the one that counts."""
+        if kind in DROPPED:
+            place = DROPPED.index(kind) + 1
+            for number in numbers:
+                self.faults[number] = min(place, self.faults[number] or place)
 
 
 @dataclass(frozen=True)
@@ -77,6 +113,7 @@ class Health:
     labels: dict[str, tuple[int, int]]  # how often each is in training and in validation; the most frequent first
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]  # what could not be looked at, and why
+    dropped: NDArray[np.uint8]  # of each training pair: 0, or the place in DROPPED, from 1 on, of what is wrong with it
 
     @property
     def pairs(self) -> int:

@@ -2,15 +2,15 @@
 
 Enters: corpora, read twice. Leaves: how many pairs there are, how long they are, and what was found in them (`faults`).
 
-Two texts are the same if their words are. No text is kept but a sample of bounded size: of a pair, 16 bytes (a hash of
-each side) stay, so millions of pairs fit into a few hundred MB; of documents, the lines they begin on besides. Knows
-nothing of torch, terminals or remedies.
+Two texts are the same if their words are. No text is kept but a sample of bounded size: of a pair, 21 bytes (a hash of
+each side, its line, what is wrong with it) stay, so millions of pairs fit into a few hundred MB. Knows nothing of
+torch, terminals or remedies.
 """
 
+import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 import numpy as np
@@ -18,23 +18,35 @@ from numpy.typing import NDArray
 
 from heed.config import DataConfig
 from heed.errors import DataError
-from heed.text.corpus import Corpus, Pair, read_pairs
-from heed.text.faults import SHOWN, Example, Finding, Form, Health, Integers, Kind, bad_characters
-from heed.text.labels import JoinedTexts
+from heed.text.corpus import Corpus, Pair
+from heed.text.duplicates import again, among
+from heed.text.faults import (
+    LEAKS,
+    PARTED_BY,
+    SHOWN,
+    TEXTS,
+    Dropped,
+    Example,
+    Finding,
+    Form,
+    Health,
+    Integers,
+    Kind,
+    bad_characters,
+)
+from heed.text.labels import are_too_many
 from heed.text.languages import Languages
-from heed.text.tokenizer import Tokenizer, suitable_vocab_size
+from heed.text.pieces import Piece, pieces
+from heed.text.token_counts import count_tokens
+from heed.text.tokenizer import suitable_vocab_size
+
+_WHERE = re.compile(r"(.*?):(\d+): (.*)", re.DOTALL)  # file, line and reason of an error
 
 Report = Callable[[str, int], None]  # what is being done, and pairs done
 
 SIDES = ("source", "target")
-_TEXTS: dict[Form, tuple[int, ...]] = {"pairs": (0, 1), "texts": (1,), "labelled": (0,)}  # the sides that are text
-_LEAKS: dict[Form, tuple[Kind, ...]] = {
-    "pairs": ("leaked", "leaked_source", "leaked_target"),
-    "texts": ("leaked",),
-    "labelled": ("leaked", "leaked_source"),
-}
-_PARTED_BY: dict[Form, str] = {"texts": "\n", "labelled": "\t"}  # lines of a document; two texts that share a label
-_EXAMPLES = 3
+_EXAMPLES, _UNREADABLE = 3, 1000  # shown of each kind, and of rows that cannot be read
+_EXTRA = 50  # a translation is at most this many tokens longer than its source, unless search.max_length is set
 _PIECE = 5_000  # pairs looked at together
 _SAMPLE = 8_000_000  # characters, more or less, to learn a vocabulary from
 _USUAL = 5_000  # pairs of them tell what is usual
@@ -47,22 +59,24 @@ def examine(
     validation: Sequence[Corpus],
     data: DataConfig,
     report: Report = lambda _doing, _pairs: None,
+    max_length: int | None = None,
 ) -> Health:
-    """Look at all of it. What cannot be read is a `DataError`, just as when a model is trained."""
+    """Look at all of it. max_length: search.max_length. A file that cannot be read at all is a `DataError`."""
     text = _Examination([*training, *validation], len(training), report)
     text.read()
     text.compare()
     report("learning a vocabulary", 0)
-    tokens, vocab_sizes = _tokens(text.sample, text.form, data, suitable_vocab_size(text.starts[len(training)]))
-    text.judge(tokens, data.max_tokens)
+    tokens, vocab_sizes = count_tokens(text.sample, text.form, data, suitable_vocab_size(text.starts[len(training)]))
+    text.judge(tokens, data.max_tokens, max_length)
     sizes = np.diff(text.starts).tolist()
     named = [(corpus.name, size) for corpus, size in zip(text.corpora, sizes, strict=True)]
     lengths = {**text.lengths, **{(SIDES[n], "tokens"): Counter(tokens[:, n].tolist()) for n in text.sides}}
     findings = tuple(finding for finding in text.findings.values() if finding.count)
     learnt, held_out = tuple(named[: len(training)]), tuple(named[len(training) :])
     return Health(
-        text.form, learnt, held_out, lengths, tokens, vocab_sizes, text.both_labels(), findings, tuple(text.notes)
-    )
+        text.form, learnt, held_out, lengths, tokens, vocab_sizes, text.both_labels(), findings, tuple(text.notes),
+        np.frombuffer(text.dropped.faults, np.uint8)[: text.starts[len(training)]],
+    )  # fmt: skip
 
 
 def _form(corpora: Sequence[Corpus]) -> Form:
@@ -78,15 +92,17 @@ class _Examination:
     def __init__(self, corpora: list[Corpus], training: int, report: Report) -> None:
         self.corpora, self.starts = corpora, [0]  # all pairs are numbered: those of corpus c from starts[c] on
         self.form = _form(corpora)
-        self.sides = _TEXTS[self.form]
+        self.sides = TEXTS[self.form]
         self.findings = {kind: Finding(kind) for kind in get_args(Kind)}
         self.lengths = {(SIDES[side], unit): Counter[int]() for unit in ("words", "characters") for side in self.sides}
         self.labels = Counter[str](), Counter[str]()  # in training and in validation
         self.sample: list[Pair] = []
         self.notes: list[str] = []
+        self.longest = 0  # target that is cut off, in tokens
         self._training, self._report = training, report
         self._hashes = array("q"), array("q")  # Python's own, of 64 bits: two different texts hardly ever share one
-        self._lines = [array("q") for _ in corpora]  # on which each document begins; of all else, one a line
+        self._lines = [array("I") for _ in corpora]  # on which each pair begins
+        self.dropped = Dropped()
         self._languages = Languages()
         self._wanted: list[dict[int, list[tuple[Kind, str]]]] = [{} for _ in corpora]  # by corpus and place in it
 
@@ -95,12 +111,13 @@ class _Examination:
         stride, held = 1, 0
         for corpus in self.corpora:
             learning = len(self.starts) <= self._training
-            for pairs in _pieces(corpus):
+            for here in pieces(corpus, _PIECE, self._add_unreadable, 0):
+                pairs = here.pairs
                 for pair in pairs:
+                    self.dropped.add_pair()
                     self._look(corpus, pair, learning=learning)
                 self._report("reading", len(self._hashes[0]))
-                if corpus.documents:
-                    self._lines[len(self.starts) - 1].extend(pair.line for pair in pairs)
+                self._lines[len(self.starts) - 1].extend(pair.line for pair in pairs)
                 if learning:
                     if self.form == "pairs":
                         self._languages.learn(pairs)
@@ -111,7 +128,20 @@ class _Examination:
                     self.sample, stride, held = self.sample[::2], stride * 2, held // 2
             self.starts.append(len(self._hashes[0]))
             if self.starts[-1] == self.starts[-2]:
-                raise DataError(f"{corpus.name} is empty")
+                bad = self.findings["unreadable"].examples
+                raise DataError(
+                    f"{corpus.name} {f'has no row that can be read: {bad[-1].texts[0]}' if bad else 'is empty'}"
+                )
+        if self.form == "labelled" and are_too_many(len(self.labels[0]), self.labels[0].total()):
+            for pair in self.sample[:_EXAMPLES]:
+                self._add("swapped", self.corpora[0], pair, count=0)
+            self.findings["swapped"].count = self.starts[self._training]
+
+    def _add_unreadable(self, error: DataError) -> None:
+        finding = self.findings["unreadable"]
+        finding.count += 1
+        if len(finding.examples) < _UNREADABLE and (where := _WHERE.fullmatch(str(error))):
+            finding.examples.append(Example(where[1], int(where[2]), (where[3],)))
 
     def _look(self, corpus: Corpus, pair: Pair, *, learning: bool) -> None:
         plain = []
@@ -124,17 +154,20 @@ class _Examination:
             if learning:
                 self.lengths[SIDES[side], "words"][len(words)] += 1
                 self.lengths[SIDES[side], "characters"][len(text)] += 1
-            pieces = [text] if self.form == "pairs" else text.split(_PARTED_BY[self.form])
+            pieces = [text] if self.form == "pairs" else text.split(PARTED_BY[self.form])
             found = {kind: part for piece in reversed(pieces) for kind, part in bad_characters(piece)}
             for kind, part in found.items():
                 self._add(kind, corpus, pair, part, side)
+                self.dropped.mark(kind, (-1,))
         if self.form == "labelled":
             self._look_at_label(corpus, pair, learning=learning)
         needed = [*pair.source.split("\t"), pair.target] if self.form == "labelled" else [plain[n] for n in self.sides]
         if not all(text.strip() for text in needed):
             self._add("empty", corpus, pair)
+            self.dropped.mark("empty", (-1,))
         elif self.form == "pairs" and plain[0] == plain[1]:
             self._add("copied", corpus, pair)
+            self.dropped.mark("copied", (-1,))
 
     def _look_at_label(self, corpus: Corpus, pair: Pair, *, learning: bool) -> None:
         self.labels[not learning][pair.target] += 1
@@ -172,17 +205,19 @@ class _Examination:
         whole = np.flatnonzero(np.all([there[side] for side in needed], axis=0))
         training, validation = np.split(whole, np.searchsorted(whole, self.starts[self._training : self._training + 1]))
         pair = source * 31 + target  # wraps around, as hashes do
-        later, before = _again(pair, training)
+        later, before = again(pair, training)
         self._found("repeated", later, before)
+        self.dropped.mark("repeated", later.tolist())
+        self.dropped.mark("leaked", training[among(pair[training], np.sort(pair[validation]))].tolist())
         new = np.ones(len(pair), bool)
         new[later] = False
         if self.form != "texts":
-            later, before = _again(source, training[new[training]])
-            first = ~_among(before, later)
+            later, before = again(source, training[new[training]])
+            first = ~among(before, later)
             self._found("ambiguous", later[first], before[first])
         leaked = validation[:0]
-        for kind, hashes in zip(_LEAKS[self.form], (pair, source, target), strict=False):
-            seen = validation[_among(hashes[validation], np.sort(hashes[training]))]
+        for kind, hashes in zip(LEAKS[self.form], (pair, source, target), strict=False):
+            seen = validation[among(hashes[validation], np.sort(hashes[training]))]
             seen = np.setdiff1d(seen, leaked, assume_unique=True)
             leaked = seen if kind == "leaked" else leaked
             learnt = [np.argmax(hashes[training] == hashes[number]) for number in seen[:_EXAMPLES]]
@@ -192,36 +227,47 @@ class _Examination:
         self.findings[kind].count = len(numbers)
         for number, other in zip(numbers[:_EXAMPLES].tolist(), others[:_EXAMPLES].tolist(), strict=True):
             (corpus, place), (where, also) = self._place(number), self._place(other)
-            line = self._lines[where][also] if self._lines[where] else also + 1
-            self._wanted[corpus].setdefault(place, []).append((kind, f"{_file(self.corpora[where])}:{line}"))
+            other_place = f"{_file(self.corpora[where])}:{self._lines[where][also]}"
+            self._wanted[corpus].setdefault(place, []).append((kind, other_place))
 
     def _place(self, number: int) -> tuple[int, int]:
         corpus = int(np.searchsorted(self.starts, number, side="right")) - 1
         return corpus, number - self.starts[corpus]
 
-    def judge(self, tokens: Integers, max_tokens: int) -> None:
+    def judge(self, tokens: Integers, max_tokens: int, max_length: int | None) -> None:
         """The second reading: each pair by what is usual in all of them."""
         characters = np.array([(len(pair.source), len(pair.target)) for pair in self.sample])
         usual = np.maximum(characters.mean(0), 1)
         tokens_each = tokens.sum(0) / np.maximum(characters.sum(0), 1)
         languages = self.form == "pairs" and self._settle_languages()
         for number, corpus in enumerate(self.corpora):
-            place = 0
-            for pairs in _pieces(corpus):
-                self._report("judging", self.starts[number] + place)
-                lengths = np.array([(len(pair.source), len(pair.target)) for pair in pairs])
+            for here in pieces(corpus, _PIECE, lambda _: None, self.starts[number]):
+                self._report("judging", here.start)
+                lengths = np.array([(len(pair.source), len(pair.target)) for pair in here.pairs])
                 long = (lengths * tokens_each > max_tokens)[:, self.sides].any(1)
-                self._mark("too_long", corpus, pairs, long & (not corpus.documents))  # documents are cut
+                self._mark("too_long", here, long & (not corpus.documents))  # documents are cut
                 if self.form == "pairs":
                     whole: NDArray[np.bool_] = np.all(lengths > 0, axis=1)
                     relative = lengths / usual + 0.2  # what is short may well be several times shorter
-                    self._mark("unequal", corpus, pairs, whole & (relative.max(1) > _UNEQUAL * relative.min(1)))
+                    unequal = whole & (relative.max(1) > _UNEQUAL * relative.min(1))
+                    self._mark("unequal", here, unequal)
+                    self._mark_cut_off(here, whole & ~unequal & ~long, lengths * tokens_each, max_length)
                     if languages:
-                        self._judge_languages(corpus, pairs, whole)
+                        self._judge_languages(here, whole)
                 for wanted, kinds in self._wanted[number].items():
-                    for kind, also in kinds if place <= wanted < place + len(pairs) else ():
-                        self._add(kind, corpus, pairs[wanted - place], also=also, count=0)  # counted before
-                place += len(pairs)
+                    place = self.starts[number] + wanted - here.start
+                    for kind, also in kinds if 0 <= place < len(here.pairs) else ():
+                        self._add(kind, corpus, here.pairs[place], also=also, count=0)  # counted before
+
+    def _mark_cut_off(
+        self, here: Piece, good: NDArray[np.bool_], tokens: NDArray[np.float64], max_length: int | None
+    ) -> None:
+        limit = tokens[:, 0] + _EXTRA if max_length is None else max_length
+        cut_off = good & (tokens[:, 1] > limit)
+        self._mark("cut_off", here, cut_off)
+        if cut_off.any():
+            self.longest = max(self.longest, -(-int(tokens[cut_off, 1].max() + 1) // 100) * 100)
+            self.findings["cut_off"].advice = f"search.max_length={self.longest} would let all of these through."
 
     def _settle_languages(self) -> bool:
         """Whether there is enough text to tell which is in the wrong language."""
@@ -233,64 +279,20 @@ class _Examination:
             self.notes.append("both sides read alike (one language, or many swapped), so none is called swapped")
         return True
 
-    def _judge_languages(self, corpus: Corpus, pairs: list[Pair], whole: NDArray[np.bool_]) -> None:
-        different = whole & np.array([pair.source != pair.target for pair in pairs])
-        (source, target), unlike = self._languages.judge(pairs)
-        self._mark("swapped", corpus, pairs, different & source & target)
-        self._mark("source_foreign", corpus, pairs, different & source & ~target)
-        self._mark("target_foreign", corpus, pairs, different & target & ~source)
-        self._mark("unlike", corpus, pairs, different & unlike.any(0))
+    def _judge_languages(self, here: Piece, whole: NDArray[np.bool_]) -> None:
+        different = whole & np.array([pair.source != pair.target for pair in here.pairs])
+        (source, target), unlike = self._languages.judge(here.pairs)
+        self._mark("swapped", here, different & source & target)
+        self._mark("source_foreign", here, different & source & ~target)
+        self._mark("target_foreign", here, different & target & ~source)
+        self._mark("unlike", here, different & unlike.any(0))
 
-    def _mark(self, kind: Kind, corpus: Corpus, pairs: list[Pair], marked: NDArray[np.bool_]) -> None:
-        for number in np.flatnonzero(marked).tolist():
-            self._add(kind, corpus, pairs[number])
-
-
-def _pieces(corpus: Corpus) -> Iterator[list[Pair]]:
-    pairs = read_pairs(corpus)
-    while piece := list(islice(pairs, _PIECE)):
-        yield piece
+    def _mark(self, kind: Kind, here: Piece, marked: NDArray[np.bool_]) -> None:
+        places = np.flatnonzero(marked)
+        self.dropped.mark(kind, (here.start + places).tolist())
+        for place in places.tolist():
+            self._add(kind, here.corpus, here.pairs[place])
 
 
 def _file(corpus: Corpus, side: int = 0) -> str:
     return str(corpus.pairs or corpus.text or (corpus.target if side else corpus.source))
-
-
-def _again(hashes: Integers, numbers: Integers) -> tuple[Integers, Integers]:
-    """Those of the numbered texts that were there before, in order, and where each was the last time before."""
-    ranked = np.sort(hashes[numbers])
-    numbers = numbers[_among(hashes[numbers], ranked[1:][ranked[1:] == ranked[:-1]])]  # only what occurs again at all
-    numbers = numbers[np.argsort(hashes[numbers], kind="stable")]
-    same = hashes[numbers[1:]] == hashes[numbers[:-1]]
-    later, before = numbers[1:][same], numbers[:-1][same]
-    order = np.argsort(later)
-    return later[order], before[order]
-
-
-def _among(values: Integers, ranked: Integers) -> NDArray[np.bool_]:
-    """Which of the values are among others, which are sorted; in less memory than numpy's isin."""
-    place = np.searchsorted(ranked, values)
-    place[place == len(ranked)] = 0
-    return ranked[place] == values if len(ranked) else np.zeros(len(values), bool)
-
-
-def _tokens(sample: list[Pair], form: Form, data: DataConfig, suitable: int) -> tuple[Integers, tuple[int, int]]:
-    """How many tokens the texts of a sample have with a tokenizer learnt from it, and how many different ones.
-
-    A label is one token; texts alone have sources of none.
-    """
-    sides = [[pair.source for pair in sample], [pair.target for pair in sample]]
-    size = data.vocab_size or suitable
-    if form != "pairs":
-        (side,) = _TEXTS[form]
-        one = Tokenizer.train([part for text in sides[side] for part in text.split("\t")], data.tokenizer, size)
-        encoder = JoinedTexts(one) if form == "labelled" else one
-        tokens = np.full((len(sample), 2), form == "labelled", np.int64)
-        tokens[:, side] = [len(ids) for ids in encoder.encode(sides[side])]
-        return tokens, (one.vocab_size, one.vocab_size)
-    if data.separate_vocabularies:
-        source, target = (Tokenizer.train(texts, data.tokenizer, size) for texts in sides)
-    else:
-        source = target = Tokenizer.train(sides[0] + sides[1], data.tokenizer, size)
-    lengths = [[len(ids) for ids in one.encode(texts)] for one, texts in zip((source, target), sides, strict=True)]
-    return np.array(lengths).T, (source.vocab_size, target.vocab_size)
