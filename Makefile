@@ -36,7 +36,7 @@ chromium:
 		(apt-get update && apt-get install --yes --no-install-recommends chromium) > /dev/null 2>&1 || echo "no Chromium: tests of pages are skipped"; \
 	fi
 
-test: $(READY) chromium ## every claim, proven
+test: $(READY) chromium ## what heed computes, proven
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 slow: $(READY) ## the claims that take minutes to prove

@@ -2,9 +2,11 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 from heed import __version__
-from tests.cli.command import heed
+from heed.cli.main import app
+from tests.cli.command import ONE_THREAD, heed
 
 
 def test_the_version_and_help_are_there() -> None:
@@ -34,6 +36,33 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
     assert run.stderr.startswith(message)
     assert len(run.stderr.splitlines()) == 1
     assert run.stdout == ""
+
+
+def test_every_verb_has_h_for_help() -> None:
+    group = typer.main.get_group(app)
+    with group.make_context("heed", [], resilient_parsing=True) as context:
+        for name, verb in group.commands.items():
+            with verb.make_context(name, [], parent=context, resilient_parsing=True) as own:
+                assert set(verb.get_help_option_names(own)) == {"-h", "--help"}
+    for arguments in (["-h"], ["train", "-h"], ["bench", "train", "-h"]):
+        run = heed(*arguments)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert "Usage:" in run.stdout
+
+
+def test_a_shell_completes_verbs_and_options() -> None:
+    assert "--install-completion" in heed("--help").stdout
+
+    def completed(words: str) -> list[str]:
+        asked = {"_HEED_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        code = "import sys; sys.argv[0] = 'heed'; from heed.cli.main import main; main()"
+        run = subprocess.run(
+            [sys.executable, "-c", code], env={**ONE_THREAD, **asked}, capture_output=True, text=True, check=False
+        )
+        return run.stdout.split()
+
+    assert completed("heed tra") == ["train", "translate"]
+    assert completed("heed train --res") == ["--resume"]
 
 
 def test_help_does_not_wait_for_torch() -> None:

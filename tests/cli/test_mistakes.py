@@ -133,3 +133,23 @@ def test_the_old_spelling_of_out_goes_on_working(folder: Path, tmp_path: Path) -
     run = heed("embed", str(folder / "m"), str(folder / "in.txt"), "--output", f"{tmp_path}/v.npy")
     assert (run.returncode, run.stderr) == (0, "note: --output is now spelt --out\n")
     assert (tmp_path / "v.npy").exists()
+
+
+@pytest.mark.parametrize("home", ["file/below", ""])
+def test_training_needs_no_home(folder: Path, tmp_path: Path, home: str) -> None:
+    """Where nothing can be kept in the user's cache folder, training goes on, and says what it uses instead."""
+    environment = {**ONE_THREAD, "HOME": str(folder / home) if home else "/proc/absent", "TMPDIR": str(tmp_path)}
+    environment.pop("XDG_CACHE_HOME", None)
+    small = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set training.max_steps=1"
+    command = f"train --pairs pairs.tsv --valid-pairs pairs.tsv --out {tmp_path}/run --set data.vocab_size=300 {small}"
+    run = subprocess.run(
+        [*heed_command(), *command.split()],
+        cwd=folder,
+        env=environment,
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "there is no cache folder" in run.stderr

@@ -135,7 +135,9 @@ def test_an_interrupt_saves_and_exits_with_130(
     assert "saved, go on with --resume" in said
     assert "Traceback" not in said
     stopped = int(said.split("interrupted after step ")[1].split(":")[0])
-    assert losses(out) == losses(whole)[: len(losses(out))] or stopped > 12
+    both = min(len(losses(out)), len(losses(whole)))
+    assert both > 0
+    assert losses(out)[:both] == losses(whole)[:both]
     assert json.loads((out / "checkpoints" / f"step-{stopped:08d}" / "progress.json").read_text())["step"] == stopped
 
 
