@@ -33,7 +33,7 @@ def make_half(
 ) -> Path:
     """A model that does not translate, with weights as large as those of `make_folder`.
 
-    broken: it gives no numbers. ends: not ending, what it writes is as long as it is let.
+    broken: its weights are so large that it gives no numbers. ends: not ending, what it writes is as long as it is let.
     """
     torch.manual_seed(seed)
     labels = labels if task == "classify" else ()
@@ -51,7 +51,7 @@ def make_half(
     model = Transformer(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(float("nan") if broken else 4)
+            parameter.mul_(1e38 if broken else 4)
         if task == "language-model":
             model.get_parameter("vocabulary.output.bias").add_(only_letters(ends=ends))
     run = RunConfig(
@@ -81,7 +81,7 @@ def make_folder(
 ) -> Path:
     """A model whose weights are so large that no two words are nearly as likely: its choices bear rounding.
 
-    broken: it gives no numbers. ends: not ending, it goes on as long as it is let.
+    broken: its weights are so large that it gives no numbers. ends: not ending, it goes on as long as it is let.
     """
     torch.manual_seed(seed)
     size = TOKENIZER.vocab_size
@@ -91,7 +91,7 @@ def make_folder(
     model = Transformer(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(float("nan") if broken else 4)
+            parameter.mul_(1e38 if broken else 4)
         model.get_parameter("vocabulary.output.bias").add_(only_letters(ends=ends))
     run = RunConfig(
         model=config,

@@ -77,7 +77,7 @@ def test_after_the_signal_it_is_not_ready_and_who_is_connected_is_told_so(folder
 )
 def test_what_never_ends_is_not_waited_for_longer_than_the_deadline(past: float, in_work: int, ends: bool) -> None:
     service = Service(Directions([]), ServeConfig())
-    server = _Server(uvicorn.Config("nothing"), service, lambda: None)
+    server = _Server(uvicorn.Config("nothing"), service.admission, lambda: None)
     server.handle_exit(signal.SIGTERM, None)
     service.admission.taken, server._since = in_work, time.monotonic() - past
     assert asyncio.run(server.on_tick(1)) == ends

@@ -1,5 +1,6 @@
 """`heed serve`: models as a server."""
 
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -88,34 +89,44 @@ def _serve(
     keys: Path | None,
     engine: EngineName,
 ) -> int:
-    from heed.interop.engines import open_engine  # noqa: PLC0415 - torch and FastAPI take seconds to import
-    from heed.serving.addresses import check_addresses  # noqa: PLC0415
-    from heed.serving.app import make_app  # noqa: PLC0415
-    from heed.serving.halves import open_models  # noqa: PLC0415
+    from heed.serving.addresses import check_addresses  # noqa: PLC0415 - these take long to import
+    from heed.serving.front import make_front  # noqa: PLC0415
+    from heed.serving.keeper import Keeper  # noqa: PLC0415
     from heed.serving.limits import Keys  # noqa: PLC0415
-    from heed.serving.models import UNNAMED, Directions  # noqa: PLC0415
+    from heed.serving.remote import Remote  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
-    from heed.serving.service import Service  # noqa: PLC0415
 
     check_addresses(settings)
     known = None if keys is None else Keys(keys)
     if known is not None and not known:
         raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
-    listening = bind(settings)
-    served, halves = open_models(models, languages, search, partial(open_engine, name=engine))
-    nameless = [
-        f"note: {one.path} does not name its languages: called {one.source!r} and {one.target!r} here; "
-        "--languages en-de names them"
-        for one in served
-        if {one.source, one.target} & {*UNNAMED}
-    ]
-    service = Service(Directions(served), settings, halves)
+    keeper = Keeper(partial(_translate, models, languages, settings, search, engine, known is not None))
+    listening = bind(settings)  # after the fork: a port must not stay taken by a process that outlives this one
+    remote = Remote(keeper.start, settings)
+    notes = remote.open()
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(
-        make_app(service, settings, known),
-        service,
+        make_front(remote, settings, known, remote.busy),
+        remote,
         settings,
         listening,
-        lambda: typer.echo("\n".join((f"heed serves on {address}", *nameless)), err=True),
+        lambda: typer.echo("\n".join((f"heed serves on {address}", *notes)), err=True),
     )
+
+
+def _translate(
+    models: list[Path],
+    languages: list[str],
+    settings: ServeConfig,
+    search: dict[str, Any],
+    engine: EngineName,
+    key_required: bool,
+    connection: socket.socket,
+) -> None:
+    """What the process that translates does."""
+    from heed.interop.engines import open_engine  # noqa: PLC0415 - torch is for this process alone
+    from heed.serving.worker import work  # noqa: PLC0415
+
+    open_model = partial(open_engine, name=engine)
+    work(connection, models, languages, settings, search, open_model, key_required=key_required)

@@ -1,8 +1,8 @@
-"""The application: routes and what stands before them.
+"""The application: all routes, over one service.
 
-Every route needs a key, where keys are in use, unless `entrance` lists it as public; whatever is added later is guarded
-from its first day. The order for a request: its head is checked (`guard`), then its key and its rate, and only then its
-body is read (`entrance`); then comes the route.
+What stands before it is in `front`: a request's head is checked (`guard`), then its key and its rate, and only then its
+body is read (`entrance`). Every route needs a key, where keys are in use, unless `entrance` calls it public: whatever
+is added later is guarded from its first day.
 """
 
 import asyncio
@@ -14,21 +14,22 @@ from starlette.types import ASGIApp
 
 from heed.serve_config import ServeConfig
 from heed.serving import half_routes, libretranslate, openapi, own, pages, problems
-from heed.serving.addresses import answers_to, through_proxies
 from heed.serving.admission import HungUpError
-from heed.serving.entrance import Entrance
-from heed.serving.guard import Door, Guard
+from heed.serving.front import make_front
 from heed.serving.health import Health
 from heed.serving.limits import Keys
-from heed.serving.metrics import Metrics
-from heed.serving.origins import Origins
 from heed.serving.service import Service
 from heed.version import __version__
 
 
 def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) -> ASGIApp:
-    """Everything that is served, as one ASGI application."""
-    metrics, health = Metrics(), Health(service)
+    """Everything that is served, as one ASGI application in one process."""
+    app = make_routes(service, Health(service), key_required=keys is not None)
+    return make_front(app, config, keys, service.admission.busy)
+
+
+def make_routes(service: Service, health: Health, *, key_required: bool) -> FastAPI:
+    """The application without what stands before it: fields are in the state of each request."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -55,14 +56,12 @@ def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) ->
     )
     problems.install(app)
     app.add_exception_handler(HungUpError, _nobody)
-    libretranslate.add_routes(app, service, health, key_required=keys is not None)
-    own.add_routes(app, service, health, metrics)
+    libretranslate.add_routes(app, service, health, key_required=key_required)
+    own.add_routes(app, service, health)
     half_routes.add_routes(app, service)
     pages.add_routes(app, translates=bool(service.directions.served))
-    openapi.describe(app, key_required=keys is not None)
-    entrance = Entrance(app, config, keys, service.admission.busy)
-    door = Door(config.header_bytes, answers_to(config), Origins(config.allowed_origins))
-    return through_proxies(Guard(entrance, metrics, door), config.trusted_proxies)
+    openapi.describe(app, key_required=key_required)
+    return app
 
 
 async def _nobody(_: Request, __: Exception) -> Response:

@@ -19,8 +19,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-import torch
-
 from heed.errors import HeedError
 from heed.serving.logs import NAME
 from heed.serving.metrics import SECONDS, SIZES, Histogram
@@ -130,6 +128,8 @@ class Batcher:
         self._thread.join(_LAST)
 
     def _run(self) -> None:
+        import torch  # noqa: PLC0415 - the server's own process knows of this file, and has no torch
+
         try:
             with torch.no_grad():
                 while batch := self._next():
@@ -239,11 +239,11 @@ class Batcher:
     def _between(self, jobs: list[Job[Any]], depth: int) -> Callable[[], None]:
         """What happens between two steps of these jobs: an end, if nobody waits; shorter jobs, if some do."""
         longest, started, others = max(job.length for job in jobs), time.monotonic(), 0.0
-        steps = 0  # whatever a job's length was taken for: after so many steps it is at least that long
+        steps = 0  # whatever an errand's length was taken for: after so many steps it is at least that long
 
         def between() -> None:
             nonlocal others, steps
-            steps += 1
+            steps += jobs[0].kind is None
             if all(job.ticket.gone for job in jobs):
                 raise _AbandonedError
             now = time.monotonic()

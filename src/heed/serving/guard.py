@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.serving.entrance import route_name
-from heed.serving.metrics import Metrics
+from heed.serving.metrics import Metrics, gauge_lines, process_gauges
 from heed.serving.origins import Origins
 from heed.serving.problems import Problem, answer, log_defect
 
@@ -86,15 +86,21 @@ class Guard:
             await send(message)
 
         try:
-            if (problem := self._door.refusal(scope)) is not None:
-                await answer(problem)(scope, receive, guarded)
-            elif (allowed := self._door.origins.preflight(scope)) is not None:
-                await Response(status_code=204, headers=allowed)(scope, receive, guarded)
-            else:
-                await self._app(scope, receive, guarded)
+            await self._answer(scope, receive, guarded)
         except Exception as error:
             log_defect("outside the application", error)
             if status == 0:
                 await answer(Problem(500, "Internal server error"))(scope, receive, guarded)
         finally:
             self._metrics.count(route_name(scope["path"]), status, time.monotonic() - started)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (problem := self._door.refusal(scope)) is not None:
+            await answer(problem)(scope, receive, send)
+        elif (allowed := self._door.origins.preflight(scope)) is not None:
+            await Response(status_code=204, headers=allowed)(scope, receive, send)
+        else:
+            if scope["path"] == "/metrics":  # what was counted here, for the route to answer with
+                requests = self._metrics.lines() + gauge_lines(process_gauges())
+                scope = {**scope, "state": {**scope.get("state", {}), "requests": requests}}
+            await self._app(scope, receive, send)

@@ -85,28 +85,30 @@ def gauge_lines(gauges: Sequence[Gauge]) -> str:
     return "\n".join(line for gauge in gauges for line in _gauge(gauge)) + "\n"
 
 
-def process_gauges() -> list[Gauge]:
-    """Of this process, by the names that every Prometheus client has; what a system does not say is left out."""
+def process_gauges(prefix: str = "process") -> list[Gauge]:
+    """Of this process, by the names that every Prometheus client has, or with another prefix; what a system does not
+    say is left out.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     found = [
-        Gauge("process_cpu_seconds_total", "CPU time, user and system.", used.ru_utime + used.ru_stime, "counter"),
+        Gauge(f"{prefix}_cpu_seconds_total", "CPU time, user and system.", used.ru_utime + used.ru_stime, "counter"),
     ]
     if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) != resource.RLIM_INFINITY:
-        found.append(Gauge("process_max_fds", "Files that may be open.", limit))
+        found.append(Gauge(f"{prefix}_max_fds", "Files that may be open.", limit))
     try:
         pages, start = _of_linux()
     except (OSError, ValueError, IndexError):  # another system: its most memory so far, in bytes or in KiB
         most = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return [
             *found,
-            Gauge("process_resident_memory_bytes", "Resident memory, the most so far.", most),
-            Gauge("process_start_time_seconds", "When it began, by the system's clock.", _STARTED),
+            Gauge(f"{prefix}_resident_memory_bytes", "Resident memory, the most so far.", most),
+            Gauge(f"{prefix}_start_time_seconds", "When it began, by the system's clock.", _STARTED),
         ]
     return [
         *found,
-        Gauge("process_open_fds", "Files that are open.", len(os.listdir("/proc/self/fd")) - 1),
-        Gauge("process_resident_memory_bytes", "Resident memory.", pages * os.sysconf("SC_PAGE_SIZE")),
-        Gauge("process_start_time_seconds", "When it began, by the system's clock.", start),
+        Gauge(f"{prefix}_open_fds", "Files that are open.", len(os.listdir("/proc/self/fd")) - 1),
+        Gauge(f"{prefix}_resident_memory_bytes", "Resident memory.", pages * os.sysconf("SC_PAGE_SIZE")),
+        Gauge(f"{prefix}_start_time_seconds", "When it began, by the system's clock.", start),
     ]
 
 
@@ -121,6 +123,11 @@ def _of_linux() -> tuple[int, float]:
 def _head(name: str, kind: str, text: str) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
+
+
+def gauge_lines(gauges: Sequence[Gauge]) -> str:
+    """Gauges as text."""
+    return "\n".join(line for gauge in gauges for line in _gauge(gauge)) + "\n"
 
 
 def _gauge(gauge: Gauge) -> Iterator[str]:

@@ -11,7 +11,7 @@ from heed.serving.half_service import half_named
 from heed.serving.halves import Half
 from heed.serving.health import Health
 from heed.serving.libretranslate import check_alternatives, check_size
-from heed.serving.metrics import CONTENT_TYPE, Gauge, Metrics, gauge_lines, histogram_lines, process_gauges
+from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines, histogram_lines, process_gauges
 from heed.serving.models import Served
 from heed.serving.pieces import has_letters
 from heed.serving.problems import Problem
@@ -21,11 +21,11 @@ from heed.serving.schemas import Alternatives, Look, Stream, body_of
 from heed.serving.service import Service
 
 
-def add_routes(app: FastAPI, service: Service, health: Health, metrics: Metrics) -> None:
+def add_routes(app: FastAPI, service: Service, health: Health) -> None:
     """Add our own routes."""
     _add_translation(app, service)
     _add_looking(app, service)
-    _add_state(app, service, health, metrics)
+    _add_state(app, service, health)
 
 
 def _add_translation(app: FastAPI, service: Service) -> None:
@@ -112,7 +112,7 @@ def _model(service: Service, asked: Stream | Alternatives) -> Served | None:
     return service.route(asked.q, asked.source, asked.target)[0]
 
 
-def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics) -> None:
+def _add_state(app: FastAPI, service: Service, health: Health) -> None:
     @app.get("/health/ready", response_model=Healthy, response_model_exclude_none=True, responses=ERRORS)
     async def ready() -> Healthy:
         """Whether to send requests here."""
@@ -122,7 +122,7 @@ def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics)
         return Healthy(status="ready", warning=health.warning, notes=health.notes or None)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
-    async def measured() -> Response:
+    async def measured(request: Request) -> Response:
         """What was done, for Prometheus."""
         batcher = service.batcher
         gauges = [
@@ -132,9 +132,9 @@ def _add_state(app: FastAPI, service: Service, health: Health, metrics: Metrics)
             Gauge("heed_texts_total", "Pieces of text done.", batcher.texts, "counter"),
             Gauge("heed_source_tokens_total", "Their tokens.", batcher.tokens, "counter"),
             Gauge("heed_ready", "1 if the models work.", float(health.problem is None)),
-            *process_gauges(),
+            *process_gauges("heed_worker"),  # the server's own are with its requests
         ]
-        found = metrics.lines() + gauge_lines(gauges)
+        found = request.state.requests + gauge_lines(gauges)
         found += histogram_lines("heed_queue_seconds", "How long a piece of text waited for the models.", batcher.waits)
         found += histogram_lines("heed_batch_texts", "Pieces of text in a batch.", batcher.sizes)
         return Response(found, media_type=CONTENT_TYPE)

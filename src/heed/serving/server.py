@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,13 +20,23 @@ from heed.errors import ConfigError
 from heed.serve_config import ServeConfig
 from heed.serving.logs import only_our_own
 from heed.serving.protocol import protocol
-from heed.serving.service import Service
 
 _LAST_CALLS = 0.3  # seconds in which those who come after the signal are told so;
 _BACKLOG = 2048  # connections that the system keeps for us
 _SPARE = 32  # file descriptors for all that is not a connection,
 _AT_ONCE = 8  # connections taken in at once among them: their places are made free a moment later
 _KNOWN = 2.0  # so many for those who are connected already: what they have just sent would be lost
+
+
+class Gate(Protocol):
+    """What the server knows of the requests in work; `closed` is its own to set."""
+
+    taken: int
+    closed: bool
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that a request may take."""
 
 
 def bind(config: ServeConfig) -> socket.socket:
@@ -58,9 +69,7 @@ def connection_limit(wanted: int) -> int:
     return wanted
 
 
-def run(
-    app: ASGIApp, service: Service, config: ServeConfig, listening: socket.socket, ready: Callable[[], None]
-) -> int:
+def run(app: ASGIApp, gate: Gate, config: ServeConfig, listening: socket.socket, ready: Callable[[], None]) -> int:
     """Serve until a signal; the exit code."""
     settings = uvicorn.Config(
         app,
@@ -77,7 +86,7 @@ def run(
         timeout_graceful_shutdown=int(config.deadline) + 1,
         backlog=_AT_ONCE,
     )
-    server = _Server(settings, service, ready)
+    server = _Server(settings, gate, ready)
     with only_our_own():
         server.run(sockets=[listening])
     return 130 if server.signals[:1] == [signal.SIGINT] else 0
@@ -86,9 +95,9 @@ def run(
 class _Server(uvicorn.Server):
     """uvicorn that finishes before it stops listening."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, gate: Gate, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service, self._ready = service, ready
+        self._gate, self._ready = gate, ready
         self._since = 0.0
         self.signals: list[int] = []
 
@@ -105,14 +114,14 @@ class _Server(uvicorn.Server):
             return await super().on_tick(counter)
         expected = self.server_state.connections and self.signals[0] == signal.SIGTERM
         patience = _KNOWN if expected else _LAST_CALLS
-        if self._service.admission.taken:
-            patience += self._service.admission.deadline  # nothing takes longer, or if it does, it is not waited for
+        if self._gate.taken:
+            patience += self._gate.deadline  # nothing takes longer, or if it does, it is not waited for
         return self.force_exit or time.monotonic() - self._since > patience
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """A signal has come."""
         self.signals.append(sig)
-        self._service.admission.closed = True
+        self._gate.closed = True
         if len(self.signals) > 1:
             self.should_exit = self.force_exit = True
         self._since = time.monotonic()

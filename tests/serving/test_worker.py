@@ -1,0 +1,154 @@
+"""The server's process and the one that translates: each may end, and nobody waits in vain."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from heed import ServeConfig
+from heed.errors import ConfigError
+from heed.serving.channel import Channel, Message, packed, received
+from heed.serving.remote import Remote
+from tests.serving.conftest import MANY
+from tests.serving.folders import make_folder
+from tests.serving.running import Running, serving, until
+from tests.serving.test_load import start, until_in_work
+
+
+def children(process: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def workers(server: Running) -> list[int]:
+    return [worker for keeper in children(server.process) for worker in children(keeper)]
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_that_is_killed_is_started_again_and_who_waits_is_told(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "ende", max_length=2000)
+    with serving(folder, *MANY, "--set", "search.min_length=1500", "--set", "search.no_repeat_ngram=1500") as server:
+        (worker,) = workers(server)
+        with start(server) as client:
+            until_in_work(server, 1)
+            os.kill(worker, signal.SIGKILL)
+            assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
+        until(lambda: server.get("/health").status_code == 200, "another is ready")
+        assert workers(server) not in ([], [worker])
+        metrics = server.get("/metrics").text
+        assert "heed_worker_starts_total 2\n" in metrics
+        assert "heed_requests_in_work 0\n" in metrics
+        assert "the process that translates has ended and is being started again" in server.said()
+        (worker,) = workers(server)
+        assert server.end() == 0
+        until(lambda: not is_running(worker), "the process that translates ends")
+
+
+def test_a_server_that_is_killed_leaves_no_process_behind(folders: tuple[Path, Path]) -> None:
+    with serving(folders[0]) as server:
+        behind = [*children(server.process), *workers(server)]
+        assert len(behind) == 2
+        os.kill(server.process, signal.SIGKILL)
+        until(lambda: not any(map(is_running, behind)), "all of them end")
+
+
+def test_a_terminals_signals_to_all_processes_end_them_in_order(folders: tuple[Path, Path]) -> None:
+    with serving(folders[0]) as server:
+        for process in (*children(server.process), *workers(server)):
+            os.kill(process, signal.SIGINT)
+            os.kill(process, signal.SIGTERM)
+        assert server.post("/translate", q="A dog", source="en", target="de").status_code == 200
+        assert server.end(signal.SIGINT) == 130
+
+
+def test_the_servers_process_has_no_torch() -> None:
+    imports = (
+        "import sys, heed.cli.serve, heed.serving.front, heed.serving.keeper, heed.serving.remote, heed.serving.server"
+    )
+    subprocess.run([sys.executable, "-c", f"{imports}; assert 'torch' not in sys.modules"], check=True)
+
+
+def ask(remote: Remote, path: str = "/translate") -> tuple[int, bytes]:
+    """Answered as an application is, while the process is looked after."""
+    sent: list[dict[str, object]] = []
+
+    async def receive() -> dict[str, object]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    async def asked() -> None:
+        keeping = asyncio.ensure_future(remote.keep())
+        await asyncio.sleep(0.01)
+        scope = {"type": "http", "method": "POST", "path": path, "state": {"fields": {}}, "headers": []}
+        await remote(scope, receive, send)  # type: ignore[arg-type]
+        remote.closed = True
+        keeping.cancel()
+
+    asyncio.run(asked())
+    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent)  # type: ignore[return-value, misc]
+
+
+@contextmanager
+def saying(*messages: bytes) -> Iterator[Remote]:
+    """A process that says this, whatever it is asked; after that, nothing."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"".join(messages))
+        yield Remote(lambda: ours, ServeConfig(deadline=0.1))
+
+
+def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr("heed.serving.remote._SILENCE", 0.2)
+    monkeypatch.setattr("heed.serving.remote.os.kill", lambda *process: killed.append(process))
+    with saying(packed({"ready": 12345, "notes": ["note: a"]})) as remote:
+        assert remote.open() == ["note: a"]
+        status, body = ask(remote)
+    assert (status, b"Out of order: the process that translates" in body) == (503, True)
+    assert killed == [(12345, signal.SIGKILL)]
+
+
+def test_models_that_cannot_be_opened_are_an_error_of_the_user() -> None:
+    with saying(packed({"error": "there is no folder"})) as remote, pytest.raises(ConfigError, match="no folder"):
+        remote.open()
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours, pytest.raises(ConfigError, match="the process that translates ended while it opened the models"):
+        Remote(lambda: ours, ServeConfig()).open()
+
+
+def test_messages_arrive_whole_whatever_is_in_them() -> None:
+    ours, theirs = socket.socketpair()
+    messages: list[Message] = [({"a": "\0ä😀"}, b"\0\xff" * 100_000), ({}, b""), ({"b": [1, None, 2.5]}, b"x")]
+
+    async def send() -> None:
+        channel = await Channel.over(theirs)
+        for head, body in messages:
+            channel.send(head, body)
+        await channel.drained()
+        channel.close()
+
+    sending = threading.Thread(target=lambda: asyncio.run(send()))
+    sending.start()
+    assert [received(ours) for _ in range(4)] == [*messages, None]
+    sending.join(60)
+    ours.close()
