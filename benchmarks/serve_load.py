@@ -1,10 +1,11 @@
 """How much a server does, and how it bears more: closed loop, open loop, batching on and off.
 
-    python benchmarks/serve_load.py MODEL [--texts FILE] [--clients 32] [--seconds 10] [--rounds 3]
+    python benchmarks/serve_load.py MODEL [--texts FILE] [--clients 32] [--crowd 1280] [--seconds 10] [--rounds 3]
 
 Closed loop: so many clients, each asking again as soon as it has its answer. Open loop: requests come at a given rate,
-whatever becomes of them. Goodput counts translations that came while it was measured, not refusals; the rest is given
-beside it. Two servers run side by side, one that batches and one that translates one at a time, and each round measures
+whatever becomes of them. A crowd is a closed loop of far more clients than the server takes in; who is refused asks
+again at once. Goodput counts translations that came while it was measured, not refusals; the rest is given beside it.
+Two servers run side by side, one that batches and one that translates one at a time, and each round measures
 all of it, one after the other, so that what else the machine does falls on all alike: read ratios, and their middle.
 The servers run in processes of their own on the same machine, so the clients take their share. Where others take theirs
 too, translations for each second of processor time that the server got (Linux) say more than those for each second.
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TEXTS = ["A dog runs.", "The old man sees a small house.", "Two women walk along the street with their children."]
-TIMES = (0.8, 2.0, 10.0)  # rates of the open loop, in parts of what the closed loop reached
+TIMES = (0.8, 1.7, 5.0, 10.0)  # rates of the open loop, in parts of what the closed loop reached
 
 
 @dataclass
@@ -172,12 +173,17 @@ class Server:
         raise SystemExit(os.pread(self._said.fileno(), 10_000, 0).decode())
 
     def processor(self) -> float:
-        """Seconds of processor time so far."""
+        """Seconds of processor time so far, of all its processes."""
+        seconds, processes = 0.0, [self._process.pid]
         try:
-            user, system = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+            for process in processes:  # which grows as children are found
+                folder = Path(f"/proc/{process}")
+                processes += map(int, (folder / f"task/{process}/children").read_text().split())
+                user, system = (folder / "stat").read_text().rpartition(") ")[2].split()[11:13]
+                seconds += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
         except OSError:
             return float("nan")
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return seconds
 
     def __enter__(self) -> "Server":
         asyncio.run(closed(self, TEXTS, 4, 1.0))  # warm
@@ -196,24 +202,34 @@ class Server:
 class Round:
     """What one round found out."""
 
-    times: tuple[float, float]  # batching against one at a time: a second, and a second of processor time
-    share: tuple[float, float]  # goodput at the highest rate, of the most that was reached in this round: likewise
-    refusals: list[float]
+    batching: tuple[float, float]  # against one at a time: per second, and per second of processor time
+    shares: dict[str, tuple[float, float]]  # goodput of the best that was reached in this round, likewise; by load
+    refusals: dict[str, list[float]]
 
 
-def measure(batching: Server, single: Server, texts: list[str], clients: int, seconds: float) -> Round:
+def measure(batching: Server, single: Server, texts: list[str], given: argparse.Namespace) -> Round:
     """All of it once."""
+    clients, seconds = given.clients, given.seconds
     one = asyncio.run(closed(single, texts, clients, seconds))
     print(f"closed, {clients} clients, one at a time: {one.line()}", flush=True)
     many = asyncio.run(closed(batching, texts, clients, seconds))
     print(f"closed, {clients} clients, batching:      {many.line()}", flush=True)
-    tallies = [many]
+    loads: dict[str, Tally] = {}
     for times in TIMES:
-        tallies.append(asyncio.run(open_loop(batching, texts, times * many.goodput, seconds)))
-        print(f"open, {times:4g} × {many.goodput:.0f}/s: {tallies[-1].line()}", flush=True)
-    times = many.goodput / one.goodput, many.thrift / one.thrift
-    peak = max(tally.goodput for tally in tallies), max(tally.thrift for tally in tallies if tally is not tallies[1])
-    return Round(times, (tallies[-1].goodput / peak[0], tallies[-1].thrift / peak[1]), tallies[-1].refused)
+        name = f"open, {times:g} times capacity"
+        loads[name] = asyncio.run(open_loop(batching, texts, times * many.goodput, seconds))
+        print(f"{name}: {loads[name].line()}", flush=True)
+    if given.crowd:
+        name = f"closed, {given.crowd} clients that ask again at once"
+        loads[name] = asyncio.run(closed(batching, texts, given.crowd, seconds))
+        print(f"{name}: {loads[name].line()}", flush=True)
+    tallies = [many, *loads.values()]
+    best = max(tally.goodput for tally in tallies), max(tally.thrift for tally in tallies)
+    return Round(
+        (many.goodput / one.goodput, many.thrift / one.thrift),
+        {name: (tally.goodput / best[0], tally.thrift / best[1]) for name, tally in loads.items()},
+        {name: tally.refused for name, tally in loads.items()},
+    )
 
 
 def main() -> None:
@@ -222,20 +238,22 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--texts", type=Path, help="a file with a text in each line")
     parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--crowd", type=int, default=1280, help="clients of the crowd; 0: none")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     texts = given.texts.read_text(encoding="utf-8").splitlines()[:1000] if given.texts else TEXTS
     with Server(given.model) as batching, Server(given.model, "serve.batching=false") as single:
-        rounds = [measure(batching, single, texts, given.clients, given.seconds) for _ in range(given.rounds)]
-    refusals = [took for one in rounds for took in one.refusals]
-    shown = ", ".join(f"p{part} {1e3 * percentile(refusals, part):.0f} ms" for part in (50, 95, 99))
-    for place, unit in enumerate(("a second", "a second of the server's processor time")):
-        times, shares = [one.times[place] for one in rounds], [one.share[place] for one in rounds]
+        rounds = [measure(batching, single, texts, given) for _ in range(given.rounds)]
+    for place, unit in enumerate(("per second", "per second of the server's processor time")):
         print(f"translations {unit}:")
-        print(f"  batching against one at a time: {spread(times, '.2f')} times")
-        print(f"  at {TIMES[-1]:g} times capacity: {spread(shares, '.0%')} of the most")
-    print(f"{len(refusals)} refusals: {shown}")
+        print(f"  batching against one at a time: {spread([one.batching[place] for one in rounds], '.2f')} times")
+        for name in rounds[0].shares:
+            print(f"  {name}: {spread([one.shares[name][place] for one in rounds], '.0%')} of the best")
+    for name in rounds[0].refusals:
+        refusals = [took for one in rounds for took in one.refusals[name]]
+        shown = ", ".join(f"p{part} {1e3 * percentile(refusals, part):.0f} ms" for part in (50, 95, 99))
+        print(f"{name}: {len(refusals)} refusals, {shown}")
 
 
 if __name__ == "__main__":
