@@ -234,7 +234,7 @@ def test_weights_that_are_no_numbers_show_in_the_servers_health(tmp_path: Path, 
 
 
 def test_what_takes_too_long_is_given_up_and_the_next_is_answered(tmp_path: Path, halves: dict[str, Path]) -> None:
-    endless = make_half(tmp_path / "endless", "language-model", max_tokens=100_000, ends=False)
+    endless = make_half(tmp_path / "endless", "language-model", max_tokens=10_000, ends=False)
     with serving(endless, halves["c"], "--set", "serve.deadline=0.5") as slow:
         late = {"error": "No answer within 0.5 s: send less text at a time, or try later"}
         answer = slow.post("/generate", prompt="A")
