@@ -125,11 +125,6 @@ def _head(name: str, kind: str, text: str) -> Iterator[str]:
     yield f"# TYPE {name} {kind}"
 
 
-def gauge_lines(gauges: Sequence[Gauge]) -> str:
-    """Gauges as text."""
-    return "\n".join(line for gauge in gauges for line in _gauge(gauge)) + "\n"
-
-
 def _gauge(gauge: Gauge) -> Iterator[str]:
     yield from _head(gauge.name, gauge.kind, gauge.help)
     value = gauge.value
