@@ -1,6 +1,7 @@
 """`heed prepare` streams: memory does not grow with the corpus."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -49,13 +50,30 @@ def prepare(pairs: Path, cache: Path, *more: str) -> int:
 
 
 def test_six_times_the_pairs_take_no_more_memory(tmp_path: Path) -> None:
-    """The words and the vocabulary are so many in both, since a tokenizer must count every different word."""
+    """The words and the vocabulary are so many in both; of more words a sample is trained on, see test_learn.py."""
     few, many = tmp_path / "few.tsv", tmp_path / "many.tsv"
     write_pairs(few, PIECE, kinds=2000)
     write_pairs(many, 6 * PIECE, kinds=2000)
     before, after = (prepare(file, tmp_path / "cache", "--set", "data.vocab_size=1000") for file in (few, many))
     text = many.stat().st_size - few.stat().st_size
     assert after - before < 1.5 * text  # kept as strings it would take more than three times as much
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("letters", [map(chr, range(97, 123)), map(chr, range(0x4E00, 0x4E00 + 6000))])
+@pytest.mark.parametrize("word_length", [8, 60])
+def test_words_that_never_come_twice_do_not_fill_the_memory(
+    tmp_path: Path, letters: Iterable[str], word_length: int
+) -> None:
+    """200,000 pairs once took 4.3 GB."""
+    draw, alphabet, words = np.random.default_rng(1), list(letters), 60 // word_length
+    lengths = np.full(2 * PIECE * words, word_length)
+    with (tmp_path / "pairs.tsv").open("w", encoding="utf-8") as file:
+        for _ in range(10):
+            drawn = cut(draw.choice(alphabet, lengths.sum()).tolist(), lengths, "")
+            sides = iter(cut(drawn, np.full(2 * PIECE, words), " "))
+            file.writelines(f"{source}\t{next(sides)}\n" for source in sides)
+    assert prepare(tmp_path / "pairs.tsv", tmp_path / "cache") < 1.3 * 2**30
 
 
 @pytest.mark.slow

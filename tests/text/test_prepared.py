@@ -11,11 +11,13 @@ from functools import cache
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from heed.errors import DataError
+from heed.text import prepare as prepare_module
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, Survey, prepare, survey
 from heed.text.prepared import FILES, Prepared, open_prepared
@@ -250,6 +252,29 @@ def test_the_digest_tells_where_each_text_ends(tmp_path: Path) -> None:
     assert len(set(digests)) == len(texts)
 
 
+def test_who_finishes_second_uses_the_folder_of_the_first_and_leaves_it_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, build = write_corpus(tmp_path / "pairs.tsv"), prepare_module._build
+    firsts, inodes = list[Prepared](), list[int]()
+
+    def build_slowly(*arguments: Any) -> Path:
+        monkeypatch.setattr(prepare_module, "_build", build)
+        ours = build(*arguments)
+        first = prepared(corpus, tmp_path / "cache")  # another process, which began later
+        firsts.append(first)
+        inodes.extend(path.stat().st_ino for path in sorted(first.folder.iterdir()))
+        return ours
+
+    monkeypatch.setattr(prepare_module, "_build", build_slowly)
+    second = prepared(corpus, tmp_path / "cache")
+    [first] = firsts
+    assert (second.folder, second.notes) == (first.folder, ())
+    assert content(second) == content(first)
+    assert [path.stat().st_ino for path in sorted(first.folder.iterdir())] == inodes
+    assert list((tmp_path / "cache").iterdir()) == [first.folder]
+
+
 RACES, RUNNERS, TURNS = 8, 5, 5
 
 
@@ -266,6 +291,7 @@ def run_races(corpus: Corpus, caches: Path, start: Barrier, seen: "SimpleQueue[o
                     flip_a_bit(pairs.folder / "prepared.json")
         seen.put(sums)
     except BaseException as error:
+        start.abort()
         seen.put(repr(error))
 
 
