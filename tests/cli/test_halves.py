@@ -105,6 +105,19 @@ def test_texts_are_written_one_a_line_and_the_same_for_the_same_seed(language_mo
     ).stdout.rstrip("\n")
 
 
+def test_a_classifier_is_scored_on_chosen_columns_and_rows_without_a_label_are_counted(
+    classifier: Path, folder: Path, tmp_path: Path
+) -> None:
+    rows = (folder / "valid.tsv").read_text().splitlines()
+    turned = [",".join(reversed(row.split("\t"))) for row in rows]
+    (tmp_path / "valid.csv").write_text("\n".join(["text,label", *turned, "no label,"]) + "\n")
+    options = ["--json", "--resamples", "50", "--no-card"]
+    plain = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", *options)
+    chosen = heed("evaluate", str(classifier), "--pairs", f"{tmp_path}/valid.csv", "--columns", "label,text", *options)
+    assert json.loads(chosen.stdout)["scores"] == json.loads(plain.stdout)["scores"]
+    assert chosen.stderr == f"note: 1 of {len(rows) + 1:,} rows have no text or no label: not scored\n"
+
+
 def test_a_classifier_learns_labels_and_is_scored(classifier: Path, folder: Path) -> None:
     run = heed("classify", str(classifier), stdin="abcabc ab.\n\nzzyx xy.\n")
     rows = [line.split("\t") for line in run.stdout.splitlines()]

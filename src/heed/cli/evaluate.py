@@ -1,6 +1,7 @@
 """`heed evaluate`: scores that can be quoted, of a model or of any translation; and is it better than another?"""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from heed.cli import texts as text_options
 from heed.cli.evaluate_alone import evaluate_alone
 from heed.cli.places import out_option
 from heed.cli.progress import TranslationProgress
@@ -32,7 +34,11 @@ def evaluate(
     model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --source with.")] = None,
     reference: Annotated[str | None, typer.Option(help="The translations to compare with, a sentence a line.")] = None,
     text: Annotated[str | None, typer.Option(help="Texts that a language model is to find likely.")] = None,
-    pairs: Annotated[str | None, typer.Option(help="Labels and texts, .tsv or .jsonl, for a classifier.")] = None,
+    pairs: Annotated[str | None, typer.Option(help="Labels and texts, .tsv, .csv or .jsonl, for a classifier.")] = None,
+    columns: text_options.Columns = None,
+    pairs_format: text_options.PairsFormat = None,
+    source_key: text_options.SourceKey = "text",
+    target_key: text_options.TargetKey = "label",
     source: Annotated[str | None, typer.Option(help="What is translated; beside --hypothesis, only shown.")] = None,
     hypothesis: Annotated[str | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
     against: Annotated[str | None, typer.Option(help="Another system's translations, to compare with.")] = None,
@@ -52,7 +58,9 @@ def evaluate(
     """
     if text is not None or pairs is not None:
         given_too = {"--reference": reference, "--source": source, "--hypothesis": hypothesis, "--against": against}
-        evaluate_alone(model, text, pairs, given_too, resamples, as_json=as_json, card=card)
+        reading = text_options.Reading(source_key, target_key, columns, pairs_format)
+        labels = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
+        evaluate_alone(model, text, labels, given_too, resamples, as_json=as_json, card=card)
         return
     if reference is None:
         raise DataError("there is nothing to compare with: give --reference, or --text, or --pairs")

@@ -24,7 +24,7 @@ _MOST_LABELS = 20  # whose confusion fits a screen
 def evaluate_alone(
     model: Path | None,
     text: str | None,
-    pairs: str | None,
+    pairs: Corpus | None,
     others: Mapping[str, str | None],
     resamples: int,
     *,
@@ -40,8 +40,8 @@ def evaluate_alone(
         raise DataError("give a model folder to score")
     if text is not None:
         _evaluate_text(model, text, resamples, as_json=as_json, card=card)
-    else:
-        _evaluate_labels(model, str(pairs), resamples, as_json=as_json, card=card)
+    elif pairs is not None:
+        _evaluate_labels(model, pairs, resamples, as_json=as_json, card=card)
 
 
 def _evaluate_text(model: Path, path: str, resamples: int, *, as_json: bool, card: bool) -> None:
@@ -57,12 +57,16 @@ def _evaluate_text(model: Path, path: str, resamples: int, *, as_json: bool, car
         write_card(model, Path(path).name, (texts, []), scores)
 
 
-def _evaluate_labels(model: Path, path: str, resamples: int, *, as_json: bool, card: bool) -> None:
+def _evaluate_labels(model: Path, corpus: Corpus, resamples: int, *, as_json: bool, card: bool) -> None:
     from heed.decoding.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
     from heed.evaluation.labels import confusion, label_scores  # noqa: PLC0415
 
-    corpus = Corpus(pairs=path, labelled=True, source_key="text", target_key="label")
-    read = [pair for pair in read_pairs(corpus) if pair.source and pair.target]
+    path, rows = str(corpus.pairs), list(read_pairs(corpus))
+    read = [pair for pair in rows if pair.source and pair.target]
+    if len(read) < len(rows):
+        typer.echo(
+            f"note: {len(rows) - len(read):,} of {len(rows):,} rows have no text or no label: not scored", err=True
+        )
     texts, right = [pair.source for pair in read], [pair.target for pair in read]
     classifier = Classifier.open(model)
     given = [one.label for one in classifier.classify(texts)]
