@@ -18,6 +18,7 @@ from heed.decoding.classifier import Classified
 from heed.decoding.generator import Generated
 from heed.decoding.translation import Translation
 from heed.errors import HeedError
+from heed.fallbacks import fallbacks
 from heed.serving.batcher import Job, Kind, Ticket, WorkerGoneError
 from heed.serving.halves import Half
 from heed.serving.kinds import Classifying, Embedding, Translating, Writing
@@ -52,7 +53,7 @@ class Health:
     @property
     def notes(self) -> list[str]:
         """What works otherwise than it was meant to: slower code in the place of code that does not run here."""
-        return []
+        return fallbacks()
 
     @property
     def sick_for(self) -> float:

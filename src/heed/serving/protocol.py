@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from heed.serving.guard import HEADERS
 
+_READ_AT_ONCE = 32 << 10  # bytes; asyncio would take 256 KiB, for each of thousands of connections
 _DISCARDED = 16 << 20  # bytes of a body that nobody reads, after the answer; then the connection ends
 
 
@@ -36,6 +37,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Someone has come."""
         super().connection_made(transport)
+        transport.max_size = _READ_AT_ONCE  # type: ignore[attr-defined]
         self._late = self.loop.call_later(self.read_timeout, transport.close)
         self.waiting[self] = None
         if len(self.connections) > self.most:

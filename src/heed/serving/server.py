@@ -24,7 +24,7 @@ from heed.serving.protocol import protocol
 _LAST_CALLS = 0.3  # seconds in which those who come after the signal are told so;
 _BACKLOG = 2048  # connections that the system keeps for us
 _SPARE = 32  # file descriptors for all that is not a connection,
-_AT_ONCE = 8  # connections taken in at once among them: their places are made free a moment later
+_AT_ONCE = 2  # connections taken in at once among them: others' descriptors are free only some turns of the loop later
 _KNOWN = 2.0  # so many for those who are connected already: what they have just sent would be lost
 
 
