@@ -105,8 +105,9 @@ class Remote:
                     waiting.put_nowait(message)
         except TimeoutError:
             _LOG.critical("the process that translates does not answer")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process or 0, signal.SIGKILL)
+            if self._process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process, signal.SIGKILL)
         finally:
             asking.cancel()
             self._channel = None
