@@ -232,6 +232,13 @@ def test_a_disk_that_is_full_is_mentioned_and_does_no_harm(service: Service, mon
         assert ready()[0] == 200
 
 
+def test_slower_code_in_the_place_of_fast_code_is_mentioned(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.fallbacks._noted", {})
+    assert Health(service).notes == []
+    note_fallback("no large pages here", quietly=True)
+    assert Health(service).notes == ["no large pages here"]
+
+
 def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
     with (
