@@ -262,6 +262,17 @@ def test_what_is_not_http_is_answered_in_json_too(server: Running) -> None:
             head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400")
         assert json.loads(body) == {"error": "Invalid request: Invalid HTTP request received."}
+    with socket.create_connection(server.place, timeout=60) as client:
+        client.sendall(b"nonsense\r\n\r\n")
+
+        def is_closed() -> bool:
+            try:
+                client.sendall(b"more of it")
+            except ConnectionError:
+                return True
+            return False
+
+        until(is_closed, "a client that does not hang up is hung up on")
 
 
 def test_every_answer_lets_a_browser_do_as_little_as_possible(server: Running) -> None:

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from heed.serving.guard import HEADERS
 
 _READ_AT_ONCE = 32 << 10  # bytes; asyncio would take 256 KiB, for each of thousands of connections
+_LINGER = 1.0  # seconds for the last of what is not HTTP to arrive: closed before it, the answer would be lost
 _DISCARDED = 16 << 20  # bytes of a body that nobody reads, after the answer; then the connection ends
 
 
@@ -33,6 +34,7 @@ class Protocol(H11Protocol):
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _discarded = 0
+    _is_over = False  # it was answered for the last time, and what still comes is thrown away
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Someone has come."""
@@ -44,6 +46,7 @@ class Protocol(H11Protocol):
             silent = next(iter(self.waiting))
             if silent is self:
                 self._answer(503, f"Too busy: {self.most} connections are served already", [("Retry-After", "1")])
+                transport.close()
             else:
                 self._end(silent)
 
@@ -61,9 +64,11 @@ class Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some of a request, or of several."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_over:
             return
         super().data_received(data)
+        if self._is_over:
+            return
         whole = self.conn.their_state is not h11.IDLE
         if whole and self._late is not None:
             self._late.cancel()
@@ -119,12 +124,20 @@ class Protocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP."""
         self._answer(400, f"Invalid request: {msg}", [])
+        if not self.transport.is_closing() and self.transport.can_write_eof():
+            self._is_over = True
+            self.transport.write_eof()
+            self._late = self.loop.call_later(_LINGER, self.transport.close)
+        else:
+            self.transport.close()
 
     def _answer(self, status: int, error: str, headers: list[tuple[str, str]]) -> None:
-        """Answer without the application, and end the connection."""
+        """Answer without the application; the connection ends after that."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()  # an answer has begun already
             return
+        if self._late is not None:
+            self._late.cancel()
         body = json.dumps({"error": error}).encode()
         head: list[tuple[str, Any]] = [
             ("Content-Type", "application/json"),
@@ -135,4 +148,3 @@ class Protocol(H11Protocol):
         ]
         for event in (h11.Response(status_code=status, headers=head), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
