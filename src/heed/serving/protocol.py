@@ -67,7 +67,7 @@ class Protocol(H11Protocol):
         if self.transport.is_closing() or self._is_over:
             return
         super().data_received(data)
-        if self._is_over:
+        if self.conn.their_state is h11.ERROR:
             return
         whole = self.conn.their_state is not h11.IDLE
         if whole and self._late is not None:
