@@ -70,7 +70,8 @@ def in_blocks(page: str) -> list[str]:
     """The commands that stand on lines of their own."""
     text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)
-    return [re.sub(r"\s+# .*", "", line) for line in lines if re.search(r"\b(heed|torchrun|curl) ", line)]
+    commands = [re.sub(r"\s+# .*", "", line) for line in lines]
+    return [command for command in commands if re.search(r"\b(heed|torchrun|curl) ", command)]
 
 
 def answers(page: str) -> dict[str, str]:
@@ -212,7 +213,7 @@ def test_commands_stand_where_they_are_found(page: str) -> None:
 
 def test_commands_are_found() -> None:
     page = "Do\n\n    heed train --a \\\n        --b  # twice\n    no command\n    echo a | heed translate r\n"
-    page += "    curl host -d a\n    {}\n\n"
+    page += "    make test  # of heed alone\n    curl host -d a\n    {}\n\n"
     page += "or `heed train --a\nb c`, `heed train …`, `heed demo`\n\n```python\n    heed = 1\n```\n"
     assert in_blocks(page) == ["heed train --a \\\n        --b", "echo a | heed translate r", "curl host -d a"]
     assert answers(page) == {"curl host -d a": "{}"}
