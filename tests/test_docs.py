@@ -156,7 +156,10 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
             )
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if line in answers(page):
-                assert shape(json.loads(done.stdout)) == shape(json.loads(answers(page)[line])), done.stdout
+                given, expected = json.loads(done.stdout), json.loads(answers(page)[line])
+                if isinstance(given, dict) and given.get("truncated") is True:  # an untrained model goes on and on
+                    expected["truncated"] = True
+                assert shape(given) == shape(expected), done.stdout
 
 
 def is_server(line: str) -> bool:
@@ -184,9 +187,10 @@ def shape(answer: Any) -> Any:
 def test_every_verb_and_option_in_a_sentence_is_there(page: str) -> None:
     verbs = typer.main.get_group(app).commands
     for line in in_sentences(page):
-        name = re.findall(r"\bheed ([a-z]+)", line)[-1]
-        assert name in verbs, line
-        known = {option for parameter in verbs[name].params for option in parameter.opts}
+        name = re.findall(r"\bheed ([a-z]+|(?=--))", line)[-1]
+        assert not name or name in verbs, line
+        params = verbs[name].params if name else typer.main.get_command(app).params
+        known = {option for parameter in params for option in parameter.opts}
         assert set(re.findall(r" (--?[a-z][a-z-]*)", line)) <= known | {"--help"}, line
 
 
