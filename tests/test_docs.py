@@ -156,10 +156,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
             )
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if line in answers(page):
-                given, expected = json.loads(done.stdout), json.loads(answers(page)[line])
-                if isinstance(given, dict) and given.get("truncated") is True:  # an untrained model goes on and on
-                    expected["truncated"] = True
-                assert shape(given) == shape(expected), done.stdout
+                assert shape(json.loads(done.stdout)) == shape(json.loads(answers(page)[line])), done.stdout
 
 
 def is_server(line: str) -> bool:
@@ -177,9 +174,9 @@ def served(line: str, folder: Path) -> Iterator[str]:
 
 
 def shape(answer: Any) -> Any:
-    """An answer without its values, which are another model's on the page."""
+    """An answer without its values, which are another model's on the page: an untrained one's are cut off, too."""
     if isinstance(answer, dict):
-        return {name: shape(value) for name, value in answer.items()}
+        return {name: shape(value) for name, value in answer.items() if (name, value) != ("truncated", True)}
     return [shape(value) for value in answer] if isinstance(answer, list) else type(answer).__name__
 
 
