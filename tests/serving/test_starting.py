@@ -1,5 +1,6 @@
 """What a server needs to begin, and what it says when it cannot."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from heed.cli.serve import serve
+from heed.errors import ConfigError
 from tests.cli.command import ONE_THREAD, heed
 from tests.serving.folders import make_folder
 from tests.serving.running import CLIENT, Running, refused, serving, until
@@ -29,6 +32,12 @@ def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: l
     assert code == 2
     assert said.startswith("error: ")
     assert error in said
+
+
+def test_a_system_that_cannot_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(ConfigError, match="needs a system that forks processes, such as Linux or macOS"):
+        serve([Path("nothing")])
 
 
 def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`heed serve`: models as a server."""
 
+import os
 import socket
 import sys
 from functools import partial
@@ -89,6 +90,8 @@ def _serve(
     keys: Path | None,
     engine: EngineName,
 ) -> int:
+    if not hasattr(os, "fork"):
+        raise ConfigError("heed serve needs a system that forks processes, such as Linux or macOS; on Windows, use WSL")
     from heed.serving.addresses import check_addresses  # noqa: PLC0415 - these take long to import
     from heed.serving.front import make_front  # noqa: PLC0415
     from heed.serving.keeper import Keeper  # noqa: PLC0415
