@@ -101,8 +101,8 @@ class Watch:
         self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
         if found.truncated:
             self.note(
-                f"  {found.truncated:,} of {found.outputs:,} translations reached the length limit and are cut off: "
-                "raise search.max_length"
+                f"  {found.truncated:,} of {found.outputs:,} translations are cut off at the length limit: raise "
+                "search.max_length, unless the model still repeats itself"
             )
         if found.sample is not None:
             source, reference, translation = found.sample
