@@ -337,7 +337,7 @@ def test_without_validation_text_some_is_held_out_or_it_is_said_what_that_means(
     assert run.returncode == 0, run.stderr
     assert "validation: no text was given, so 60 of 1,200 are held out (data.hold_out=0 holds out none)" in run.stderr
     assert "step 4  validation loss " in run.stderr
-    validated = [line for line in read_journal(tmp_path / "out" / "journal.jsonl") if "validation_loss" in line][0]
+    validated = next(line for line in read_journal(tmp_path / "out" / "journal.jsonl") if "validation_loss" in line)
     assert validated["outputs"] == 60
     cut_off = f"  {validated['truncated']} of 60 translations are cut off at the length limit: raise search.max_length"
     assert (cut_off in run.stderr) == (validated["truncated"] > 0)
