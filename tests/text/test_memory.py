@@ -1,7 +1,6 @@
 """`heed prepare` streams: memory does not grow with the corpus."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -60,13 +59,11 @@ def test_six_times_the_pairs_take_no_more_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("letters", [map(chr, range(97, 123)), map(chr, range(0x4E00, 0x4E00 + 6000))])
+@pytest.mark.parametrize("letters", [range(97, 123), range(0x4E00, 0x4E00 + 6000)])
 @pytest.mark.parametrize("word_length", [8, 60])
-def test_words_that_never_come_twice_do_not_fill_the_memory(
-    tmp_path: Path, letters: Iterable[str], word_length: int
-) -> None:
+def test_words_that_never_come_twice_do_not_fill_the_memory(tmp_path: Path, letters: range, word_length: int) -> None:
     """200,000 pairs once took 4.3 GB."""
-    draw, alphabet, words = np.random.default_rng(1), list(letters), 60 // word_length
+    draw, alphabet, words = np.random.default_rng(1), list(map(chr, letters)), 60 // word_length
     lengths = np.full(2 * PIECE * words, word_length)
     with (tmp_path / "pairs.tsv").open("w", encoding="utf-8") as file:
         for _ in range(10):
