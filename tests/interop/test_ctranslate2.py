@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import ctranslate2
@@ -86,7 +87,8 @@ def test_beam_search_is_ranked_by_our_length_penalty(stop: str, alpha: float, tm
         assert hypotheses == sorted(hypotheses, key=lambda one: -one.score)
         assert hypotheses[0].ids == best[0].ids
         for one in hypotheses:
-            assert one == Hypothesis.of(one.ids, one.log_prob, alpha)
+            assert replace(one, truncated=False) == Hypothesis.of(one.ids, one.log_prob, alpha)
+            assert len(one.ids) == 12 or not one.truncated
             assert one.log_prob == pytest.approx(forced(model, source, one), abs=1e-3)
 
 

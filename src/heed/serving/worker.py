@@ -49,6 +49,9 @@ def work(
     except HeedError as error:
         connection.sendall(packed({"error": str(error)}))
         return
+    except OSError as error:  # a path that cannot even be looked at
+        connection.sendall(packed({"error": f"{error.filename}: {error.strerror}"}))
+        return
     service = Service(Directions(served), config, halves)
     health = Health(service)
     app = make_routes(service, health, key_required=key_required)
