@@ -30,11 +30,11 @@ from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.foreign import hugging_face
 from heed.model.manifest import MANIFEST, Listed, memory_of_this_machine, verify
-from heed.model.rounded import ROUNDED, in_floats
+from heed.model.rounded import in_floats
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.model.weights_header import check_sizes, check_weights, read_header
-from heed.model.writing import EXPORTED, as_json
+from heed.model.writing import EXPORTED, ROUNDED, as_json
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer
 from heed.untrusted import read_regular, reason, shortened
 

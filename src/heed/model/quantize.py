@@ -7,8 +7,8 @@ from safetensors.torch import save
 from heed.errors import FolderError
 from heed.model.card import read_card, without_scores
 from heed.model.folder import WEIGHTS, model_files, read_model_folder
-from heed.model.rounded import ROUNDED, in_integers
-from heed.model.writing import write_folder
+from heed.model.rounded import in_integers
+from heed.model.writing import ROUNDED, write_folder
 
 
 def write_rounded(path: Path, out: Path) -> tuple[int, int]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from heed.errors import FolderError
 
-ROUNDED = "model.int8.safetensors"
 SCALES = ".scales"
 _LARGEST = 127
 

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from heed.errors import FolderError
-from heed.model.rounded import ROUNDED
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 EXPORTED = "heed.json"  # a model exported to another system's format has this beside the other's files
+ROUNDED = "model.int8.safetensors"  # the weights of a quantised model (rounded.py)
 PUBLISHING = ".publishing"  # in a folder whose model is being replaced: the new one, whole
 _OPTIONAL = frozenset(("source_tokenizer.json", ROUNDED, EXPORTED))  # which not every model folder has
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -134,9 +134,9 @@ def write_safely(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def sync(folder: Path) -> None:
-    """Bring a folder's own entries to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Bring a file, or a folder's own entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -5,13 +5,13 @@ The JSON is strict: a number that is not finite is written as null, which every 
 
 import json
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from heed.errors import FolderError
+from heed.model.writing import sync, write_safely
 
 
 class Journal:
@@ -31,8 +31,8 @@ class Journal:
     def sync(self) -> None:
         """Bring all lines to the disk, before a checkpoint that comes after them."""
         with _explaining(self._path):
-            _sync(self._path)
-            _sync(self._path.parent)
+            sync(self._path)
+            sync(self._path.parent)
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
@@ -72,18 +72,7 @@ def _explaining(path: Path) -> Iterator[None]:
         raise FolderError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _replace(path: Path, entries: list[dict[str, Any]]) -> None:
     building = path.with_suffix(".writing")
-    with building.open("w", encoding="utf-8") as file:
-        file.writelines(_line(entry) for entry in entries)
-        file.flush()
-        os.fsync(file.fileno())
+    write_safely(building, "".join(_line(entry) for entry in entries).encode())
     building.replace(path)

@@ -158,20 +158,23 @@ def gather_material(
     checkpoint, notes = checkpoint_of(folder, resume=resume)
     wanted = DataConfig.model_validate(settings["data"])
     task = task_named(wanted.task)
-    begun_without = checkpoint is not None and not read_model_folder(checkpoint).trained["texts"]["validation"]
+    saved = None if checkpoint is None else read_model_folder(checkpoint)
+    begun_without = saved is not None and not saved.trained.get("texts", {}).get("validation")
     training, validation, said = with_validation(training, validation, wanted, report, hold_some_out=not begun_without)
     notes += said
     data = task.settle(wanted, (corpus for corpus, _ in training))
-    if (model := checkpoint or init_from) is not None:
-        tokenizers = read_model_folder(model).tokenizers
+    if saved is not None:
+        tokenizers = saved.tokenizers
+    elif init_from is not None:
+        tokenizers = read_model_folder(init_from).tokenizers
     else:
         announce = partial(report, "learning a vocabulary", 0, None)
         trained = learn_tokenizers(training, data, task.sides, cache, announce)
         tokenizers, notes = (trained.source, trained.target), notes + trained.notes
     config = _with_vocabulary({**settings, "data": data.model_dump()}, tokenizers, task)
     texts = {"training": _describe(training), "validation": _describe(validation)}
-    if checkpoint is not None:
-        notes += differences(checkpoint, config, texts)
+    if saved is not None:
+        notes += differences(saved, config, texts)
     encoders = task.encoders(tokenizers, data)
     pairs = prepare_texts(training, encoders, data.max_tokens, cache, report)
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, report) if validation else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from heed.config import RunConfig
 from heed.errors import ConfigError, FolderError
-from heed.model.folder import read_model_folder
+from heed.model.folder import ModelFolder
 from heed.model.writing import MANIFEST
 from heed.training.checkpoint import newest_checkpoint, read_progress
 from heed.training.schedule import learning_rate
@@ -55,9 +55,8 @@ def checkpoint_of(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]
     return checkpoint, complaints
 
 
-def differences(checkpoint: Path, config: RunConfig, texts: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What is different from the checkpoint and may be, one note each; what may not be is an error that lists it."""
-    saved = read_model_folder(checkpoint)
+def differences(saved: ModelFolder, config: RunConfig, texts: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What is different from a checkpoint and may be, one note each; what may not be is an error that lists it."""
     old = dict(_flat({**saved.run.model_dump(mode="json"), "texts": saved.trained.get("texts", {})}))
     new = dict(_flat({**config.model_dump(mode="json"), "texts": texts}))
     changed = {
@@ -69,7 +68,7 @@ def differences(checkpoint: Path, config: RunConfig, texts: dict[str, list[dict[
     if refused:
         raise ConfigError("\n  ".join(("--resume goes on with the same settings and texts, but", *refused)))
     if "training.max_steps" in changed and config.training.schedule == "cosine":
-        step = read_progress(checkpoint).step + 1
+        step = read_progress(saved.path).step + 1
         before, now = (learning_rate(step, one.training, one.model.d_model) for one in (saved.run, config))
         changed["training.max_steps"] += (
             f", where the cosine schedule ends: the learning rate of step {step} is {now:.3g} instead of {before:.3g}"
