@@ -27,7 +27,6 @@ from heed.errors import ConfigError, DataError
 from heed.settings import nearest
 from heed.version import __version__
 
-RESAMPLES = 1000
 TOKENIZE = "13a"
 _LOWER_IS_BETTER = ("TER", "token error rate", "perplexity", "bits per byte", "nats per text")
 _MOST_DRAWN = 50_000_000  # sentences drawn in all: sacreBLEU holds them all at once, some 80 bytes each
