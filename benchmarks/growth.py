@@ -24,12 +24,11 @@ from peers import Ids, TorchTransformer, Translate, generate, padded, peer_step 
 from worker import Worker
 
 from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transformer
-from heed.decoding.captured_engine import quickest_engine
-from heed.decoding.translator import Translator
-from heed.speed.limits import now
-from heed.speed.memory import peak_memory
-from heed.speed.training import Step, pair_lengths, random_pairs, training_steps
-from heed.speed.translating import random_sources
+from heed.backends.cuda.engine import quickest_engine
+from heed.benchmarking.limits import now, peak_memory
+from heed.benchmarking.training import Step, pair_lengths, random_pairs, training_steps
+from heed.benchmarking.translating import random_sources
+from heed.inference.translator import Translator
 from heed.text.tokenizer import Tokenizer
 from heed.training.estimate import device_name
 

@@ -28,16 +28,16 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from heed.backends.cpu.bpe import quickest_bpe_dropout
 from heed.config import DataConfig
-from heed.kernels.compiled_bpe import quickest_bpe_dropout
+from heed.microworld.corpus import corpus as microworld
 from heed.text.corpus import Corpus, read_lines
-from heed.text.learn import learn_tokenizers
-from heed.text.microworld import corpus as microworld
 from heed.text.prepare import Encoders, prepare, survey
 from heed.text.prepared import Prepared
 from heed.text.tokenizer import BYTES, SPECIAL, Tokenizer
+from heed.text.tokenizer_training import learn_tokenizers
 from heed.training.batches import Batches, Recut
-from heed.training.filled import Shape, parts
+from heed.training.bucketing import Shape, parts
 
 WORDS, LONGEST, TOKENS, SOME = 8000, 256, 25_000, 10
 

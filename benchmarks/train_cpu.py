@@ -35,9 +35,8 @@ def work(name: str) -> None:
     from peers import Marian, TorchTransformer, padded, peer_step  # noqa: PLC0415 - beside this script
 
     from heed import ModelConfig, RunConfig, TrainingConfig  # noqa: PLC0415
-    from heed.speed.arithmetic import training_operations  # noqa: PLC0415
-    from heed.speed.limits import operations_a_second  # noqa: PLC0415
-    from heed.speed.training import pair_lengths, random_pairs, training_steps  # noqa: PLC0415
+    from heed.benchmarking.limits import operations_a_second, training_operations  # noqa: PLC0415
+    from heed.benchmarking.training import pair_lengths, random_pairs, training_steps  # noqa: PLC0415
 
     cpu = torch.device("cpu")
     torch.manual_seed(0)

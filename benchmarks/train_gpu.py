@@ -30,9 +30,8 @@ from peers import Marian, TorchTransformer, padded, peer_step  # beside this scr
 from worker import Worker
 
 from heed import ModelConfig, RunConfig, TrainingConfig
-from heed.speed.arithmetic import training_operations
-from heed.speed.limits import operations_a_second
-from heed.speed.training import Pair, Step, pair_lengths, random_pairs, training_steps
+from heed.benchmarking.limits import operations_a_second, training_operations
+from heed.benchmarking.training import Pair, Step, pair_lengths, random_pairs, training_steps
 
 GPU = torch.device("cuda")
 MODEL = ModelConfig(vocab_size=32_000)

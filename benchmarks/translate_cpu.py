@@ -55,7 +55,7 @@ def sentences(count: int, vocabulary: int) -> Ids:
 def heed_system(folder: Path, name: str) -> Translate:
     """heed's own engine. The end is its 32nd token."""
     from heed.config import SearchConfig  # noqa: PLC0415 - a process imports what it measures
-    from heed.interop.engines import open_engine  # noqa: PLC0415
+    from heed.inference.engines import open_engine  # noqa: PLC0415
 
     engine = open_engine(folder / "heed", name).engine  # type: ignore[arg-type]
 
@@ -131,12 +131,12 @@ def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
     """One model, as each of the systems takes it."""
     import torch  # noqa: PLC0415
 
+    from heed.artifacts.folder import model_files  # noqa: PLC0415
+    from heed.artifacts.writing import write_folder  # noqa: PLC0415
     from heed.config import DataConfig, ModelConfig, RunConfig  # noqa: PLC0415
     from heed.interop.ctranslate2_export import ctranslate2_files, vocabularies  # noqa: PLC0415
     from heed.interop.marian_export import export_marian  # noqa: PLC0415
-    from heed.model.folder import model_files  # noqa: PLC0415
     from heed.model.transformer import Transformer  # noqa: PLC0415
-    from heed.model.writing import write_folder  # noqa: PLC0415
     from heed.text.tokenizer import Tokenizer  # noqa: PLC0415
 
     torch.manual_seed(0)
@@ -156,7 +156,7 @@ def limits(threads: int) -> dict[str, float]:
     """Bytes a second read from memory, and operations a second of a large product, in float32 and in integers."""
     import torch  # noqa: PLC0415
 
-    from heed.speed.limits import bytes_a_second, operations_a_second  # noqa: PLC0415
+    from heed.benchmarking.limits import bytes_a_second, operations_a_second  # noqa: PLC0415
 
     torch.set_num_threads(threads)
     cpu = torch.device("cpu")
@@ -176,8 +176,8 @@ def worker(ending: ExitStack, name: str, folder: Path, asked: argparse.Namespace
 
 def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], vocabulary: int) -> float:
     """How much of the machine a speed uses: of its memory or of its arithmetic, whichever takes longer."""
+    from heed.benchmarking.limits import Search  # noqa: PLC0415
     from heed.config import ModelConfig  # noqa: PLC0415
-    from heed.speed.arithmetic import Search  # noqa: PLC0415
 
     count = max(batch, 8)
     read = statistics.mean(len(ids) + 1 for ids in sentences(count, vocabulary))

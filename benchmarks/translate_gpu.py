@@ -22,8 +22,8 @@ import torch
 from peers import Ids, Translate, generate  # beside this script
 
 from heed import ModelConfig, SearchConfig, Transformer
-from heed.decoding.captured_engine import quickest_engine
-from heed.model.folder import read_model_folder
+from heed.artifacts.folder import read_model_folder
+from heed.backends.cuda.engine import quickest_engine
 
 GPU = torch.device("cuda")
 LENGTH = 32  # of sources and translations, the end of each included

@@ -4,7 +4,7 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
-ROOMS = ["heed.model", "heed.decoding", "heed.training", "heed.inside"]  # where tensors live
+ROOMS = ["heed.model", "heed.decoding", "heed.training", "heed.interpret"]  # where tensors live
 install_import_hook(ROOMS, "beartype.beartype")
 
 torch.set_num_threads(1)  # the models here are too small to share out, and other work may be going on

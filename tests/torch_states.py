@@ -15,16 +15,16 @@ from tempfile import TemporaryDirectory
 import torch
 
 import heed
+from heed.artifacts.folder import model_files
+from heed.artifacts.writing import write_folder
+from heed.backends.torch.int8 import can_multiply_integers
 from heed.cli.main import app
 from heed.config import RunConfig
-from heed.decoding.classifier import Classifier, embed
-from heed.decoding.generator import Generator
-from heed.decoding.translator import Translator
-from heed.interop.engines import open_engine
-from heed.kernels.int8 import can_multiply_integers
-from heed.model.folder import model_files
+from heed.inference.classifier import Classifier, embed
+from heed.inference.engines import open_engine
+from heed.inference.generator import Generator
+from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
-from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 
 TEXTS = ["A dog runs.", "The old cat sees a red bird", "x"]

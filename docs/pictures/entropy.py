@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 from heed.inside.chart import curve
-from heed.text.corpus import read_lines
 from heed.text.microworld_entropy import log_probability
+
+from heed.text.corpus import read_lines
 from heed.text.tokenizer import Tokenizer
 from heed.training.journal import read_journal
 

@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-import heed
 from heed.inside.chart import distance_curve
 from heed.inside.picture import dots_by_distance, head_grid, heat_map, position_picture, removal_map
+
+import heed
 from heed.model.positions import sinusoids
 
 SENTENCE = "The animal didn't cross the street because it was too tired."

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig, TranslateConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.version import __version__
 
 if TYPE_CHECKING:
-    from heed.decoding.classifier import Classifier
-    from heed.decoding.generator import Generator
-    from heed.decoding.translation import Translation
-    from heed.decoding.translator import Translator, load
-    from heed.inside.trace import Trace
-    from heed.model.save import save
+    from heed.artifacts.save import save
+    from heed.inference.classifier import Classifier
+    from heed.inference.generator import Generator
+    from heed.inference.translation import Translation
+    from heed.inference.translator import Translator, load
+    from heed.interpret.trace import Trace
     from heed.model.transformer import Transformer
     from heed.text.tokenizer import Tokenizer
 
@@ -48,15 +48,15 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
-    "Classifier": "heed.decoding.classifier",
-    "Generator": "heed.decoding.generator",
+    "Classifier": "heed.inference.classifier",
+    "Generator": "heed.inference.generator",
     "Tokenizer": "heed.text.tokenizer",
-    "Trace": "heed.inside.trace",
+    "Trace": "heed.interpret.trace",
     "Transformer": "heed.model.transformer",
-    "Translation": "heed.decoding.translation",
-    "Translator": "heed.decoding.translator",
-    "load": "heed.decoding.translator",
-    "save": "heed.model.save",
+    "Translation": "heed.inference.translation",
+    "Translator": "heed.inference.translator",
+    "load": "heed.inference.translator",
+    "save": "heed.artifacts.save",
 }
 
 

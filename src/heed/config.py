@@ -10,8 +10,31 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heed.errors import ConfigError
-from heed.model_presets import model_preset
-from heed.settings import Settings
+from heed.settings import Settings, nearest
+
+
+def model_preset(name: str) -> dict[str, Any]:
+    """The settings in which a preset differs from the paper's base model."""
+    presets: dict[str, dict[str, Any]] = {
+        "tiny": {
+            "d_model": 128,
+            "heads": 4,
+            "encoder_layers": 4,
+            "decoder_layers": 4,
+            "d_ff": 256,
+            "dropout": 0.3,
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+            "norm": "pre",
+        },
+        "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024, "norm": "pre"},
+        "base": {},
+        "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
+    }
+    if name not in presets:
+        raise ConfigError(f"unknown preset {name!r}: {nearest(name, presets)}")
+    return presets[name]
+
 
 Size = Annotated[int, Field(gt=0)]
 Beam = Annotated[int, Field(gt=0, le=1000)]  # settings also come with folders from elsewhere: a search must end, and

@@ -19,10 +19,6 @@ import sys
 
 import torch._dynamo  # noqa: F401 - the first optimiser imports it
 
-import heed.cli.watch
-import heed.decoding.translator
-import heed.inside.trace
-import heed.training.average  # noqa: F401 - these are for the verbs, which import them when they are called
 from heed.cli.main import main
 
 

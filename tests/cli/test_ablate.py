@@ -5,15 +5,15 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
+from heed.artifacts.folder import model_files
+from heed.artifacts.writing import write_folder
 from heed.cli.main import app
 from heed.config import RunConfig, SearchConfig
-from heed.decoding.translator import load
 from heed.errors import HeedError
 from heed.evaluation.metrics import bleu
-from heed.inside.ablation import ablate as measure
-from heed.model.folder import model_files
+from heed.inference.translator import load
+from heed.interpret.ablation import ablate as measure
 from heed.model.transformer import Transformer
-from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 
 SOURCES, REFERENCES = ["a b", "", "b a c"], ["B A", "C", "A B"]

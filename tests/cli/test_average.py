@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import heed
-from heed.model.folder import read_model_folder, read_tensors, verify
+from heed.artifacts.folder import read_model_folder, read_tensors, verify
 from heed.training.average import last_checkpoints
 from tests.cli.command import heed as command
 

@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from heed import ModelConfig
+from heed.benchmarking import limits
+from heed.benchmarking.engine_race import Timed, times_faster
 from heed.cli.main import app
 from heed.errors import ConfigError
-from heed.interop.engine_race import Timed, times_faster
 from heed.model.size import parameters
-from heed.speed import limits
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 

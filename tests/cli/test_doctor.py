@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from heed.backends.cpu.packed_linear import missing_for_compiled_code
 from heed.cli.findings import _KINDS, Lengths, show_text
 from heed.cli.main import app
 from heed.cli.remedies import WORDS
 from heed.config import DataConfig
-from heed.kernels.compiled_products import missing_for_compiled_code
+from heed.corpus_checks.checks import examine
+from heed.corpus_checks.text_errors import DROPPED, Kind
+from heed.microworld.corpus import corpus
 from heed.text.corpus import Corpus
-from heed.text.faults import DROPPED, Kind
-from heed.text.health import examine
-from heed.text.microworld import corpus
 from tests.cli.command import heed
 
 # A model that is nothing to wait for.

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from heed.artifacts.folder import model_files, verify
+from heed.artifacts.writing import write_folder
 from heed.cli.main import app
 from heed.config import RunConfig
 from heed.errors import HeedError
 from heed.evaluation.metrics import score
-from heed.model.folder import model_files, verify
 from heed.model.transformer import Transformer
-from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 from tests.cli.command import ONE_THREAD
 from tests.cli.command import heed as command

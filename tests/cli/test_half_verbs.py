@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import heed as library
-from heed.text.microworld import corpus
+from heed.microworld.corpus import corpus
 from tests.cli.command import heed
 
 SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
@@ -14,7 +14,7 @@ BRIEF = f"{SMALL} --preset tiny --set training.max_steps=4 --set training.checkp
 TASKS = ("language-model", "masked", "classify")
 FOR = {
     "language-model": "it is for heed generate, evaluate, look and serve; in Python, heed.Generator.open",
-    "masked": "it is for heed embed, look, serve and train --init-from; in Python, heed.decoding.classifier.embed",
+    "masked": "it is for heed embed, look, serve and train --init-from; in Python, heed.inference.classifier.embed",
     "classify": "it is for heed classify, embed, evaluate, look and serve; in Python, heed.Classifier.open",
 }
 

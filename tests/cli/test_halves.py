@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from heed.model.folder import read_model_folder, read_tensors
+from heed.artifacts.folder import read_model_folder, read_tensors
 from heed.training.journal import read_journal
 from tests.cli.command import heed
 

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from heed.cli.main import app
 from heed.config import SearchConfig
-from heed.decoding.translator import load
 from heed.errors import HeedError
-from heed.inside.head_statistics import HeadStatistics, batches, head_statistics
+from heed.inference.translator import load
+from heed.interpret.head_statistics import HeadStatistics, batches, head_statistics
 from tests.cli.test_ablate import write_model
 
 SOURCES, TARGETS = ["a b", "", "b a c"], ["B A", "C", "A B D"]

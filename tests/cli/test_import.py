@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.model.folder import read_model_folder, verify
-from heed.text.microworld import corpus
+from heed.artifacts.folder import read_model_folder, verify
+from heed.microworld.corpus import corpus
 from tests.cli.command import heed
 
 pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from heed.model.folder import read_model_folder, verify
-from heed.model.writing import MANIFEST
+from heed.artifacts.folder import read_model_folder, verify
+from heed.artifacts.writing import MANIFEST
 from heed.training.checkpoint import newest_checkpoint, restore
+from heed.training.ema import RunningMean
 from heed.training.journal import read_journal
 from heed.training.run import make_optimizer
-from heed.training.running_mean import RunningMean
 from tests.cli.command import ONE_THREAD, fork_server
 from tests.cli.forked import Forked
 from tests.cli.test_train import last, texts

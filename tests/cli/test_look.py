@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from heed.artifacts.folder import model_files
+from heed.artifacts.writing import write_folder
 from heed.cli.look import look
 from heed.config import DataConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, InputError
-from heed.model.folder import model_files
-from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 from tests.cli.command import ONE_THREAD, heed, heed_command
-from tests.inside.translators import small_translator
+from tests.interpret.translators import small_translator
 
 
 @pytest.fixture(scope="module")

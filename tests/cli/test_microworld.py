@@ -3,9 +3,9 @@ import subprocess
 
 import pytest
 
-from heed.text.microworld import Split, antecedents, corpus, split_of
+from heed.microworld.corpus import Split, antecedents, corpus, split_of
 from tests.cli.command import heed, heed_command
-from tests.text.derivations import derivations
+from tests.microworld.derivations import derivations
 
 
 def microworld(*arguments: str) -> list[str]:

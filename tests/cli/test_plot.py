@@ -9,7 +9,7 @@ import pytest
 
 from heed.cli.plot import plot
 from heed.errors import HeedError
-from heed.training.curves import draw, read_curves
+from heed.plots.curves import draw, read_curves
 from tests.cli.command import heed
 
 
@@ -74,5 +74,5 @@ def test_what_cannot_be_drawn_is_said(folder: Path, run: str, out: str | None, b
 
 
 def test_drawing_does_not_wait_for_torch() -> None:
-    code = "import sys, heed.training.curves; sys.exit('torch' in sys.modules)"
+    code = "import sys, heed.plots.curves; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

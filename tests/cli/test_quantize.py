@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from heed import load
+from heed.artifacts.folder import read_model_folder
+from heed.artifacts.quantization import in_floats, in_integers
 from heed.decoding.engine import Stepwise
-from heed.interop.engines import open_engine
-from heed.model.folder import read_model_folder
-from heed.model.rounded import in_floats, in_integers
+from heed.inference.engines import open_engine
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.model.folder import read_tensors
+from heed.artifacts.folder import read_tensors
 from heed.training.journal import read_journal
 from tests.cli.command import ONE_THREAD
 from tests.cli.test_train import losses, texts, train

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.model.folder import read_model_folder, read_tensors, verify
-from heed.model.writing import write_folder
+from heed.artifacts.folder import read_model_folder, read_tensors, verify
+from heed.artifacts.writing import write_folder
 from heed.training.journal import read_journal
 from tests.cli.command import ONE_THREAD, heed
 

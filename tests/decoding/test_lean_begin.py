@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from heed import Transformer
+from heed.backends.kv_cache import Hypotheses
+from heed.backends.torch.decoder import LeanDecoder
 from heed.decoding.steps import _lean, begin
 from heed.fallbacks import fallbacks
-from heed.kernels.hypotheses import Hypotheses
-from heed.kernels.lean_decoder import LeanDecoder
 from heed.model.feed_forward import FeedForward
 from tests.decoding.small_models import small_model
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from heed.config import SearchConfig
-from heed.decoding.greedy import greedy_search
-from heed.decoding.sampling import draw, sample, uniform
+from heed.decoding.decode import draw, greedy_search, sample, uniform
 from heed.decoding.steps import begin
 from heed.errors import InputError
 from tests.decoding.small_models import small_model

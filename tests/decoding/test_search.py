@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed import Transformer
+from heed.backends.torch.topk import likeliest
 from heed.config import SearchConfig
-from heed.decoding.ranking import likeliest
 from heed.decoding.search import Hypothesis, State, beam_search
 from heed.decoding.steps import begin
 from heed.errors import InputError

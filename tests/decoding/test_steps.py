@@ -5,7 +5,7 @@ import torch
 
 from heed import ModelConfig, Transformer
 from heed.config import SearchConfig
-from heed.decoding.greedy import greedy_search
+from heed.decoding.decode import greedy_search
 from heed.decoding.search import State, beam_search
 from heed.decoding.steps import begin, greatest_lengths
 from heed.errors import InputError

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer
+from heed.decoding.cancellation import Watch
 from heed.decoding.engine import Engine, Stepwise
 from heed.decoding.search import Hypothesis, Start
 from heed.decoding.steps import begin
-from heed.decoding.watching import Watch
+from tests.backends.cuda.test_engine import engine_of as captured
 from tests.decoding.small_models import forced_log_probs, small_model
-from tests.decoding.test_captured_engine import engine_of as captured
 
 KINDS = {
     "greedy": SearchConfig(beam=1),

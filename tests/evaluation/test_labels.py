@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from heed.errors import DataError
-from heed.evaluation.labels import confusion, label_scores
+from heed.evaluation.task_metrics import confusion, label_scores
 
 LABELS = ("a", "b", "c")
 

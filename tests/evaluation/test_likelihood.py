@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from heed.errors import DataError
-from heed.evaluation.likelihood import likelihood
+from heed.evaluation.task_metrics import likelihood
 
 
 def test_uniform_guesses_have_the_perplexity_of_their_number_and_the_bits_of_their_bytes() -> None:

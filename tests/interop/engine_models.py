@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from heed import ModelConfig, RunConfig, SearchConfig, Transformer
+from heed.artifacts.folder import model_files
+from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
-from heed.model.folder import model_files
-from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 from tests.model.examples import COMBINATIONS, SHAPE, make
 

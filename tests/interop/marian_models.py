@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from heed.text.microworld import corpus
+from heed.microworld.corpus import corpus
 
 ODD = [
     "naïve café ﬁne ½ ① Ａｂｃ",

@@ -7,14 +7,14 @@ import torch
 from tokenizers import Tokenizer as Backend
 
 from heed import ModelConfig, SearchConfig, Transformer, load
+from heed.backends.ctranslate2 import CTranslate2Engine
 from heed.decoding.engine import Stepwise
-from heed.decoding.scoring import token_log_probs
+from heed.decoding.forced import token_log_probs
 from heed.decoding.search import Hypothesis
 from heed.decoding.steps import begin
 from heed.errors import ConfigError, InputError
-from heed.interop.ctranslate2_engine import CTranslate2Engine
+from heed.inference.engines import export_for, open_engine
 from heed.interop.ctranslate2_export import ctranslate2_files
-from heed.interop.engines import export_for, open_engine
 from tests.interop.engine_models import (
     CONFIGS,
     SOURCES,

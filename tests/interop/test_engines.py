@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from heed import SearchConfig, load
+from heed.artifacts.writing import as_json, write_folder
 from heed.errors import ConfigError, FolderError, InputError
 from heed.evaluation.metrics import bleu
+from heed.inference.engines import export_for, open_engine
 from heed.interop.engine_names import ENGINES, EngineName, engine_named
-from heed.interop.engines import export_for, open_engine
-from heed.model.writing import as_json, write_folder
 from heed.serving.batcher import Batcher, Job, Ticket
 from heed.serving.kinds import Translating
 from heed.serving.models import open_served

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import heed
+from heed.artifacts.folder import read_model_folder
 from heed.config import SearchConfig
 from heed.errors import FolderError
 from heed.interop.fairseq import import_fairseq
 from heed.interop.spm import SpmModel, spm_of, tokenizer_of
-from heed.model.folder import read_model_folder
-from heed.text.microworld import corpus
+from heed.microworld.corpus import corpus
 
 TEXTS = corpus("test", 60, seed=5)
 SOURCES = [pair.source.replace(".", " .") for pair in TEXTS]

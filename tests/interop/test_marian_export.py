@@ -9,16 +9,16 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 import heed
+from heed.artifacts.folder import model_files, read_model_folder
+from heed.artifacts.writing import write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
 from heed.errors import ConfigError, FolderError
 from heed.interop.marian_export import export_marian
 from heed.interop.marian_import import import_marian
-from heed.interop.weight_names import layers_from_heed, layers_to_heed, sines_then_cosines
-from heed.model.folder import model_files, read_model_folder
+from heed.interop.name_mapping import layers_from_heed, layers_to_heed, sines_then_cosines
+from heed.microworld.corpus import corpus
 from heed.model.positions import sinusoids
 from heed.model.transformer import Transformer
-from heed.model.writing import write_folder
-from heed.text.microworld import corpus
 from heed.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")

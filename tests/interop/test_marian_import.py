@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import heed
+from heed.artifacts.folder import read_model_folder
 from heed.config import SearchConfig
-from heed.decoding.translator import Translator
 from heed.errors import DataError, FolderError
-from heed.inside.tokens import Tokens
+from heed.inference.translator import Translator
 from heed.interop.marian_import import import_marian
+from heed.interop.name_mapping import Numbering
 from heed.interop.spm import read_spm
-from heed.interop.vocabulary import Numbering
-from heed.model.folder import read_model_folder
-from heed.text.microworld import corpus
+from heed.interpret.tokens import Tokens
+from heed.microworld.corpus import corpus
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")

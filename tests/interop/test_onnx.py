@@ -9,11 +9,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from heed import ModelConfig, SearchConfig, Transformer
+from heed.backends.onnx import OnnxModel
 from heed.decoding.engine import Stepwise
 from heed.decoding.search import State
 from heed.decoding.steps import begin
-from heed.interop.engines import export_for
-from heed.interop.onnx_engine import OnnxModel
+from heed.inference.engines import export_for
 from heed.interop.onnx_export import onnx_files
 from tests.interop.engine_models import CONFIGS, SOURCES, every_model, folder, model_of, sensible_model
 from tests.model.examples import SHAPE

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer, Translator, load
-from heed.decoding.classifier import Classifier
-from heed.decoding.generator import Generator
-from heed.serve_config import ServeConfig
+from heed.inference.classifier import Classifier
+from heed.inference.generator import Generator
 from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
+from heed.serving.config import ServeConfig
 from heed.serving.events import Outcome
 from heed.serving.kinds import Classifying, Translating, Writing
 from heed.serving.models import Directions, Served, open_served

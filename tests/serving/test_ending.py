@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvicorn
 
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.models import Directions
 from heed.serving.server import _Server
 from heed.serving.service import Service

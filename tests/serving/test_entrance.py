@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from heed.errors import ConfigError
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.entrance import Entrance
 from heed.serving.limits import Keys, add_key
 from heed.serving.problems import Problem

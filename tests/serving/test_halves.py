@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from heed.artifacts.folder import read_model_folder
 from heed.config import SearchConfig
-from heed.decoding.classifier import Classifier, embed
-from heed.decoding.generator import Generator
-from heed.inside.folders import look_into
-from heed.inside.report import report
-from heed.inside.saving import document
-from heed.model.folder import read_model_folder
+from heed.inference.classifier import Classifier, embed
+from heed.inference.generator import Generator
+from heed.interpret.folders import look_into
+from heed.interpret.report import report
+from heed.interpret.saving import document
 from tests.serving.conftest import MANY
 from tests.serving.folders import LABELS, Task, make_folder, make_half
 from tests.serving.running import CLIENT, Running, refused, serving, until

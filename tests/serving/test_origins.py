@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heed.errors import ConfigError
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.origins import Origins
 from tests.serving.running import CLIENT, Running, serving
 

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from heed import Translator
-from heed.inside.report import report
-from heed.inside.saving import document
+from heed.interpret.report import report
+from heed.interpret.saving import document
 from tests.serving.running import CLIENT, Running
 
 GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}

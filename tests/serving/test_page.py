@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from heed.inside.report import digest, style_and_script
+from heed.interpret.report import digest, style_and_script
 from heed.serving.pages import page_files
 from tests import browser as browsing
 from tests.serving import browser as pages

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from heed.cli.demo import EXAMPLES
+from heed.microworld.entropy import log_probability
 from heed.serving.provenance import examples_in, trained_on
-from heed.text.microworld_entropy import log_probability
 
 ROOT = Path(__file__).parents[2]
 

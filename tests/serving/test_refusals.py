@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.entrance import route_name
 from heed.serving.limits import add_key
 from tests.serving.running import CLIENT, Running, serving, until

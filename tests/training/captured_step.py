@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
-from heed.training.filled import Shape
+from heed.training.bucketing import Shape
 from heed.training.learner import Learner, Plain, make_learner
-from tests.training.test_filled import WORDS, random_batch
+from tests.training.test_bucketing import WORDS, random_batch
 
 GPU = torch.device("cuda")
 KINDS = list(product(("float32", "bfloat16"), (0.0, 5.0), (False, True)))

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from heed.training.ahead import ahead
+from heed.training.batches import ahead
 
 
 def test_everything_comes_in_order() -> None:

@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from heed import ModelConfig, Transformer
+from heed.artifacts import folder, writing
 from heed.errors import FolderError
-from heed.model import folder, writing
 from heed.training.checkpoint import (
     Progress,
     checkpoint_path,

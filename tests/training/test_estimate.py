@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from heed.backends.cpu.packed_linear import missing_for_compiled_code
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
-from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.model.size import parameters
 from heed.training import contention
 from heed.training import estimate as module

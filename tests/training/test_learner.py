@@ -4,18 +4,19 @@ import torch
 from torch import Tensor, nn
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
-from heed.kernels import capture, compiled_linear
-from heed.kernels.capture import missing_for_capture
-from heed.kernels.compiled_dropout import CompiledDropout
-from heed.kernels.compiled_products import missing_for_compiled_code
-from heed.kernels.dropout import RawDropout
+from heed.backends.cpu import linear as compiled_linear
+from heed.backends.cpu.dropout import CompiledDropout
+from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cuda import graph as capture
+from heed.backends.cuda.dropout import RawDropout
+from heed.backends.cuda.graph import missing_for_capture
 from heed.model.attention import plain_attention
 from heed.training import learner
 from heed.training.learner import Plain, can_capture, will_compile
 from heed.training.setup import _notes
 from heed.training.tasks import task_of
 from tests.model.examples import COMBINATIONS
-from tests.training.test_filled import WORDS, random_batch
+from tests.training.test_bucketing import WORDS, random_batch
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -59,7 +60,7 @@ def test_layers_are_compiled_if_so_set_or_where_it_is_worth_it() -> None:
 def test_what_is_missing_is_said_and_not_used(
     name: str, lacking: object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"heed.kernels.capture.{name}", lacking)
+    monkeypatch.setattr(f"heed.backends.cuda.graph.{name}", lacking)
     assert missing_for_capture() == message
     assert not can_capture(config(), GPU)
     assert _notes(config(), GPU) == [

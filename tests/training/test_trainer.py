@@ -13,10 +13,10 @@ from heed.errors import FolderError, TrainingError
 from heed.training.batches import Batch, Batches
 from heed.training.checkpoint import Progress, checkpoint_path, checkpoints
 from heed.training.distributed import Team
+from heed.training.ema import RunningMean
 from heed.training.journal import read_journal
 from heed.training.learner import Learner
 from heed.training.run import Run, StepReport, make_optimizer
-from heed.training.running_mean import RunningMean
 from heed.training.step import share, take_step
 from heed.training.task import Validation
 from heed.training.trainer import best_checkpoint, train

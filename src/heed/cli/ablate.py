@@ -17,8 +17,8 @@ from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
 
 if TYPE_CHECKING:
-    from heed.inside.ablation import Ablation, Change
-    from heed.inside.svg import Kind
+    from heed.interpret.ablation import Ablation, Change
+    from heed.plots.svg import Kind
 
 Metric = Literal["log-prob", "exact", "bleu"]
 _TITLES: dict[Metric, str] = {"log-prob": "log-probability a token", "exact": "exact match", "bleu": "BLEU"}
@@ -45,8 +45,8 @@ def ablate(
         raise DataError(f"{source} is empty: there is nothing to score")
     texts = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
-    from heed.inside.ablation import ablate as measure  # noqa: PLC0415 - torch takes seconds to import
-    from heed.inside.ablation import check, pieces  # noqa: PLC0415
+    from heed.interpret.ablation import ablate as measure  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.ablation import check, pieces  # noqa: PLC0415
 
     translator = open_translator(model, [], search)
     check(translator, *texts)
@@ -64,7 +64,7 @@ def ablate(
 def _check_picture(out: Path | None) -> None:
     """A picture that cannot be drawn is refused before minutes are spent on it."""
     if out is not None:
-        from heed.inside.svg import rendered  # noqa: PLC0415 - numpy takes a while to import
+        from heed.plots.svg import rendered  # noqa: PLC0415 - numpy takes a while to import
 
         rendered('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>', _kind(out))
         if not out.parent.is_dir():
@@ -72,7 +72,7 @@ def _check_picture(out: Path | None) -> None:
 
 
 def _kind(out: Path) -> "Kind":
-    from heed.inside.svg import Kind  # noqa: PLC0415
+    from heed.plots.svg import Kind  # noqa: PLC0415
 
     for kind in get_args(Kind):
         if out.suffix == f".{kind}":
@@ -100,8 +100,8 @@ def _cells(one: "Change", digits: int) -> list[str]:
 
 
 def _draw(found: "Ablation", out: Path) -> None:
-    from heed.inside.picture import removal_map  # noqa: PLC0415 - numpy takes a while to import
-    from heed.inside.svg import rendered  # noqa: PLC0415
+    from heed.plots.figures import removal_map  # noqa: PLC0415 - numpy takes a while to import
+    from heed.plots.svg import rendered  # noqa: PLC0415
 
     changes, rows = found.of_heads()
     columns = [f"head.{number}" for number in range(1, changes.shape[1] + 1)]

@@ -19,7 +19,7 @@ from heed.interop.engine_names import ENGINES, EngineName, engine_named, family,
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
-    from heed.interop.engine_race import Timed
+    from heed.benchmarking.engine_race import Timed
 
 bench = typer.Typer(help="Measure how fast heed is on this machine, with your own model.", no_args_is_help=True)
 bench.command()(machine)
@@ -46,7 +46,7 @@ def engines(
 
     Each has a process of its own and warms up; then they take turns, round by round.
     """
-    from heed.interop.engine_race import race  # noqa: PLC0415 - no other question needs it
+    from heed.benchmarking.engine_race import race  # noqa: PLC0415 - no other question needs it
 
     texts = [line for line in islice(read_lines(file), sentences) if line.strip()]
     if not texts:
@@ -74,7 +74,7 @@ def _chosen(asked: list[EngineName]) -> list[EngineName]:
 
 
 def _row(one: "Timed", ours: "Timed") -> dict[str, Any]:
-    from heed.interop.engine_race import times_faster  # noqa: PLC0415
+    from heed.benchmarking.engine_race import times_faster  # noqa: PLC0415
 
     return {
         "engine": one.engine,

@@ -15,7 +15,7 @@ from heed.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-    from heed.speed.limits import Limits
+    from heed.benchmarking.limits import Limits
 
 Device = Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Where; by default on a GPU if there is one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
@@ -27,7 +27,7 @@ def machine(device: Device = None, as_json: AsJson = False) -> None:
     No training and no translating goes beyond it, so speeds can be read as shares of it. Takes some seconds.
     """
     where = chosen(device)
-    from heed.speed.limits import limits  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.limits import limits  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("multiplying large matrices, reading memory"):
         found = limits(where)

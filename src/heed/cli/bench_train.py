@@ -11,13 +11,12 @@ from rich.table import Table
 from heed.cli.bench_machine import AsJson, Device, chosen, memory, operations
 from heed.cli.settings import from_options
 from heed.cli.tables import output_console
-from heed.config import RunConfig
+from heed.config import RunConfig, model_preset
 from heed.errors import ConfigError
-from heed.model_presets import model_preset
 from heed.training.presets import check_early, merged, training_preset
 
 if TYPE_CHECKING:
-    from heed.speed.training import Learnt
+    from heed.benchmarking.training import Learnt
 
 
 def train(
@@ -37,7 +36,7 @@ def train(
     """
     config = _config(preset, vocabulary, tokens, set_)
     where = chosen(device)
-    from heed.speed.training import measure_training  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.training import measure_training  # noqa: PLC0415 - torch takes seconds to import
 
     budget = config.training.tokens_per_batch * config.training.accumulate
     typer.echo(f"preset {preset}, {vocabulary:,} tokens in the vocabulary, {budget:,} target tokens a step …", err=True)

@@ -22,8 +22,8 @@ from heed.text.corpus import read_lines
 if TYPE_CHECKING:
     import torch
 
-    from heed.decoding.translator import Translator
-    from heed.speed.translating import Ids, Job, Timing
+    from heed.benchmarking.translating import Ids, Job, Timing
+    from heed.inference.translator import Translator
 
 _LENGTH = 31  # of sources made up, and of what is written for them: with the token that ends them, 32
 _LENGTHS = (7, 15, 31, 63, 127)  # to see growth by
@@ -50,8 +50,8 @@ def translate(
     if lines == []:
         raise DataError(f"{file} is empty: there is nothing to translate")
     translator = open_translator(model, [], {}, engine)
-    from heed.speed.memory import peak_memory  # noqa: PLC0415 - torch takes seconds to import
-    from heed.speed.translating import measure_translating  # noqa: PLC0415
+    from heed.benchmarking.limits import peak_memory  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.translating import measure_translating  # noqa: PLC0415
     from heed.training.estimate import device_name  # noqa: PLC0415
 
     device = _device(translator, model, engine)
@@ -78,7 +78,7 @@ def translate(
 
 def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "Ids":
     """Ids to translate, no fewer than `count`; lines longer than the model was trained for are cut off."""
-    from heed.speed.translating import random_sources, repeated  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.translating import random_sources, repeated  # noqa: PLC0415 - torch takes seconds to import
 
     tokenizer, longest = translator.tokenizers[0], translator.max_tokens
     if lines is None:
@@ -87,7 +87,7 @@ def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "
 
 
 def _by_batch(sources: "Ids", batches: Sequence[int], beams: Sequence[int], *, forced: bool) -> "list[Job]":
-    from heed.speed.translating import Job  # noqa: PLC0415
+    from heed.benchmarking.translating import Job  # noqa: PLC0415
 
     length = len(sources[0]) if forced else None
     return [Job(sources, batch, beam, length) for batch in batches for beam in beams]
@@ -95,7 +95,7 @@ def _by_batch(sources: "Ids", batches: Sequence[int], beams: Sequence[int], *, f
 
 def _by_length(sources: "Ids", batches: Sequence[int], beam: int, longest: int) -> "list[Job]":
     """The same tokens in sources of other lengths, as many written as read."""
-    from heed.speed.translating import Job, cut  # noqa: PLC0415
+    from heed.benchmarking.translating import Job, cut  # noqa: PLC0415
 
     lengths = [length for length in _LENGTHS if length <= longest]
     return [Job(cut(sources, length, batch), batch, beam, length) for batch in batches for length in lengths]
@@ -116,9 +116,9 @@ def _limit(
     translator: "Translator", model: Path, engine: str | None, device: "torch.device"
 ) -> "Callable[[Timing], float] | None":
     """What says which share of a CPU a speed is; none where the arithmetic is not known: exported models, and GPUs."""
+    from heed.artifacts.folder import is_rounded  # noqa: PLC0415
+    from heed.benchmarking.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
     from heed.interop.exported import is_exported  # noqa: PLC0415
-    from heed.model.folder import is_rounded  # noqa: PLC0415
-    from heed.speed.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
 
     if is_exported(model) or device.type != "cpu":
         return None

@@ -13,7 +13,7 @@ from heed.errors import DataError
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
-    from heed.decoding.classifier import Classified
+    from heed.inference.classifier import Classified
 
 _AT_ONCE = 512
 
@@ -29,7 +29,7 @@ def classify(
     if text and files:
         raise DataError(f"give --text or files, not both: found --text and {files[0]}")
 
-    from heed.decoding.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
 
     classifier = Classifier.open(model)
     lines = iter(text) if text else chain.from_iterable(read_lines(file) for file in files or ["-"])

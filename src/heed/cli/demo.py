@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from heed.cli.places import out_option
+from heed.microworld.corpus import Example, Split, corpus, pronoun_is_right
 from heed.text.corpus import Corpus
-from heed.text.microworld import Example, Split, corpus, pronoun_is_right
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translator
+    from heed.inference.translator import Translator
 
 SETTINGS = {
     "model": {
@@ -59,7 +59,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Fewer are faster, and not enough.")] = 900,
 ) -> None:
     """Train on a built-in English-French corpus, score held-out sentences, translate, and show what `it` looks at."""
-    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.translator import load  # noqa: PLC0415 - torch takes seconds to import
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(

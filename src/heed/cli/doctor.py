@@ -14,18 +14,17 @@ from heed.cli.findings import Lengths, counted, show_cleaned, show_text
 from heed.cli.plan_report import show_machine, show_plan
 from heed.cli.remedies import words_for
 from heed.cli.settings import from_file, from_options
-from heed.config import DataConfig, RunConfig, SearchConfig
+from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameters
-from heed.model_presets import model_preset
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from heed.corpus_checks.text_errors import Health
     from heed.text.corpus import Corpus
-    from heed.text.faults import Health
     from heed.training.estimate import Estimate
 
 _ASSUMED_TOKENS, _ASSUMED_VOCABULARY = 25, 32_000  # of a sentence, and of a text, where there is none to look at
@@ -94,8 +93,8 @@ def _examine_text(
     *,
     as_json: bool,
 ) -> None:
-    from heed.text.clean import check_writable, write_clean  # noqa: PLC0415 - seconds that --help need not wait
-    from heed.text.health import examine  # noqa: PLC0415 - seconds that --help need not wait
+    from heed.corpus_checks.checks import examine  # noqa: PLC0415 - seconds that --help need not wait
+    from heed.corpus_checks.clean import check_writable, write_clean  # noqa: PLC0415 - seconds that --help need not wait
     from heed.training.tasks import task_named  # noqa: PLC0415
 
     with Console(stderr=True).status("reading") as status:

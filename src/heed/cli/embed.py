@@ -30,8 +30,8 @@ def embed(
 
     import numpy as np  # noqa: PLC0415 - this and torch take seconds to import
 
-    from heed.decoding.classifier import embed as vectors_of  # noqa: PLC0415
-    from heed.model.folder import read_model_folder  # noqa: PLC0415
+    from heed.artifacts.folder import read_model_folder  # noqa: PLC0415
+    from heed.inference.classifier import embed as vectors_of  # noqa: PLC0415
 
     folder = read_model_folder(model)
     texts = text or list(chain.from_iterable(read_lines(file) for file in files or ["-"]))

@@ -23,9 +23,9 @@ from heed.errors import DataError
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translator
     from heed.evaluation.compare import Comparison, Disagreement
     from heed.evaluation.metrics import Score
+    from heed.inference.translator import Translator
 
 Lines = dict[str, list[str]]  # what each of source, reference, hypothesis and against says
 

@@ -45,8 +45,8 @@ def evaluate_alone(
 
 
 def _evaluate_text(model: Path, path: str, resamples: int, *, as_json: bool, card: bool) -> None:
-    from heed.decoding.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
-    from heed.evaluation.likelihood import likelihood  # noqa: PLC0415
+    from heed.evaluation.task_metrics import likelihood  # noqa: PLC0415
+    from heed.inference.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
 
     texts = [line for line in read_lines(path) if line]
     generator = Generator.open(model)
@@ -58,8 +58,8 @@ def _evaluate_text(model: Path, path: str, resamples: int, *, as_json: bool, car
 
 
 def _evaluate_labels(model: Path, corpus: Corpus, resamples: int, *, as_json: bool, card: bool) -> None:
-    from heed.decoding.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
-    from heed.evaluation.labels import confusion, label_scores  # noqa: PLC0415
+    from heed.evaluation.task_metrics import confusion, label_scores  # noqa: PLC0415
+    from heed.inference.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
 
     path, rows = str(corpus.pairs), list(read_pairs(corpus))
     read = [pair for pair in rows if pair.source and pair.target]

@@ -21,7 +21,7 @@ def export(
     """Write a model in the format of another system; half a model as an ONNX graph."""
     write = one_of(_FORMATS, "--to", to)
 
-    from heed.decoding.folders import read_translating_folder  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.folders import read_translating_folder  # noqa: PLC0415 - torch takes seconds to import
 
     if to != "onnx":
         read_translating_folder(model)  # no other format here has room for half a model
@@ -37,7 +37,7 @@ def _marian(model: Path, out: Path) -> None:
 
 def _engine(name: EngineName) -> Callable[[Path, Path], None]:
     def write(model: Path, out: Path) -> None:
-        from heed.interop.engines import export_for  # noqa: PLC0415 - torch takes seconds to import
+        from heed.inference.engines import export_for  # noqa: PLC0415 - torch takes seconds to import
 
         export_for(name, model, out)
 

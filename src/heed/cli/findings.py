@@ -17,8 +17,8 @@ from rich.text import Text
 from heed.cli.remedies import words_for
 
 if TYPE_CHECKING:
-    from heed.text.clean import Cleaned
-    from heed.text.faults import Example, Finding, Form, Health
+    from heed.corpus_checks.clean import Cleaned
+    from heed.corpus_checks.text_errors import Example, Finding, Form, Health
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 18

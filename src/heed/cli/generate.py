@@ -38,7 +38,7 @@ def generate(
     if stream and (len(prompts) != 1 or count != 1 or scores):
         raise DataError("--stream shows one text: one beginning, --count 1 and no --scores")
 
-    from heed.decoding.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
 
     generator = Generator.open(model)
     try:

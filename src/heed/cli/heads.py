@@ -17,8 +17,8 @@ from heed.errors import DataError, InputError
 from heed.text.corpus import Corpus, read_lines, read_pairs
 
 if TYPE_CHECKING:
-    from heed.decoding.translator import Translator
-    from heed.inside.head_statistics import HeadStatistics, Ids
+    from heed.inference.translator import Translator
+    from heed.interpret.head_statistics import HeadStatistics, Ids
 
 _COLUMNS = {  # heading: field
     "bits": "entropy",
@@ -48,8 +48,8 @@ def heads(
     if not sources:
         raise DataError(f"{source} is empty: there is nothing to look at")
 
-    from heed.inside.folders import open_any  # noqa: PLC0415 - torch takes seconds to import
-    from heed.inside.head_statistics import batches, head_statistics  # noqa: PLC0415
+    from heed.interpret.folders import open_any  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.head_statistics import batches, head_statistics  # noqa: PLC0415
 
     translator, _ = open_any(model)
     ids, written = _sides(translator, sources, targets)
@@ -89,7 +89,7 @@ def _own(translator: "Translator", sources: list[str]) -> list[tuple[int, ...]]:
 
 
 def _table(found: "list[HeadStatistics]") -> Table:
-    from heed.inside.head_statistics import COVERING, EVEN, HALF, SHARP  # noqa: PLC0415 - imports torch
+    from heed.interpret.head_statistics import COVERING, EVEN, HALF, SHARP  # noqa: PLC0415 - imports torch
 
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("head", no_wrap=True)

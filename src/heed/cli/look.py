@@ -19,7 +19,7 @@ from heed.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from heed.inside.trace import Trace
+    from heed.interpret.trace import Trace
 
 _HEADS = 6
 _LABELS = 10
@@ -43,7 +43,7 @@ def look(
         raise ConfigError(f"--full is for -o look.html or -o look.json; found {f'-o {out}' if out else 'no -o'}")
     search = search_settings(set_)
 
-    from heed.inside.folders import look_into  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.folders import look_into  # noqa: PLC0415 - torch takes seconds to import
 
     trace = look_into(model, sentence, target, search)
     if out is not None:
@@ -63,7 +63,7 @@ def look(
 
 
 def _print_words(console: Console, trace: "Trace") -> None:
-    from heed.inside.report import alignment_layer  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.report import alignment_layer  # noqa: PLC0415 - torch takes seconds to import
 
     layer = alignment_layer(trace.translator.model.config) or 1
     attention, removal = trace.cross_attention[layer - 1].mean(0), trace.removal().values
@@ -172,6 +172,6 @@ def _glances(weights: "np.ndarray", rows: Sequence[str], columns: Sequence[str],
 
 def _shown(text: str) -> str:
     """Text that cannot do anything to a terminal: what cannot be seen has a sign."""
-    from heed.inside.lettering import isolated, spelt  # noqa: PLC0415 - numpy takes its time
+    from heed.plots.lettering import isolated, spelt  # noqa: PLC0415 - numpy takes its time
 
     return isolated(" ".join(spelt(word) for word in text.strip(" ").split(" ") if word) or spelt(text))

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from heed.text.microworld import Split, antecedents, corpus, examples
+from heed.microworld.corpus import Split, antecedents, corpus, examples
 
 
 def microworld(

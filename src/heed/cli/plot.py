@@ -15,7 +15,7 @@ def plot(
     by: Annotated[str, typer.Option(help="What to go by: steps, or minutes of training.")] = "steps",
 ) -> None:
     """Draw loss, BLEU and learning rate of one run, or of several to compare."""
-    from heed.training.curves import draw, read_curves  # noqa: PLC0415 - numpy, and matplotlib to draw with
+    from heed.plots.curves import draw, read_curves  # noqa: PLC0415 - numpy, and matplotlib to draw with
 
     out = out or runs[0] / "curves.svg"
     if out.suffix not in (".svg", ".png"):

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from heed.caches import cache_folder
 from heed.cli import texts
 from heed.cli.settings import from_file, from_options
+from heed.paths import cache_folder
 from heed.training.presets import check_early, merged
 
 
@@ -32,7 +32,7 @@ def prepare(
     """Learn a vocabulary and turn text into token ids, once; `heed train` with the same text then starts at once."""
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.config import DataConfig  # noqa: PLC0415
-    from heed.text.learn import learn_tokenizers  # noqa: PLC0415
+    from heed.text.tokenizer_training import learn_tokenizers  # noqa: PLC0415
     from heed.training.material import prepare_texts, survey_all, with_validation  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 

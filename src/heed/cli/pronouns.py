@@ -13,7 +13,7 @@ from heed.cli.searching import open_translator
 from heed.cli.tables import output_console
 
 if TYPE_CHECKING:
-    from heed.inside.pronouns import PronounCase, Rate
+    from heed.interpret.pronouns import PronounCase, Rate
 
 
 def pronouns(
@@ -23,7 +23,7 @@ def pronouns(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Measure, on held-out sentences of the built-in corpus, where `it` looks and what il and elle depend on."""
-    from heed.inside.pronouns import pronoun_case  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.pronouns import pronoun_case  # noqa: PLC0415 - torch takes seconds to import
 
     translator = open_translator(model, [], {})
     typer.echo(f"asking about {sentences:,} sentences …", err=True)

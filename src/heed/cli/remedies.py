@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heed.text.faults import Form
+    from heed.corpus_checks.text_errors import Form
 
 # Of each kind of finding: what it is, what is counted, and what to do about it.
 WORDS: dict[str, tuple[str, str, str]] = {

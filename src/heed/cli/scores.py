@@ -58,7 +58,7 @@ def write_card(
     model: Path, test_set: str, texts: tuple[Sequence[str], Sequence[str]], scores: "list[Score]", search: str = ""
 ) -> None:
     """Put scores into a model's card; texts: the test set's two sides. A card that cannot be written is no mistake."""
-    from heed.model.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
+    from heed.artifacts.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
 
     evaluation = Evaluation(test_set, digest_of(*texts), search, date.today().isoformat())
     try:

@@ -14,8 +14,8 @@ from heed.interop.engine_names import EngineName
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from heed.decoding.translation import Translation
-    from heed.decoding.translator import Translator
+    from heed.inference.translation import Translation
+    from heed.inference.translator import Translator
 
 Set = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
 SplitAt = Annotated[
@@ -51,8 +51,8 @@ def open_translator(
 
     engine: what translates; none: whatever the folder is for.
     """
-    from heed.decoding.translator import load  # noqa: PLC0415 - torch takes seconds to import
-    from heed.interop.engines import open_engine  # noqa: PLC0415
+    from heed.inference.engines import open_engine  # noqa: PLC0415
+    from heed.inference.translator import load  # noqa: PLC0415 - torch takes seconds to import
 
     if others and engine not in (None, "heed"):
         raise ConfigError(f"--with {others[0]}: only heed's own engine translates with several models, found {engine}")

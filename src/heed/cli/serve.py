@@ -13,7 +13,7 @@ from heed.cli.settings import from_options
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EPILOG = "\n\n".join(
@@ -128,7 +128,7 @@ def _translate(
     connection: socket.socket,
 ) -> None:
     """What the process that translates does."""
-    from heed.interop.engines import open_engine  # noqa: PLC0415 - torch is for this process alone
+    from heed.inference.engines import open_engine  # noqa: PLC0415 - torch is for this process alone
     from heed.serving.worker import work  # noqa: PLC0415
 
     open_model = partial(open_engine, name=engine)

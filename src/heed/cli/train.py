@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.caches import cache_folder
 from heed.cli import texts
 from heed.cli.places import out_option
 from heed.cli.settings import from_file, from_options
-from heed.config import DataConfig
-from heed.model_presets import model_preset
+from heed.config import DataConfig, model_preset
+from heed.paths import cache_folder
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
-from heed.training.recorded import Recorded
+from heed.training.resuming import Recorded
 
 if TYPE_CHECKING:
     from heed.cli.watch import Watch
@@ -57,8 +56,8 @@ def train(
     given = (texts.Given(source, target, pairs, text), texts.Given(valid_source, valid_target, valid_pairs, valid_text))
     before = Recorded.read(out) if resume and not any(given) else None
 
+    from heed.artifacts.folder import read_model_folder  # noqa: PLC0415
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
-    from heed.model.folder import read_model_folder  # noqa: PLC0415
     from heed.training.distributed import join  # noqa: PLC0415
     from heed.training.material import Material  # noqa: PLC0415
     from heed.training.setup import set_up  # noqa: PLC0415
@@ -109,7 +108,7 @@ def _layers(
     out: Path, start: Recorded, preset: str | None, settings: tuple[Nested, ...], defaults: Nested, pairs: int
 ) -> tuple[Nested, str]:
     """All settings in force, and where they come from: what is recorded, or a preset, the corpus's size choosing it."""
-    from heed.model.folder import read_model_folder  # noqa: PLC0415
+    from heed.artifacts.folder import read_model_folder  # noqa: PLC0415
 
     if start.settings:
         named = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]

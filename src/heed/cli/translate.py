@@ -16,12 +16,12 @@ from heed.cli.searching import Engine, Set, SplitAt, Together, Translated, open_
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
 from heed.text.corpus import at, read_lines
-from heed.text.json_members import read_members, write_members
-from heed.text.json_rows import parse_object, take_text
+from heed.text.rows import parse_object, take_text
+from heed.text.tokenizer_checks import read_members, write_members
 
 if TYPE_CHECKING:
-    from heed.decoding.translation import Translation
-    from heed.decoding.translator import Translator
+    from heed.inference.translation import Translation
+    from heed.inference.translator import Translator
 
 Format = Literal["text", "tsv", "jsonl"]
 
@@ -191,7 +191,7 @@ def _as_json(found: "tuple[Translation, ...]", wanted: _Wanted) -> dict[str, Any
 
 
 def _pharaoh(one: "Translation") -> str:
-    from heed.decoding.alignment import word_links  # noqa: PLC0415
+    from heed.decoding.forced import word_links  # noqa: PLC0415
 
     pairs = word_links(one.source_tokens, one.tokens, one.alignment)
     return " ".join(f"{source}-{target}" for source, target in pairs)

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from heed.artifacts.writing import publish
 from heed.model.size import parameters
-from heed.model.writing import publish
 from heed.training.checkpoint import model_part
 from heed.training.run import Listener, StepReport
 from heed.training.setup import Ready

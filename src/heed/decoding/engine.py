@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from heed.config import SearchConfig
-from heed.decoding.greedy import greedy_search
-from heed.decoding.sampling import sample
+from heed.decoding.cancellation import Watch, watched
+from heed.decoding.decode import greedy_search, sample
 from heed.decoding.search import Hypothesis, Prefixes, Start, beam_search
 from heed.decoding.steps import Configured, greatest_lengths
 from heed.decoding.truncation import mark_truncated
-from heed.decoding.watching import Watch, watched
 
 
 @runtime_checkable

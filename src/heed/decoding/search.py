@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from heed.backends.cpu.beam_step import Continuations
+from heed.backends.torch.beam_step import grown
 from heed.config import SearchConfig
-from heed.decoding.growth import grown
 from heed.errors import InputError
-from heed.kernels.compiled_growth import Continuations
 
 S = TypeVar("S", bound="State")
 

@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from heed.backends.cpu.decoder import compiled_model
+from heed.backends.torch.decoder import LeanDecoder, can_be_lean, parts_of
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import Start, State
 from heed.errors import InputError
 from heed.fallbacks import note_fallback
-from heed.kernels.compiled_step import compiled_model
-from heed.kernels.lean_decoder import LeanDecoder, can_be_lean, parts_of
 from heed.model.cache import Cache
 from heed.model.transformer import Transformer
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.backends.torch.topk import likeliest_one
 from heed.config import SearchConfig
-from heed.decoding.greedy import walk
-from heed.decoding.ranking import likeliest_one
+from heed.decoding.decode import walk
 from heed.decoding.search import Hypothesis, Rules, Start
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
 from sacrebleu.metrics.base import Metric, Signature
 from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.metrics.bleu import BLEU
@@ -26,6 +28,20 @@ from sacrebleu.significance import PairedTest, Result
 from heed.errors import ConfigError, DataError
 from heed.settings import nearest
 from heed.version import __version__
+
+SEED = 12345  # sacreBLEU's own
+RESAMPLES = 1000
+
+
+def interval(
+    texts: int, score: Callable[[Int[np.ndarray, "texts"]], float], resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """The mean, and half the width of the interval around it."""
+    random = np.random.default_rng(SEED)
+    found = np.sort([score(random.integers(texts, size=texts)) for _ in range(resamples)])
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(found.mean()), float(high - low) / 2
+
 
 TOKENIZE = "13a"
 _LOWER_IS_BETTER = ("TER", "token error rate", "perplexity", "bits per byte", "nats per text")

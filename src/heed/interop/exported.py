@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heed.artifacts.folder import parse_settings, read_model_folder, read_tokenizers, refuse_rounded
+from heed.artifacts.manifest import Listed
+from heed.artifacts.writing import EXPORTED, as_json, write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName
-from heed.model.folder import parse_settings, read_model_folder, read_tokenizers, refuse_rounded
-from heed.model.manifest import Listed
 from heed.model.transformer import Transformer
-from heed.model.writing import EXPORTED, as_json, write_folder
 from heed.text.tokenizer import Tokenizer
 from heed.untrusted import shortened
 

@@ -31,9 +31,8 @@ from torch import Tensor
 from heed.config import DataConfig, ModelConfig, RunConfig
 from heed.errors import FolderError
 from heed.interop.imported import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
+from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled
 from heed.interop.spm import read_spm, tokenizer_of
-from heed.interop.vocabulary import Numbering, never_start, scaled
-from heed.interop.weight_names import layers_to_heed
 from heed.text.sentencepiece import HIDDEN, UNKNOWN
 from heed.text.tokenizer import SPECIAL, Tokenizer
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.artifacts.folder import model_files, put_weights, read_tensors
+from heed.artifacts.writing import write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
-from heed.model.folder import model_files, put_weights, read_tensors
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
-from heed.model.writing import write_folder
 from heed.text.tokenizer import Tokenizer
 
 

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from heed.artifacts.folder import read_model_folder, refuse_rounded
+from heed.artifacts.writing import as_json, write_folder
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError
 from heed.interop.imported import refuse_to_overwrite
 from heed.interop.marian_tokenizer import KIND, LANGUAGES, tokenizer_files
-from heed.interop.weight_names import layers_from_heed, sines_then_cosines
-from heed.model.folder import read_model_folder, refuse_rounded
-from heed.model.writing import as_json, write_folder
+from heed.interop.name_mapping import layers_from_heed, sines_then_cosines
 
 # What MarianMT can express, and what it does instead of anything else.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {

@@ -22,8 +22,7 @@ from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
 from heed.errors import FolderError
 from heed.interop.imported import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
 from heed.interop.marian_tokenizer import Side, read_tokenizers
-from heed.interop.vocabulary import Numbering, never_start, scaled
-from heed.interop.weight_names import layers_to_heed, sines_then_cosines
+from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled, sines_then_cosines
 from heed.model.positions import sinusoids
 
 _ACTIVATIONS: dict[str, Literal["relu", "gelu", "swish"]] = {

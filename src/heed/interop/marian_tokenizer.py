@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heed.artifacts.writing import as_json
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.imported import read_json
 from heed.interop.spm import read_spm, spm_of, tokenizer_of
-from heed.model.writing import as_json
 from heed.text.sentencepiece import UNKNOWN
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
 

@@ -10,6 +10,7 @@ Enters: token ids, padded rows unless a layout says otherwise. Leaves: logits. O
 Knows nothing of text, loss or search.
 """
 
+import math
 from typing import TypeAlias
 
 import torch
@@ -18,14 +19,42 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.errors import InputError
-from heed.model.attention import Attend, fused_attention
+from heed.model.attention import Attend, MultiHeadAttention, fused_attention
 from heed.model.cache import Cache, Past
-from heed.model.checks import check_ids, check_layout
-from heed.model.classes import Classes
-from heed.model.initialise import initialise
 from heed.model.layers import Decoder, Encoder
 from heed.model.layout import Packed, Padded, Sight
-from heed.model.vocabulary import Vocabulary
+from heed.model.vocabulary import Classes, Vocabulary, check_ids, check_layout
+
+
+def initialise(model: nn.Module, config: ModelConfig) -> None:
+    """Give every weight its first value, from torch's global random state.
+
+    | weight                               | first value                         | why                                 |
+    |--------------------------------------|-------------------------------------|-------------------------------------|
+    | word embeddings, and the tied output | normal, deviation d_model^-0.5      | times √d_model they are about 1     |
+    | learned positions                    | normal, deviation d_model^-0.5      | small beside the words at the start |
+    | W_O, feed-forward, untied output     | uniform ±√(6 / (inputs + outputs)), | signals keep their size, forward    |
+    |                                      | "Xavier"                            | and backward                        |
+    | W_Q, W_K, W_V                        | the same divided by √2: Xavier for  | attention starts more even, and     |
+    |                                      | the three as one matrix             | learns sooner what to look at       |
+    | every bias                           | 0                                   |                                     |
+    | layer norm                           | scale 1, shift 0                    |                                     |
+    """
+    for module in model.modules():
+        match module:
+            case nn.Embedding():
+                nn.init.normal_(module.weight, std=1 / math.sqrt(config.d_model))
+            case nn.Linear():
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+            case nn.LayerNorm():
+                nn.init.ones_(module.weight)
+                nn.init.zeros_(module.bias)
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            for projection in (module.query, module.key, module.value):
+                nn.init.xavier_uniform_(projection.weight, gain=1 / math.sqrt(2))
+
 
 Given: TypeAlias = Padded | Packed | None  # a layout, or none: padded rows
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from heed.errors import ConfigError
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
-from heed.serve_config import ServeConfig
 from heed.serving import half_routes, libretranslate, openapi, own, pages, problems
 from heed.serving.admission import HungUpError
+from heed.serving.config import ServeConfig
 from heed.serving.front import make_front
 from heed.serving.health import Health
 from heed.serving.limits import Keys

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.fields import Fields, fields_of_body, fields_of_query
 from heed.serving.limits import Keys, Rates
 from heed.serving.problems import Problem, answer

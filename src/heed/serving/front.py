@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from heed.serve_config import ServeConfig
 from heed.serving.addresses import answers_to, through_proxies
+from heed.serving.config import ServeConfig
 from heed.serving.entrance import Entrance
 from heed.serving.guard import Door, Guard
 from heed.serving.limits import Keys

@@ -12,9 +12,9 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from heed.config import SearchConfig
-from heed.decoding.generator import Generated, Generator
-from heed.decoding.watching import Watch
+from heed.decoding.cancellation import Watch
 from heed.errors import HeedError, InputError
+from heed.inference.generator import Generated, Generator
 from heed.serving.batcher import Job, Ticket
 from heed.serving.events import Outcome
 from heed.serving.halves import Half

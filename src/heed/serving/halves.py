@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
+from heed.artifacts.folder import ModelFolder, read_model_folder
 from heed.config import SearchConfig
-from heed.decoding.classifier import Classifier
-from heed.decoding.generator import Generator
-from heed.decoding.translator import Translator
 from heed.errors import ConfigError
-from heed.inside.trace import Trace, look
-from heed.model.folder import ModelFolder, read_model_folder
+from heed.inference.classifier import Classifier
+from heed.inference.generator import Generator
+from heed.inference.translator import Translator
+from heed.interpret.trace import Trace, look
 from heed.model.transformer import Transformer
-from heed.model.twin import sharing_weights
+from heed.model.weight_sharing import sharing_weights
 from heed.serving.models import Served, name_here, open_served
 from heed.serving.provenance import TrainedOn, trained_on
 from heed.text.tokenizer import Tokenizer

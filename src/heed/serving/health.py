@@ -14,11 +14,11 @@ import time
 from typing import Any
 
 from heed.config import SearchConfig
-from heed.decoding.classifier import Classified
-from heed.decoding.generator import Generated
-from heed.decoding.translation import Translation
 from heed.errors import HeedError
 from heed.fallbacks import fallbacks
+from heed.inference.classifier import Classified
+from heed.inference.generator import Generated
+from heed.inference.translation import Translation
 from heed.serving.batcher import Job, Kind, Ticket, WorkerGoneError
 from heed.serving.halves import Half
 from heed.serving.kinds import Classifying, Embedding, Translating, Writing

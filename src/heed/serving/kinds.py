@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heed.config import SearchConfig
-from heed.decoding.classifier import Classified, Classifier, embed
-from heed.decoding.generator import Generated, Generator
-from heed.decoding.translation import Translation
-from heed.decoding.translator import Translator
-from heed.decoding.watching import Watch
+from heed.decoding.cancellation import Watch
+from heed.inference.classifier import Classified, Classifier, embed
+from heed.inference.generator import Generated, Generator
+from heed.inference.translation import Translation
+from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
 from heed.serving.batcher import Job
 from heed.text.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.entrance import CLOSED
 from heed.serving.health import Health
 from heed.serving.language_codes import AUTO, name_of

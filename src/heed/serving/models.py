@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heed.config import SearchConfig
-from heed.decoding.folders import read_translating_folder
-from heed.decoding.translator import Translator, load
 from heed.errors import ConfigError
-from heed.inside.trace import Trace
+from heed.inference.folders import read_translating_folder
+from heed.inference.translator import Translator, load
+from heed.interpret.trace import Trace
 from heed.model.transformer import Transformer
-from heed.model.twin import sharing_weights
+from heed.model.weight_sharing import sharing_weights
 from heed.serving.language_codes import AUTO, is_code, nearest_code
 from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from importlib.resources import files
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from heed.inside.report import digest, style_and_script
+from heed.interpret.report import digest, style_and_script
 from heed.serving import docs
 from heed.serving.guard import POLICY
 from heed.serving.problems import Problem

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heed.config import Split
-from heed.decoding.translation import Translation
-from heed.decoding.translator import Translator
-from heed.text.split import Piece
+from heed.inference.translation import Translation
+from heed.inference.translator import Translator
+from heed.text.sentence_split import Piece
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from heed.errors import ConfigError
-from heed.serve_config import ServeConfig
 from heed.serving.channel import Channel, Message, received
+from heed.serving.config import ServeConfig
 from heed.serving.entrance import WORKING
 from heed.serving.logs import NAME
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from heed.decoding.translation import Translation
+from heed.inference.translation import Translation
 from heed.serving.provenance import TrainedOn
 
 _TRUNCATED = "Present where the length limit ended some of it, and not the model: something is missing at its end."

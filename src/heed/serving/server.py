@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from heed.errors import ConfigError
-from heed.serve_config import ServeConfig
+from heed.serving.config import ServeConfig
 from heed.serving.logs import only_our_own
 from heed.serving.protocol import protocol
 

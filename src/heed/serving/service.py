@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import torch
 
 from heed.config import SearchConfig, Split
-from heed.decoding.translation import Translation, joined
-from heed.decoding.watching import Watch
+from heed.decoding.cancellation import Watch
 from heed.errors import InputError
-from heed.inside.report import report
-from heed.inside.saving import document, rounded
-from heed.serve_config import ServeConfig
+from heed.inference.translation import Translation, joined
+from heed.interpret.report import report
+from heed.interpret.saving import document, rounded
 from heed.serving import markup
 from heed.serving.admission import Admission
 from heed.serving.batcher import Batcher, Job, Ticket
+from heed.serving.config import ServeConfig
 from heed.serving.events import Outcome
 from heed.serving.halves import Half
 from heed.serving.kinds import Translating
@@ -229,8 +229,8 @@ class Service:
         return await self.errand(ticket, sum(in_pieces.lengths) + len(begun) + 1, do)
 
     async def look(self, asked: Look, model: Served | Half, ticket: Ticket) -> bytes:
-        """The trace of a sentence as the JSON document of `heed.inside.saving`, with the parts that were asked for,
-        or as the page of `heed.inside.report`.
+        """The trace of a sentence as the JSON document of `heed.interpret.saving`, with the parts that were asked for,
+        or as the page of `heed.interpret.report`.
         """
         longest = await asyncio.to_thread(model.tokens, asked.q, asked.translation)
         if longest > self.config.look_tokens:

@@ -17,11 +17,11 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message
 
-from heed.decoding.translator import Translator
 from heed.errors import HeedError
-from heed.serve_config import ServeConfig
+from heed.inference.translator import Translator
 from heed.serving.app import make_routes
 from heed.serving.channel import Channel, Head, packed
+from heed.serving.config import ServeConfig
 from heed.serving.halves import open_models
 from heed.serving.health import Health
 from heed.serving.logs import NAME, only_our_own

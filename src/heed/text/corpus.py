@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heed.errors import DataError
-from heed.text.json_rows import parse_object, take_text
-from heed.text.packed_files import STANDARD_INPUT, opened
-from heed.text.tables import Columns, csv_rows, is_blank, without_last_blank
+from heed.text.compressed_files import STANDARD_INPUT, opened
+from heed.text.rows import Columns, csv_rows, is_blank, parse_object, take_text, without_last_blank
 
 LONGEST_LINE = 4 * 2**20  # bytes with the line's end; of the pair as a whole in TSV and JSONL
 LONGEST_DOCUMENT = 4 * LONGEST_LINE  # characters

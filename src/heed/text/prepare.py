@@ -27,9 +27,9 @@ import numpy as np
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
 from heed.text.prepared import FORMAT, IdType, Kept, Prepared, SideWriter, open_prepared, write_description
-from heed.text.source_lengths import SentenceCounter
+from heed.text.sentences import SentenceCounter
 from heed.text.tokenizer import Tokenizer
-from heed.text.words import EndToEnd, KnownWords, Numbers, end_to_end
+from heed.text.word_cache import EndToEnd, KnownWords, Numbers, end_to_end
 
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
 _PIECE_CHARACTERS = 2_000_000  # at most, where texts are long

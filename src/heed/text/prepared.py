@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from heed.errors import DataError
-from heed.text.words import EndToEnd
+from heed.text.word_cache import EndToEnd
 
 FORMAT = 3
 FileName = Literal["source.ids", "source.ends", "target.ids", "target.ends"]

@@ -122,3 +122,28 @@ def _normalisers(parts: dict[str, Any]) -> list[dict[str, Any]]:
     if normaliser is None:
         return []
     return list(normaliser.get("normalizers", [normaliser]))
+
+
+class Spaced:
+    """A list of words."""
+
+    def __init__(self, parts: dict[str, Any], special: int) -> None:
+        """special: how many ids, from 0 on, are no part of a text."""
+        self._ids: dict[str, int] = parts["model"]["vocab"]
+        self._special = special
+        self.unk_id = len(self._ids) - 1
+        self._names = sorted(self._ids, key=lambda name: self._ids[name])
+        if self._ids.get(HIDDEN + UNKNOWN) != self.unk_id:
+            raise DataError(f"the last of a list of words must be {UNKNOWN}, found {self._names[-1:]}")
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        return [[self._ids.get(word, self.unk_id) for word in re.split(r"\s+", text) if word] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a sequence of ids."""
+        return b"".join(self.pieces(ids)).decode().removeprefix(" ")
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """What each token stands for, the space before it included; special and unknown ones stand for nothing."""
+        return [f" {self._names[token]}".encode() if self._special <= token < self.unk_id else b"" for token in ids]

@@ -30,9 +30,8 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError, InputError
-from heed.text.sentencepiece import UNKNOWN, SentencePiece
-from heed.text.spaced import Spaced
-from heed.text.tokenizer_parts import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
+from heed.text.sentencepiece import UNKNOWN, SentencePiece, Spaced
+from heed.text.tokenizer_checks import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
 from heed.untrusted import read_regular, reason
 
 __all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "check_texts", "suitable_vocab_size"]

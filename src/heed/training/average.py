@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from heed.artifacts.card import read_card, without_scores
+from heed.artifacts.folder import model_files, read_model_folder
+from heed.artifacts.writing import write_folder
 from heed.errors import FolderError
-from heed.model.card import read_card, without_scores
-from heed.model.folder import model_files, read_model_folder
-from heed.model.writing import write_folder
 from heed.training.checkpoint import checkpoints, read_progress
 
 

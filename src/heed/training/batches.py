@@ -5,10 +5,12 @@ remembered between two batches: batch `position` of epoch `epoch` can be made at
 the same. So resuming needs two numbers, and skips nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from heed.errors import DataError
 from heed.model.layout import Packed
 from heed.text.prepared import Prepared, Side
 from heed.text.tokenizer import BOS, EOS, PAD
-from heed.text.words import end_to_end, gather
+from heed.text.word_cache import end_to_end, gather
 
 Numbers = NDArray[np.int64]
 
@@ -247,3 +249,27 @@ def _cut(numbers: Numbers, lengths: NDArray[Any], budget: int) -> list[Numbers]:
         runs.append(numbers[start:end])
         start = end
     return runs
+
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+_AHEAD = 3  # enough to cover one that takes long, little enough to fit into memory
+
+
+def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Generator[Made]:
+    """What `make` makes of each item, in order; while one is in use, the next ones are being made.
+
+    What goes wrong in the other thread is raised here, when its turn comes.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+    waiting: deque[Future[Made]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(make, item))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heed.backends.cuda.attention import packed_attention
+from heed.backends.cuda.dropout import with_hashed_dropout
+from heed.backends.cuda.fused_qkv import with_joined_products
+from heed.backends.cuda.layer_norm import with_quick_norms
+from heed.backends.cuda.loss import linear_cross_entropy
 from heed.config import RunConfig
-from heed.kernels.attention import packed_attention
-from heed.kernels.cross_entropy import linear_cross_entropy
-from heed.kernels.dropout import with_hashed_dropout
-from heed.kernels.joined_products import with_joined_products
-from heed.kernels.layer_norm import with_quick_norms
 from heed.model.transformer import Transformer
-from heed.model.twin import sharing_weights
+from heed.model.weight_sharing import sharing_weights
 from heed.training.batches import Batch
-from heed.training.filled import Shape, parts
+from heed.training.bucketing import Shape, parts
 from heed.training.learner import compile_layers, is_half, layers_of, will_compile
 from heed.training.tasks import task_of
 

@@ -24,14 +24,14 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
+from heed.artifacts.folder import WEIGHTS, put_weights, read_tensors
+from heed.artifacts.manifest import Listed, memory_of_this_machine, verify
+from heed.artifacts.weights_header import FLOATS, check_weights, read_header
+from heed.artifacts.writing import finish_publishing, write_folder
 from heed.errors import FolderError, TrainingError
-from heed.model.folder import WEIGHTS, put_weights, read_tensors
-from heed.model.manifest import Listed, memory_of_this_machine, verify
 from heed.model.transformer import Transformer
-from heed.model.weights_header import FLOATS, check_weights, read_header
-from heed.model.writing import finish_publishing, write_folder
 from heed.training.distributed import like, whole
-from heed.training.running_mean import RunningMean
+from heed.training.ema import RunningMean
 from heed.untrusted import shortened
 
 OPTIMIZER, PROGRESS = "optimizer.safetensors", "progress.json"

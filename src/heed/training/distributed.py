@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from heed.backends.fused_weights import keys_values_of_memory
 from heed.errors import TrainingError
-from heed.kernels.sublayers import keys_values_of_memory
 from heed.model.transformer import Transformer
 
 _TIMEOUT = timedelta(

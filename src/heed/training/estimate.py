@@ -25,15 +25,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heed.backends.cpu.packed_linear import missing_for_compiled_code
 from heed.config import RunConfig
 from heed.errors import TrainingError
-from heed.kernels.compiled_products import missing_for_compiled_code
 from heed.model.transformer import Transformer
 from heed.text.labels import FIRST
 from heed.text.tokenizer import SPECIAL
 from heed.training.batches import Batch, Ragged
+from heed.training.bucketing import Shape
 from heed.training.contention import ProcessorShare
-from heed.training.filled import Shape
 from heed.training.learner import Plain, can_capture, check_precision, make_learner
 from heed.training.run import make_optimizer
 from heed.training.tasks import task_of

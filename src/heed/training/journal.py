@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from heed.artifacts.writing import sync, write_safely
 from heed.errors import FolderError
-from heed.model.writing import sync, write_safely
 
 
 class Journal:

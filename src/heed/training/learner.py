@@ -10,22 +10,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heed.backends.cpu.attention import compiled_attention
+from heed.backends.cpu.dropout import with_compiled_dropout
+from heed.backends.cpu.linear import is_quicker_here, with_compiled_products
+from heed.backends.cpu.loss import LOGITS_AT_A_TIME, compiled_cross_entropy
+from heed.backends.cpu.packed_linear import can_compile
+from heed.backends.cuda.dropout import with_raw_dropout
+from heed.backends.cuda.graph import missing_for_capture
+from heed.backends.memory import keep_freed_memory
 from heed.config import RunConfig
 from heed.errors import ConfigError
-from heed.kernels.capture import missing_for_capture
-from heed.kernels.compiled_attention import compiled_attention
-from heed.kernels.compiled_dropout import with_compiled_dropout
-from heed.kernels.compiled_linear import is_quicker_here, with_compiled_products
-from heed.kernels.compiled_loss import LOGITS_AT_A_TIME, compiled_cross_entropy
-from heed.kernels.compiled_products import can_compile
-from heed.kernels.dropout import with_raw_dropout
-from heed.kernels.memory import keep_freed_memory
 from heed.model.attention import Attend, fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer
-from heed.model.twin import sharing_weights
+from heed.model.weight_sharing import sharing_weights
 from heed.training.batches import Batch
-from heed.training.filled import Shape
+from heed.training.bucketing import Shape
 from heed.training.task import LossOfVectors
 from heed.training.tasks import task_of
 

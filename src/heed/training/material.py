@@ -13,17 +13,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from heed.artifacts.folder import read_model_folder
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError
-from heed.model.folder import read_model_folder
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import languages_of
-from heed.text.learn import learn_tokenizers
 from heed.text.prepare import Encoders, Survey, prepare, survey
 from heed.text.prepared import Prepared, open_prepared
-from heed.text.source_lengths import SourceLengths, source_lengths
+from heed.text.sentences import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer_training import learn_tokenizers
 from heed.training.presets import Nested, check_positions
 from heed.training.resuming import checkpoint_of, differences
 from heed.training.task import Task

@@ -4,16 +4,113 @@ Enters: a run's folder, settings and texts. Leaves: the checkpoint to go on from
 error: settings that decide what is learnt, and texts, must be those of the beginning. Knows no tensors.
 """
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from heed.artifacts.folder import ModelFolder
+from heed.artifacts.writing import MANIFEST
+from heed.backends.cpu.linear import is_quicker_here
+from heed.backends.cpu.packed_linear import missing_for_compiled_code
 from heed.config import RunConfig
-from heed.errors import ConfigError, FolderError
-from heed.model.folder import ModelFolder
-from heed.model.writing import MANIFEST
+from heed.errors import ConfigError, DataError, FolderError
+from heed.text.corpus import Corpus
 from heed.training.checkpoint import newest_checkpoint, read_progress
+from heed.training.learner import can_capture, is_half
+from heed.training.presets import Nested
 from heed.training.schedule import learning_rate
+from heed.untrusted import parse_json, read_regular
+from heed.version import __version__
+
+_FILE = "run.json"
+_PATHS = ("source", "target", "pairs", "text")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The texts and settings of a run, the model it began with and where its prepared text is kept."""
+
+    training: list[Corpus]
+    validation: list[Corpus]
+    settings: Nested
+    init_from: Path | None
+    cache: Path
+
+    def write(self, folder: Path) -> None:
+        """Leave it in the run's folder; paths are made absolute, since a run may be resumed from anywhere."""
+        what = {
+            "training": _described(self.training),
+            "validation": _described(self.validation),
+            "settings": self.settings,
+            "init_from": None if self.init_from is None else str(self.init_from.absolute()),
+            "cache": str(self.cache.absolute()),
+        }
+        new = folder / f".{_FILE}.writing"
+        try:
+            new.write_text(json.dumps(what, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            new.replace(folder / _FILE)
+        except OSError as error:
+            raise FolderError(f"{folder / _FILE} cannot be written: {error.strerror}") from None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Recorded":
+        """What a run's folder says."""
+        file = folder / _FILE
+        try:
+            what = parse_json(read_regular(file))
+            training, validation = ([Corpus(**one) for one in what[which]] for which in ("training", "validation"))
+            begun = None if what["init_from"] is None else Path(what["init_from"])
+            return cls(training, validation, dict(what["settings"]), begun, Path(what["cache"]))
+        except OSError as error:
+            raise DataError(
+                f"there is nothing to learn from: {file}, where a run says what its text was: {error.strerror}. Give "
+                "--source and --target, or --pairs, or --text"
+            ) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise FolderError(f"{file} is damaged: {error!r}. Give the whole command instead") from None
+
+
+def _described(corpora: Sequence[Corpus]) -> list[dict[str, object]]:
+    return [
+        {name: os.path.abspath(value) if name in _PATHS and value else value for name, value in asdict(corpus).items()}
+        for corpus in corpora
+    ]
+
+
+def arithmetic_of(config: RunConfig, device: torch.device, processes: int, *, compiled: bool) -> dict[str, str]:
+    """What matters here, by name. compiled: whether layers are (torch.compile)."""
+    found = {"heed": __version__, "torch": torch.__version__, "processes": str(processes)}
+    found["layers"] = "compiled by torch" if compiled else "as they are"
+    if device.type == "cuda":
+        found["device"] = torch.cuda.get_device_name(device)
+        found["precision"] = "bfloat16" if is_half(config, device) else "float32"
+        found["steps"] = "captured" if can_capture(config, device) else "not captured"
+        return found
+    found["device"] = device.type
+    found["threads"] = str(torch.get_num_threads())
+    found["instructions"] = torch.backends.cpu.get_cpu_capability()
+    found["kernels"] = "torch's" if compiled or missing_for_compiled_code() is not None else "compiled C"
+    if found["kernels"] == "compiled C" and not config.training.shard and is_quicker_here():
+        found["kernels"] += ", linear layers too"
+    return found
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """One note for each difference; none where a checkpoint says nothing, as older ones do."""
+    if not before:
+        return []
+    return [
+        f"{name}: {before.get(name, 'none')} before, {now.get(name, 'none')} now, so the run does not go on bit for bit"
+        + (f" (OMP_NUM_THREADS={before[name]} would)" if name == "threads" and name in before else "")
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+
 
 # Settings that may differ when a run is resumed: they change how long it goes on, what it keeps and over how many
 # processes a step is shared out, not what it learns.

@@ -13,11 +13,11 @@ from torch.optim import Optimizer
 from heed.config import RunConfig
 from heed.model.transformer import Transformer
 from heed.training.batches import Batches
+from heed.training.bucketing import Shape
 from heed.training.checkpoint import Progress, refuse_nonsense, training_state, write_checkpoint
 from heed.training.distributed import Team, whole
-from heed.training.filled import Shape
+from heed.training.ema import RunningMean
 from heed.training.learner import Learner, can_capture, make_learner
-from heed.training.running_mean import RunningMean
 from heed.training.task import Validate, Validation
 
 _EXAMPLES = 16  # batches that say how large batches are

@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.artifacts.folder import ModelFolder, model_files, put_weights
+from heed.backends.cpu.bpe import quickest_bpe_dropout
+from heed.backends.cuda.graph import missing_for_capture
 from heed.config import RunConfig
 from heed.errors import ConfigError
-from heed.kernels.capture import missing_for_capture
-from heed.kernels.compiled_bpe import quickest_bpe_dropout
-from heed.model.folder import ModelFolder, model_files, put_weights
 from heed.model.size import parameters
 from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.trigrams import profile
-from heed.training.arithmetic import arithmetic_of, changes
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard
+from heed.training.ema import RunningMean
 from heed.training.learner import can_capture, check_precision, will_compile
 from heed.training.material import Material
+from heed.training.resuming import arithmetic_of, changes
 from heed.training.run import Run, make_optimizer
-from heed.training.running_mean import RunningMean
 from heed.training.task import METRICS, HeldOut
 from heed.training.tasks import task_of
 

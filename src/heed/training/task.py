@@ -16,7 +16,7 @@ from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
-from heed.text.source_lengths import SourceLengths
+from heed.text.sentences import SourceLengths
 from heed.text.tokenizer import Tokenizer
 from heed.training.batches import Batch, Numbers, Ragged, Random
 from heed.training.distributed import Team

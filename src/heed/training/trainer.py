@@ -16,11 +16,10 @@ from typing import TypeAlias
 
 import torch
 
+from heed.artifacts.folder import verify
 from heed.errors import FolderError
-from heed.model.folder import verify
 from heed.model.torch_state import torch_defaults
-from heed.training.ahead import ahead
-from heed.training.batches import Batches, Numbers
+from heed.training.batches import Batches, Numbers, ahead
 from heed.training.checkpoint import Progress, checkpoint_path, newest_checkpoint, prune
 from heed.training.journal import Journal
 from heed.training.learner import Learner

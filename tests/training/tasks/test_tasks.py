@@ -13,7 +13,7 @@ from heed.text.corpus import Corpus
 from heed.text.labels import FIRST
 from heed.text.tokenizer import EOS, PAD
 from heed.training.batches import Ragged
-from heed.training.filled import Shape
+from heed.training.bucketing import Shape
 from heed.training.tasks import task_named
 from heed.training.tasks.masked import MASK, Masked
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from heed.config import DataConfig, RunConfig
-from heed.decoding.generator import Generator
+from heed.inference.generator import Generator
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
 from heed.training.batches import Batch, Ragged, Random, collate_pairs

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from heed.config import DataConfig, RunConfig
-from heed.decoding.translator import Translator
 from heed.errors import ConfigError, DataError
 from heed.evaluation.metrics import bleu
+from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
-from heed.text.split import Splitter
+from heed.text.sentence_split import Splitter
 from heed.training.batches import Batch, Ragged, Random, collate_pairs
 from heed.training.distributed import Team
 from heed.training.task import HeldOut, Tokenizers, Validation

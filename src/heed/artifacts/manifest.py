@@ -1,0 +1,139 @@
+"""The manifest of a folder: which files belong to it, and the sha256 of each.
+
+Enters: a folder. Leaves: the files that its manifest lists, read only after they were found to be what it says. A file
+that lies in the folder and is not listed does not belong to it and is never opened, whatever its name.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heed.artifacts.foreign import no_model_folder
+from heed.artifacts.writing import FORMAT, MANIFEST, current
+from heed.errors import FolderError
+from heed.untrusted import LARGEST_JSON, open_regular, parse_json, read_regular, reason, shortened
+
+__all__ = ["FORMAT", "MANIFEST", "Listed", "memory_of_this_machine", "verify"]
+
+_LARGEST_MANIFEST = 1 << 20
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The files that a folder's manifest lists."""
+
+    path: Path
+    sums: Mapping[str, str]  # sha256 by name
+
+    @classmethod
+    def of(cls, path: Path) -> "Listed":
+        """Read the manifest of a folder; one that has none is told from what it is."""
+        path = current(path)
+        manifest = path / MANIFEST
+        try:
+            content = read_regular(manifest, _LARGEST_MANIFEST)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FolderError(no_model_folder(path, MANIFEST)) from None
+        except (OSError, ValueError) as error:
+            raise FolderError(f"{manifest} cannot be read: {reason(error)}") from None
+        try:
+            found = parse_json(content)
+        except ValueError as error:
+            raise FolderError(f"{manifest} is damaged: {reason(error)}") from None
+        match found:
+            case {"format": version, "sha256": dict(sums)}:
+                pass
+            case _:
+                raise FolderError(f"{manifest} is damaged: it has no format and sha256, found {shortened(found)}")
+        if version != FORMAT or isinstance(version, bool):
+            shown = shortened(version)
+            raise FolderError(f"{path} has format {shown}, and this heed reads format {FORMAT}: update heed")
+        for name, expected in sums.items():
+            if Path(name).name != name or "\0" in name or "\\" in name or name == MANIFEST:
+                raise FolderError(f"{manifest} is damaged: {shortened(name)} is not the name of a file in a folder")
+            if not isinstance(expected, str) or not _SHA256.fullmatch(expected):
+                raise FolderError(f"{manifest} is damaged: the sha256 of {name} is {shortened(expected)}")
+        return cls(path, sums)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.sums
+
+    def read(self, name: str, limit: int = LARGEST_JSON) -> bytes:
+        """The content of a file, which must be listed and be what the manifest says."""
+        self.require(name)
+        try:
+            content = read_regular(self.path / name, limit)
+        except (OSError, ValueError) as error:
+            raise self._unreadable(name, error) from None
+        if hashlib.sha256(content).hexdigest() != self.sums[name]:
+            raise self._changed(name)
+        return content
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object that a listed JSON file holds."""
+        content = self.read(name)
+        try:
+            found = parse_json(content)
+        except ValueError as error:
+            raise FolderError(f"{self.path / name} is damaged: {reason(error)}") from None
+        if not isinstance(found, dict):
+            raise FolderError(f"{self.path / name} is damaged: expected a JSON object, found {shortened(found)}")
+        return found
+
+    def require(self, *names: str) -> None:
+        """These files must be listed: a folder without them is no model folder."""
+        for name in names:
+            if name not in self.sums:
+                raise FolderError(f"{self.path} is damaged: {MANIFEST} does not list {name}")
+
+    def verify(self) -> None:
+        """Every file that the manifest lists must be there, byte for byte."""
+        room = memory_of_this_machine()
+        for name, size in self._sizes().items():
+            room -= size
+            if room < 0:
+                raise FolderError(f"{self.path} does not fit this machine's memory: {name} has {size:,} bytes")
+        for name, expected in self.sums.items():
+            try:
+                with open_regular(self.path / name) as content:
+                    found = hashlib.file_digest(content, "sha256").hexdigest()
+            except (OSError, ValueError) as error:
+                raise self._unreadable(name, error) from None
+            if found != expected:
+                raise self._changed(name)
+
+    def _sizes(self) -> dict[str, int]:
+        found = {}
+        for name in self.sums:
+            try:
+                with open_regular(self.path / name) as file:
+                    found[name] = os.fstat(file.fileno()).st_size
+            except (OSError, ValueError) as error:
+                raise self._unreadable(name, error) from None
+        return found
+
+    def _unreadable(self, name: str, error: OSError | ValueError) -> FolderError:
+        if isinstance(error, FileNotFoundError):
+            return FolderError(f"{self.path} is damaged: {name} is missing")
+        return FolderError(f"{self.path / name} cannot be read: {reason(error)}")
+
+    def _changed(self, name: str) -> FolderError:
+        return FolderError(f"{self.path} is damaged: {name} is not what {MANIFEST} says")
+
+
+def verify(path: Path) -> None:
+    """Every file that the manifest of a folder lists must be there, byte for byte."""
+    Listed.of(path).verify()
+
+
+def memory_of_this_machine() -> int:
+    """Bytes of main memory; where the system does not say, more than any machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 62

@@ -1,0 +1,102 @@
+"""A model that was trained by hand to a model folder: `heed.save`.
+
+Enters: a `Transformer` and its tokenizer, or tokenizers. Leaves: a folder that `heed.load` and every verb open.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from heed.artifacts.folder import check_tokenizers, model_files
+from heed.artifacts.manifest import MANIFEST
+from heed.artifacts.writing import current, write_folder
+from heed.config import DataConfig, RunConfig, SearchConfig
+from heed.errors import FolderError, InputError
+from heed.model.size import parameters
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+
+Tokenizers = tuple[Tokenizer, Tokenizer]
+
+
+def save(  # noqa: PLR0913 - all but three by name
+    model: Transformer,
+    tokenizer: Tokenizer | Tokenizers,
+    folder: str | Path,
+    *,
+    source_language: str = "",
+    target_language: str = "",
+    labels: Sequence[str] = (),
+    search: SearchConfig | None = None,
+    max_tokens: int = 256,
+    card: str | None = None,
+) -> Path:
+    """Write a model folder: ``heed.save(model, tokenizer, "runs/mine")``; a model that is there already is replaced.
+
+    tokenizer: one for both sides, or a pair (source, target). source_language, target_language: codes such as "en", for
+    the server and the card. labels: the names of a classifier's classes, in their order. search: how `heed.load` is to
+    search unless told otherwise. max_tokens: the longest sentence it was trained on. card: the text of README.md.
+    """
+    if not isinstance(model, Transformer):
+        raise InputError(
+            f"save takes a heed.Transformer, found {type(model).__name__}: of a wrapped model give the one inside "
+            "(.module of DistributedDataParallel, ._orig_mod of torch.compile)"
+        )
+    source, target = _pair(tokenizer)
+    config, path = model.config, Path(folder)
+    task = {"encoder-decoder": "translate", "decoder": "language-model"}.get(config.kind, "masked")
+    data = {
+        "task": task if config.labels is None else "classify",
+        "labels": tuple(labels),
+        "tokenizer": target.kind,
+        "separate_vocabularies": config.source_vocab_size is not None,
+        "max_tokens": max_tokens,
+        "source_language": source_language,
+        "target_language": target_language,
+    }
+    run = RunConfig(model=config, data=DataConfig.model_validate(data), search=search or SearchConfig())
+    check_tokenizers(run, (source, target), path)
+    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (current(path) / MANIFEST).is_file())):
+        raise FolderError(f"{path} is already there and is no model folder: choose another")
+    weights = {name: _finite(name, weight) for name, weight in model.state_dict().items()}
+    text = _card(run) if card is None else card
+    write_folder(path, model_files(weights, run, {"origin": "heed.save"}, (source, target), text))
+    return path
+
+
+def _pair(tokenizer: object) -> Tokenizers:
+    match tokenizer:
+        case Tokenizer():
+            return tokenizer, tokenizer
+        case (Tokenizer() as source, Tokenizer() as target):
+            if source.kind != target.kind:
+                raise InputError(f"both tokenizers must be of one kind, found {source.kind!r} and {target.kind!r}")
+            return source, target
+    raise InputError(
+        f"save takes a heed.Tokenizer or a pair of them, found {type(tokenizer).__name__}: make one with "
+        'heed.Tokenizer.train(texts, "bpe", 8000), or read one with heed.Tokenizer.load(path, "bpe")'
+    )
+
+
+def _finite(name: str, weight: Tensor) -> Tensor:
+    """A weight as a folder holds it: float32, on the CPU."""
+    if not weight.isfinite().all():
+        raise InputError(f"weight {name} is not finite: a folder of it could not be used")
+    return weight.detach().to("cpu", torch.float32)
+
+
+def _card(run: RunConfig) -> str:
+    config, size = run.model, sum(part.total for part in parameters(run.model))
+    return f"""# A Transformer of heed, trained by hand
+
+| | |
+|---|---|
+| task | {run.data.task} |
+| languages | {run.data.source_language or "?"} to {run.data.target_language or "?"} |
+| model | {config.kind}, width {config.d_model}, {config.heads} heads, feed-forward {config.d_ff}, {size:,} parameters |
+| vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer}) |
+
+Saved with `heed.save`, which does not know what it was trained on. All settings are in `config.json`.
+"""

@@ -1,0 +1,1 @@
+"""C for this processor, compiled when it is first needed."""

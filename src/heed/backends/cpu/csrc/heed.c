@@ -1,0 +1,17 @@
+/* All that is compiled. */
+
+#include "linear.h"
+
+#include "layers.h"
+
+#include "dropout.h"
+#include "gemm.h"
+
+#include "attention.h"
+#include "bpe.h"
+#include "encoder.h"
+#include "loss.h"
+#include "topk.h"
+
+#include "beam.h"
+#include "decoder.h"

@@ -1,0 +1,1 @@
+"""CUDA graphs, static buffers and Triton kernels."""

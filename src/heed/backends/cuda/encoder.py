@@ -1,0 +1,71 @@
+"""A model's encoder in few kernels: sentences end to end, and between the matrix products only attention and `settle`.
+
+The twin is `Transformer.encode`, which takes several times as long to ask a GPU for all that it does.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from heed.backends.cuda.step_ops import Parts
+from heed.backends.fused_weights import closings, feed_forward, joined, queries_keys_values
+from heed.model.layers import Encoder, EncoderLayer
+from heed.model.layout import Packed, Sight
+from heed.model.positions import sinusoids
+from heed.model.transformer import Transformer
+
+
+class StaticEncoder:
+    """Encodes with the weights of a model, in their type."""
+
+    def __init__(self, model: Transformer, parts: Parts) -> None:
+        self._encoder, self._vocabulary, self._parts = cast("Encoder", model.encoder), model.vocabulary, parts
+        layers = cast("Sequence[EncoderLayer]", list(self._encoder.layers))
+        self._first, self._closings = closings(
+            [
+                pair
+                for layer in layers
+                for pair in (
+                    (layer.around_attention, layer.attention.output),
+                    (layer.around_feed_forward, layer.feed_forward.narrow),
+                )
+            ],
+            self._encoder.norm,
+        )
+        self._layers = [
+            (joined(queries_keys_values(layer.attention)), layer.attention, feed_forward(layer.feed_forward))
+            for layer in layers
+        ]
+        self._places = model.vocabulary.embedding.weight.new_empty(0, model.config.d_model)
+
+    def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
+        """Each token in the light of its sentence."""
+        sight = Sight.between(layout, layout)
+        stream = self._placed(self._vocabulary.source(src), sight)
+        rotation = self._encoder.positions.rotation(sight, stream.dtype)
+        ready, closing = stream, iter(self._closings)
+        if self._first is not None:
+            ready = functional.layer_norm(stream, stream.shape[1:], *self._first)
+        for (weight, bias), attention, widen_and_narrow in self._layers:
+            three = functional.linear(ready, weight, bias).unflatten(-1, (3, *attention.split))
+            queries, keys, values = three.unbind(1)
+            if rotation is not None:
+                queries, keys = rotation(queries), rotation(keys)
+            heads = self._parts.attend(queries, keys, values, sight, 0.0).flatten(1)
+            stream, ready = self._parts.settle(stream, heads @ attention.output.weight.t(), next(closing))
+            stream, ready = self._parts.settle(stream, widen_and_narrow(ready), next(closing))
+        return ready
+
+    def _placed(self, embedded: Float[Tensor, "N D"], sight: Sight) -> Float[Tensor, "N D"]:
+        """With places added; the formula's are kept, for it takes a dozen kernels."""
+        code, layout = self._encoder.positions, cast("Packed", sight.queries)
+        if code.kind != "sinusoidal":
+            return code(embedded, sight)
+        if layout.longest > len(self._places):
+            places = torch.arange(2 * layout.longest, device=embedded.device)
+            self._places = sinusoids(places, embedded.shape[1]).to(embedded.dtype)
+        return embedded + self._places[layout.positions]

@@ -1,0 +1,1 @@
+"""Portable inference with torch operators: the path that runs anywhere."""

@@ -1,0 +1,50 @@
+"""One token more: of all continuations of a beam's hypotheses, those that go on and those that end.
+
+Enters: log-probabilities of the hypotheses so far and of the next words. Leaves: the best `Continuations`. On a CPU
+compiled code finds them in one look; `plain_growth` is the same in torch's operators, on any device.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.backends.cpu.beam_step import Continuations, compiled_growth
+from heed.backends.cpu.topk import can_rank
+from heed.backends.torch.topk import likeliest
+
+
+def grown(
+    live: Float[Tensor, "B W"], log_probs: Float[Tensor, "R V"], eos_id: int
+) -> tuple[Continuations, Continuations | None]:
+    """Of the continuations of each sentence's W hypotheses the best W that go on, and the ends among the best W of all.
+
+    The latter are none if there are none in any sentence; else -inf where a sentence has fewer than W of them. Of
+    equals the continuation of the lower hypothesis comes first, then the lower token.
+    """
+    return (compiled_growth if can_rank(log_probs) else plain_growth)(live, log_probs, eos_id)
+
+
+def plain_growth(
+    live: Float[Tensor, "B W"], log_probs: Float[Tensor, "R V"], eos_id: int
+) -> tuple[Continuations, Continuations | None]:
+    """The same, on any device.
+
+    No more than W + 1 continuations of a hypothesis can matter: W that live on and its end.
+    """
+    width = live.shape[1]
+    values, tokens = likeliest(log_probs, width + 1)
+    totals = (live[..., None] + values.unflatten(0, (-1, width))).flatten(1)  # (B, W·N)
+    tokens = tokens.view_as(totals)
+    ends = tokens == eos_id
+    going_on = _best(totals.masked_fill(ends, -torch.inf), tokens, width)
+    if not bool((ends & (totals >= going_on.log_probs[:, -1:])).any()):  # most steps: no end is among the best
+        return going_on, None
+    best = _best(totals, tokens, width)
+    return going_on, best._replace(log_probs=best.log_probs.masked_fill(best.tokens != eos_id, -torch.inf))
+
+
+def _best(totals: Float[Tensor, "B WN"], tokens: Int[Tensor, "B WN"], width: int) -> Continuations:
+    order = totals.sort(dim=-1, descending=True, stable=True)
+    places = order.indices[:, :width]
+    rows = places // (totals.shape[1] // width) + width * torch.arange(len(places), device=places.device)[:, None]
+    return Continuations(order.values[:, :width], tokens.gather(1, places), rows)

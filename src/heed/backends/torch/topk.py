@@ -1,0 +1,69 @@
+"""The largest of many numbers: the likeliest words of a vocabulary.
+
+Of equals, the lower id comes first, on every device and in every batch, which torch promises for neither `topk` nor a
+`sort` that is not stable. On a CPU compiled code looks once at each number. Where there is none: torch goes through a
+row number by number to find the place of the largest, and sixteen at a time to find the largest alone; so a row is cut
+into runs, the maximum of each is found, and only the best runs are searched.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heed.backends.cpu.topk import can_rank, ranked
+
+_RUN = 128  # numbers whose maximum is found at once
+_FEW = 4  # runs for each one that is wanted: with fewer, torch's own way is quicker
+
+
+def likeliest(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
+    """The `count` likeliest tokens of each row, or all there are: values and ids, best first.
+
+    Of equals, the lower id comes first, on every device and in every batch. torch.topk promises no order, so rows with
+    equals on both sides of the cut are sorted as a whole; they are few. What is -inf is never said: it has no order.
+    """
+    if count >= log_probs.shape[-1]:
+        values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
+        return values, tokens
+    if can_rank(log_probs):
+        return ranked(log_probs, count)
+    values, tokens = _top(log_probs, count + 1)
+    cut = (values[:, -2] == values[:, -1]) & (values[:, -1] > -torch.inf)
+    tokens = tokens[:, :count].sort(dim=-1).values
+    if bool(cut.any()):
+        whole = log_probs[cut].sort(dim=-1, descending=True, stable=True)
+        tokens[cut] = whole.indices[:, :count].sort(dim=-1).values
+    values, order = log_probs.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
+    return values, tokens.gather(-1, order)
+
+
+def _top(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
+    """torch.topk, on a CPU in a fraction of the time: the best of V numbers are in the runs with the best maxima."""
+    runs = log_probs.shape[1] // _RUN
+    if log_probs.device.type != "cpu" or runs < _FEW * count:
+        values, tokens = log_probs.topk(count)
+        return values, tokens
+    whole = log_probs[:, : runs * _RUN].unflatten(1, (runs, _RUN))
+    best = whole.amax(-1).topk(count).indices  # (R, N)
+    device = log_probs.device
+    tokens = (best[..., None] * _RUN + torch.arange(_RUN, device=device)).flatten(1)
+    rest = torch.arange(runs * _RUN, log_probs.shape[1], device=device).expand(len(tokens), -1)
+    tokens = torch.cat((tokens, rest), 1)
+    values, places = log_probs.gather(1, tokens).topk(count)
+    return values, tokens.gather(1, places)
+
+
+def likeliest_one(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, "R"]:
+    """The likeliest token of each row; of equals the first, as `argmax` promises."""
+    if can_rank(log_probs):
+        return ranked(log_probs, 1)[1][:, 0]
+    runs, size = log_probs.shape[1] // _RUN, log_probs.shape[1]
+    if log_probs.device.type != "cpu" or runs < _FEW:
+        return log_probs.argmax(-1)
+    maxima = log_probs[:, : runs * _RUN].unflatten(1, (runs, _RUN)).amax(-1)
+    if size > runs * _RUN:
+        maxima = torch.cat((maxima, log_probs[:, runs * _RUN :].amax(-1, keepdim=True)), 1)
+    tokens = maxima.argmax(-1, keepdim=True) * _RUN + torch.arange(_RUN, device=log_probs.device)
+    tokens = tokens.clamp_(max=size - 1)  # the last run may be shorter
+    best = log_probs.gather(1, tokens).argmax(-1, keepdim=True)
+    return tokens.gather(1, best)[:, 0]

@@ -1,0 +1,1 @@
+"""What is wrong with parallel text, found before a model is trained on it."""

@@ -1,0 +1,1 @@
+"""A model folder to text in, text out."""

@@ -1,0 +1,187 @@
+"""Texts that a language model writes: a decoder alone at work.
+
+Enters: the beginnings of texts. Leaves: how they go on, found by any of the searches that translations are found by, or
+drawn at random. The beginning is a prefix that the search must say first.
+"""
+
+from collections.abc import Generator as Generator_
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from heed.artifacts.folder import read_model_folder
+from heed.config import SearchConfig
+from heed.decoding.cancellation import Watch, watched
+from heed.decoding.decode import draw, greedy_search, sample, uniform, walk
+from heed.decoding.search import Hypothesis, Rules, Start, beam_search, precise
+from heed.decoding.truncation import mark_truncated
+from heed.errors import InputError
+from heed.model.cache import Cache
+from heed.model.torch_state import each_with_torch_defaults, torch_defaults
+from heed.model.transformer import Transformer
+from heed.text.tokenizer import Tokenizer
+
+_TOKENS = 4096  # scored at a time, padding included
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One text, its beginning included."""
+
+    text: str
+    log_prob: float  # of all of it, its end included
+    ids: tuple[int, ...]
+    truncated: bool = False  # the length limit ended it, and not the model
+
+
+class Generator:
+    """A language model and its tokenizer."""
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, search: SearchConfig | None = None, max_tokens: int = 256
+    ) -> None:
+        if model.decoder is None or model.encoder is not None:
+            raise InputError(f"only a decoder alone writes texts of its own, and this model is an {model.config.kind}")
+        self.model = model
+        self.tokenizer = tokenizer
+        self.search = search or SearchConfig()
+        self.max_tokens = max_tokens
+
+    @classmethod
+    @torch_defaults()
+    def open(cls, path: str | Path) -> "Generator":
+        """The language model of a folder; on a GPU where there is one."""
+        folder = read_model_folder(Path(path))
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        model = folder.model().to(device)
+        return cls(model, folder.tokenizers[1], folder.run.search, folder.run.data.max_tokens)
+
+    @torch_defaults()
+    def generate(
+        self,
+        prompts: Sequence[str],
+        search: SearchConfig | None = None,
+        first: int = 0,
+        watch: Watch | None = None,
+    ) -> list[list[Generated]]:
+        """For each beginning the best `nbest` texts, or as many drawn at random.
+
+        first: the number of the first beginning, which decides on what is drawn. watch: see `decoding.cancellation`.
+        """
+        config = search or self.search
+        prefixes = self.tokenizer.encode(prompts)
+        longest = [self._longest(len(prefix), config) for prefix in prefixes]
+
+        def begin(chosen: Sequence[int]) -> Start[Any]:
+            start = begin_alone(self.model, len(chosen))
+            return start if watch is None else watched(start, chosen, watch)
+
+        start = begin(range(len(prompts)))
+        if config.sample:
+            numbers = range(first, first + len(prompts))
+            found = sample(start, longest, config, numbers, prefixes)
+        elif config.beam == 1:
+            found = [[one] for one in greedy_search(start, longest, config, prefixes)]
+        else:
+            found = beam_search(start, longest, config, prefixes)
+        return [self._described(hypotheses) for hypotheses in mark_truncated(found, longest, config, begin)]
+
+    @each_with_torch_defaults
+    def stream(
+        self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None
+    ) -> Generator_[str, None, bool]:
+        """One text piece by piece as it is written, its beginning first; joined, it is the text.
+
+        The generator's return value says whether the length limit cut the text off.
+        """
+        config = search or self.search
+        (prefix,) = self.tokenizer.encode([prompt])
+        longest = self._longest(len(prefix), config)
+        start: Start[Any] = begin_alone(self.model, 1)
+        if watch is not None:
+            start = watched(start, [0], watch)
+        random = torch.from_numpy(uniform(config.seed, 0, 0, longest)).to(
+            start.first.device, precise(start.first.device)
+        )
+
+        def choose(allowed: Float[Tensor, "B V"], _going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
+            return draw(allowed, random[length : length + 1], config) if config.sample else allowed.argmax(-1)
+
+        written: list[int] = []
+        shown = ""
+        rules = Rules.of(start, [longest], config, [prefix])
+        for [(number, token, log_prob)] in walk(start, rules, choose):
+            rules.check(number, log_prob)
+            if token != start.eos_id:
+                written.append(token)
+            (text,) = self.tokenizer.decode([written])
+            if len(written) >= len(prefix) and (token == start.eos_id or not text.endswith("\ufffd")):
+                yield text[len(shown) :]
+                shown = text
+        found = [[Hypothesis.of(written, 0.0, 0.0)]]
+        ((marked,),) = mark_truncated(found, [longest], config, lambda _: begin_alone(self.model, 1))
+        return marked.truncated
+
+    @torch_defaults()
+    def token_scores(self, texts: Sequence[str]) -> list[list[float]]:
+        """The log-probability of each token of each text, and of the end after them."""
+        ids = self.tokenizer.encode(texts)
+        found: list[list[float]] = [[] for _ in texts]
+        order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+        while order:
+            count = max(1, _TOKENS // (len(ids[order[0]]) + 1))
+            batch, order = order[:count], order[count:]
+            for number, scores in zip(batch, self._forced([ids[number] for number in batch]), strict=True):
+                found[number] = scores
+        return found
+
+    @torch.no_grad()
+    def _forced(self, ids: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The same of ids, all at once."""
+        config = self.model.config
+
+        def rows(given: list[list[int]]) -> Int[Tensor, "B T"]:
+            there = [torch.tensor(row, device="cpu") for row in given]
+            filled = pad_sequence(there, batch_first=True, padding_value=config.pad_id)
+            return filled.to(self._device)
+
+        tgt_in, tgt_out = rows([[config.bos_id, *one] for one in ids]), rows([[*one, config.eos_id] for one in ids])
+        log_probs = self.model(tgt_in=tgt_in).float().log_softmax(-1).gather(-1, tgt_out[..., None])[..., 0]
+        return [row[: len(one) + 1] for row, one in zip(log_probs.tolist(), ids, strict=True)]
+
+    def _longest(self, prefix: int, config: SearchConfig) -> int:
+        """The most tokens a text may have, its beginning included: as long as those learnt from, unless told."""
+        longest = config.max_length or max(self.max_tokens, prefix + 1)
+        if self.model.config.positions == "learned":
+            longest = min(longest, self.model.config.max_length - 1)
+        if prefix > longest:
+            raise InputError(f"a beginning of {prefix} tokens is longer than the {longest} that a text may have")
+        return longest
+
+    def _described(self, hypotheses: Sequence[Hypothesis]) -> list[Generated]:
+        texts = self.tokenizer.decode([one.ids for one in hypotheses])
+        return [
+            Generated(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
+        ]
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.vocabulary.embedding.weight.device
+
+
+def begin_alone(model: Transformer, rows: int) -> Start[Cache]:
+    """Where a search starts that has no source: so many texts, all of them empty."""
+    config, device = model.config, model.vocabulary.embedding.weight.device
+    never = torch.tensor([config.pad_id, config.bos_id], device=device)
+
+    def step(ids: Int[Tensor, "R"], cache: Cache) -> tuple[Float[Tensor, "R V"], Cache]:
+        logits, cache = model.step(ids[:, None], cache)
+        return logits[:, -1].float().log_softmax(-1).index_fill(-1, never, -torch.inf), cache
+
+    return Start(step, model.start(rows=rows), torch.full((rows,), config.bos_id, device=device), config.eos_id)

@@ -1,0 +1,127 @@
+"""What the weights of a layer are called in heed, and in MarianMT and fairseq, which name them alike.
+
+    encoder.layers.0.attention.query.weight         encoder.layers.0.self_attn.q_proj.weight
+    decoder.layers.0.around_cross_attention.norm    decoder.layers.0.encoder_attn_layer_norm
+    …
+
+Both keep a matrix as outputs by inputs, so nothing is transposed. What may differ is the order of the D numbers that
+every token's vector has between the layers. Such an order is free: embeddings, positions, norms and residual sums treat
+each of the numbers alike, and a projection only needs its rows or columns in the same order. So reordering the width
+axis of every weight that reads or writes those vectors gives another model with the very same logits.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from heed.config import ModelConfig
+
+# A sub-layer and its norm: heed's names, theirs. No name is a part of one that comes after it.
+_MODULES = (
+    ("around_cross_attention.norm.", "encoder_attn_layer_norm."),
+    ("around_attention.norm.", "self_attn_layer_norm."),
+    ("around_feed_forward.norm.", "final_layer_norm."),
+    ("cross_attention.query.", "encoder_attn.q_proj."),
+    ("cross_attention.key.", "encoder_attn.k_proj."),
+    ("cross_attention.value.", "encoder_attn.v_proj."),
+    ("cross_attention.output.", "encoder_attn.out_proj."),
+    ("attention.query.", "self_attn.q_proj."),
+    ("attention.key.", "self_attn.k_proj."),
+    ("attention.value.", "self_attn.v_proj."),
+    ("attention.output.", "self_attn.out_proj."),
+    ("feed_forward.widen.", "fc1."),
+    ("feed_forward.narrow.", "fc2."),
+)
+_TO_OURS = {theirs: ours for ours, theirs in _MODULES}
+_TO_THEIRS = dict(_MODULES)
+_READS = ("query.weight", "key.weight", "value.weight", "widen.weight")  # the width is the columns
+_WRITES = ("output.weight", "output.bias", "narrow.weight", "narrow.bias", "norm.weight", "norm.bias")  # the rows
+
+
+def sines_then_cosines(d_model: int) -> Int[Tensor, "D"]:
+    """Where each number of heed's interleaved sinusoids stands when all sines come first: 0, d/2, 1, d/2 + 1, …
+
+    ``theirs[sines_then_cosines(d)]`` is heed's order.
+    """
+    return torch.arange(d_model).view(2, d_model // 2).T.flatten()
+
+
+def layers_to_heed(weights: Mapping[str, Tensor], order: Int[Tensor, "D"]) -> dict[str, Tensor]:
+    """The weights of all layers by heed's names, the width taken in this order."""
+    found = {_renamed(name, _TO_OURS): weight for name, weight in weights.items() if ".layers." in name}
+    return {name: _reordered(name, weight, order) for name, weight in found.items()}
+
+
+def layers_from_heed(weights: Mapping[str, Tensor], order: Int[Tensor, "D"]) -> dict[str, Tensor]:
+    """The weights of all layers by their names; undoes `layers_to_heed`, bit for bit."""
+    back = order.argsort()
+    return {
+        _renamed(name, _TO_THEIRS): _reordered(name, weight, back)
+        for name, weight in weights.items()
+        if ".layers." in name
+    }
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """side.layers.number.module.part, the module by its other name; a strange one stays, and no model takes it."""
+    side, layers, number, rest = name.split(".", 3)
+    module, part = rest.rsplit(".", 1)
+    return f"{side}.{layers}.{number}.{names.get(f'{module}.', f'{module}.')}{part}"
+
+
+def _reordered(name: str, weight: Shaped[Tensor, "..."], order: Int[Tensor, "D"]) -> Shaped[Tensor, "..."]:
+    if name.endswith(_READS):
+        return weight[:, order]
+    return weight[order] if name.endswith(_WRITES) else weight
+
+
+_NEVER = -100.0  # nats below the token whose vector it has: probability 0 in float32, yet no infinity to train with
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Which of their ids each of heed's ids was, for one side's vocabulary."""
+
+    theirs: tuple[int, ...]
+
+    @classmethod
+    def of(cls, size: int, pad: int, start: int, eos: int, unk: int | None) -> "Numbering":
+        """⟨pad⟩, ⟨s⟩ and ⟨/s⟩ first, the unknown token last, all others in their order between.
+
+        Some start decoding with the token that pads or ends. heed has a token of its own for it, a copy of that one.
+        """
+        last = [] if unk is None else [unk]
+        others = [number for number in range(size) if number not in (pad, start, eos, unk)]
+        return cls((pad, start, eos, *others, *last))
+
+    def rows(self, matrix: Shaped[Tensor, "V *D"]) -> Shaped[Tensor, "N *D"]:
+        """The rows of a word matrix, or the numbers of a bias, in heed's order."""
+        return matrix[torch.tensor(self.theirs)]
+
+
+def never_start(bias: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
+    """The output's bias with which ⟨s⟩, a copy of another token, is never said and takes no probability from others."""
+    changed = bias.clone()
+    changed[1] += _NEVER
+    return changed
+
+
+def scaled(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """The weights of a model whose word vectors were not multiplied by √d_model as those of one whose are.
+
+    heed always multiplies them, so they are divided here. Tied, they make the logits too, which would be divided as
+    well: so what enters the output, the scale and shift of the decoder's last norm, is multiplied instead.
+    """
+    factor, changed = math.sqrt(config.d_model), dict(ours)
+    for name in ("vocabulary.embedding.weight", "vocabulary.source_embedding.weight"):
+        if name in changed:
+            changed[name] = changed[name] / factor
+    if config.tie_embeddings:
+        last = f"layers.{config.decoder_layers - 1}.around_feed_forward.norm" if config.norm == "post" else "norm"
+        for part in ("weight", "bias"):
+            changed[f"decoder.{last}.{part}"] = changed[f"decoder.{last}.{part}"] * factor
+    return changed

@@ -1,0 +1,165 @@
+"""Beam search as a tree: what was thought of, how good it was, and why each branch ended.
+
+Enters: a `Start`, as for any search, for one sentence. Leaves: a `BeamTree` whose results are those of `beam_search`.
+That one works on batches of tensors and forgets what loses; this is the same search on lists, written plainly, which
+forgets nothing. Tests prove that they agree. Knows neither text nor Transformers.
+
+At each step the tree holds the 2·W best continuations: the W that live on are among them, since no more than W of
+those before them can end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal
+
+import torch
+
+from heed.backends.torch.topk import likeliest
+from heed.config import SearchConfig
+from heed.decoding.search import Hypothesis, Rules, S, Start, length_penalty
+from heed.errors import InputError
+from heed.model.torch_state import torch_defaults
+
+Fate = Literal[
+    "went on",  # it lived, and what it continued with is in the tree
+    "ended",  # with eos, among the best W: set aside with its score
+    "greatest length",  # likewise, but it had no choice
+    "fell out of the beam",  # there was better
+    "could not win any more",  # the search stopped: whatever came, it could not beat what had ended
+    "enough had ended",  # the search stopped since stop = 'first', or the beam is 1
+]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One token of one hypothesis; the tokens from the root down to it are what was written."""
+
+    parent: int | None  # its place in the list of nodes; none for the root
+    step: int  # how many tokens are written, this one included; 0 for the root
+    id: int
+    token: str
+    log_prob: float  # of this token after those before it
+    total: float  # of all tokens so far
+    rank: int  # among all continuations of its step by `total`, from 1
+    fate: Fate
+    score: float | None = None  # of one that has ended: total / length penalty
+    place: int | None = None  # among the search's results, from 1; none: it is no result
+
+
+@dataclass(frozen=True)
+class BeamTree:
+    """Every node after its parent; the first is the root."""
+
+    nodes: tuple[Node, ...]
+
+    def written(self, place: int) -> tuple[int, ...]:
+        """The tokens from the first up to this node."""
+        tokens: list[int] = []
+        node = self.nodes[place]
+        while node.parent is not None:
+            tokens.append(node.id)
+            node = self.nodes[node.parent]
+        return tuple(reversed(tokens))
+
+    def results(self) -> list[Hypothesis]:
+        """What the search found, best first."""
+        found = [(node.place, number) for number, node in enumerate(self.nodes) if node.place is not None]
+        return [
+            Hypothesis(self.written(number)[:-1], self.nodes[number].total, self.nodes[number].score or 0.0)
+            for _, number in sorted(found)
+        ]
+
+
+@torch_defaults()
+@torch.no_grad()
+def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callable[[int], str]) -> BeamTree:
+    """The search of one sentence of at most `longest` tokens; `show` tells how a token is written."""
+    if config.sample:
+        raise InputError("search.sample = true draws tokens at random: there is no beam to show")
+    if len(start.first) != 1:
+        raise InputError(f"a beam is shown for one sentence, found {len(start.first)}")
+    rules, state, root = Rules.of(start, [longest], config, None), start.state, int(start.first[0])
+    search = _Search(config, start.eos_id, longest, show, [Node(None, 0, root, show(root), 0.0, 0.0, 1, "went on")])
+    live, why_over = [0], None
+    while why_over is None:
+        log_probs, state = start.step(start.first.new_tensor([search.nodes[at].id for at in live]), state)
+        written = start.first.new_tensor([search.tree().written(at) for at in live])
+        values, ids = likeliest(rules.allow(log_probs.float()[None], written[None])[0], config.beam + 1)
+        before, live = live, search.grow(live, values.tolist(), ids.tolist())
+        why_over = search.over(live)
+        if why_over is None:
+            rows = [before.index(parent) for at in live if (parent := search.nodes[at].parent) is not None]
+            state = state.select(start.first.new_tensor([rows]))
+    for at in live:
+        search.settle(at, why_over)
+    results = search.best_ended()
+    rules.check(0, results[0][1] if results else -inf)
+    for place, (at, _, _) in enumerate(results, 1):
+        search.nodes[at] = replace(search.nodes[at], place=place)
+    return search.tree()
+
+
+@dataclass
+class _Search:
+    """The tree while it grows."""
+
+    config: SearchConfig
+    eos_id: int
+    longest: int
+    show: Callable[[int], str]
+    nodes: list[Node]
+
+    def tree(self) -> BeamTree:
+        """The tree as it is now."""
+        return BeamTree(tuple(self.nodes))
+
+    def grow(self, live: list[int], values: list[list[float]], ids: list[list[int]]) -> list[int]:
+        """One token more: adds the best continuations of those that live, and returns those that live on."""
+        width, step = self.config.beam, self.nodes[live[0]].step + 1
+        thought_of = [
+            (self.nodes[parent].total + log_prob, log_prob, token, parent)
+            for parent, of_parent, tokens in zip(live, values, ids, strict=True)
+            for log_prob, token in zip(of_parent, tokens, strict=True)
+            if log_prob > -inf
+        ]
+        best = sorted(thought_of, key=lambda each: -each[0])[: 2 * width]  # of equals, the first stays the first
+        living: list[int] = []
+        for rank, (total, log_prob, token, parent) in enumerate(best, 1):
+            fate, score = self._fate(token, rank, step, len(living)), None
+            if fate == "went on":
+                living.append(len(self.nodes))
+            elif fate != "fell out of the beam":
+                score = total / length_penalty(step, self.config.length_penalty)
+            self.nodes.append(Node(parent, step, token, self.show(token), log_prob, total, rank, fate, score))
+        continued = {parent for *_, parent in best}
+        for parent in live:
+            if parent not in continued:
+                self.settle(parent, "fell out of the beam")
+        return living
+
+    def _fate(self, token: int, rank: int, step: int, living: int) -> Fate:
+        if token == self.eos_id:
+            ended: Fate = "ended" if step <= self.longest else "greatest length"
+            return ended if rank <= self.config.beam else "fell out of the beam"
+        return "went on" if living < self.config.beam else "fell out of the beam"
+
+    def over(self, living: list[int]) -> Fate | None:
+        """Why the search stops here, if it does."""
+        config, results = self.config, self.best_ended()
+        worst = results[-1][2] if len(results) == config.nbest else -inf
+        if config.stop == "first" or config.beam == 1:
+            return "enough had ended" if worst > -inf or not living else None
+        step = self.nodes[-1].step
+        penalties = (length_penalty(length + 1, config.length_penalty) for length in (step, self.longest))
+        bound = max((self.nodes[at].total for at in living), default=-inf) / max(penalties)
+        return None if bound > worst else "could not win any more"
+
+    def best_ended(self) -> list[tuple[int, float, float]]:
+        """The nbest best that have ended: place in the list of nodes, log-probability, score."""
+        ended = [(at, node.total, node.score) for at, node in enumerate(self.nodes) if node.score is not None]
+        return sorted(ended, key=lambda each: -each[2])[: self.config.nbest]
+
+    def settle(self, at: int, fate: Fate) -> None:
+        """Now it is known what became of a node."""
+        self.nodes[at] = replace(self.nodes[at], fate=fate)

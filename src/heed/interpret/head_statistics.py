@@ -1,0 +1,173 @@
+"""What each head does, over a corpus: numbers, and a word that stands for them.
+
+A row is one token that looks, and each number is the mean over all rows of a head that have a choice: a token that can
+see only one token, such as the first of the decoder, has none. Tokens are those of the model's vocabulary. On the
+target's side the row of a token is the one that reads it and predicts the next.
+
+    entropy      of the row's weights, in bits: n tokens looked at evenly have log2(n)
+    evenness     entropy divided by the most that it could be: 1 is a glance at everything
+    distance     how many tokens away the weights lie; self-attention only
+    previous     the share of the token before, over rows that may see one; likewise `same` and `next`
+    end          the share of ⟨/s⟩, where the source is looked at
+    start        the share of ⟨s⟩, where the target is looked at
+    sharpness    the largest share of one source word, over rows that predict a word; cross-attention only
+    coverage     of each sentence, the different words that have this largest share, divided by how many there could
+                 be: a head that stares at one word is sharp, but aligns nothing
+
+Enters: ids. Leaves: numbers. Knows nothing of text.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from heed.decoding.forced import forced_rows
+from heed.errors import DataError
+from heed.interpret.observe import observe
+from heed.interpret.parts import attentions
+from heed.model.attention import fused_attention
+from heed.model.torch_state import torch_defaults
+from heed.model.transformer import Transformer
+
+Description = Literal["previous word", "next word", "same word", "end", "start", "alignment", "broad", "mixed"]
+Ids = Sequence[int]
+Batch = tuple[list[Ids], list[Ids]]  # sources and targets, without special tokens; empty where there is no such side
+Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and of how many
+
+HALF = 0.5  # the share that makes a head one of previous, next or same word, end or start
+SHARP, COVERING = 0.5, 0.5  # the sharpness and coverage that make it one of alignment
+EVEN = 0.8  # the evenness that makes it broad
+_CELLS = 2**25  # weights held at once
+
+
+@dataclass(frozen=True)
+class HeadStatistics:
+    """One head; none where a number makes no sense for its kind of attention."""
+
+    path: str  # of its attention, such as `encoder.1.self`
+    head: int  # from 1
+    entropy: float
+    evenness: float
+    distance: float | None = None
+    previous: float | None = None
+    same: float | None = None
+    next: float | None = None
+    end: float | None = None
+    start: float | None = None
+    sharpness: float | None = None
+    coverage: float | None = None
+
+    @property
+    def description(self) -> Description:
+        """One word for what the head does; mixed if none fits."""
+        shares: dict[Description, float | None] = {
+            "previous word": self.previous,
+            "next word": self.next,
+            "same word": self.same,
+            "end": self.end,
+            "start": self.start,
+        }
+        most = max(shares, key=lambda name: shares[name] or 0.0)
+        if (shares[most] or 0.0) >= HALF:
+            return most
+        if (self.sharpness or 0.0) >= SHARP and (self.coverage or 0.0) >= COVERING:
+            return "alignment"
+        return "broad" if self.evenness >= EVEN else "mixed"
+
+
+def batches(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Batch]:
+    """Pairs of like length together, so many that their weights fit into memory."""
+    each = model.config.heads * len(attentions(model.config))  # matrices of a pair
+    pairs = sorted(zip(sources, targets, strict=True), key=_longest)
+    found: list[Batch] = []
+    for source, target in pairs:
+        rows = len(found[-1][0]) + 1 if found else 0
+        if not found or rows * each * _longest((source, target)) ** 2 > _CELLS:
+            found.append(([], []))
+        found[-1][0].append(source)
+        found[-1][1].append(target)
+    return found
+
+
+@torch_defaults()
+def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStatistics]:
+    """The statistics of every head, in the order of a pass."""
+    paths = attentions(model.config)
+    sums: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(model.config.heads))
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for sources, targets in pairs:
+        src, tgt_in, _ = forced_rows(model, sources, targets)
+        names = [f"{path}.{part}" for path in paths for part in ("weights", "mask")]
+        sides = src if model.encoder is not None else None, tgt_in if model.decoder is not None else None
+        seen = observe(model, *sides, names=names, attend=fused_attention)
+        for path in paths:
+            real = (src if path.startswith("encoder") else tgt_in) != model.config.pad_id
+            found = measured(path, seen[f"{path}.weights"].float(), seen[f"{path}.mask"], real)
+            for name, (total, count) in found.items():
+                sums[path, name] += total.cpu().numpy()
+                counts[path, name] += int(count)
+    if not all(counts[path, "entropy"] for path in paths):
+        raise DataError("no token has a choice of what to look at: expected sentences of more than one token")
+    means = {key: sums[key] / count for key, count in counts.items() if count}
+    return [
+        HeadStatistics(path, head + 1, **{name: float(mean[head]) for (at, name), mean in means.items() if at == path})
+        for path in paths
+        for head in range(model.config.heads)
+    ]
+
+
+def measured(
+    path: str, weights: Float[Tensor, "B H R C"], mask: Bool[Tensor, "B R C"], real: Bool[Tensor, "B R"]
+) -> dict[str, Total]:
+    """Every number that this kind of attention has, over the rows of a batch that are real and have a choice."""
+    visible = mask.sum(-1)
+    rows = real & (visible > 1)
+    entropy = -(weights * weights.clamp(min=torch.finfo(weights.dtype).tiny).log2()).sum(-1)
+    found = {
+        "entropy": _total(entropy, rows),
+        "evenness": _total(entropy / visible.clamp(min=2).log2()[:, None], rows),
+    }
+    if path.endswith("self"):
+        found["distance"] = _total((weights * _distances(weights)).sum(-1), rows)
+        for name, offset in (("previous", -1), ("same", 0), ("next", 1)):
+            where = (mask & rows[..., None]).diagonal(offset, -2, -1)
+            found[name] = _total(weights.diagonal(offset, -2, -1), where)
+    if path.startswith("decoder") and path.endswith("self"):
+        return found | {"start": _total(weights[..., 0], rows)}
+    tokens = mask.any(1).sum(-1)  # of each source
+    end = functional.one_hot(tokens - 1, weights.shape[-1]).bool()[:, None, None]  # (B, 1, 1, C)
+    found["end"] = _total(weights.masked_fill(~end, 0.0).sum(-1), rows)
+    if path.endswith("cross"):
+        last = functional.one_hot(real.sum(-1) - 1, weights.shape[-2]).bool()  # the row that predicts the end
+        found |= _aligned(weights.masked_fill(end, 0.0), rows & ~last, tokens - 1)
+    return found
+
+
+def _aligned(weights: Float[Tensor, "B H R C"], rows: Bool[Tensor, "B R"], words: Int[Tensor, "B"]) -> dict[str, Total]:
+    """Sharpness and coverage, of weights that have none on the source's end."""
+    largest, places = weights.max(-1)
+    chosen = functional.one_hot(places, weights.shape[-1]).bool() & rows[:, None, :, None]
+    different = chosen.any(-2).sum(-1)  # (B, H)
+    possible = rows.sum(-1).minimum(words)
+    coverage = (different / possible.clamp(min=1)[:, None]).T  # (H, B)
+    return {"sharpness": _total(largest, rows), "coverage": _total(coverage[None], (possible > 0)[None])}
+
+
+def _total(values: Float[Tensor, "B H R"], where: Bool[Tensor, "B R"]) -> Total:
+    return values.masked_fill(~where[:, None], 0.0).sum((0, 2)), where.sum()
+
+
+def _distances(weights: Float[Tensor, "B H R R"]) -> Float[Tensor, "R R"]:
+    places = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
+    return (places[:, None] - places).abs()
+
+
+def _longest(pair: tuple[Ids, Ids]) -> int:
+    return max(map(len, pair)) + 1

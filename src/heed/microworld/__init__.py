@@ -1,0 +1,1 @@
+"""The built-in English-French corpus, whose grammar and entropy are known."""

@@ -1,0 +1,1 @@
+"""Numbers to SVG, PNG and PDF."""

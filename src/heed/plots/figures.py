@@ -1,0 +1,229 @@
+"""Figures for papers and pages, drawn without a plotting library.
+
+Enters: arrays, with the tokens of their own rows and columns. Leaves: an SVG document as a string, of which
+`heed.plots.svg.rendered` makes a PNG or PDF. Knows nothing of models, and needs no torch.
+
+    heat_map            which words one head looks at
+    head_grid           the same for every layer and head, small
+    head_lines          two columns of words and the lines between them
+    removal_map         what changes when a word is taken away
+    position_picture    the codes of positions
+
+A number is drawn as the opacity of one colour, and rows look at columns.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil, cos, radians, sin
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from jaxtyping import Float
+
+from heed.errors import InputError
+from heed.plots.chart import ticks
+from heed.plots.lettering import label, widest, width
+from heed.plots.svg import (
+    EDGE,
+    SMALL,
+    WHITE,
+    Paper,
+    document,
+    element,
+    header,
+    hover,
+    mosaic,
+    note,
+    panel,
+    pen,
+    said,
+    scale,
+    token_text,
+)
+
+Map = Float[np.ndarray, "T S"]
+Line = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]  # x and y
+Tokens = Sequence[str]
+
+_LONGEST = 130.0  # of tokens
+_TILT = radians(60)  # of the tokens over a map
+
+
+def heat_map(
+    weights: Map, rows: Tokens, columns: Tokens, title: str = "", top: float | None = None, paper: Paper = WHITE
+) -> str:
+    """A map of weights with its tokens. The strongest colour stands for the top, or else for the largest weight."""
+    weights = _weights(weights, 2)
+    span = 0.0, _top(weights, top)
+    return _token_map(weights, rows, columns, title, paper, span, "{} → {}: {:.3g}".format)
+
+
+def removal_map(changes: Map, rows: Tokens, columns: Tokens, title: str = "", paper: Paper = WHITE) -> str:
+    """By how much a row, an output word, changes without a column, an input word: one colour for more, one for less."""
+    changes = _numbers(changes, 2)
+    span = -_top(changes), _top(changes)
+    return _token_map(changes, rows, columns, title, paper, span, "{} without {}: {:+.3g}".format)
+
+
+def _token_map(
+    values: Map,
+    rows: Tokens,
+    columns: Tokens,
+    title: str,
+    paper: Paper,
+    span: tuple[float, float],
+    say: Callable[[str, str, float], str],
+) -> str:
+    _match(values, rows, columns)
+    unit = float(min(26, max(12, 640 // max(values.shape))))
+    size = min(13.0, 0.8 * unit)
+    beside, over = ([label(token, _LONGEST, size) for token in tokens] for tokens in (rows, columns))
+    left = float(ceil(EDGE + widest(beside, size) + 6))
+    above = float(ceil(header(title) + widest(over, size) * sin(_TILT) + 0.5 * size + 3))
+    right, below = left + len(columns) * unit, above + len(rows) * unit
+    cells = []
+    for (row, column), value in np.ndenumerate(values):
+        place = {"x": left + column * unit, "y": above + row * unit, "width": unit - 1, "height": unit - 1}
+        look = {"fill": paper.less if value < 0 else None, "fill-opacity": min(1.0, abs(value) / span[1])}
+        cells.append(element("rect", {**place, **look}, hover(say(beside[row], over[column], value))))
+    parts = [
+        panel(left, above, right - left - 1, below - above - 1),
+        element("g", {"class": "cells", "fill": paper.more}, *cells),
+    ]
+    for number, token in enumerate(rows):
+        parts.append(token_text(left - 5, above + (number + 0.5) * unit, token, beside[number], size, "end"))
+    tips = []
+    for number, token in enumerate(columns):
+        middle = left + (number + 0.5) * unit
+        parts.append(token_text(middle, above - 5, token, over[number], size, turn=-60.0))
+        tips.append(middle + width(over[number], size) * cos(_TILT) + 0.5 * size)
+    colours, end = scale(left, below + 16, span, paper)
+    return document((max(*tips, right, end), below + 22), title, paper, [*parts, *colours])
+
+
+def head_grid(
+    weights: Float[np.ndarray, "L H T S"],
+    rows: Tokens = (),
+    columns: Tokens = (),
+    title: str = "",
+    top: float | None = None,
+    paper: Paper = WHITE,
+) -> str:
+    """Every layer and head as a small map, all on one scale. Given tokens, the pointer on a row tells its strongest."""
+    weights = _weights(weights, 4)
+    layers, heads, down, across = weights.shape
+    if rows or columns:
+        _match(weights[0, 0], rows, columns)
+    top = _top(weights, top)
+    row_words, column_words = ([label(token, 50.0, SMALL) for token in tokens] for tokens in (rows, columns))
+    unit = max(2.0, float(round(96 / max(down, across))))
+    pitch_across, pitch_down = max(across * unit, 44.0) + 10, max(down * unit, 14.0) + 10
+    left, above = float(ceil(EDGE + width(f"layer {layers}", SMALL) + 8)), header(title) + 18
+    parts = []
+    for layer, maps in enumerate(weights):
+        y = above + layer * pitch_down
+        parts.append(note(left - 8, y + down * unit / 2, f"layer {layer + 1}", "end"))
+        for head, one in enumerate(maps):
+            x = left + head * pitch_across
+            if layer == 0:
+                parts.append(note(x, above - 10, f"head {head + 1}"))
+            told = element("g", {"fill-opacity": 0.0}, *_strongest(x, y, unit, one, row_words, column_words))
+            shown = [
+                hover(f"layer {layer + 1}, head {head + 1}"),
+                panel(x, y, across * unit, down * unit),
+                mosaic(x, y, (unit, unit), np.minimum(1, one / top), paper),
+            ]
+            parts.append(element("g", {"class": "head"}, *shown, *[told] * bool(rows)))
+    right, below = left + heads * pitch_across - 10, above + layers * pitch_down
+    colours, end = scale(left, below + 8, (0.0, top), paper)
+    return document((max(right, end), below + 14), title, paper, [*parts, *colours])
+
+
+def _strongest(x: float, y: float, unit: float, weights: Map, rows: list[str], columns: list[str]) -> Iterator[Element]:
+    """Over each row of a small map, something for the pointer to find."""
+    for number, row in enumerate(rows):
+        best = np.argsort(-weights[number], kind="stable")[:3]
+        told = ", ".join(f"{columns[column]} {weights[number, column]:.2f}" for column in best)
+        band = pen("M", x, y + number * unit, "h", len(columns) * unit, "v", unit, "H", x, "z")
+        yield element("path", {"d": band}, hover(f"{row} → {told}"))
+
+
+def head_lines(
+    weights: Map, rows: Tokens, columns: Tokens, title: str = "", top: float | None = None, paper: Paper = WHITE
+) -> str:
+    """The words of the rows, on the left, with lines to the words they look at; a line too faint to see is left out."""
+    weights = _weights(weights, 2)
+    _match(weights, rows, columns)
+    top = _top(weights, top)
+    size, pitch, gap = 13.0, 20.0, 190.0
+    before, after = ([label(token, _LONGEST, size) for token in tokens] for tokens in (rows, columns))
+    left, above = float(ceil(EDGE + widest(before, size) + 6)), header(title)
+    right, middle, height = left + gap, left + gap / 2, max(weights.shape) * pitch
+    starts, ends = (above + (height - pitch * (count - 1)) / 2 + pitch * np.arange(count) for count in weights.shape)
+    lines = []
+    for place in np.argsort(weights, axis=None, kind="stable"):  # the strongest last, over the others
+        row, column = divmod(int(place), len(columns))
+        opacity = round(min(1.0, weights[row, column] / top), 2)
+        if opacity > 0:
+            bend = pen("M", left, starts[row], "C", middle, starts[row], middle, ends[column], right, ends[column])
+            told = hover(f"{before[row]} → {after[column]}: {weights[row, column]:.3g}")
+            lines.append(element("path", {"d": bend, "stroke-opacity": opacity}, told))
+    parts = [element("g", {"class": "lines", "fill": "none", "stroke": paper.more, "stroke-width": 1.6}, *lines)]
+    for x, anchor, *side in ((left - 6, "end", starts, rows, before), (right + 6, "start", ends, columns, after)):
+        parts += [token_text(x, y, token, shown, size, anchor) for y, token, shown in zip(*side, strict=True)]
+    return document((right + 6 + widest(after, size), above + height), title, paper, parts)
+
+
+def position_picture(codes: Float[np.ndarray, "P D"], title: str = "", paper: Paper = WHITE) -> str:
+    """The codes of positions, a row each: one colour above zero, one below."""
+    codes = _numbers(codes, 2)
+    positions, depth = codes.shape
+    unit = float(max(1, 512 // depth)), float(max(1, 240 // positions))
+    left, above, top = EDGE + 54, header(title) + 4, _top(codes)
+    right, below = left + depth * unit[0], above + positions * unit[1]
+    colours, end = scale(left, below + 52, (-top, top), paper)
+    parts = [
+        panel(left, above, right - left, below - above),
+        mosaic(left, above, unit, codes / top, paper),
+        note(EDGE + 6, (above + below) / 2, "position", "middle", -90.0),
+        note((left + right) / 2, below + 28, "dimension", "middle"),
+        *(note(left - 6, above + (n + 0.5) * unit[1], said(n), "end") for n in ticks(0.0, positions - 1.0, 6)),
+        *(note(left + (n + 0.5) * unit[0], below + 12, said(n), "middle") for n in ticks(0.0, depth - 1.0, 8)),
+        *colours,
+    ]
+    return document((max(right, end), below + 58), title, paper, parts)
+
+
+def dots_by_distance(codes: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P"]:
+    """The dot product of two codes so far apart, 0 first; learned codes are not all alike, so it is the mean."""
+    codes = _numbers(codes, 2)
+    products = codes @ codes.T
+    return np.array([products.diagonal(distance).mean() for distance in range(len(codes))])
+
+
+def _numbers(values: np.ndarray, axes: int) -> np.ndarray:
+    values = np.asarray(values, dtype=float)
+    if values.ndim != axes or not values.size:
+        raise InputError(f"found numbers of shape {values.shape}: expected {axes} axes, none of them empty")
+    if not np.isfinite(values).all():
+        place = tuple(map(int, np.argwhere(~np.isfinite(values))[0]))
+        raise InputError(f"found {values[place]} at {place}: expected finite numbers")
+    return values
+
+
+def _weights(values: np.ndarray, axes: int) -> np.ndarray:
+    values = _numbers(values, axes)
+    if values.min() < 0:
+        raise InputError(f"found a weight of {values.min():.3g}: expected none below 0; removal_map draws both signs")
+    return values
+
+
+def _top(values: np.ndarray, told: float | None = None) -> float:
+    """The number that the strongest colour stands for."""
+    if told is not None and not told > 0:
+        raise InputError(f"found a top of {told}: expected a number above 0")
+    return told or float(np.abs(values).max()) or 1.0
+
+
+def _match(values: Map, rows: Tokens, columns: Tokens) -> None:
+    if values.shape != (len(rows), len(columns)):
+        raise InputError(f"found {len(rows)} rows and {len(columns)} columns of tokens for weights of {values.shape}")

@@ -1,0 +1,191 @@
+"""A small language to draw in: words, shapes and mosaics on a paper; what they make as SVG, PNG or PDF.
+
+Enters: numbers, colours, and text of any kind. Leaves: an SVG document as a string; the same drawing always gives the
+same one. Knows nothing of attention.
+
+Whatever is drawn stays an element of an XML tree until the very end, so no text can become markup. A document has no
+ids, styles or scripts: several can stand in one HTML page, and none reaches outside itself.
+"""
+
+import base64
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree.ElementTree import Element, tostring
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from heed.errors import ConfigError
+from heed.plots.lettering import fitted, isolated, sayable, spelt, width
+
+Kind = Literal["svg", "png", "pdf"]
+
+EDGE = 14.0  # around every picture
+SMALL = 10.0  # the size of what is said in passing
+
+_FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a picture is drawn on, and with. A number is the opacity of one colour, so zero is the paper itself."""
+
+    ground: str | None
+    ink: str
+    more: str  # the colour of numbers above zero
+    less: str  # and below; blue and orange look different to every kind of eye
+
+
+WHITE = Paper("#ffffff", "#1f2328", "#0a4a8f", "#b34700")
+BLACK = Paper("#14171c", "#e6e6e6", "#8fc7ff", "#ffb066")
+ANY = Paper(None, "currentColor", "#3587d9", "#d96a15")  # for a page, light or dark, whose text colour it takes over
+
+
+def element(name: str, attributes: Mapping[str, str | float | None], *inside: Element, words: str = "") -> Element:
+    """Anything in a drawing. An attribute that is None is left out; numbers are rounded to hundredths."""
+    made = Element(name, {key: written(value) for key, value in attributes.items() if value is not None})
+    made.text = sayable(words)
+    made.tail = "\n"
+    made.extend(inside)
+    return made
+
+
+def written(value: str | float) -> str:
+    """An attribute as it stands in the file."""
+    return sayable(value) if isinstance(value, str) else f"{round(value, 2) + 0.0:.10g}"
+
+
+def pen(*steps: str | float) -> str:
+    """Where the pen goes: the letters and numbers of an SVG path."""
+    return "".join(step if isinstance(step, str) else f"{written(step)} " for step in steps).rstrip()
+
+
+def hover(words: str) -> Element:
+    """What the pointer tells: first inside the element that it is on."""
+    return element("title", {}, words=words)
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    size: float,
+    anchor: str = "start",
+    turn: float = 0.0,
+    colour: str | None = None,
+    opacity: float | None = None,
+) -> Element:
+    """Words from, around or up to a point on the line through their middle, turned around that point."""
+    place = {"x": x, "y": y + 0.36 * size, "font-size": size}  # renderers differ on dominant-baseline
+    look = {
+        "text-anchor": None if anchor == "start" else anchor,
+        "transform": f"rotate({written(turn)} {written(x)} {written(y)})" if turn else None,
+        "fill": colour,
+        "fill-opacity": opacity,
+    }
+    return element("text", {**place, **look}, words=words)
+
+
+def note(x: float, y: float, words: str, anchor: str = "start", turn: float = 0.0) -> Element:
+    """Words said in passing: small and faint."""
+    return text(x, y, words, SMALL, anchor, turn, opacity=0.7)
+
+
+def token_text(
+    x: float, y: float, token: str, shown: str, size: float, anchor: str = "start", turn: float = 0.0
+) -> Element:
+    """A token as it is shown. The pointer on it tells it whole where there is more to tell."""
+    whole, words = isolated(spelt(token)), text(x, y, shown, size, anchor, turn)
+    return words if shown == whole else element("g", {}, hover(whole), words)
+
+
+def panel(x: float, y: float, across: float, height: float) -> Element:
+    """Some ink where numbers are drawn, to show the zeros among them."""
+    return element("rect", {"x": x, "y": y, "width": across, "height": height, "fill-opacity": 0.05})
+
+
+def mosaic(
+    x: float, y: float, unit: tuple[float, float], shares: Float[np.ndarray, "rows columns"], paper: Paper
+) -> Element:
+    """Shares of the strongest colour, from -1 to 1, each so large. A PNG in the SVG: many times smaller than shapes."""
+    rows, columns = shares.shape
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in (paper.more, paper.less)])
+    opacity = np.rint(np.rint(100 * np.abs(shares)) * 2.55)  # by the percent, so that 8 bits tell all colours apart
+    pixels = np.concatenate([colours[(shares < 0).astype(int)], opacity[..., None]], axis=-1).astype(np.uint8)
+    place = {"x": x, "y": y, "width": columns * unit[0], "height": rows * unit[1]}
+    look = {"preserveAspectRatio": "none", "image-rendering": "pixelated"}
+    data = "data:image/png;base64," + base64.b64encode(_png(pixels)).decode()
+    return element("image", {**place, **look, "href": data})
+
+
+def _png(pixels: UInt8[np.ndarray, "rows columns 4"]) -> bytes:
+    """The pixels by the numbers of their colours, of which there are 256 at most."""
+    rows, columns, _ = pixels.shape
+    colours, numbers = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
+    lines = np.pad(numbers.reshape(rows, columns), ((0, 0), (1, 0)))  # each begins with how it is coded: plainly
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0),
+        b"PLTE": colours[:, :3].tobytes(),
+        b"tRNS": colours[:, 3].tobytes(),
+        b"IDAT": zlib.compress(lines.astype(np.uint8).tobytes(), 9),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
+
+
+def scale(x: float, y: float, span: tuple[float, float], paper: Paper) -> tuple[list[Element], float]:
+    """Which number each colour stands for, and where that ends."""
+    low, high = (said(float(f"{number:.2g}")) for number in span)
+    start = float(math.ceil(x + width(low, SMALL) + 5))
+    shares = np.linspace(span[0] / span[1], 1, 50)[None]
+    bar = [panel(start, y - 4, 100.0, 8.0), mosaic(start, y - 4, (2.0, 8.0), shares, paper)]
+    return [note(x, y, low), *bar, note(start + 105, y, high)], start + 105 + width(high, SMALL)
+
+
+def said(number: float) -> str:
+    """A number for people."""
+    return f"{number:,.9g}".replace("-", "−")
+
+
+def header(title: str) -> float:
+    """Where there is room under the title, if there is one."""
+    return EDGE + 30 * bool(title)
+
+
+def document(corner: tuple[float, float], title: str, paper: Paper, parts: Iterable[Element]) -> str:
+    """The drawing whose parts reach from the edge to the corner, or as far as the title does."""
+    right = max(corner[0], min(EDGE + width(title, 15.0), 560.0))
+    across, down = float(math.ceil(right + EDGE)), float(math.ceil(corner[1] + EDGE))
+    frame: dict[str, str | float | None] = {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "viewBox": f"0 0 {written(across)} {written(down)}",
+        "width": across,
+        "height": down,
+        "role": "img",
+        "font-family": _FONTS,
+        "fill": paper.ink,
+        "image-rendering": "optimizeSpeed",  # what vl-convert takes for pixelated
+    }
+    ground = element("rect", {"width": across, "height": down, "fill": paper.ground})
+    heading = text(EDGE, EDGE + 8, fitted(title, right - EDGE, 15.0), 15.0)
+    under = [hover(title)] * bool(title) + [ground] * bool(paper.ground) + [heading] * bool(title)
+    return tostring(element("svg", frame, *under, *parts), encoding="unicode")
+
+
+def rendered(svg: str, kind: Kind, scale: float = 2.0) -> bytes:
+    """The document as the bytes of a file; a PNG has as many pixels to a unit as the scale says."""
+    if kind == "svg":
+        return svg.encode()
+    try:
+        import vl_convert  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        needs = f"a {kind.upper()} needs vl-convert-python, which is not installed"
+        raise ConfigError(f"{needs}: pip install 'heed[pictures]', or ask for SVG, which needs nothing") from None
+    return vl_convert.svg_to_png(svg, scale=scale) if kind == "png" else vl_convert.svg_to_pdf(svg)

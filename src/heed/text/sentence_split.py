@@ -1,0 +1,189 @@
+"""A text to the pieces that a model translates at once.
+
+A model that was trained on single sentences translates the first of two and forgets the second. So a line that holds
+more than training lines did is cut where sentences end, a sentence longer than any of training also at clauses, and
+only where that is not enough between words, or anywhere. Nothing is dropped: what stands before, in and after the
+pieces, joined, is the text. Knows nothing of tokens: how long a piece is, it is told.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from heed.config import DataConfig, Split
+from heed.errors import InputError
+from heed.text.sentences import SourceLengths, sentence_starts
+
+Count = Callable[[Sequence[str]], Sequence[int]]  # the length of each piece
+
+_CLOSING = "\"'”’»)]}"
+_CLAUSE = ".!?…:,;–—"  # end a clause where white space follows
+_CLAUSE_ANYWHERE = "。！？、，；："  # end one wherever they stand
+_LINE_ENDS = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is to be translated, and the white space around it, which stays as it is."""
+
+    before: str
+    text: str
+    after: str
+    abuts: bool = False  # it follows the mark that ends the piece before it without white space, as in Chinese
+
+    @classmethod
+    def of(cls, part: str) -> "Piece":
+        """White space is what `str.strip` takes away."""
+        text = part.strip()
+        before = part[: len(part) - len(part.lstrip())] if text else part
+        return cls(before, text, part[len(before) + len(text) :])
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Cuts texts for one model.
+
+    max_tokens: no piece is longer. trained: how long its training sources were; none: unknown, then every sentence is
+    a piece, since most models were trained on single sentences. language: of the texts, if known.
+    """
+
+    max_tokens: int
+    trained: SourceLengths | None = None
+    language: str = ""
+
+    @classmethod
+    def of(cls, data: DataConfig, trained: Mapping[str, Any]) -> "Splitter":
+        """For a model, by the settings and the record of its training that its folder holds."""
+        return cls(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)
+
+    def pieces(self, text: str, how: Split, count: Count) -> list[Piece]:
+        """The pieces of a text. What need not be cut is one piece, white space and all.
+
+        how: "sentences" cuts lines that hold more than training lines did, "line" only those of more than
+        `max_tokens`, and "none" nothing at all: a text of several lines is one piece, and one that is too long raises.
+        """
+        if how == "none":
+            return self._whole(text, count)
+        limits = self._limits(how)
+        pieces = []
+        for line in text.splitlines(keepends=True):
+            body = line.rstrip(_LINE_ENDS)
+            if body.strip():
+                pieces += _pieces_of_line(body, line[len(body) :], limits, count)
+            else:
+                pieces.append(Piece(line, "", ""))
+        return pieces
+
+    def _whole(self, text: str, count: Count) -> list[Piece]:
+        if not text.strip():
+            return [Piece(text, "", "")]
+        if (tokens := count([text])[0]) > self.max_tokens:
+            raise InputError(
+                f"a text of {tokens:,} tokens is more than the {self.max_tokens:,} that this model takes at once: "
+                f"split it into sentences, or give less; it begins {text[:50]!r}"
+            )
+        return [Piece("", text, "")]
+
+    def _limits(self, how: Split) -> "_Limits":
+        longest = self.max_tokens
+        if how == "line":
+            return _Limits(None, longest, longest, longest, self.language)
+        if self.trained is None:
+            return _Limits(1, longest, longest, longest, self.language)
+        sentence = min(self.trained.longest, longest)
+        twice = min(2 * sentence, longest)
+        return _Limits(self.trained.sentences, min(self.trained.common, longest), sentence, twice, self.language)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """How much of a line is translated at once."""
+
+    sentences: int | None  # in a piece; none: any number
+    tokens: int  # of a piece of several sentences
+    sentence: int  # tokens of a sentence; a longer one is cut at clauses
+    clause: int  # tokens of a clause; a longer one is cut between words, and a longer word anywhere
+    language: str
+
+
+def _pieces_of_line(body: str, end: str, limits: _Limits, count: Count) -> list[Piece]:
+    length = count([body])[0]
+    if limits.sentences is None and length <= limits.tokens:
+        return [Piece("", body, end)]
+    parts = [body[start:stop] for start, stop in pairwise([0, *sentence_starts(body, limits.language), len(body)])]
+    if len(parts) == 1 and length <= limits.sentence:
+        return [Piece("", body, end)]
+    parts = _packed(parts, limits, count)
+    if len(parts) == 1:
+        return [Piece("", body, end)]
+    parts[-1] += end
+    pieces = [Piece.of(part) for part in parts]
+    return [pieces[0]] + [
+        replace(piece, abuts=not before[-1].isspace() and not before[-1].isalnum())
+        for before, piece in zip(parts, pieces[1:], strict=False)
+    ]
+
+
+def _packed(parts: Sequence[str], limits: _Limits, count: Count) -> list[str]:
+    """Sentences to pieces that fit, as few as possible; a sentence that is too long is cut."""
+    packed: list[str] = []
+    room = held = 0
+    for part, length in zip(parts, count(parts), strict=True):
+        if length > limits.sentence and len(part) > 1:
+            packed += _fitting(part, limits, count)
+            room = 0
+        elif packed and length <= room and (limits.sentences is None or held < limits.sentences):
+            packed[-1] += part
+            room, held = room - length, held + 1
+        else:
+            packed.append(part)
+            room, held = limits.tokens - length, 1
+    return packed
+
+
+def _fitting(text: str, limits: _Limits, count: Count, level: int = 0) -> list[str]:
+    """Parts of a sentence that fit, as few as possible, cut at the weakest point that serves."""
+    parts = [text[start:end] for start, end in pairwise([0, *_LEVELS[level](text), len(text)])]
+    packed: list[str] = []
+    room = 0
+    for part, length in zip(parts, count(parts), strict=True):
+        if length > limits.clause and len(part) > 1:
+            packed += _fitting(part, limits, count, min(level + 1, len(_LEVELS) - 1))
+            room = 0
+        elif packed and length <= room:
+            packed[-1] += part
+            room -= length
+        else:
+            packed.append(part)
+            room = limits.sentence - length
+    return packed
+
+
+def _after(text: str, marks: str, anywhere: str) -> Iterable[int]:
+    """Where a part begins: after a mark, closing quotes and white space; `anywhere` needs no white space after it."""
+    marked = spaced = False
+    for place, character in enumerate(text):
+        if character.isspace():
+            spaced = marked
+        else:
+            if spaced:
+                yield place
+            marked = character in marks or (marked and not spaced and character in _CLOSING)
+            spaced = character in anywhere
+            marked = marked or spaced
+
+
+def _between_words(text: str) -> Iterable[int]:
+    return (place for place in range(1, len(text)) if text[place - 1].isspace() and not text[place].isspace())
+
+
+def _middle(text: str) -> Iterable[int]:
+    return [len(text) // 2]
+
+
+_LEVELS: tuple[Callable[[str], Iterable[int]], ...] = (
+    lambda text: _after(text, _CLAUSE, _CLAUSE_ANYWHERE),
+    _between_words,
+    _middle,
+)

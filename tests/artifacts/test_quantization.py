@@ -1,0 +1,42 @@
+import pytest
+import torch
+
+from heed.artifacts.quantization import in_floats, in_integers, rounded
+from heed.errors import FolderError
+from tests.model.examples import COMBINATIONS, make
+
+CPU = torch.device("cpu")
+
+
+def test_a_rounded_matrix_is_off_by_half_a_step_at_most() -> None:
+    weight = torch.randn(40, 30)
+    weight[3] *= 1000
+    weight[4] = 0
+    integers, scales = rounded(weight)
+    assert integers.dtype == torch.int8
+    assert integers.abs().amax(1)[:4].tolist() == [127] * 4
+    assert ((integers * scales[:, None] - weight).abs() <= 0.501 * scales[:, None]).all()
+
+
+@pytest.mark.parametrize("config", COMBINATIONS[::4], ids=str)
+def test_rounding_what_was_rounded_changes_nothing(config: object) -> None:
+    weights = make(config, CPU, torch.float32).state_dict()  # type: ignore[arg-type]
+    once = in_integers(weights)
+    twice = in_integers(in_floats(once))
+    assert in_floats(once).keys() == weights.keys()
+    assert once.keys() == twice.keys()
+    for name, integers in once.items():
+        if integers.dtype == torch.int8:
+            assert torch.equal(integers, twice[name]), name
+    matrices = {name for name, weight in weights.items() if weight.ndim == 2 and "positions" not in name}
+    assert {name for name, weight in once.items() if weight.dtype == torch.int8} == matrices
+
+
+@pytest.mark.parametrize(("scales", "found"), [(None, "none"), (torch.ones(2), r"\(2,\)")])
+def test_integers_without_their_scales_are_refused(scales: torch.Tensor | None, found: str) -> None:
+    weights = {"a.weight": torch.ones(3, 4, dtype=torch.int8)}
+    if scales is not None:
+        weights["a.weight.scales"] = scales
+    message = rf"weight a.weight of shape \(3, 4\) needs a scale for each row, found {found}"
+    with pytest.raises(FolderError, match=message):
+        in_floats(weights)

@@ -1,0 +1,145 @@
+"""A folder is written, replaced or published: at every moment there is the old model or the new one, whole."""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heed.artifacts import writing
+from heed.artifacts.folder import verify
+from heed.artifacts.writing import MANIFEST, current, finish_publishing, publish, write_folder
+from heed.errors import FolderError
+
+OLD = {"config.json": b"old", "model.safetensors": b"old " * 3000, "source_tokenizer.json": b"old"}
+NEW = {"config.json": b"new", "model.safetensors": b"new " * 3000, "README.md": b"new"}
+
+
+class Killed(BaseException):
+    """Not an error that anybody could handle."""
+
+
+class Kills:
+    """Ends everything this process asks of the file system, from the n-th request on, as a kill at that moment does."""
+
+    def __init__(self) -> None:
+        self.after: int | None = None
+        self.asked = 0
+        sys.addaudithook(self._look)
+
+    def _look(self, event: str, _arguments: Any) -> None:
+        if self.after is None or event.split(".", maxsplit=1)[0] not in ("open", "os", "shutil"):
+            return
+        self.asked += 1
+        if self.asked > self.after:
+            raise Killed
+
+    def during(self, work: Callable[[], None], after: int) -> bool:
+        """Whether the work was killed."""
+        self.after, self.asked = after, 0
+        try:
+            work()
+        except Killed:
+            return True
+        finally:
+            self.after = None
+        return False
+
+
+@pytest.fixture(scope="module")
+def kills() -> Kills:
+    return Kills()  # a hook stays for as long as Python does, so there is one
+
+
+def held(path: Path) -> dict[str, bytes] | None:
+    """The model that a reader finds, which must be whole; none where there is no manifest."""
+    place = current(path)
+    if not (place / MANIFEST).exists():
+        return None
+    verify(path)
+    files = {file.name: file.read_bytes() for file in place.iterdir() if file.is_file() and file.name[0] != "."}
+    del files[MANIFEST]
+    return {name: content for name, content in files.items() if name != "journal.jsonl"}
+
+
+@pytest.mark.parametrize("linking", [True, False])
+@pytest.mark.parametrize("before", [None, OLD])
+@pytest.mark.parametrize("write", [write_folder, publish])
+def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
+    tmp_path: Path,
+    kills: Kills,
+    write: Callable[[Path, dict[str, bytes]], None],
+    before: dict[str, bytes] | None,
+    linking: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_links(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow, and a kill, unlike a power cut, loses nothing by it
+    if not linking:
+        monkeypatch.setattr(os, "link", no_links)
+    found: list[dict[str, bytes] | None] = []
+    for after in range(1000):
+        path = tmp_path / str(after)
+        if before is not None:
+            write_folder(path, before)
+        elif write is publish:
+            path.mkdir()
+        if path.exists():
+            (path / "journal.jsonl").write_text("a run's folder holds other things too")
+        killed = kills.during(partial(write, path, NEW), after)
+        found.append(held(path))
+        write(path, NEW)
+        assert held(path) == NEW
+        assert (before is None and write is write_folder) or (path / "journal.jsonl").exists()
+        assert not [file for file in path.iterdir() if file.name.startswith(".")]
+        if not killed:
+            break
+    assert len(found) > 8
+    turned = found.index(NEW)
+    assert all(one == before for one in found[:turned])
+    assert all(one == NEW for one in found[turned:])
+
+
+def test_a_model_that_was_cut_off_while_published_is_read_and_then_finished(tmp_path: Path, kills: Kills) -> None:
+    path = tmp_path / "run"
+    write_folder(path, OLD)
+    after = next(n for n in range(1000) if kills.during(lambda: publish(path, NEW), n) and current(path) != path)
+    assert after > 0
+    assert held(path) == NEW
+    finish_publishing(path)
+    assert current(path) == path
+    assert held(path) == NEW
+
+
+def test_optional_files_of_an_earlier_model_go_even_if_no_manifest_lists_them(tmp_path: Path) -> None:
+    for name in ("source_tokenizer.json", "model.int8.safetensors", "heed.json", "notes.txt"):
+        (tmp_path / name).write_text("left over")
+    publish(tmp_path, NEW)
+    assert {file.name for file in tmp_path.iterdir()} == {*NEW, MANIFEST, "notes.txt"}
+
+
+@pytest.mark.parametrize("write", [write_folder, publish])
+def test_a_full_disk_is_an_error_that_says_how_much_is_needed_and_leaves_what_was_there(
+    tmp_path: Path, write: Callable[[Path, dict[str, bytes]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(path: Path, content: bytes) -> None:
+        path.write_bytes(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    big = {**NEW, "model.safetensors": bytes(2_500_000)}
+    path = tmp_path / "run"
+    write_folder(path, OLD)
+    monkeypatch.setattr(writing, "write_safely", write_half)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_200_000))
+    with pytest.raises(FolderError, match=r"cannot be written: No space left .*: 2\.50 MB are needed, 1\.20 MB are"):
+        write(path, big)
+    assert held(path) == OLD
+    assert not list(tmp_path.rglob("*.writing"))

@@ -1,0 +1,37 @@
+"""Triton programs are proven on a GPU if there is one, else in Triton's interpreter if it is there, else not at all."""
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.backends.cpu.build import _FLAGS, _processor
+from heed.backends.cpu.packed_linear import _library
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
+
+if find_spec("triton") is None:
+    collect_ignore = [
+        f"test_{part}.py" for part in ("attention", "cross_entropy", "joined_products", "layer_norm", "triton_parts")
+    ]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def for_avx2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Code as it is compiled for processors without AVX-512."""
+    if "avx2" not in _processor():
+        pytest.skip("this processor has no AVX2")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("heed.backends.cpu.build._FLAGS", tuple(one.replace("native", "x86-64-v3") for one in _FLAGS))
+    _library.cache_clear()
+    yield
+    _library.cache_clear()

@@ -1,0 +1,139 @@
+"""Attention in compiled code is the plain one, forward and back, however sentences and vectors lie."""
+
+import math
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.backends.cpu.attention import attend, compiled_attention
+from heed.backends.cpu.dropout import Dropout
+from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cuda.dropout import dropped
+from heed.errors import InputError
+from heed.model.attention import plain_attention
+from heed.model.layout import Packed, Padded, Sight
+
+pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
+
+HEADS = 3
+LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15, 16, 32, 33]  # some take several turns, some fill registers and turns exactly
+OURS, THEIRS = Packed.of_lengths(LENGTHS), Packed.of_lengths(LENGTHS[::-1])
+SIGHTS = {
+    "self": Sight.between(OURS, OURS),
+    "causal": Sight.between(OURS, OURS, causal=True),
+    "cross": Sight.between(OURS, THEIRS),
+}
+
+
+Three = tuple[Tensor, Tensor, Tensor]
+
+
+def to_learn(some: Iterable[Tensor]) -> Three:
+    queries, keys, values = (one.detach().requires_grad_() for one in some)
+    return queries, keys, values
+
+
+def vectors(width: int) -> Three:
+    return to_learn(torch.randn(sum(LENGTHS), HEADS, width) for _ in range(3))
+
+
+def check_gradients(ours: Tensor, plain: Tensor, given: Three) -> None:
+    above = torch.randn_like(ours)
+    found, wanted = (torch.autograd.grad(one, given, above) for one in (ours, plain))
+    for own, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("width", [1, 8, 16, 50, 64, 100])
+def test_it_equals_plain_attention_in_value_and_gradient(kind: str, width: int) -> None:
+    given = vectors(width)
+    ours, plain = (one(*given, SIGHTS[kind], 0.0) for one in (compiled_attention, plain_attention))
+    torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
+    check_gradients(ours, plain, given)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_any_number_of_threads_finds_the_same_to_the_last_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, above = vectors(16), torch.randn(sum(LENGTHS), HEADS, 16)
+    found = []
+    for count in (1, threads):
+        monkeypatch.setattr("heed.backends.cpu.attention.torch.get_num_threads", lambda count=count: count)
+        heads = compiled_attention(*given, SIGHTS["causal"], 0.0)
+        found.append([heads, *torch.autograd.grad(heads, given, above)])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("kind", SIGHTS)
+def test_dropout_takes_the_weights_its_hash_says_forward_and_back(kind: str) -> None:
+    sight, rate, seed = SIGHTS[kind], 0.3, 987_654_321
+    given = queries, keys, values = vectors(16)
+    found = attend(*given, sight, Dropout.of(rate, seed))
+    ours, theirs = sight.packed_sides()
+    seen = ours.owners[:, None] == theirs.owners
+    if kind == "causal":
+        seen &= ours.positions[:, None] >= theirs.positions
+    weights = (torch.einsum("thk,shk->hts", queries, keys) / math.sqrt(16)).masked_fill(~seen, -torch.inf).softmax(-1)
+    gone = dropped(seed, HEADS, len(queries), len(keys), rate, torch.device("cpu"))
+    wanted = torch.einsum("hts,shk->thk", weights.masked_fill(gone, 0.0) / (1 - rate), values)
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-4)
+    check_gradients(found, wanted, given)
+
+
+def test_dropout_follows_from_torchs_seed() -> None:
+    given, found = vectors(8), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(compiled_attention(*given, SIGHTS["self"], 0.5))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_vectors_and_gradients_may_lie_in_larger_matrices() -> None:
+    sight = SIGHTS["self"]
+    together = torch.randn(sum(LENGTHS), 3, HEADS, 16)
+    apart = to_learn(one.contiguous() for one in together.unbind(1))
+    wanted = compiled_attention(*apart, sight, 0.0)
+    head_by_head = [one.transpose(0, 1).contiguous().transpose(0, 1) for one in together.unbind(1)]
+    for lying in (list(together.unbind(1)), head_by_head):
+        given = to_learn(lying)
+        found = compiled_attention(*given, sight, 0.0)
+        assert torch.equal(found, wanted)
+        above = torch.randn(HEADS, sum(LENGTHS), 16).transpose(0, 1)
+        for own, other in zip(
+            torch.autograd.grad(found, given, above),
+            torch.autograd.grad(wanted, apart, above.contiguous(), retain_graph=True),
+            strict=True,
+        ):
+            assert torch.equal(own, other)
+
+
+def test_large_scores_stay_finite_and_nan_stays_nan() -> None:
+    queries, keys, values = (one.detach() for one in vectors(8))
+    ours, plain = (
+        one(queries * 1e4, keys, values, SIGHTS["causal"], 0.0) for one in (compiled_attention, plain_attention)
+    )
+    torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
+    keys[0] = torch.nan
+    found = compiled_attention(queries, keys, values, SIGHTS["self"], 0.0)
+    assert found[0].isnan().all()
+    assert found[1:].isfinite().all()
+
+
+def test_a_padded_layout_is_refused() -> None:
+    layout = Padded.of_ids(torch.tensor([[5, 6, 0]]), 0)
+    x = torch.randn(1, 3, HEADS, 16)
+    with pytest.raises(InputError, match="packed attention is for packed sentences"):
+        compiled_attention(x, x, x, Sight.between(layout, layout), 0.0)
+
+
+@pytest.mark.usefixtures("for_avx2")
+@pytest.mark.parametrize("kind", SIGHTS)
+def test_processors_without_avx512_attend_the_same(kind: str) -> None:
+    for width in (12, 64):
+        given = vectors(width)
+        ours, plain = (one(*given, SIGHTS[kind], 0.0) for one in (compiled_attention, plain_attention))
+        torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
+        check_gradients(ours, plain, given)

@@ -1,0 +1,230 @@
+"""The engine for a GPU finds what our plain searches find. On a CPU it runs in plain torch, and nothing is captured."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heed import ModelConfig, Transformer
+from heed.backends.cuda import engine as captured_engine
+from heed.backends.cuda.engine import CapturedEngine, quickest_engine
+from heed.backends.cuda.slots import Shape, affordable
+from heed.backends.cuda.step_ops import PLAIN
+from heed.config import SearchConfig
+from heed.decoding.cancellation import Watch
+from heed.decoding.engine import Engine, Stepwise
+from heed.decoding.search import Hypothesis
+from heed.decoding.steps import begin
+from heed.errors import InputError
+from tests.decoding.small_models import small_model
+from tests.model.examples import COMBINATIONS, SHAPE, make, sentences
+
+CPU = torch.device("cpu")
+DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
+
+
+class Nobody:
+    """An engine that must not be asked."""
+
+    def search(self, *asked: Any) -> list[list[Hypothesis]]:
+        raise AssertionError(f"handed over: {asked}")
+
+
+def engine_of(model: Transformer, otherwise: Engine | None = None) -> CapturedEngine:
+    device = model.vocabulary.embedding.weight.device
+    parts = PLAIN
+    if device.type == "cuda":
+        from heed.backends.cuda.triton_ops import TRITON as parts  # noqa: N811, PLC0415
+    return CapturedEngine(model, torch.float32, otherwise or Nobody(), parts)
+
+
+def plainly(model: Transformer, sources: Sequence[list[int]], config: SearchConfig) -> list[list[Hypothesis]]:
+    return Stepwise(partial(begin, [model]), [model]).search(sources, config, range(len(sources)))
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[each.ids for each in one] for one in found] == [[each.ids for each in one] for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        for each, wanted in zip(one, other, strict=True):
+            assert each.score == pytest.approx(wanted.score, abs=1e-5, rel=1e-5)
+            assert each.log_prob == pytest.approx(wanted.log_prob, abs=1e-5, rel=1e-5)
+
+
+@pytest.fixture
+def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few that most sentences must wait, and room for few tokens."""
+    monkeypatch.setattr(captured_engine, "_ROWS", 8)
+    monkeypatch.setattr(captured_engine, "_LEAST", 2)
+
+
+@pytest.mark.usefixtures("few_slots")
+@pytest.mark.parametrize("config", DESIGNS, ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
+def test_every_design_searches_as_stepwise_does(config: ModelConfig, device: torch.device) -> None:
+    model = make(config.model_copy(update={"max_length": 64}), CPU, torch.float32).to(device)
+    sources = [ids.tolist() for ids in sentences([5, 1, 7, 3, 2, 2, 9], CPU)]
+    engine = engine_of(model)
+    for search in (SearchConfig(beam=1, max_length=9), SearchConfig(beam=3, nbest=2, max_length=6)):
+        found = engine.search(sources, search, range(len(sources)))
+        assert_same(found, plainly(model, sources, search))
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_settings_and_sources_give_what_stepwise_gives(data: st.DataObject, device: torch.device) -> None:
+    """Beams, n-best lists, both ways to stop, lengths, and more sentences than there is room for."""
+    beam = data.draw(st.integers(1, 6), "beam")
+    least = data.draw(st.integers(0, 3), "min_length")
+    config = SearchConfig(
+        beam=beam,
+        nbest=data.draw(st.integers(1, beam), "nbest"),
+        length_penalty=data.draw(st.sampled_from((-1.0, 0.0, 0.6, 1.0, 2.5)), "length_penalty"),
+        stop=data.draw(st.sampled_from(("exact", "first")), "stop"),
+        min_length=least,
+        max_length=data.draw(st.one_of(st.none(), st.integers(max(least, 1), 12)), "max_length"),
+        tokens_per_batch=data.draw(st.sampled_from((None, 20, 200)), "tokens_per_batch"),
+    )
+    model, _ = small_model(data.draw(st.integers(0, 5), "seed"), device)
+    lengths = data.draw(st.lists(st.integers(1, 8), min_size=1, max_size=20), "lengths")
+    sources = [ids.tolist() for ids in sentences(lengths, CPU)]
+    model = model.float()
+    assert_same(engine_of(model).search(sources, config, range(len(sources))), plainly(model, sources, config))
+
+
+def test_slots_are_kept_grow_and_are_given_up(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    monkeypatch.setattr(captured_engine, "_LEAST", 2)
+    monkeypatch.setattr(captured_engine, "_ROOMS", 2)
+    model, sources = small_model(3, device)
+    engine = engine_of(model.float())
+
+    def search(count: int, beam: int, longest: int) -> None:
+        config = SearchConfig(beam=beam, max_length=longest)
+        assert_same(engine.search(sources[:count], config, range(count)), plainly(model, sources[:count], config))
+
+    def shapes() -> list[tuple[int, int, int, int]]:
+        every = [room.slots.shape for room in engine._rooms.values()]
+        return [(one.slots, one.width, one.source, one.target) for one in every]
+
+    search(2, 2, 3)
+    assert shapes() == [(2, 2, 8, 4)]
+    search(2, 2, 2)  # fits into what is there
+    assert shapes() == [(2, 2, 8, 4)]
+    search(2, 2, 9)  # does not
+    assert shapes() == [(2, 2, 8, 16)]
+    search(3, 1, 3)
+    search(2, 2, 2)
+    search(1, 1, 3)  # in the place of what was used longest ago
+    assert shapes() == [(2, 2, 8, 16), (1, 1, 8, 4)]
+
+
+def test_where_memory_is_short_there_are_fewer_slots() -> None:
+    shape = Shape(slots=512, width=4, source=64, target=128)  # 7 GiB for 6 layers of width 512, each number 4 bytes
+    for memory, slots in ((2**33, 512), (2**32, 256), (2**31, 128), (0, 1)):
+        assert affordable(shape, 6, 512, torch.float32, memory) == Shape(slots, 4, 64, 128)
+    assert affordable(shape, 6, 512, torch.bfloat16, 2**32) == shape
+
+
+def test_weights_that_change_are_noticed(device: torch.device) -> None:
+    model, sources = small_model(1, device)
+    engine, config = engine_of(model.float()), SearchConfig(beam=2, max_length=8)
+    before = engine.search(sources, config, range(4))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+    after = engine.search(sources, config, range(4))
+    assert after != before
+    assert_same(after, plainly(model, sources, config))
+
+
+def test_what_it_cannot_do_goes_to_the_other(device: torch.device) -> None:
+    model, sources = small_model(1, device)
+    model = model.float()
+    asked: list[tuple[Any, ...]] = []
+
+    class Other:
+        def search(self, *arguments: Any) -> list[list[Hypothesis]]:
+            asked.append(arguments)
+            return [[Hypothesis((7,), -1.0, -1.0)]]
+
+    engine, numbers = engine_of(model, Other()), range(len(sources))
+    for config in (SearchConfig(sample=True), SearchConfig(no_repeat_ngram=2), SearchConfig(beam=17)):
+        engine.search(sources, config, numbers)
+    engine.search(sources, SearchConfig(), numbers, [[4]] * 4)
+    engine.search([], SearchConfig(), [])
+    with model.encoder.register_forward_hook(lambda *_: None):  # type: ignore[union-attr]
+        engine.search(sources, SearchConfig(), numbers)
+    assert len(asked) == 6
+    engine.search(sources, SearchConfig(max_length=4), numbers)
+    assert len(asked) == 6
+
+
+@pytest.mark.usefixtures("few_slots")
+def test_who_is_not_waited_for_leaves_and_the_others_find_the_same(device: torch.device) -> None:
+    model, sources = small_model(3, device)
+    config, steps = SearchConfig(beam=2, max_length=8, min_length=6), list[None]()
+    watch = Watch(lambda number: number == 11 and len(steps) > 2, lambda: steps.append(None), free_after=6)
+    found = engine_of(model.float()).search(sources, config, range(10, 14), None, watch)
+    expected = plainly(model, sources, config)
+    assert [one.ids for one in found[1]] == [()]
+    assert_same([found[0], *found[2:]], [expected[0], *expected[2:]])
+    assert len(steps) > 6
+
+
+def test_a_search_may_be_interrupted_by_another_of_the_same_size(device: torch.device) -> None:
+    model, sources = small_model(2, device)
+    engine, config, inner = engine_of(model.float()), SearchConfig(beam=2, max_length=8), list[Any]()
+
+    def interrupt() -> None:
+        if len(inner) < 2:
+            inner.append(engine.search(sources[::-1], config, range(4), None, Watch(lambda _: False, lambda: None)))
+
+    outer = engine.search(sources, config, range(4), None, Watch(lambda _: False, interrupt))
+    assert_same(outer, plainly(model, sources, config))
+    for one in inner:
+        assert_same(one, plainly(model, sources[::-1], config))
+
+
+def test_who_finds_nothing_is_told_why(device: torch.device) -> None:
+    model, sources = small_model(1, device)
+    model = model.float()
+    engine = engine_of(model, Stepwise(partial(begin, [model]), [model]))
+    with torch.no_grad():
+        model.decoder.norm.weight[0] = torch.nan  # type: ignore[union-attr, operator]
+    with pytest.raises(InputError, match="or the model gives nan"):
+        engine.search(sources, SearchConfig(), range(4))
+
+
+def test_lengths_that_cannot_be_kept_are_refused_as_ever(device: torch.device) -> None:
+    design = ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 8})
+    model = make(design, CPU, torch.float32).to(device)
+    engine = engine_of(model, Stepwise(partial(begin, [model]), [model]))
+    with pytest.raises(InputError, match="sentence 0 may have at most 7 tokens"):
+        engine.search([[5, 6]], SearchConfig(min_length=9), [0])
+
+
+def test_many_sources_are_encoded_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    monkeypatch.setattr("heed.backends.cuda.search._TOKENS", 12)
+    model, sources = small_model(2, device)
+    config = SearchConfig(beam=2, max_length=8)
+    assert_same(engine_of(model.float()).search(sources, config, range(4)), plainly(model, sources, config))
+
+
+def test_without_a_gpu_the_plain_searches_stay_and_half_precision_is_refused() -> None:
+    model, _ = small_model(1, CPU)
+    assert isinstance(quickest_engine([model]), Stepwise)
+    assert isinstance(quickest_engine([model], "float32"), Stepwise)
+    with pytest.raises(InputError, match="precision = 'bfloat16' cannot be had, use 'float32': that is for one model"):
+        quickest_engine([model, model], "bfloat16")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_half_precision_loses_little() -> None:
+    model, sources = small_model(1, torch.device("cuda"))
+    model = model.float()
+    engine, config = quickest_engine([model]), SearchConfig(beam=3, nbest=3, max_length=12)
+    assert isinstance(engine, CapturedEngine)
+    for found, exact in zip(engine.search(sources, config, range(4)), plainly(model, sources, config), strict=True):
+        assert found[0].score == pytest.approx(exact[0].score, rel=0.05, abs=0.1)

@@ -1,0 +1,107 @@
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed import ConfigError, ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.benchmarking import training as room
+from heed.benchmarking.limits import training_operations
+from heed.benchmarking.training import measure_training, pair_lengths, random_pairs, training_steps
+from heed.training.batches import Batches
+from heed.training.checkpoint import Progress
+from heed.training.ema import RunningMean
+from heed.training.learner import Learner
+from heed.training.run import Run, StepReport, make_optimizer
+from heed.training.step import Share, Taken, take_step
+from heed.training.task import Validation
+from heed.training.trainer import train
+
+CPU = torch.device("cpu")
+MODEL = ModelConfig(vocab_size=50, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
+
+
+def settings(**more: object) -> RunConfig:
+    given = {"tokens_per_batch": 200, "max_steps": 4, "warmup_steps": 2, **more}
+    return RunConfig(model=MODEL, training=TrainingConfig.model_validate(given))
+
+
+class Losses:
+    """Whoever wants to know no more."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def step(self, report: StepReport) -> None:
+        self.found.append(report.loss)
+
+    def validation(self, step: int, found: Validation, best: bool) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+def test_lengths_are_like_those_of_sentences_and_always_the_same() -> None:
+    lengths = pair_lengths(5000)
+    assert lengths == pair_lengths(5000)
+    assert all(2 <= length <= 128 for pair in lengths for length in pair)
+    assert [round(statistics.mean(pair[side] for pair in lengths)) for side in (0, 1)] == [28, 30]
+
+
+def test_random_pairs_have_the_lengths_asked_for_less_the_token_that_ends_them() -> None:
+    pairs = random_pairs([(3, 5), (9, 2)], MODEL.model_copy(update={"source_vocab_size": 7}))
+    assert (pairs.source.lengths().tolist(), pairs.target.lengths().tolist()) == ([2, 8], [4, 1])
+    assert 3 <= pairs.source.ids.min() <= pairs.source.ids.max() < 7
+    assert pairs.target.ids.max() < 50
+
+
+def test_the_steps_are_those_of_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, pairs = settings(accumulate=2, ema_decay=0.9), random_pairs(pair_lengths(40), MODEL)
+    torch.manual_seed(config.training.seed)
+    model = Transformer(MODEL)
+    optimizer, batches = make_optimizer(model, config), Batches(pairs, 200, config.training.seed)
+    mean, losses = RunningMean(model, 0.9), Losses()
+    train(Run(tmp_path, config, model, optimizer, batches, lambda *_: {}, None, CPU, mean=mean), Progress(), losses)
+
+    found: list[float] = []
+
+    def watched(run: Run, learner: Learner, own: list[Share], number: int) -> Taken:
+        taken = take_step(run, learner, own, number)
+        found.append(taken.loss())
+        assert run.mean is not None
+        return taken
+
+    monkeypatch.setattr(room, "take_step", watched)
+    step = training_steps(config, pairs, CPU)
+    tokens = [step() for _ in range(4)]
+    assert found == losses.found
+    assert all(200 < number <= 400 for number in tokens[:2])
+
+
+def test_speed_memory_and_share_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = iter([2e9, 3e9])
+    monkeypatch.setattr(room, "operations_a_second", lambda *_: next(limits))
+    said: list[str] = []
+    found = measure_training(settings(), CPU, 0.0, said.append)
+    lengths = pair_lengths(1000)
+    sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
+    each = training_operations(MODEL, sources / targets, 1.0)
+    assert (found.steps, found.limit, found.arithmetic) == (3, 3e9, "float32")  # the better of both limits
+    assert found.tokens_per_second == pytest.approx(found.tokens_per_step / found.seconds_per_step)
+    assert found.operations_per_second == pytest.approx(found.tokens_per_second * each)
+    assert found.share == found.operations_per_second / found.limit
+    assert found.parameters == sum(weight.numel() for weight in Transformer(MODEL).parameters())
+    assert 100 < found.tokens_per_step <= 200
+    assert found.peak_memory is not None
+    assert said[-2].startswith("3 steps, ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"precision": "bfloat16"}, "training.precision = 'bfloat16' needs a GPU"),
+        ({"shard": True}, "training.shard = True needs several processes"),
+    ],
+)
+def test_what_cannot_be_measured_here_is_refused(setting: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        measure_training(settings(**setting), CPU, 0.0)

@@ -1,0 +1,99 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed import Transformer
+from heed.config import SearchConfig
+from heed.decoding.decode import greedy_search, greedy_stream
+from heed.decoding.search import beam_search
+from heed.decoding.steps import begin, greatest_lengths
+from heed.errors import InputError
+from tests.decoding.small_models import forced_log_probs, small_model
+from tests.decoding.tables import Tables
+
+
+def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
+    """Written plainly: the whole sentence again for every word, one sentence at a time."""
+    written: list[int] = []
+    for _ in range(len(source) + 50):
+        word = int(forced_log_probs(model, source, tuple(written))[-1, 2:].argmax()) + 2
+        if word == 2:
+            break
+        written.append(word)
+    return written
+
+
+def fast_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
+    lengths = greatest_lengths([model], sources, SearchConfig())
+    return [list(found.ids) for found in greedy_search(begin([model], sources), lengths, SearchConfig())]
+
+
+def test_greedy_equals_the_plain_way_and_no_sentence_minds_its_company(device: torch.device) -> None:
+    lengths = set()
+    for seed in (1, 5):
+        model, sources = small_model(seed, device)
+        together = fast_greedy(model, sources)
+        assert together == [slow_greedy(model, source) for source in sources]
+        assert [fast_greedy(model, [source])[0] for source in sources] == together
+        lengths |= {len(words) for words in together}
+    assert len(lengths) > 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.booleans(),
+    lengths=st.lists(st.integers(2, 8), min_size=1, max_size=4),
+    min_length=st.integers(0, 2),
+    no_repeat_ngram=st.sampled_from((None, 1, 2)),
+    alpha=st.sampled_from((-1.0, 0.6, 2.5)),
+)
+def test_beam_of_one_is_greedy(
+    seed: int, steps: bool, lengths: list[int], min_length: int, no_repeat_ngram: int | None, alpha: float
+) -> None:
+    tables = Tables(seed, vocabulary=7, steps=steps)
+    config = SearchConfig(beam=1, min_length=min_length, no_repeat_ngram=no_repeat_ngram, length_penalty=alpha)
+    prefixes = [(4, 0)[: number % 3] for number in range(len(lengths))]
+    start = tables.start(range(len(lengths)))
+    found = greedy_search(start, lengths, config, prefixes)
+    assert beam_search(start, lengths, config, prefixes) == [[each] for each in found]
+
+
+def test_beam_of_one_is_greedy_on_a_transformer(device: torch.device) -> None:
+    model, sources = small_model(2, device)
+    start = begin([model], sources)
+    found = greedy_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
+    beam = beam_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
+    assert [each.ids for each in found] == [one[0].ids for one in beam]
+    assert [each.log_prob for each in found] == pytest.approx([one[0].log_prob for one in beam], abs=1e-5)
+
+
+def test_a_walk_leaves_the_batch_where_it_ends() -> None:
+    tables = Tables(0, vocabulary=6, eos_bonus=-40)
+    greedy_search(tables.start([0, 1, 2]), [3, 1, 5], SearchConfig(beam=1))
+    assert tables.rows_seen == [3, 3, 2, 2, 1, 1]
+
+
+def test_a_stream_gives_each_token_as_soon_as_it_is_chosen() -> None:
+    tables = Tables(5, vocabulary=6, eos_bonus=-3)
+    [whole] = greedy_search(tables.start([0]), [9], SearchConfig(), [(4, 4)])
+    tables.rows_seen.clear()
+    stream = greedy_stream(tables.start([0]), 9, SearchConfig(), (4, 4))
+    for number, word in enumerate(whole.ids):
+        assert next(stream) == word
+        assert len(tables.rows_seen) == number + 1
+    assert not list(stream)
+
+
+def test_a_stream_is_of_one_sentence() -> None:
+    with pytest.raises(InputError, match="1 greatest lengths are given for 2 sentences"):
+        next(greedy_stream(Tables(0, vocabulary=6).start([0, 1]), 9, SearchConfig()))
+
+
+def test_a_walk_that_cannot_go_on_is_refused() -> None:
+    config = SearchConfig(no_repeat_ngram=1, min_length=4)
+    with pytest.raises(InputError, match="sentence 0 ends with log-probability -inf"):
+        greedy_search(Tables(0, vocabulary=4).start([0]), [5], config)
+    with pytest.raises(InputError, match="min_length = 4, no_repeat_ngram = 1"):
+        list(greedy_stream(Tables(0, vocabulary=4).start([0]), 5, config))

@@ -1,0 +1,66 @@
+"""Nothing of a document is lost: as many sentences come out as went in."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from heed import SearchConfig, Translator
+from heed.decoding.search import Hypothesis
+from heed.text.sentence_split import Splitter
+from heed.text.sentences import SourceLengths, sentence_starts
+from heed.text.tokenizer import Tokenizer
+
+SENTENCES = {
+    "en": ["The cat sleeps.", "Is Dr. Smith here?", "No!", "He paid 3.50 dollars.", '"Come," she said.', "It rains…"],
+    "de": ["Am 3. Mai kam er.", "Wirklich?", "„Ja“, sagte Fr. Huber.", "Es kostet z. B. 5 Euro!", "Gut."],
+    "ru": ["Это дом.", "А. С. Пушкин жил здесь?", "Да!"],
+    "zh": ["你好。", "今天天气很好！", "真的吗？"],
+    "hi": ["यह घर है।", "वह बड़ा है।"],
+    "ar": ["ما اسمك؟", "هذا بيت.", "حسنا!"],
+}
+TOKENIZER = Tokenizer.train([text for texts in SENTENCES.values() for text in texts], "characters", 400)
+
+
+class Forgetful:
+    """A model that was trained on single sentences: it copies the first sentence that it is given, and no more."""
+
+    def search(
+        self, sources: Sequence[Sequence[int]], _config: SearchConfig, _numbers: Sequence[int], *_: Any
+    ) -> list[list[Hypothesis]]:
+        texts = TOKENIZER.decode([list(ids) for ids in sources])
+        first = [text[: (sentence_starts(text, self.language) or [len(text)])[0]].rstrip() for text in texts]
+        return [[Hypothesis.of(ids, -1.0, 0.6)] for ids in TOKENIZER.encode(first)]
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+
+def paragraphs(language: str, count: int) -> list[str]:
+    """Some of several lines, with spaces as people write them."""
+    drawn, space = random.Random(f"{language} 1"), "" if language == "zh" else " "
+    found = []
+    for _ in range(count):
+        lines = [
+            drawn.choice((space, space, space * 2)).join(drawn.choices(SENTENCES[language], k=drawn.randint(1, 9)))
+            for _ in range(drawn.choice((1, 1, 1, 3)))
+        ]
+        found.append(drawn.choice(("\n", "\n\n", "\r\n")).join(lines))
+    return found
+
+
+def counted(texts: Sequence[str], language: str) -> int:
+    return sum(1 + len(sentence_starts(line, language)) for text in texts for line in text.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_500_paragraphs_come_back_whole(language: str) -> None:
+    trained = SourceLengths(sentences=1, common=20, longest=30)
+    splitter = Splitter(256, trained, language)
+    translator = Translator([], (TOKENIZER, TOKENIZER), engine=Forgetful(language), splitter=splitter)
+    texts = paragraphs(language, 500)
+    whole = [one.text for one in translator.translate(texts, align=False)]
+    assert whole == texts
+    at_once = [one.text for one in translator.translate(texts, align=False, split="line")]
+    assert counted(texts, language) > 2 * counted(at_once, language)  # what the splitting is for

@@ -1,0 +1,308 @@
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import torch
+
+import heed
+from heed import ModelConfig, RunConfig, SearchConfig, Transformer, Translator
+from heed.artifacts.folder import model_files
+from heed.artifacts.writing import write_folder
+from heed.config import DataConfig
+from heed.decoding.forced import token_log_probs, word_links
+from heed.errors import InputError
+from heed.text.sentence_split import Splitter
+from heed.text.sentences import SourceLengths
+from heed.text.tokenizer import Tokenizer
+from tests.serving.folders import make_folder
+
+TEXTS = ["a dog runs", "the cat", "", "a bird sees the old dog and the cat", "  ", "dog", "a dog runs"]
+TOKENIZER = Tokenizer.train(TEXTS * 3, "characters", 300)
+
+
+def make(seed: int = 0, tokenizer: Tokenizer = TOKENIZER) -> Transformer:
+    torch.manual_seed(seed)
+    size = tokenizer.vocab_size
+    config = ModelConfig(vocab_size=size, d_model=16, heads=2, encoder_layers=2, decoder_layers=3, d_ff=16)
+    return Transformer(config).eval()
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator([make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), max_tokens=40)
+
+
+def test_order_is_kept_and_each_text_is_translated_as_if_alone(translator: Translator) -> None:
+    together = translator(TEXTS)
+    assert together == [translator(text) for text in TEXTS]
+    assert together[0] == together[-1]
+    small = translator.translate(TEXTS, search=SearchConfig(max_length=12, tokens_per_batch=10))
+    assert [one.text for one in small] == together
+
+
+def test_what_is_only_white_space_stays_as_it_is(translator: Translator) -> None:
+    assert translator(["", "  ", "\n"]) == ["", "  ", "\n"]
+    one = translator.translate([" "])[0]
+    assert (one.score, one.tokens, one.alignment, one.alternatives) == (0.0, (), (), ())
+
+
+def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(translator: Translator) -> None:
+    sentences = ["a dog runs.", "the cat sees a bird.", "the old dog and the cat run."]
+    whole = translator.translate(["  ".join(sentences) + "\n\na dog\n"])[0]
+    pieces = translator.translate([*sentences, "a dog"])
+    texts = [piece.text for piece in pieces]
+    assert whole.text == "  ".join(texts[:3]) + "\n\n" + texts[3] + "\n"
+    assert whole.log_prob == pytest.approx(sum(piece.log_prob for piece in pieces))
+    assert whole.tokens == tuple(token for piece in pieces for token in piece.tokens)
+    assert all(source < len(whole.source_tokens) for source, _ in whole.alignment)
+    assert [target for _, target in whole.alignment] == list(range(len(whole.tokens)))
+
+
+def test_segments_say_which_part_of_the_translation_belongs_to_which_of_the_text(translator: Translator) -> None:
+    text = " a dog runs.  the cat sees a bird.\n\nA dog"
+    (whole,) = translator.translate([text])
+    sources = [text[slice(*one.source)] for one in whole.segments]
+    assert sources == ["a dog runs.", "the cat sees a bird.", "A dog"]
+    assert [whole.text[slice(*one.target)] for one in whole.segments] == translator(sources)
+
+
+def test_a_line_or_a_text_can_be_translated_at_once(translator: Translator) -> None:
+    text = "a dog runs. the cat\na dog"
+    (by_line,) = translator.translate([text], split="line")
+    assert by_line.text == translator.translate(["a dog runs. the cat"], split="none")[0].text + "\n" + translator(
+        "a dog"
+    )
+    (at_once,) = translator.translate([text], split="none")
+    assert len(at_once.segments) == 1
+    (forced,) = token_log_probs(translator.models, TOKENIZER.encode([text]), [at_once.ids])
+    assert sum(forced) == pytest.approx(at_once.log_prob, abs=1e-4)
+    with pytest.raises(InputError, match="a text of 60 tokens is more than the 40 that this model takes at once"):
+        translator.translate(["a dog " * 10], split="none")
+
+
+def test_a_line_as_long_as_training_lines_is_one_piece() -> None:
+    trained = SourceLengths(sentences=3, common=40, longest=40)
+    translator = Translator([make()], (TOKENIZER, TOKENIZER), splitter=Splitter(40, trained), max_tokens=40)
+    (whole,) = translator.translate(["a dog runs.  the cat sees a bird. the old dog and the cat run."])
+    assert [one.source for one in whole.segments] == [(0, 33), (34, 62)]
+
+
+def test_sentences_without_a_space_between_them_get_one_where_the_translation_needs_it(
+    translator: Translator,
+) -> None:
+    (whole,) = translator.translate(["犬。猫。"])
+    first, second = translator(["犬。", "猫。"])
+    assert whole.text == f"{first} {second}"
+    assert "".join(translator.stream("犬。猫。")) == whole_greedy(translator, "犬。猫。")
+
+
+def whole_greedy(translator: Translator, text: str) -> str:
+    return translator.translate([text], beam=1)[0].text
+
+
+def test_a_translation_that_the_limit_ended_says_so(translator: Translator) -> None:
+    (short,) = translator.translate(["a dog\nthe cat"], search=SearchConfig(beam=1, max_length=2))
+    assert short.truncated
+    assert len(short.segments) == 2
+    assert returned(translator.stream("a dog\nthe cat"))
+
+
+def returned(stream: Generator[str, None, bool]) -> bool:
+    """What a generator returns at its end."""
+    while True:
+        try:
+            next(stream)
+        except StopIteration as end:
+            return bool(end.value)
+
+
+def drawn(one: heed.Translation) -> tuple[str, ...]:
+    return (one.text, *(other.text for other in one.alternatives))
+
+
+def test_what_is_sampled_for_a_line_depends_on_its_number_alone(translator: Translator) -> None:
+    search = SearchConfig(sample=True, nbest=2, max_length=8)
+    texts = ["a dog. the cat.", "", "dog", "the cat", "a bird. a dog."]
+    whole = [drawn(one) for one in translator.translate(texts, search=search, align=False)]
+    for size in (1, 2, 3):
+        found = [
+            drawn(one)
+            for first in range(0, len(texts), size)
+            for one in translator.translate(texts[first : first + size], search=search, align=False, first=first)
+        ]
+        assert found == whole
+    assert translator.translate(["dog"], search=search, first=1)[0].text != whole[2][0]
+
+
+def test_the_score_of_a_translation_is_that_of_a_forced_pass(translator: Translator) -> None:
+    for one, source in zip(translator.translate(TEXTS, nbest=3), TEXTS, strict=True):
+        if source.strip():
+            for found in (one, *one.alternatives):
+                (forced,) = token_log_probs(translator.models, TOKENIZER.encode([source]), [found.ids])
+                assert sum(forced) == pytest.approx(found.log_prob, abs=1e-4)
+                assert found.score == pytest.approx(found.log_prob / ((5 + len(forced)) / 6) ** 0.6)
+
+
+def test_score_is_the_log_probability_of_the_text(translator: Translator) -> None:
+    sources, targets = ["a dog", "the cat", ""], ["dog", "", "a cat"]
+    scores = translator.score(sources, targets)
+    for source, target, score in zip(sources, targets, scores, strict=True):
+        src, tgt = (TOKENIZER.encode([text])[0] for text in (source, target))
+        logits = translator.model(torch.tensor([[*src, 2]]), torch.tensor([[1, *tgt]])).log_softmax(-1)
+        expected = sum(logits[0, place, token].item() for place, token in enumerate([*tgt, 2]))
+        assert score == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(InputError, match="3 sources cannot be scored with 2 targets"):
+        translator.score(sources, targets[:2])
+
+
+def test_the_best_come_first_and_there_are_as_many_as_asked_for(translator: Translator) -> None:
+    one = translator.translate(["a dog"], beam=6, nbest=5)[0]
+    scores = [one.score, *(other.score for other in one.alternatives)]
+    assert len(scores) == 5
+    assert scores == sorted(scores, reverse=True)
+    assert translator.translate(["a dog"])[0].alternatives == ()
+
+
+def test_a_stream_is_the_greedy_translation(translator: Translator) -> None:
+    for text in [*TEXTS, "a dog runs. the cat sees a bird. the old dog and the cat run.\nyes"]:
+        greedy = translator.translate([text], beam=1)[0].text
+        assert "".join(translator.stream(text)) == greedy
+
+
+def test_a_stream_comes_token_by_token(translator: Translator) -> None:
+    seen = 0
+
+    class Counting(Transformer):
+        def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
+            nonlocal seen
+            seen += 1
+            return super().step(*arguments, **more)  # type: ignore[arg-type]
+
+    model = Counting(translator.model.config).eval()
+    model.load_state_dict(translator.model.state_dict())
+    stream = Translator([model], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12)).stream("a dog", prefix="the")
+    for letter, steps in (("t", 1), ("h", 2), ("e", 3)):
+        assert next(stream) == letter
+        assert seen == steps
+
+
+def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Translator) -> None:
+    (one,) = translator.translate(["a dog"], prefixes=["the "])
+    assert one.text.startswith("the ")
+    found = translator.alternatives("a dog", "the ", 4)
+    assert len({other.ids[4] for other in found}) == 4
+    assert all(other.text.startswith("the ") for other in found)
+    with pytest.raises(InputError, match="2 prefixes are given for 1 texts"):
+        translator.translate(["a dog"], prefixes=["a", "b"])
+    with pytest.raises(InputError, match=r"a text that is translated at once \(one line, .*\), found 'a\\nb'"):
+        translator.translate(["a\nb"], prefixes=["a"])
+
+
+def test_one_text_is_not_a_list_of_letters(translator: Translator) -> None:
+    with pytest.raises(InputError, match="expected a list of texts, found str: 'a dog'"):
+        translator.translate("a dog")
+
+
+NO_TEXTS = {
+    "None": "expected a list of texts, found NoneType: None",
+    "3": "expected a list of texts, found int: 3",
+    "b'a dog'": "expected a list of texts, found bytes: b'a dog'",
+    "{'a': 1}": "expected a list of texts, found dict: {'a': 1}",
+    "['a', None]": "expected a text (str) at index 1, found NoneType: None",
+    "[b'a']": "expected a text (str) at index 0, found bytes: b'a'",
+    "[['a']]": "expected a text (str) at index 0, found list: ['a']",
+    "[1.5]": "expected a text (str) at index 0, found float: 1.5",
+    "['b\\ud800']": "text 0 has a lone surrogate, '\\ud800' at character 1: it is not Unicode",
+}
+
+
+def test_what_is_no_text_is_refused_by_everything_that_takes_texts(tmp_path: Path) -> None:
+    """In a process of its own: here, types are checked before heed can."""
+    code = f"""if True:
+        import heed
+        from heed.inference.classifier import embed
+        translator = heed.load({str(make_folder(tmp_path / "m"))!r})
+        takes_texts = [
+            translator,
+            translator.translate,
+            lambda texts: translator.score(texts, texts),
+            lambda texts: translator.translate(["a"], prefixes=texts) if texts is not None else translator(texts),
+            lambda texts: embed(translator.model, translator.tokenizers[0], texts),
+        ]
+        for texts, message in {NO_TEXTS!r}.items():
+            for taking in takes_texts:
+                try:
+                    taking(eval(texts))
+                except heed.InputError as error:
+                    assert str(error) == message, (texts, error)
+                else:
+                    raise AssertionError(texts)
+        for text in (None, 3, b"a", ["a"], "\\ud800"):
+            for taking in (translator.look, lambda text: list(translator.stream(text))):
+                try:
+                    taking(text)
+                except heed.InputError:
+                    continue
+                raise AssertionError(text)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_samples_depend_on_seed_and_place_not_on_company(translator: Translator) -> None:
+    drawing = SearchConfig(sample=True, max_length=12, nbest=2)
+    alone = translator.translate(["a dog"], search=drawing)[0]
+    first = translator.translate(["a dog", "the cat sees a bird"], search=drawing)[0]
+    assert (alone.text, alone.alternatives[0].text) == (first.text, first.alternatives[0].text)
+    other = translator.translate(["a dog"], search=drawing.model_copy(update={"seed": 2}))[0]
+    assert other.text != alone.text
+
+
+def test_models_translate_together() -> None:
+    one, other = make(0), make(1)
+    search = SearchConfig(max_length=12)
+    alone = Translator([one], (TOKENIZER, TOKENIZER), search)
+    assert Translator([one, one], (TOKENIZER, TOKENIZER), search)(TEXTS) == alone(TEXTS)
+    both = Translator([one, other], (TOKENIZER, TOKENIZER), search).score(["a dog"], ["cat"])[0]
+    source, target = TOKENIZER.encode(["a dog"]), TOKENIZER.encode(["cat"])
+    parts = [token_log_probs([model], source, target)[0] for model in (one, other)]
+    means = (torch.tensor(parts).exp().mean(0)).log().sum().item()
+    assert both == pytest.approx(means, abs=1e-4)
+
+
+def save(folder: Path, tokenizer: Tokenizer, seed: int) -> Path:
+    model = make(seed, tokenizer)
+    run = RunConfig(
+        model=model.config, data=DataConfig(tokenizer=tokenizer.kind), search=SearchConfig(beam=2, max_length=9)
+    )
+    write_folder(folder, model_files(model.state_dict(), run, {}, (tokenizer, tokenizer), "# card\n"))
+    return folder
+
+
+def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocabularies_are_one(tmp_path: Path) -> None:
+    one, other = save(tmp_path / "one", TOKENIZER, 0), save(tmp_path / "other", TOKENIZER, 1)
+    translator = heed.load(one, other)
+    assert len(translator.models) == 2
+    assert (translator.search.beam, translator.search.max_length) == (2, 9)
+    strange = save(tmp_path / "strange", Tokenizer.train(["äöü"] * 3, "characters", 300), 0)
+    with pytest.raises(InputError, match=f"{one} and {strange} have different vocabularies"):
+        heed.load(one, strange)
+    with pytest.raises(InputError, match="load needs at least one model folder"):
+        heed.load()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "alignment", "expected"),
+    [
+        ([" a", " dog"], [" ein", " Hund"], [(0, 0), (1, 1)], [(0, 0), (1, 1)]),
+        ([" a", " do", "g"], [" Hu", "nd"], [(1, 0), (2, 1)], [(1, 0)]),
+        (["a", " ", "b"], ["x", " ", "y"], [(2, 0), (1, 1), (0, 2)], [(0, 1), (1, 0)]),
+        ([" it", ".", " no"], [" es", "."], [(0, 0), (1, 1)], [(0, 0)]),
+        ([], [], [], []),
+    ],
+)
+def test_links_between_tokens_become_links_between_words(
+    source: list[str], target: list[str], alignment: list[tuple[int, int]], expected: list[tuple[int, int]]
+) -> None:
+    assert word_links(source, target, alignment) == expected

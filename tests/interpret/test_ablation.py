@@ -1,0 +1,219 @@
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heed import ModelConfig, SearchConfig, Transformer, Translator
+from heed.errors import DataError, HeedError
+from heed.evaluation.metrics import bleu
+from heed.interpret.ablation import Piece, ablate, pieces, switched_off
+from tests.interpret.translators import small_translator
+from tests.model.examples import SHAPE, both_sides, make, padded
+
+SOURCES = ["a dog runs", "the cat sees a bird", "", "a bird", "dog"]
+NORMS = ("post", "pre", "sandwich")
+
+
+def model_of(norm: str, device: torch.device, **settings: Any) -> tuple[Transformer, dict[str, Tensor]]:
+    config = ModelConfig.model_validate({**SHAPE, "norm": norm, **settings})
+    given = {name: padded(side) for name, side in both_sides(config, device).items()}
+    return make(config, device), given
+
+
+def logits(model: Transformer, given: dict[str, Tensor], *off: Piece) -> Tensor:
+    with torch.no_grad():
+        if not off:
+            return model(**given)
+        with switched_off(model, off[0]):
+            return logits(model, given, *off[1:])
+
+
+def modules(model: Transformer, path: str) -> tuple[Any, Any]:
+    """A sub-layer and what is around it, found without the code under test."""
+    side, layer, kind = path.split(".")
+    prefix = f"{side}.layers.{int(layer) - 1}"
+    name = {"self": "attention", "cross": "cross_attention", "feed_forward": "feed_forward"}[kind]
+    return model.get_submodule(f"{prefix}.{name}"), model.get_submodule(f"{prefix}.around_{name}")
+
+
+def test_the_pieces_are_kinds_layers_sublayers_and_heads() -> None:
+    config = ModelConfig.model_validate({**SHAPE, "encoder_layers": 1, "decoder_layers": 2})
+    names = {
+        group: [one.name for one in pieces(config) if one.group == group]
+        for group in ("kind", "layer", "sub-layer", "head")
+    }
+    assert names["kind"] == [
+        "encoder.*.self",
+        "encoder.*.feed_forward",
+        "decoder.*.self",
+        "decoder.*.cross",
+        "decoder.*.feed_forward",
+    ]
+    assert names["layer"] == ["encoder.1", "decoder.1", "decoder.2"]
+    assert len(names["sub-layer"]) == 2 + 2 * 3
+    assert names["head"][:3] == ["encoder.1.self.1", "encoder.1.self.2", "decoder.1.self.1"]
+    assert len(names["head"]) == 5 * config.heads
+    assert sum(map(len, names.values())) == len(pieces(config))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_head_off_equals_zero_columns_of_its_output_matrix(norm: str, device: torch.device) -> None:
+    model, given = model_of(norm, device, positions="rotary")
+    whole = logits(model, given)
+    for piece in pieces(model.config):
+        if piece.head is not None:
+            copy = deepcopy(model)
+            attention, _ = modules(copy, piece.sublayers[0])
+            width = model.config.head_width
+            with torch.no_grad():
+                attention.output.weight[:, (piece.head - 1) * width : piece.head * width] = 0
+            found = logits(model, given, piece)
+            torch.testing.assert_close(found, logits(copy, given), msg=piece.name)
+            assert not torch.allclose(found, whole), piece.name
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_sublayer_off_equals_one_whose_last_weights_are_zero(norm: str, device: torch.device) -> None:
+    model, given = model_of(norm, device)
+    for piece in pieces(model.config):
+        if piece.head is None:
+            copy = deepcopy(model)
+            for path in piece.sublayers:
+                sublayer, around = modules(copy, path)
+                last = around.outer_norm or (sublayer.narrow if path.endswith("feed_forward") else sublayer.output)
+                for parameter in last.parameters():
+                    torch.nn.init.zeros_(parameter)
+            torch.testing.assert_close(logits(model, given, piece), logits(copy, given), msg=piece.name)
+
+
+def test_a_layer_or_kind_off_is_all_its_sublayers_off(device: torch.device) -> None:
+    model, given = model_of("pre", device)
+    single = {one.name: one for one in pieces(model.config) if one.group == "sub-layer"}
+    for piece in pieces(model.config):
+        if piece.group in ("kind", "layer"):
+            alone = [single[path] for path in piece.sublayers]
+            assert torch.equal(logits(model, given, piece), logits(model, given, *alone)), piece.name
+
+
+def test_without_cross_attention_the_source_does_not_matter(device: torch.device) -> None:
+    model, given = model_of("post", device)
+    other = given | {"src": given["src"].flip(0)}
+    (cross,) = (one for one in pieces(model.config) if one.name == "decoder.*.cross")
+    assert not torch.allclose(logits(model, given), logits(model, other))
+    assert torch.equal(logits(model, given, cross), logits(model, other, cross))
+
+
+@pytest.mark.parametrize("name", ["encoder.2.self.1", "decoder.1.self.2", "decoder.2.cross.1", "decoder.1"])
+def test_decoding_step_by_step_is_without_the_piece_too(name: str, device: torch.device) -> None:
+    model, given = model_of("pre", device)
+    (piece,) = (one for one in pieces(model.config) if one.name == name)
+    src, tgt_in = given["src"][:1], given["tgt_in"][:1, :4]
+    with switched_off(model, piece):
+        cache = model.start(src)
+        for step in range(4):
+            found, cache = model.step(tgt_in[:, step : step + 1], cache)
+            torch.testing.assert_close(found[:, 0], model(src, tgt_in)[:, step])
+
+
+def test_nothing_stays_on_the_model_when_measuring_is_interrupted(device: torch.device) -> None:
+    model, given = model_of("pre", device)
+    whole = logits(model, given)
+
+    def interrupted(piece: Piece) -> None:
+        with switched_off(model, piece):
+            raise KeyboardInterrupt
+
+    for piece in pieces(model.config):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(piece)
+    assert torch.equal(logits(model, given), whole)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def references(translator: Translator) -> list[str]:
+    """What it says itself, but for a few: so that no score is 0 or 100."""
+    texts = translator(SOURCES)
+    return [*texts[:3], texts[3][: len(texts[3]) // 2], "DIE KATZE"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [
+        ("log-prob", lambda tr, wanted: np.concatenate(tr.token_scores(SOURCES, wanted)).mean()),
+        ("exact", lambda tr, wanted: 20 * sum(a == b for a, b in zip(tr(SOURCES), wanted, strict=True))),
+        ("bleu", lambda tr, wanted: bleu(tr(SOURCES), wanted)),
+    ],
+)
+def test_scores_are_those_of_the_whole_model_and_without_the_piece(
+    metric: Any, score: Callable[[Translator, list[str]], float]
+) -> None:
+    translator = small_translator()
+    translator.search = SearchConfig(beam=1, max_length=9)
+    wanted = references(translator)
+    off = [one for one in pieces(translator.model.config) if one.name in ("encoder.1", "decoder.*.cross")]
+    found = ablate(translator, SOURCES, wanted, metric, off, resamples=50)
+    assert (found.metric, found.sentences) == (metric, 5)
+    assert found.whole == pytest.approx(score(translator, wanted))
+    if metric != "log-prob":
+        assert 0 < found.whole < 100
+    assert [one.piece for one in found.changes] == off
+    for one in found.changes:
+        with switched_off(translator.model, one.piece):
+            assert one.value == pytest.approx(score(translator, wanted))
+        assert one.change == one.value - found.whole
+        assert one.low <= one.high
+
+
+def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
+    translator = small_translator()
+    sources = [f"{'a ' * (number % 4)}{('dog', 'bird', 'cat')[number % 3]} {number}" for number in range(40)]
+    wanted = ["DIE KATZE", "HUND"] * 20
+    off = pieces(translator.model.config)[:2]
+    found = ablate(translator, sources, wanted, off=off, resamples=2000)
+    whole = translator.token_scores(sources, wanted)
+    draw = np.random.default_rng(1)
+    for one in found.changes:
+        with switched_off(translator.model, one.piece):
+            without = translator.token_scores(sources, wanted)
+        leads = []
+        for _ in range(2000):
+            rows = draw.integers(len(sources), size=len(sources))
+            tokens = sum(len(whole[row]) for row in rows)
+            leads.append(sum(sum(without[row]) - sum(whole[row]) for row in rows) / tokens)
+        near = 0.3 * float(np.std(leads))  # five times the error of a quantile of so many draws
+        np.testing.assert_allclose([one.low, one.high], np.quantile(leads, (0.025, 0.975)), atol=near)
+        assert one.low < one.change < one.high
+
+
+def test_a_head_that_does_nothing_changes_nothing() -> None:
+    translator = small_translator()
+    attention, _ = modules(translator.model, "decoder.2.cross")
+    with torch.no_grad():
+        attention.output.weight[:, 8:] = 0
+    found = ablate(translator, SOURCES[:2], ["DIE KATZE", "HUND"], resamples=40)
+    changes, rows = found.of_heads()
+    assert rows == [f"encoder.{n}.self" for n in (1, 2)] + [
+        f"decoder.{n}.{k}" for n in (1, 2, 3) for k in ("self", "cross")
+    ]
+    assert changes.shape == (8, 2)
+    assert np.argwhere(changes == 0).tolist() == [[rows.index("decoder.2.cross"), 1]]
+    (idle,) = (one for one in found.changes if one.piece.name == "decoder.2.cross.2")
+    assert (idle.low, idle.high) == (0, 0)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    translator = small_translator()
+    with pytest.raises(DataError, match="1 sources cannot be scored with 2 references"):
+        ablate(translator, ["a"], ["A", "B"])
+    with pytest.raises(DataError, match="nothing to score: found no sentences"):
+        ablate(translator, [], [])
+    for kind in ("encoder", "decoder"):
+        with pytest.raises(HeedError, match=f"kind = '{kind}' makes none: expected 'encoder-decoder'"):
+            ablate(small_translator(kind=kind), ["a"], ["A"])
+    together = Translator(translator.models * 2, translator.tokenizers)
+    with pytest.raises(HeedError, match="of one model at a time, found 2 that translate together"):
+        ablate(together, ["a"], ["A"])

@@ -1,0 +1,132 @@
+"""Half a model, looked into: a classifier, a finder of hidden words, a language model."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heed import InputError, Translator
+from heed.interpret.folders import look_into
+from heed.interpret.report import report
+from heed.interpret.saving import document
+from heed.interpret.trace import Trace, look
+from tests.interpret.test_report import embedded, inflated
+from tests.interpret.translators import small_translator
+from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_half
+
+NAMES = ("cat", "dog", "<b>")
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Translator:
+    return small_translator(kind="encoder", labels=3)
+
+
+def test_a_classifiers_output_is_one_row_with_a_column_a_label(classifier: Translator) -> None:
+    trace = look(classifier, "a dog runs", labels=NAMES)
+    with torch.no_grad():
+        said = classifier.model(torch.tensor([trace.source_ids]))[0].softmax(-1).numpy()
+    assert [one.token for one in trace.top()[0]] == [NAMES[n] for n in np.argsort(-said)]
+    assert [one.probability for one in trace.top()[0]] == pytest.approx(sorted(said, reverse=True))
+    logits, mean = trace.part("logits"), trace.part("mean")
+    assert (logits.rows, logits.columns, logits.values.shape) == (("the text",), NAMES, (1, 3))
+    np.testing.assert_allclose(mean.values[0], trace.part("encoder.output").values.mean(0), atol=1e-6)
+    assert trace.size() == sum(part.values.nbytes for part in trace.parts().values())
+
+
+def test_without_names_labels_are_numbers(classifier: Translator) -> None:
+    assert classifier.look("a dog").labels == ("1", "2", "3")
+    assert small_translator(kind="encoder").look("a dog").labels == ()
+
+
+def test_two_texts_are_read_together_with_an_end_after_each(classifier: Translator) -> None:
+    trace = look(classifier, "a dog\tthe cat", labels=NAMES)
+    assert trace.source.text == "a dog\tthe cat"
+    assert trace.source_tokens == (*"a dog", "⟨/s⟩", *"the cat", "⟨/s⟩")
+    assert "".join(trace.source.text[slice(*span)] for span in trace.source.spans) == "a dogthe cat"
+    assert trace.source.spans[6] == (6, 7)
+    for wrong in ("a dog\t", "\ta dog"):
+        with pytest.raises(InputError, match="look takes one line of words"):
+            look(classifier, wrong)
+
+
+def test_removal_of_a_classifier_is_what_the_likeliest_label_loses(classifier: Translator) -> None:
+    trace = look(classifier, "a dog", labels=NAMES)
+    ids, best = list(trace.source_ids), int(trace.logits.argmax())
+    removal = trace.removal()
+    assert (removal.rows, removal.columns) == (("the text",), trace.source_tokens)
+    for place in range(len(ids)):
+        with torch.no_grad():
+            without = classifier.model(torch.tensor([ids[:place] + ids[place + 1 :]]))[0].log_softmax(-1)
+        lost = float(without[best]) - float(trace.log_probs[0, best])
+        assert removal.values[0, place] == pytest.approx(lost, abs=1e-5)
+
+
+def test_a_hole_is_filled_without_a_look_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = small_translator(kind="encoder")
+    trace = translator.look("a dog")
+    holes = trace.holes(3)
+    assert len(holes.top) == len(holes.log_probs) == 5  # the end is never hidden
+    for place, found in enumerate(holes.top):
+        ids = list(trace.source_ids)
+        ids[place] = 1
+        with torch.no_grad():
+            logits = translator.model(torch.tensor([ids]))[0, place]
+        logits[:3] = -torch.inf
+        best = logits.log_softmax(-1)
+        assert [one.id for one in found] == best.topk(3).indices.tolist()
+        assert holes.log_probs[place] == pytest.approx(float(best[trace.source_ids[place]]), abs=1e-5)
+    monkeypatch.setattr("heed.interpret.lens._TOKENS_AT_A_TIME", 7)
+    np.testing.assert_allclose(trace.holes().log_probs, holes.log_probs, atol=1e-5)
+
+
+def test_what_has_no_hidden_words_has_no_holes(classifier: Translator) -> None:
+    with pytest.raises(InputError, match="holes are for an encoder that says words: found 'encoder', labels 3"):
+        classifier.look("a dog").holes()
+    with pytest.raises(InputError, match="found 'decoder', labels None"):
+        small_translator(kind="decoder").look("EIN").holes()
+
+
+def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: Translator, tmp_path: Path) -> None:
+    found = document(look(classifier, "a dog", labels=NAMES))
+    assert (found["labels"], found["holes"], found["lens"], found["beam"]) == (list(NAMES), None, None, None)
+    assert [len(row) for row in found["top"]] == [3]
+    assert np.array(found["removal"]).shape == (1, 6)
+    masked = document(small_translator(kind="encoder").look("a dog"))
+    assert (masked["labels"], masked["removal"], len(masked["holes"]["top"])) == ([], None, 5)
+    assert document(small_translator(kind="decoder").look("EIN"))["holes"] is None
+    for ending in ("html", "json", "svg"):
+        look(classifier, "a dog", labels=NAMES).save(tmp_path / f"look.{ending}", full=ending == "json")
+    whole = json.loads((tmp_path / "look.json").read_text())
+    assert [part["shape"] for part in whole["parts"][-3:]] == [[1, 16], [1, 3], [1, 3]]
+
+
+def test_a_page_of_a_classifier_has_what_it_needs(classifier: Translator) -> None:
+    trace = look(classifier, "a dog", labels=NAMES)
+    data = embedded(report(trace, document(trace)).decode())
+    assert list(data["attention"]["shapes"]) == ["encoder"]
+    assert json.loads(inflated(data["document"]))["labels"] == list(NAMES)
+
+
+def test_a_folder_of_any_kind_can_be_looked_into(tmp_path: Path) -> None:
+    classes = look_into(make_half(tmp_path / "c", "classify"), "A dog")
+    assert {one.token for one in classes.top()[0]} == set(LABELS)
+    written = look_into(make_half(tmp_path / "lm", "language-model"), "A dog")
+    assert written.predicted_tokens == (*"A dog", "⟨/s⟩")
+    assert written.predicted_ids[:-1] == tuple(TOKENIZER.encode(["A dog"])[0])
+    assert len(look_into(make_half(tmp_path / "m", "masked"), "A dog").holes().top) == 5
+    ende = make_folder(tmp_path / "ende")
+    forced = look_into(ende, "A dog", "ab", {"beam": 1})
+    assert (forced.target_tokens, forced.translator.search.beam) == (("⟨s⟩", "a", "b"), 1)
+
+
+def poisoned(trace: Trace) -> dict[str, Any]:
+    found = copy.deepcopy(document(trace))
+    for row in found["top"] + (found["holes"] or {"top": []})["top"]:
+        for one in row:
+            one |= {"token": "<img src=x onerror=window.harmed=1>"}
+    return found

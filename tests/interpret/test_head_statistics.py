@@ -1,0 +1,189 @@
+from collections import defaultdict
+from math import log2
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heed import ModelConfig, Transformer
+from heed.errors import DataError
+from heed.interpret import head_statistics as module
+from heed.interpret.head_statistics import HeadStatistics, batches, head_statistics, measured
+from heed.interpret.observe import observe
+from heed.interpret.parts import attentions
+from tests.model.examples import SHAPE, make
+
+DRAW = np.random.default_rng(0)
+LENGTHS = [(5, 4), (1, 6), (7, 1), (3, 3), (0, 2), (6, 0), (9, 9)]
+PAIRS = [tuple(DRAW.integers(3, 13, length).tolist() for length in lengths) for lengths in LENGTHS]
+SOURCES, TARGETS = [source for source, _ in PAIRS], [target for _, target in PAIRS]
+
+
+def slowly(model: Transformer) -> dict[tuple[str, int, str], float]:
+    """The means of all numbers, from one sentence, row and token at a time."""
+    found: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    for source, target in PAIRS:
+        src, tgt_in = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
+        for name, value in observe(model, src, tgt_in).items():
+            path, _, part = name.rpartition(".")
+            if part == "weights":
+                for head, weights in enumerate(value[0].numpy(), 1):
+                    for number, values in of_sentence(path, weights).items():
+                        found[path, head, number] += values
+    return {key: float(np.mean(values)) for key, values in found.items() if values}
+
+
+def of_sentence(path: str, weights: np.ndarray) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = defaultdict(list)
+    rows, columns = weights.shape
+    favourites = []
+    for row in range(rows):
+        seen = row + 1 if path.startswith("decoder") and path.endswith("self") else columns
+        if seen == 1:
+            continue
+        found["entropy"].append(-sum(w * log2(w) for w in weights[row, :seen]))
+        found["evenness"].append(found["entropy"][-1] / log2(seen))
+        if path.endswith("self"):
+            found["distance"].append(sum(weights[row, column] * abs(row - column) for column in range(seen)))
+            for name, column in (("previous", row - 1), ("same", row), ("next", row + 1)):
+                if 0 <= column < seen:
+                    found[name].append(weights[row, column])
+        if path.startswith("decoder") and path.endswith("self"):
+            found["start"].append(weights[row, 0])
+        else:
+            found["end"].append(weights[row, -1])
+        if path.endswith("cross") and row < rows - 1:
+            found["sharpness"].append(max(weights[row, :-1]))
+            favourites.append(int(np.argmax(weights[row, :-1])))
+    if favourites:
+        found["coverage"].append(len(set(favourites)) / min(len(favourites), columns - 1))
+    return found
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_statistics_in_batches_are_those_of_plain_loops(positions: str) -> None:
+    model = make(ModelConfig.model_validate({**SHAPE, "positions": positions}), torch.device("cpu"))
+    expected = slowly(model)
+    found = head_statistics(model, batches(model, SOURCES, TARGETS))
+    assert [(one.path, one.head) for one in found] == [(p, h) for p in attentions(model.config) for h in (1, 2)]
+    for one in found:
+        for name in (
+            "entropy",
+            "evenness",
+            "distance",
+            "previous",
+            "same",
+            "next",
+            "end",
+            "start",
+            "sharpness",
+            "coverage",
+        ):
+            assert getattr(one, name) == pytest.approx(expected.get((one.path, one.head, name)), abs=1e-6), (one, name)
+
+
+def test_how_pairs_are_batched_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
+    together = batches(model, SOURCES, TARGETS)
+    assert len(together) == 1
+    matrices = 2 * len(attentions(model.config))
+    monkeypatch.setattr(module, "_CELLS", 200 * matrices)
+    split = batches(model, SOURCES, TARGETS)
+    assert len(split) > 2
+    for sources, targets in split:
+        assert len(sources) == 1 or len(sources) * (max(map(len, sources + targets)) + 1) ** 2 <= 200
+    assert sorted(pair for batch in split for pair in zip(*batch, strict=True)) == sorted(
+        zip(SOURCES, TARGETS, strict=True)
+    )
+    for one, other in zip(head_statistics(model, together), head_statistics(model, split), strict=True):
+        assert vars(one) == pytest.approx(vars(other), abs=1e-6)
+
+
+def shown(path: str, weights: np.ndarray) -> HeadStatistics:
+    """The statistics of one hand-built matrix."""
+    rows, columns = weights.shape
+    own = path == "decoder.1.self"
+    mask = torch.ones(1, rows, columns, dtype=torch.bool)
+    found = measured(
+        path,
+        torch.tensor(weights, dtype=torch.float32)[None, None],
+        mask.tril() if own else mask,
+        torch.ones(1, rows, dtype=torch.bool),
+    )
+    numbers: dict[str, Any] = {name: float(total[0]) / int(count) for name, (total, count) in found.items() if count}
+    return HeadStatistics(path, 1, **numbers)
+
+
+def looking(shape: tuple[int, int], column: Any, share: float = 0.9) -> np.ndarray:
+    """Each row puts this share on one column and the rest evenly on all."""
+    weights = np.full(shape, (1 - share) / shape[1])
+    for row in range(shape[0]):
+        weights[row, column(row) % shape[1]] += share
+    return weights
+
+
+ONE_COLUMN = lambda _: 2  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("path", "weights", "description"),
+    [
+        ("encoder.1.self", looking((6, 6), lambda row: row - 1), "previous word"),
+        ("encoder.1.self", looking((6, 6), lambda row: row + 1), "next word"),
+        ("encoder.1.self", looking((6, 6), lambda row: row), "same word"),
+        ("encoder.1.self", looking((6, 6), lambda _: -1), "end"),
+        ("encoder.1.self", looking((6, 6), lambda _: 0, 0.1), "broad"),
+        ("encoder.1.self", looking((6, 6), lambda row: row + 3), "mixed"),
+        ("decoder.1.self", looking((6, 6), lambda row: row - 1).clip(0), "previous word"),
+        ("decoder.1.self", looking((6, 6), lambda _: 0), "start"),
+        ("decoder.1.cross", looking((6, 5), lambda row: (2, 0, 3, 1, 0, 4)[row]), "alignment"),
+        ("decoder.1.cross", looking((6, 5), lambda _: 4), "end"),
+        ("decoder.1.cross", looking((6, 5), ONE_COLUMN), "mixed"),
+        ("decoder.1.cross", looking((6, 5), ONE_COLUMN, 0.0), "broad"),
+    ],
+)
+def test_a_head_is_called_what_it_does(path: str, weights: np.ndarray, description: str) -> None:
+    assert shown(path, weights).description == description
+
+
+def test_numbers_of_a_hand_built_matrix() -> None:
+    found = shown("encoder.1.self", np.eye(4)[[1, 2, 3, 3]])
+    assert vars(found) == {
+        "path": "encoder.1.self",
+        "head": 1,
+        "entropy": 0.0,
+        "evenness": 0.0,
+        "distance": 0.75,
+        "previous": 0.0,
+        "same": 0.25,
+        "next": 1.0,
+        "end": 0.5,
+        "start": None,
+        "sharpness": None,
+        "coverage": None,
+    }
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    model = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
+    with pytest.raises(DataError, match="no token has a choice"):
+        head_statistics(model, batches(model, [[]], [[]]))
+
+
+def test_half_a_model_is_measured_on_the_side_it_has() -> None:
+    whole = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
+    encoder = make(ModelConfig.model_validate({**SHAPE, "kind": "encoder"}), torch.device("cpu"))
+    own = {name: value for name, value in whole.state_dict().items() if name in encoder.state_dict()}
+    encoder.load_state_dict(own)
+    texts: list[list[int]] = [[5, 6, 7, 8], [9, 10], [11, 5, 6]]
+    nothing: list[list[int]] = [[] for _ in texts]
+    both = head_statistics(whole, batches(whole, texts, texts))
+    alone = head_statistics(encoder, batches(encoder, texts, nothing))
+    assert [one.path for one in alone] == [one.path for one in both if one.path.startswith("encoder")]
+    for one, other in zip(alone, both, strict=False):
+        assert vars(one) == pytest.approx(vars(other))
+    decoder = make(ModelConfig.model_validate({**SHAPE, "kind": "decoder"}), torch.device("cpu"))
+    found = head_statistics(decoder, batches(decoder, nothing[:1], texts[:1]))
+    weights = observe(decoder, None, torch.tensor([[1, *texts[0]]]))["decoder.1.self.weights"][0]  # (H, T, T)
+    assert [one.start for one in found[: len(weights)]] == pytest.approx(weights[:, 1:, 0].mean(1).tolist())

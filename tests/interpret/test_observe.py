@@ -1,0 +1,133 @@
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heed import ModelConfig, Transformer
+from heed.errors import InputError
+from heed.interpret.observe import observe
+from heed.interpret.parts import attentions, parts, sizes
+from heed.model.attention import attention_weights, fused_attention, plain_attention
+from heed.model.layout import Sight
+from tests.interpret.twin import expected
+from tests.model.examples import COMBINATIONS, SHAPE, both_sides, every_combination, make, padded
+
+
+def rows(config: ModelConfig, device: torch.device) -> dict[str, Any]:
+    return {name: padded(side) for name, side in both_sides(config, device).items()}
+
+
+@cache
+def observed(config: ModelConfig, device: torch.device) -> tuple[Transformer, dict[str, Any], dict[str, Tensor]]:
+    model, given = make(config, device), rows(config, device)
+    return model, given, observe(model, **given)
+
+
+def hooks(model: Transformer) -> int:
+    return sum(len(module._forward_hooks) for module in model.modules())
+
+
+@every_combination
+def test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(
+    config: ModelConfig, device: torch.device
+) -> None:
+    model, given, tensors = observed(config, device)
+    seen = {name: value.cpu().numpy() for name, value in tensors.items()}
+    known = parts(config)
+    assert list(seen) == list(known)
+    lengths = sizes(config, *(given[name].shape[1] if name in given else 0 for name in ("src", "tgt_in")))
+    assert {name: value.shape[1:] for name, value in seen.items()} == {
+        name: part.shape(lengths) for name, part in known.items()
+    }
+    weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+    ids = {{"src": "encoder", "tgt_in": "decoder"}[name]: value.cpu().numpy() for name, value in given.items()}
+    found = dict(expected(config, weights, seen, ids))
+    assert sorted(found) == sorted(known)
+    for name, value in found.items():
+        np.testing.assert_allclose(seen[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
+    for path in attentions(config):
+        np.testing.assert_allclose(seen[f"{path}.weights"].sum(-1), 1, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_every_part_of_a_classifier_follows_from_the_parts_before_it(norm: str, device: torch.device) -> None:
+    config = ModelConfig.model_validate({**SHAPE, "kind": "encoder", "labels": 5, "norm": norm})
+    test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(config, device)
+
+
+@every_combination
+def test_a_pass_that_is_observed_is_the_ordinary_pass(config: ModelConfig, device: torch.device) -> None:
+    model, given, seen = observed(config, device)
+    with torch.no_grad():
+        plain, fused = model(**given, attend=plain_attention), model(**given)
+    assert torch.equal(seen["logits"], plain)
+    torch.testing.assert_close(seen["logits"], fused)
+    assert torch.equal(observe(model, **given, attend=fused_attention, names=["logits"])["logits"], fused)
+    for side in ("encoder", "decoder"):
+        if f"{side}.sum" in seen:
+            assert torch.equal(seen[f"{side}.sum"], seen[f"{side}.embedding"] + seen[f"{side}.positions"])
+    assert hooks(model) == 0
+
+
+@pytest.mark.parametrize("norm", ["post", "pre", "sandwich"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
+def test_a_whole_pass_sees_what_decoding_saw_step_by_step(
+    kind: str, positions: str, norm: str, device: torch.device
+) -> None:
+    config = ModelConfig.model_validate({**SHAPE, "kind": kind, "positions": positions, "norm": norm})
+    model = make(config, device)
+    given = {name: side[:1] for name, side in rows(config, device).items()}
+    seen = observe(model, **given)
+    paths = attentions(config)
+    stepwise: list[Tensor] = []
+
+    def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
+        stepwise.append(attention_weights(q, k, sight))
+        return plain_attention(q, k, v, sight, dropout)
+
+    tgt_in = given["tgt_in"][given["tgt_in"] != config.pad_id][None]
+    start = {"src": given["src"]} if config.has_encoder else {"rows": 1}
+    cache = model.start(**start, attend=attend_and_keep)
+    for step in range(tgt_in.shape[1]):
+        logits, cache = model.step(tgt_in[:, step : step + 1], cache, attend=attend_and_keep)
+        torch.testing.assert_close(logits[:, 0], seen["logits"][:, step])
+    of_decoder = [path for path in paths if path.startswith("decoder")]
+    encoder, steps = stepwise[: len(paths) - len(of_decoder)], stepwise[len(paths) - len(of_decoder) :]
+    for path, weights in zip(paths, encoder, strict=False):
+        torch.testing.assert_close(weights, seen[f"{path}.weights"])
+    for number, weights in enumerate(steps):
+        step, path = number // len(of_decoder), of_decoder[number % len(of_decoder)]
+        whole = seen[f"{path}.weights"][:, :, step : step + 1]
+        torch.testing.assert_close(weights, whole if path.endswith("cross") else whole[..., : step + 1])
+
+
+def test_only_what_is_asked_for_is_kept_in_the_order_of_the_pass(device: torch.device) -> None:
+    config = COMBINATIONS[0]
+    model = make(config, device)
+    names = ["logits", "decoder.2.cross.heads", "encoder.1.self.query"]
+    assert list(observe(model, **rows(config, device), names=names)) == names[::-1]
+
+
+def test_nothing_stays_on_the_model_when_a_pass_fails(device: torch.device) -> None:
+    model = make(COMBINATIONS[0], device)
+
+    def fail(q: Tensor, _k: Tensor, _v: Tensor, _sight: Sight, _dropout: float) -> Tensor:
+        assert hooks(model) > 0
+        raise RuntimeError(str(q.shape))
+
+    with pytest.raises(RuntimeError):
+        observe(model, **rows(COMBINATIONS[0], device), attend=fail)
+    assert hooks(model) == 0
+
+
+def test_what_cannot_be_observed_is_refused(device: torch.device) -> None:
+    model = make(COMBINATIONS[0], device)
+    given = rows(COMBINATIONS[0], device)
+    with pytest.raises(InputError, match=r"no part 'encoder.0.self.query': did you mean 'encoder.\d.self.query'\?"):
+        observe(model, **given, names=["encoder.0.self.query"])
+    with pytest.raises(InputError, match=r"call model.eval\(\) before looking inside"):
+        observe(model.train(), **given)

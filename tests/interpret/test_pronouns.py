@@ -1,0 +1,231 @@
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heed import ModelConfig, SearchConfig, Transformer, Translator
+from heed.errors import DataError, InputError
+from heed.interpret.pronouns import (
+    LOOKERS,
+    REMOVED,
+    Case,
+    Rate,
+    Removed,
+    case_of,
+    greedy,
+    log_odds,
+    looks,
+    pronoun_case,
+    telling,
+    untrained,
+)
+from heed.interpret.trace import Trace
+from heed.microworld.corpus import Example, split_of
+from heed.microworld.words import ANIMALS, HINDRANCES
+from heed.text.tokenizer import Kind, Tokenizer
+
+EXAMPLES = telling(24, seed=3)
+SHAPE = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 16}
+
+
+@cache
+def tokenizer(kind: Kind) -> Tokenizer:
+    texts = [text for one in telling(200, seed=3) for text in (one.source, one.target)]
+    return Tokenizer.train(texts, kind, 259 if kind == "bytes" else 800)
+
+
+def translator(kind: Kind = "words", **settings: Any) -> Translator:
+    torch.manual_seed(0)
+    words = tokenizer(kind)
+    config = ModelConfig.model_validate({**SHAPE, "vocab_size": words.vocab_size, **settings})
+    return Translator([Transformer(config).eval()], (words, words), SearchConfig(beam=1))
+
+
+def cases(kind: Kind = "words") -> list[Case]:
+    return [case_of(example, tokenizer(kind)) for example in EXAMPLES]
+
+
+def test_wilsons_interval_is_the_known_one() -> None:
+    """The values of R's binom::binom.wilson(x, n)."""
+    for found, of, low, high in (
+        (8, 10, 0.4901625, 0.9433178),
+        (0, 10, 0.0, 0.2775328),
+        (50, 100, 0.4038315, 0.5961685),
+    ):
+        rate = Rate.counted(found, of)
+        assert (rate.found, rate.of, rate.share) == (found, of, found / of)
+        assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_sentences_are_held_out_different_and_balanced_and_french_must_know() -> None:
+    assert len({example.source for example in EXAMPLES}) == 24
+    assert {split_of(example) for example in EXAMPLES} == {"test"}
+    assert sum(example.antecedent == "subject" for example in EXAMPLES) == 12
+    genders = {noun.english: noun.gender for noun in ANIMALS.nouns}
+    for hindrance in HINDRANCES:
+        genders |= {noun.english: noun.gender for noun in hindrance.objects}
+    for example in EXAMPLES:
+        subject, goal = genders[example.subject or ""], genders[example.object or ""]
+        assert subject != goal
+        meant = subject if example.antecedent == "subject" else goal
+        assert f"parce qu'{'il' if meant == 'masculine' else 'elle'} " in example.target
+    assert telling(24, seed=3) == EXAMPLES
+    assert telling(24, seed=4) != EXAMPLES
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe", "characters", "bytes"])
+def test_words_are_found_however_many_tokens_they_are(kind: Kind) -> None:
+    for case in cases(kind):
+        example = case.example
+        nouns = [example.subject, example.object][:: 1 if example.antecedent == "subject" else -1]
+        adjective = example.source.rstrip(".").split()[-1]
+        for places, word in zip(
+            (case.it, case.antecedent, case.other, case.adjective), ("it", *nouns, adjective), strict=True
+        ):
+            assert tokenizer(kind).decode([[case.ids[place] for place in places]])[0].strip() == word
+
+
+def test_planted_attention_is_counted() -> None:
+    """Head 1 looks at animals and head 2 at what they meet, from everywhere."""
+    planted = translator(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
+    with torch.no_grad():
+        assert planted.encoder is not None
+        attention: Any = planted.encoder.layers[0].attention
+        for parameter in (planted.vocabulary.embedding.weight, *planted.encoder.positions.parameters()):
+            parameter.zero_()
+        for parameter in (*attention.query.parameters(), *attention.key.parameters()):
+            parameter.zero_()
+        for case in cases():
+            for number, noun in enumerate(("subject", "object")):
+                places = case.antecedent if case.example.antecedent == noun else case.other
+                planted.vocabulary.embedding.weight[case.ids[places[0]], number] = 1
+        for head in (0, 1):
+            attention.query.bias[head * 4] = 3
+            attention.key.weight[head * 4, head] = 1
+    found = looks(planted, cases())
+    assert found.shape == (24, len(LOOKERS), 1, 2, 2)
+    is_subject = np.array([example.antecedent == "subject" for example in EXAMPLES])
+    for looker in range(len(LOOKERS)):
+        right = found[:, looker, 0, :, 0] > found[:, looker, 0, :, 1]
+        assert right.tolist() == np.stack((is_subject, ~is_subject), 1).tolist()
+    assert found[is_subject, :, 0, 0, 0].min() > 0.5
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes"])
+def test_counts_and_weights_are_those_of_traces_one_by_one(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.interpret.pronouns.greedy", lambda _, sources: [""] * len(sources))
+    asked = translator(kind)
+    found = pronoun_case(asked, 6, seed=3)
+    chosen = [case_of(example, tokenizer(kind)) for example in telling(6, seed=3)]
+    assert [(one.looker, one.layer, one.head) for one in found.findings] == [
+        (looker, layer, head) for looker in LOOKERS for layer in (1, 2) for head in (1, 2)
+    ]
+    fresh = Translator([untrained(asked.model, 3)], asked.tokenizers)
+    traces, others = ([traced(of, case) for case in chosen] for of in (asked, fresh))
+    for one in found.findings:
+        at = one.layer - 1, one.head - 1
+        both = []
+        for rate, looked in ((one.trained, traces), (one.untrained, others)):
+            rows = [
+                trace.encoder_attention[at][list(getattr(case, one.looker))].mean(0)
+                for trace, case in zip(looked, chosen, strict=True)
+            ]
+            on_nouns = weights_on(rows, chosen, ("antecedent", "other"))
+            assert (rate.found, rate.of) == ((on_nouns[:, 0] > on_nouns[:, 1]).sum(), 6)
+            both.append(on_nouns.mean(0))
+        np.testing.assert_allclose([one.on_antecedent, one.on_other], both[0], rtol=1e-4)
+    for glance in found.glances:
+        rows = [trace.cross_attention[glance.layer - 1, glance.head - 1][-1] for trace in traces]
+        names = ("it", "antecedent", "other", "adjective")
+        means = weights_on(rows, chosen, names).mean(0)
+        np.testing.assert_allclose([getattr(glance, name) for name in names], means, rtol=1e-4)
+
+
+def traced(of: Translator, case: Case) -> Trace:
+    """A sentence and its translation as far as the pronoun, so that the last row predicts it."""
+    return of.look(case.example.source, case.example.target.split("parce qu'")[0] + "parce qu'")
+
+
+def weights_on(rows: list[np.ndarray], chosen: list[Case], names: Sequence[str]) -> np.ndarray:
+    return np.array(
+        [[row[list(getattr(case, name))].sum() for name in names] for row, case in zip(rows, chosen, strict=True)]
+    )
+
+
+def shortened(case: Case, removed: Removed) -> list[int]:
+    """The ids with the word cut out and not padded over."""
+    gone: dict[Removed, tuple[int, ...]] = {
+        "nothing": (),
+        "antecedent": case.antecedent,
+        "other noun": case.other,
+        "adjective": case.adjective,
+    }
+    return [token for place, token in enumerate(case.ids) if place not in gone[removed]]
+
+
+def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.decoding.steps._EXTRA", 2)
+    asked, (of_source, of_target) = translator(), (tokenizer("words"), tokenizer("words"))
+    chosen = cases()[:2]
+    for removed in REMOVED:
+        sources = [case.without(removed, 0) for case in chosen]
+        odds = log_odds(asked, [case.example for case in chosen], sources)
+        texts = greedy(asked, sources)
+        for case, found, text in zip(chosen, odds, texts, strict=True):
+            (source,) = of_source.decode([shortened(case, removed)])
+            assert of_source.encode([source]) == [shortened(case, removed)]
+            before, right = case.example.target.split("parce qu'")
+            pronoun = right.split()[0]
+            wrong = "elle" if pronoun == "il" else "il"
+            place = len(of_target.encode([before + "parce qu'"])[0])
+            (il,) = asked.token_scores([source], [f"{before}parce qu'{pronoun}"])
+            (elle,) = asked.token_scores([source], [f"{before}parce qu'{wrong}"])
+            assert found == pytest.approx(il[place] - elle[place], abs=1e-5)
+            assert text == asked(source)
+
+
+def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = translator()
+    chosen = telling(6, seed=3)
+    found_cases = [case_of(example, tokenizer("words")) for example in chosen]
+    removed = {tuple(case.without(name, 0)): name for case in found_cases for name in REMOVED}
+    forced = dict(zip(REMOVED, (6, 1, 5, 3), strict=True))
+    written = dict(zip(REMOVED, (6, 2, 4, 0), strict=True))
+
+    def planted_odds(_: Translator, _examples: list[Example], sources: list[list[int]]) -> list[float]:
+        count = forced[removed[tuple(sources[0])]]
+        return [0.5] * count + [-0.5] * (6 - count)
+
+    def planted_texts(_: Translator, sources: list[list[int]]) -> list[str]:
+        count = written[removed[tuple(sources[0])]]
+        return [one.target for one in chosen[:count]] + ["Je ne sais pas."] * (6 - count)
+
+    monkeypatch.setattr("heed.interpret.pronouns.log_odds", planted_odds)
+    monkeypatch.setattr("heed.interpret.pronouns.greedy", planted_texts)
+    found = pronoun_case(asked, 6, seed=3).removals
+    assert [one.removed for one in found] == list(REMOVED)
+    assert [(one.forced.found, one.written.found) for one in found] == [(6, 6), (1, 2), (5, 4), (3, 0)]
+    assert {one.forced.of for one in found} == {one.written.of for one in found} == {6}
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    asked = translator()
+    with pytest.raises(DataError, match="expected an even number of sentences, one half for either meaning; found 7"):
+        pronoun_case(asked, 7)
+    with pytest.raises(DataError, match=r"expected a sentence with 'because it was', found 'A dog runs\.'"):
+        case_of(Example("A dog runs.", "Un chien court.", "plain"), tokenizer("words"))
+    for kind in ("encoder", "decoder"):
+        with pytest.raises(InputError, match=f"kind = '{kind}' does not translate"):
+            pronoun_case(of_kind(kind))
+    together = Translator(asked.models * 2, asked.tokenizers)
+    with pytest.raises(InputError, match="found 2 that translate together"):
+        pronoun_case(together, 2)
+
+
+def of_kind(kind: str) -> Translator:
+    words = tokenizer("words")
+    config = ModelConfig.model_validate({**SHAPE, "vocab_size": words.vocab_size, "kind": kind})
+    return Translator([Transformer(config).eval()], (words, words))

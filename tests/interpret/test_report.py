@@ -1,0 +1,165 @@
+import base64
+import hashlib
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed import ModelConfig, SearchConfig, Trace, Transformer, Translator
+from heed.interpret.matrix import deflated_json, packed
+from heed.interpret.report import assembled, escaped, followed_layers, report
+from heed.interpret.saving import document
+from heed.text.tokenizer import Tokenizer
+from tests.interpret.translators import small_translator
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return small_translator().look("a dog runs", "EIN HUND LÄUFT")
+
+
+@pytest.fixture(scope="module")
+def page(trace: Trace) -> str:
+    return report(trace, document(trace)).decode()
+
+
+def embedded(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def inflated(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text))
+
+
+def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The twin of what data.js does."""
+    content, shapes = inflated(data["data"]), data["shapes"]
+    rows = {name: int(np.prod(shape[:-1])) for name, shape in shapes.items()}
+    scales = np.frombuffer(content, "<f4", sum(rows.values()))
+    low, high = np.frombuffer(content, np.uint8, offset=4 * len(scales)).reshape(2, -1)
+    numbers = low.astype(np.int16) | (high.astype(np.int16) << 8)
+    found, row, place = {}, 0, 0
+    for name, shape in shapes.items():
+        some = numbers[place : place + int(np.prod(shape))].reshape(-1, shape[-1])
+        found[name] = (some * scales[row : row + rows[name], None]).reshape(shape)
+        row, place = row + rows[name], place + some.size
+    return found
+
+
+def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
+    wanted = json.loads(json.dumps(document(trace)))
+    attention = wanted.pop("attention")
+    data = embedded(page)
+    found = json.loads(inflated(data["document"]))
+    assert {key: found[key] for key in wanted} == wanted
+    maps = unpacked(data["attention"])
+    for kind, weights in attention.items():
+        assert np.abs(maps[kind].ravel() - np.ravel(weights)).max() <= 0.0006
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"positions": "rotary"}, {"positions": "learned", "norm": "sandwich"}], ids=str
+)
+def test_the_vectors_are_the_models_own_to_three_digits(settings: dict[str, str]) -> None:
+    trace = small_translator(**settings).look("a dog", "EIN HUND")
+    data = embedded(report(trace, document(trace)).decode())
+    found = unpacked(data["vectors"])
+    names = [name for name in found if name in trace.names() and not name.endswith(".hidden")]
+    assert {"encoder.embedding", "decoder.3.cross.value", "decoder.output"} <= set(names)
+    for name, part in trace.parts(names).items():
+        values = part.values.transpose(1, 0, 2) if part.values.ndim == 3 else part.values  # a token's heads in a row
+        rows = values.reshape(len(values), -1)
+        assert (np.abs(found[name] - rows).max(-1) <= np.abs(rows).max(-1) / 1000).all()
+    hidden = json.loads(inflated(data["document"]))["hidden"]["encoder.2.feed_forward.hidden"]
+    whole = trace.part("encoder.2.feed_forward.hidden").values
+    assert hidden["active"] == (whole > 0).sum(-1).tolist()
+    kept = np.take_along_axis(whole, np.array(hidden["places"]), -1)
+    assert np.abs(found["encoder.2.feed_forward.hidden"] - kept).max() <= np.abs(whole).max() / 1000
+
+
+def test_the_page_is_a_small_file() -> None:
+    """30 words, 39 tokens on both sides, of the small preset; untrained, whose attention is hardest to deflate."""
+    words = [f"{one}a{other}o" for one in "bdfgklm" for other in "npqrstv"]
+    tokenizer = Tokenizer.train([" ".join(words)] * 3, "words", 400)
+    torch.manual_seed(0)
+    model = Transformer(ModelConfig.preset("small", vocab_size=tokenizer.vocab_size)).eval()
+    translator = Translator([model], (tokenizer, tokenizer), SearchConfig(max_length=38), max_tokens=200)
+    trace = translator.look(" ".join(words[:30]) + "!" * 8, " ".join(words[10:40]) + "?" * 8)
+    assert len(trace.source_ids) == len(trace.target_ids) == 39
+    assert len(report(trace, document(trace))) < 500_000
+    assert followed_layers(trace) == 1
+    assert followed_layers(trace, full=True) == 3
+
+
+def test_the_policy_names_the_hashes_of_the_one_script_and_the_one_style(page: str) -> None:
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{rule} 'sha256-{digest}'" in policy[1]
+    assert "unsafe" not in policy[1]
+
+
+def test_the_page_refers_to_nothing_outside_itself(page: str) -> None:
+    assert set(re.findall(r"https?://[^\"' ]*", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not re.search(r"@import|url\(|\bsrc=|\bhref=|fetch\(|XMLHttpRequest|WebSocket|sendBeacon", page)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(", page)
+
+
+class _Tags(HTMLParser):
+    """Every tag of a page, and what is not one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(f"{tag} {attrs[:1]}" if tag != "meta" else tag)
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append(data)
+
+
+def tags(page: str) -> list[str]:
+    parser = _Tags()
+    parser.feed(page)
+    return parser.found
+
+
+@given(
+    text=st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("<>&'\"!-/\u2028\u2029\u202e")))
+    | st.sampled_from(["</script>", "<!--", "<!--<script>", "]]>"])
+)
+def test_no_text_can_become_markup(text: str) -> None:
+    alone = escaped({"text": text})
+    assert not set(alone) & set("<>&\u2028\u2029")
+    assert json.loads(alone) == {"text": text}
+    page = assembled({"document": deflated_json([text]), "text": text})
+    assert tags(page) == tags(assembled({}))
+    assert json.loads(inflated(embedded(page)["document"])) == [text]
+
+
+@pytest.mark.parametrize("values", [[[0.0, 0.0]], [[1.0, -3.0], [1e-9, 0.0]], [[[-511.0, 511.0, 1.0]]]], ids=str)
+def test_packed_numbers_come_back(values: list[Any]) -> None:
+    array = np.array(values, np.float32)
+    np.testing.assert_allclose(unpacked(packed({"a": array}, 511))["a"], array, atol=float(np.abs(array).max()) / 1000)
+    assert unpacked(packed({}, 511)) == {}
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_half_a_model_has_a_page_too(kind: str) -> None:
+    trace = small_translator(kind=kind).look("EIN HUND" if kind == "decoder" else "a dog")
+    data = embedded(report(trace, document(trace)).decode())
+    assert list(data["attention"]["shapes"]) == [kind]
+    assert all(name.startswith(kind) for name in data["vectors"]["shapes"])

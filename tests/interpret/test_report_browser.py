@@ -1,0 +1,200 @@
+"""The report in a real browser, which is not there on every machine."""
+
+import copy
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page
+
+from heed import Trace
+from heed.interpret.report import report
+from heed.interpret.saving import document
+from tests import browser as browsing
+from tests.browser import Opened
+from tests.interpret.test_halves import poisoned as hostile_half
+from tests.interpret.translators import small_translator
+
+VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
+HOSTILE = [
+    "</script><script>window.harmed=1</script>",
+    "<!--<script>",
+    "<img src=x onerror=window.harmed=1>",
+    "\"'`${window.harmed=1}",
+    "\u202eright to left\u2066",
+    "שלום",
+    "\u2028\x00\x1b[31m",
+    "javascript:window.harmed=1",
+]
+
+pytestmark = browsing.needs_chromium
+browser = browsing.browser
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return small_translator().look("a dog runs", "EIN HUND LÄUFT")
+
+
+def opened(browser: Browser, path: Path, **settings: Any) -> AbstractContextManager[Opened]:
+    """A report in a browser, which may ask for nothing but itself."""
+    return browsing.opened(browser, path.as_uri(), lambda address: address == path.as_uri(), **settings)
+
+
+def saved(tmp_path: Path, trace: Trace, data: dict[str, Any] | None = None) -> Path:
+    path = tmp_path / "look.html"
+    path.write_bytes(report(trace, data or document(trace)))
+    return path
+
+
+def test_every_view_opens_by_click_and_by_keyboard(browser: Browser, tmp_path: Path, trace: Trace) -> None:
+    with opened(browser, saved(tmp_path, trace)) as here:
+        for view in [*VIEWS[1:], VIEWS[0]]:
+            here.page.click(f"#tab-{view}")
+            assert visible(here.page) == [f"view-{view}"]
+        for view in [*VIEWS[1:], VIEWS[0]]:
+            here.page.keyboard.press("ArrowRight")
+            assert visible(here.page) == [f"view-{view}"]
+            assert here.page.evaluate("document.activeElement.id") == f"tab-{view}"
+            assert here.page.get_attribute(f"#tab-{view}", "aria-selected") == "true"
+        here.page.keyboard.press("End")
+        assert visible(here.page) == ["view-output"]
+
+
+def visible(page: Page) -> list[str]:
+    return page.evaluate(
+        "[...document.querySelectorAll('.view')].filter((view) => view.offsetHeight).map((view) => view.id)"
+    )
+
+
+def test_a_block_a_map_and_a_link_lead_to_what_they_name(browser: Browser, tmp_path: Path, trace: Trace) -> None:
+    with opened(browser, saved(tmp_path, trace)) as here:
+        page = here.page
+        page.focus('[data-name="decoder.2.cross"]')
+        page.keyboard.press("Enter")
+        assert "Decoder, layer 2: Cross attention" in page.inner_text("#view-overview")
+        assert "2 × 4 × 11" in page.inner_text("#view-overview")  # heads, target rows, source columns
+        page.click("text=follow a word through it")
+        assert chosen(page, "steps") == ["cross", "2", "1", "1"]
+        page.click("#tab-maps")
+        page.click('[aria-label^="decoder layer 3, head 2"]')
+        assert chosen(page, "heads") == ["decoder", "3", "2"]
+        page.keyboard.press("Tab")  # to the kinds of attention, whose arrow keys choose
+        page.keyboard.press("ArrowLeft")
+        assert chosen(page, "heads")[0] == "encoder"
+
+
+def chosen(page: Page, view: str) -> list[str]:
+    return page.evaluate(f"[...document.querySelectorAll('#view-{view} input:checked')].map((input) => input.value)")
+
+
+def test_a_word_that_is_looked_at_alone_says_what_it_reads_and_predicts(
+    browser: Browser, tmp_path: Path, trace: Trace
+) -> None:
+    with opened(browser, saved(tmp_path, trace)) as here:
+        here.page.click("#tab-heads")
+        everything = here.page.locator("#view-heads .lines path").count()
+        rows = here.page.locator("#view-heads .words.rows button")
+        assert rows.all_inner_texts() == ["⟨s⟩\n→ EIN", "EIN\n→ HUND", "HUND\n→ LÄUFT", "LÄUFT\n→ ⟨/s⟩"]
+        rows.nth(1).focus()
+        assert 0 < here.page.locator("#view-heads .lines path").count() < everything
+        assert "EIN\u2069, from which \u2068HUND\u2069 is predicted, looks at" in here.page.inner_text("#view-heads")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm": "pre", "activation": "gelu"},
+        {"norm": "post", "positions": "learned"},
+        {"norm": "sandwich", "positions": "rotary", "activation": "swiglu"},
+    ],
+    ids=lambda settings: settings["norm"],
+)
+def test_what_the_page_works_out_is_what_the_model_did(
+    browser: Browser, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    trace = small_translator(**settings).look("a dog runs", "EIN HUND LÄUFT")
+    leaving = "norm" if settings["norm"] == "post" else "residual"
+    asked = {  # a part of the model, one row of it, and what the page says of it
+        f"{path}.{name}": f"attend('{kind}', {path.split('.')[1]}, 2, 3).{way}"
+        for kind, path in (("encoder", "encoder.2.self"), ("decoder", "decoder.3.self"), ("cross", "decoder.3.cross"))
+        for name, way in (("weights", "weights"), ("heads", "gathered"), ("scaled", "scaled"))
+    }
+    asked |= {"decoder.2.cross.concat": "concatenated('cross', 2, 3)"}
+    asked |= {f"encoder.1.feed_forward.{leaving}": "arriving('encoder', 3, 2)"}
+    asked |= {f"decoder.2.feed_forward.{leaving}": "arriving('decoder', 3, 3)"}
+    with opened(browser, saved(tmp_path, trace)) as here:
+        here.page.click("#tab-steps")
+        found = here.page.evaluate(f"[{','.join(asked.values())}].map((row) => [...row])")
+    parts = trace.parts(list(asked))
+    for name, row in zip(asked, found, strict=True):
+        wanted = parts[name].values[..., 3, :].reshape(-1, len(row))[-1]  # of the second head, or of all
+        np.testing.assert_allclose(row, wanted, atol=0.01 * float(np.abs(wanted).max()), err_msg=name)
+
+
+def test_hostile_tokens_are_shown_as_text_and_do_nothing(browser: Browser, tmp_path: Path, trace: Trace) -> None:
+    data = poisoned(document(trace))
+    with opened(browser, saved(tmp_path, trace, data)) as here:
+        for view in VIEWS:
+            here.page.click(f"#tab-{view}")
+        here.page.click("#tab-heads")
+        shown = here.page.locator("#view-heads .words:not(.rows) bdi").all_inner_texts()
+        assert shown[:3] == [token.replace(" ", "␣") for token in HOSTILE[:3]]
+        assert shown[4] == "‹202E›right␣to␣left‹2066›"
+        assert shown[5] == "שלום"
+        assert shown[6] == "‹2028›‹0000›‹001B›[31m"
+        assert here.page.locator("img").count() == 0
+        assert here.page.locator("script").count() == 2
+
+
+def poisoned(data: dict[str, Any]) -> dict[str, Any]:
+    """The same trace, of hostile tokens wherever there are any."""
+    data = copy.deepcopy(data)
+    for side in ("source", "target", "predicted"):
+        data[side]["tokens"] = [HOSTILE[place % len(HOSTILE)] for place in range(len(data[side]["tokens"]))]
+        data[side]["text"] = " ".join(HOSTILE)
+    candidates = [each for row in data["top"] for each in row]
+    candidates += [each for layer in data["lens"]["top"] for row in layer for each in row]
+    for place, each in enumerate([*candidates, *data["beam"]["nodes"]]):
+        each["token"] = HOSTILE[place % len(HOSTILE)]
+    return data
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "encoder", "decoder"])
+def test_no_view_is_wider_than_a_phone(browser: Browser, tmp_path: Path, kind: str) -> None:
+    trace = small_translator(kind=kind).look("a dog runs a dog runs a dog" if kind != "decoder" else "EIN HUND SIEHT")
+    phone = {"viewport": {"width": 360, "height": 640}, "color_scheme": "dark"}
+    with opened(browser, saved(tmp_path, trace), **phone) as here:
+        assert here.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        for tab in here.page.locator("[role=tab]").all():
+            tab.click()
+            assert here.page.evaluate("document.documentElement.scrollWidth") == 360, tab.inner_text()
+        here.page.click("#theme")
+        assert here.page.evaluate("document.documentElement.dataset.theme") == "light"
+        assert (here.page.locator("#tab-search").count() == 1) == (kind == "encoder-decoder")
+
+
+@pytest.mark.parametrize("labels", [None, 3])
+def test_half_a_model_shows_what_it_says_and_hostile_words_are_text(
+    browser: Browser, tmp_path: Path, labels: int | None
+) -> None:
+    trace = small_translator(kind="encoder", labels=labels).look("a dog runs")
+    with opened(browser, saved(tmp_path, trace, hostile_half(trace))) as here:
+        page = here.page
+        assert "The encoder reads the whole text at once" in page.inner_text("#view-overview")
+        page.click('[data-name="logits"]')
+        for tab in page.locator("[role=tab]").all():
+            tab.click()
+            assert page.locator(".view:not([hidden]) .panel").count() or tab.inner_text() == "Heads"
+        said = page.inner_text("#view-output")
+        assert "<img" in said
+        if labels:
+            assert "What it needed, for" in said
+            assert page.locator("#view-output tbody tr").count() == 3 + 11
+        else:
+            assert "The likeliest words, were it hidden" in said
+            page.locator("#view-output input").last.check()  # the end, which is never hidden
+            assert "were it hidden" not in page.inner_text("#view-output .beside")
+        assert page.locator("img").count() == 0

@@ -1,0 +1,82 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heed import SearchConfig, Trace
+from heed.errors import DataError, InputError
+from tests.interpret.translators import small_translator
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return small_translator().look("a dog runs", "EIN HUND LÄUFT")
+
+
+def test_a_trace_is_saved_as_json(tmp_path: Path, trace: Trace) -> None:
+    path = tmp_path / "look.json"
+    trace.save(path)
+    found = json.loads(path.read_text())
+    assert (found["format"], found["version"]) == ("heed.trace", 1)
+    assert found["source"]["tokens"] == list(trace.source_tokens)
+    assert found["target"]["spans"] == [list(span) for span in trace.target.spans]
+    np.testing.assert_allclose(found["attention"]["cross"], trace.cross_attention, rtol=5.1e-4)
+    np.testing.assert_allclose(found["predicted"]["log_probs"], trace.predicted_log_probs, rtol=5.1e-4)
+    np.testing.assert_allclose(found["removal"], trace.removal().values, rtol=5.1e-4)
+    assert [len(row) for row in found["top"]] == [10] * 4
+    assert found["top"][0][0]["token"] == trace.top(1)[0][0].token
+    assert np.array(found["lens"]["log_probs"]).shape == (3, 4)
+    assert found["beam"]["nodes"][0]["parent"] is None
+    assert [part["name"] for part in found["parts"]] == trace.names()
+    assert found["full_bytes"] == trace.size()
+    digits = [
+        len(number.lstrip("0.").replace(".", "")) for number in re.findall(r"(?<=[\[,:])\d\.\d+", path.read_text())
+    ]
+    assert max(digits) == 4
+    assert "values" not in found["parts"][0]
+    trace.save(str(path), full=True)
+    whole = trace.parts()
+    for part in json.loads(path.read_text())["parts"]:
+        assert list(np.array(part["values"]).shape) == part["shape"]
+        np.testing.assert_allclose(part["values"], whole[part["name"]].values, rtol=5.1e-4)
+
+
+def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trace) -> None:
+    for ending in ("html", "svg", "png"):
+        trace.save(tmp_path / f"look.{ending}")
+    assert (tmp_path / "look.html").read_text().startswith("<!doctype html>")
+    svg = (tmp_path / "look.svg").read_text()
+    rows = [f"{read}→{predicted}" for read, predicted in (("⟨s⟩", "EIN"), ("EIN", "HUND"), ("LÄUFT", "⟨/s⟩"))]
+    assert all(row in svg for row in ["Attention to the source: layer 2, mean of the heads", *rows])
+    strongest = trace.cross_attention[1].mean(0)[0, 3]  # the last but one of three layers
+    assert f"⟨s⟩→EIN → o: {strongest:.3g}" in svg
+    assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_half_a_model_is_saved_with_what_it_has(tmp_path: Path, kind: str) -> None:
+    trace = small_translator(kind=kind).look("EIN HUND")
+    trace.save(tmp_path / "look.json")
+    found = json.loads((tmp_path / "look.json").read_text())
+    assert (found["removal"], found["beam"], found["attention"]["cross"]) == (None, None, [])
+    assert (found["lens"] is None) == (kind == "encoder")
+    trace.save(tmp_path / "look.svg")
+    assert "layer 2, head 1" in (tmp_path / "look.svg").read_text()
+
+
+def test_what_was_drawn_at_random_is_saved_without_a_beam(tmp_path: Path) -> None:
+    translator = small_translator()
+    translator.search = SearchConfig(sample=True, max_length=5)
+    trace = translator.look("a dog")
+    assert trace.predicted_ids == (*translator.translate(["a dog"])[0].ids, 2)
+    trace.save(tmp_path / "look.json")
+    assert json.loads((tmp_path / "look.json").read_text())["beam"] is None
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, trace: Trace) -> None:
+    with pytest.raises(InputError, match=r"look.txt: a trace cannot be saved as '.txt'; known are .json, .html"):
+        trace.save(tmp_path / "look.txt")
+    with pytest.raises(DataError, match=r"nowhere/look.json: No such file"):
+        trace.save(tmp_path / "nowhere" / "look.json")

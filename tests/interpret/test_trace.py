@@ -1,0 +1,190 @@
+import json
+import re
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heed
+from heed import SearchConfig, Trace, Translator
+from heed.decoding.forced import token_log_probs
+from heed.errors import InputError
+from heed.interpret.matrix import Matrix
+from tests.interpret.translators import SOURCE, TARGET, small_translator
+
+TEXT, TRANSLATION = "a dog runs", "EIN HUND LÄUFT"
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return small_translator()
+
+
+@pytest.fixture(scope="module")
+def trace(translator: Translator) -> Trace:
+    return translator.look(TEXT, TRANSLATION)
+
+
+def test_rows_are_what_the_decoder_reads_and_each_says_what_it_predicts(trace: Trace) -> None:
+    assert trace.source_tokens == (*TEXT, "⟨/s⟩")
+    assert trace.target_tokens == ("⟨s⟩", " EIN", " HUND", " LÄUFT")
+    assert trace.predicted_tokens == (" EIN", " HUND", " LÄUFT", "⟨/s⟩")
+    assert trace.source_ids == (*SOURCE.encode([TEXT])[0], 2)
+    assert trace.target_ids == (1, *TARGET.encode([TRANSLATION])[0])
+    assert trace.predicted_ids == (*trace.target_ids[1:], 2)
+    assert [TRANSLATION[start:end] for start, end in trace.target.spans] == ["", "EIN", " HUND", " LÄUFT"]
+    assert trace.encoder_attention.shape == (2, 2, 11, 11)
+    assert trace.decoder_attention.shape == (3, 2, 4, 4)
+    assert trace.cross_attention.shape == (3, 2, 4, 11)
+    for weights in (trace.encoder_attention, trace.decoder_attention, trace.cross_attention):
+        assert weights.dtype == np.float32
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+
+
+def test_every_matrix_carries_the_tokens_of_its_own_rows_and_columns(trace: Trace) -> None:
+    found = trace.parts()
+    assert list(found) == trace.names()
+    assert sum(matrix.values.nbytes for matrix in found.values()) == trace.size()
+    for name, matrix in found.items():
+        of_source = name.startswith("encoder") or re.search(r"\.cross\.(key|value)$", name)
+        assert matrix.rows == (trace.source_tokens if of_source else trace.target_tokens), name
+        assert matrix.predicts == (None if of_source else trace.predicted_tokens), name
+        if re.search(r"\.(scores|scaled|mask|weights)$", name):
+            to_source = name.startswith("encoder") or ".cross." in name
+            assert matrix.columns == (trace.source_tokens if to_source else trace.target_tokens), name
+        elif name in ("logits", "probabilities"):
+            assert matrix.columns is not None
+            assert [matrix.columns[token] for token in trace.predicted_ids] == list(trace.predicted_tokens)
+        else:
+            assert matrix.columns is None, name
+        assert len(matrix.axes) == matrix.values.ndim
+    with pytest.raises(ValueError, match=r"x: 1 labels do not fit axis -2 of the shape \(2, 2\)"):
+        Matrix("x", "", ("T", "T"), np.zeros((2, 2), np.float32), ("a",), None, None)
+
+
+def test_names_count_layers_from_one_and_arrays_from_nought(trace: Trace) -> None:
+    assert np.array_equal(trace.part("encoder.1.self.weights").values, trace.encoder_attention[0])
+    assert np.array_equal(trace.part("decoder.3.self.weights").values, trace.decoder_attention[2])
+    assert np.array_equal(trace.part("decoder.2.cross.weights").values, trace.cross_attention[1])
+    assert np.array_equal(trace.part("logits").values, trace.logits)
+    with pytest.raises(InputError, match=r"this model has no part 'decoder.4.cross.weights': did you mean"):
+        trace.part("decoder.4.cross.weights")
+
+
+def test_the_log_probabilities_are_those_of_scoring(translator: Translator, trace: Trace) -> None:
+    (expected,) = translator.token_scores([TEXT], [TRANSLATION])
+    assert trace.predicted_log_probs.tolist() == pytest.approx(expected, abs=1e-5)
+    for row, candidates in zip(trace.log_probs, trace.top(3), strict=True):
+        best = np.argsort(-row, kind="stable")[:3]
+        assert [each.id for each in candidates] == best.tolist()
+        assert [each.probability for each in candidates] == pytest.approx(np.exp(row[best]).tolist())
+        assert candidates[0].token == trace.part("logits").columns[best[0]]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("search", [SearchConfig(max_length=9), SearchConfig(max_length=9, beam=1)])
+def test_without_a_target_it_is_the_translators_own_translation(search: SearchConfig) -> None:
+    translator = small_translator()
+    translator.search = search
+    (found,) = translator.translate([TEXT])
+    trace = translator.look(TEXT)
+    assert trace.predicted_ids == (*found.ids, 2)
+    assert trace.target.text == found.text
+    assert trace.predicted_log_probs.sum() == pytest.approx(found.log_prob, abs=1e-4)
+    (best,) = trace.beam().results()
+    assert best.ids == found.ids
+    assert best.score == pytest.approx(found.score)
+    assert trace.beam().nodes[0].token == "⟨s⟩"  # noqa: S105 - a token, not a password
+
+
+@pytest.mark.parametrize("norm", ["post", "pre", "sandwich"])
+def test_the_lens_shows_what_a_model_of_fewer_layers_would_say(norm: str) -> None:
+    translator = small_translator(norm=norm)
+    trace = translator.look(TEXT, TRANSLATION)
+    lens = trace.lens(4)
+    assert lens.top[-1] == trace.top(4)
+    assert np.array_equal(lens.log_probs[-1], trace.predicted_log_probs)
+    for layers in (1, 2):
+        shorter = deepcopy(translator)
+        assert shorter.model.decoder is not None
+        shorter.model.decoder.layers = nn.ModuleList(list(shorter.model.decoder.layers)[:layers])
+        source, target = list(trace.source_ids[:-1]), list(trace.target_ids[1:])
+        (expected,) = token_log_probs([shorter.model], [source], [target])
+        assert lens.log_probs[layers - 1].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_removal_is_what_is_lost_when_a_token_was_never_there(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small_translator(positions=positions).look(TEXT, TRANSLATION)
+    removal = trace.removal()
+    assert (removal.rows, removal.columns) == (trace.target_tokens, trace.source_tokens)
+    model, tgt_in = trace.translator.model, torch.tensor([trace.target_ids])
+    for place in range(len(trace.source_ids)):
+        rest = [token for number, token in enumerate(trace.source_ids) if number != place]
+        with torch.no_grad():
+            without = model(torch.tensor([rest]), tgt_in)[0].log_softmax(-1)
+        lost = without[range(4), list(trace.predicted_ids)].numpy() - trace.predicted_log_probs
+        np.testing.assert_allclose(removal.values[:, place], lost, atol=1e-5)
+    monkeypatch.setattr("heed.interpret.lens._TOKENS_AT_A_TIME", 9)
+    np.testing.assert_allclose(trace.removal().values, removal.values, atol=1e-5)
+
+
+def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_side() -> None:
+    encoder = small_translator(kind="encoder").look(TEXT)
+    assert (encoder.source_tokens, encoder.target_tokens, encoder.predicted_tokens) == ((*TEXT, "⟨/s⟩"), (), ())
+    assert encoder.encoder_attention.shape == (2, 2, 11, 11)
+    assert (len(encoder.decoder_attention), len(encoder.cross_attention)) == (0, 0)
+    assert len(encoder.top(2)) == len(encoder.part("logits").rows) == 11
+    assert encoder.predicted_log_probs.shape == (0,)
+    decoder = small_translator(kind="decoder").look(TRANSLATION)
+    assert decoder.source_tokens == ()
+    assert decoder.target_tokens == ("⟨s⟩", " EIN", " HUND", " LÄUFT")
+    assert decoder.decoder_attention.shape == (3, 2, 4, 4)
+    assert decoder.lens(2).log_probs.shape == (3, 4)
+    assert decoder.part("logits").predicts == decoder.predicted_tokens
+    with pytest.raises(InputError, match="kind = 'encoder' has no decoder layers"):
+        encoder.lens()
+    with pytest.raises(InputError, match="removal needs a source and a target, and kind = 'decoder' has only one"):
+        decoder.removal()
+    with pytest.raises(InputError, match="beam search needs a source and a target, and kind = 'encoder'"):
+        encoder.beam()
+    with pytest.raises(InputError, match="kind = 'decoder' has one text to look at, found a target too: 'HUND'"):
+        decoder.translator.look("EIN", "HUND")
+
+
+def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
+    for text in ("", " ", "a dog\nruns", "a dog\n", "a dog " * 9):
+        with pytest.raises(
+            InputError, match=f"at most 40 tokens; found {len(text)} tokens: {re.escape(repr(text[:50]))}"
+        ):
+            translator.look(text)
+    both = Translator([translator.model] * 2, translator.tokenizers)
+    with pytest.raises(InputError, match="look shows one model at a time, found 2"):
+        both.look(TEXT)
+
+
+def test_bertviz_is_given_what_it_takes(trace: Trace) -> None:
+    given = trace.for_bertviz()
+    assert [layer.shape for layer in given["encoder_attention"]] == [(1, 2, 11, 11)] * 2
+    assert [layer.shape for layer in given["decoder_attention"]] == [(1, 2, 4, 4)] * 3
+    assert [layer.shape for layer in given["cross_attention"]] == [(1, 2, 4, 11)] * 3
+    assert (given["encoder_tokens"], given["decoder_tokens"]) == (list(trace.source_tokens), list(trace.target_tokens))
+    for kind, tokens in (("encoder", (*TEXT, "⟨/s⟩")), ("decoder", ("⟨s⟩", " EIN"))):
+        alone = small_translator(kind=kind).look(TEXT if kind == "encoder" else "EIN").for_bertviz()
+        assert sorted(alone) == ["attention", "tokens"]
+        assert alone["tokens"] == list(tokens)
+        assert all(layer.shape == (1, 2, len(tokens), len(tokens)) for layer in alone["attention"])
+
+
+@pytest.mark.parametrize("view", ["head_view", "model_view"])
+@pytest.mark.filterwarnings("ignore")  # it leaves files open
+def test_bertviz_draws_it(trace: Trace, view: str) -> None:
+    draw = getattr(pytest.importorskip("bertviz"), view)
+    html = draw(**trace.for_bertviz(), html_action="return").data
+    assert json.dumps(list(trace.target_tokens)) in html
+    assert draw(**small_translator(kind="decoder").look("EIN").for_bertviz(), html_action="return").data
+
+
+def test_trace_is_a_public_name() -> None:
+    assert heed.Trace is Trace

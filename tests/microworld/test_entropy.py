@@ -1,0 +1,206 @@
+"""The built-in grammar's probabilities and entropy are exact: by drawing, by counting, by hand."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from statistics import mean, stdev
+from typing import TypeVar
+
+import pytest
+
+from heed.microworld import words
+from heed.microworld.corpus import Example, Split, is_unseen_combination, split_of
+from heed.microworld.entropy import Side, cross_entropy, entropy, log_probability, one_word_of_a_kind
+from heed.microworld.grammar import Adjective, Noun, french_sentence, noun_phrase
+from heed.microworld.templates import ANTECEDENTS, attribute, sentence
+from tests.microworld.derivations import Record, derivations
+
+T = TypeVar("T")
+SIDES: tuple[Side, ...] = ("english", "french")
+
+
+@cache
+def drawn() -> list[tuple[Example, float]]:
+    """20,000 sentences, each with the log-probability of how it was drawn."""
+    choose = Record(seed=11)
+    found = []
+    for _ in range(20_000):
+        choose.start()
+        found.append((sentence(choose), -math.log(choose.ways)))
+    return found
+
+
+def written(example: Example, side: Side) -> str:
+    return example.source if side == "english" else example.target
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_sentence_is_as_likely_as_the_one_way_it_is_drawn(side: Side) -> None:
+    for example, log_drawn in drawn()[:150]:
+        assert log_probability(written(example, side), side) == pytest.approx(log_drawn, abs=1e-9), example
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_entropy_is_what_drawn_sentences_need_on_average(side: Side) -> None:
+    needed = [-log_drawn for _, log_drawn in drawn()]  # one French sentence in 15,000 needs less, by log 2
+    error = stdev(needed) / math.sqrt(len(needed))
+    assert error < 0.02
+    assert abs(mean(needed) - entropy(side)) < 4 * error
+
+
+def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> None:
+    """What lets the entropy be computed with one of each; together with the average above, to the last digit."""
+
+    class Shape:
+        def __init__(self) -> None:
+            self.draw = random.Random(13)
+            self.start()
+
+        def start(self) -> None:
+            self.options: list[int] = []
+            self.chosen: list[object] = []
+
+        def __call__(self, options: Sequence[T], /) -> T:
+            choice = self.draw.randrange(len(options))
+            self.options.append(len(options))
+            self.chosen.append(choice if one_word_of_a_kind(options) == options else None)
+            return options[choice]
+
+    choose = Shape()
+    seen: dict[tuple[object, ...], list[int]] = {}
+    again = 0
+    for _ in range(20_000):
+        choose.start()
+        sentence(choose)
+        shape = tuple(choose.chosen)
+        again += shape in seen
+        assert seen.setdefault(shape, choose.options) == choose.options
+    assert again > 10_000
+
+
+def test_sentences_come_as_often_as_their_probability_says() -> None:
+    draw, count = random.Random(14), 100_000
+    found = Counter(attribute(draw.choice).target for _ in range(count))
+    plants = [
+        french_sentence(f"{phrase.french} {be} {form}")
+        for noun in words.PLANTS.nouns
+        for determiner in words.DEFINITE
+        for phrase, verbs, plural in (
+            (noun_phrase(determiner, noun), ("est", "était"), False),
+            (noun_phrase(determiner, noun, "plural"), ("sont", "étaient"), True),
+        )
+        for be in (said for verb in verbs for said in (verb, f"ne {verb} pas"))
+        for form in (agreeing_by_hand(adjective, noun, plural=plural) for adjective in words.PLANTS.predicates)
+    ]
+    assert len(set(plants)) == len(plants) == 4 * 3 * 2 * 4 * 7
+    expected = [
+        count * 12 * math.exp(log_probability(text)) for text in plants
+    ]  # one sentence in twelve has an attribute
+    assert sum(expected) == pytest.approx(count / 3 / 6)
+    surprise = sum((found[text] - wanted) ** 2 / wanted for text, wanted in zip(plants, expected, strict=True))
+    assert abs(surprise - len(plants)) < 5 * math.sqrt(2 * len(plants))  # chi-square
+
+
+def agreeing_by_hand(adjective: Adjective, noun: Noun, *, plural: bool) -> str:
+    if noun.gender == "masculine":
+        return adjective.masculine_plural if plural else adjective.masculine
+    return adjective.feminine_plural if plural else adjective.feminine
+
+
+def test_the_probabilities_of_a_part_of_the_grammar_sum_to_its_own() -> None:
+    """Le roi n'entend pas, and all that can follow without adjectives: each French sentence once."""
+    phrases = [
+        noun_phrase(determiner, noun, number)
+        for determiner in (*words.DEFINITE, words.NOT_A)
+        for noun in words.ANIMALS.nouns
+        for number in ("singular", "plural")
+    ]
+    texts = {french_sentence(f"le roi ne entend pas {phrase.french}") for phrase in phrases}
+    assert len(texts) == len(phrases) - 2  # d'ours and de souris may be one or many
+    king = 1 / 3 * 1 / 3 * 1 / 16 * 1 / 2  # no adjective, le, roi, singular
+    part = 1 / 12 * 1 / 9 * king * 1 / 4 * 1 / 6  # negation, who sees animals, the king, an object alone, entend
+    assert sum(math.exp(log_probability(text)) for text in texts) == pytest.approx(part)
+
+
+def test_derivations_that_meet_in_one_french_sentence_are_added() -> None:
+    bears = ["The king doesn't hear a bear.", "The king doesn't hear any bears."]
+    assert {example.target for text in bears for example in derivations(text)} == {"Le roi n'entend pas d'ours."}
+    assert math.exp(log_probability("Le roi n'entend pas d'ours.")) == pytest.approx(
+        sum(math.exp(log_probability(text, "english")) for text in bears)
+    )
+    assert log_probability("Le roi n'entend pas d'oie.") == log_probability(bears[0], "english")
+
+
+def test_french_says_less_than_english_only_where_a_negated_plural_looks_like_its_singular() -> None:
+    bears = 1 / 20 * (1 / 4 + 1 / 4 * 1 / 4)  # d'ours, d'ours gris; but de vieil ours and de vieux ours differ
+    mice = 1 / 20 * 1 / 4  # de souris; but de souris grise and de souris grises differ
+    together = 1 / 12 * 1 / 9 * 1 / 4 * (bears + mice)  # negation, who sees animals, any
+    assert entropy("english") - entropy("french") == pytest.approx(together * math.log(2), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        ".",
+        "La roi lit le livre.",
+        "Le livre lit le roi.",
+        "Le roi lit le livre",
+        "le roi lit le livre.",
+        "Le roi lit le livre. Le roi lit le livre.",
+        "Le roi lit le livre rouge.",
+        "Le roi ne entend pas le chat.",
+        "The king reads the book.",
+        "L'animal n'a pas traversé la rue parce qu'il était trop large.",
+    ],
+)
+def test_what_the_grammar_cannot_say_has_no_probability(wrong: str) -> None:
+    assert log_probability(wrong) == -math.inf
+    assert log_probability("Le roi lit le livre.") > -20
+    assert log_probability("Le roi lit le livre.", "english") == -math.inf
+
+
+def test_a_split_needs_what_its_combinations_of_the_famous_case_make_of_it() -> None:
+    parts: tuple[tuple[Split, float], ...] = (("train", 0.76), ("test", 0.12))  # and how many others are in it
+    for split, others in parts:
+        famous, middle, ours = 0.0, 0.0, 0.0  # of the famous case: the split's share; what choosing words needs; there
+        for ways, example in combinations():
+            held_out = 1.0 if is_unseen_combination(example) else 0.05
+            share = (1 - held_out if split == "train" else held_out / 2) / ways
+            famous += share
+            middle += math.log(ways) / ways
+            ours += share * math.log(ways)
+        # How much the famous case needs as a whole hardly matters, as it is one in three in each: a sample will do.
+        sample = mean(-log_drawn for example, log_drawn in drawn() if example.antecedent)
+        other = (3 * entropy() - sample) / 2
+        expected = (famous * (sample - middle) + ours + 2 * others * other) / (famous + 2 * others)
+        assert cross_entropy(split) == pytest.approx(expected, abs=5e-4)
+        if split == "train":  # what the module says of knowing by heart, and of knowing the combinations
+            assert -math.log((famous + 2 * others) / 3) == pytest.approx(0.27, abs=0.005)
+            assert -math.log((famous / 0.95 + 2) / 3) == pytest.approx(0.07, abs=0.005)
+    assert cross_entropy("train") < entropy() - 0.003
+    assert cross_entropy("test") == cross_entropy("valid") > entropy() + 0.01
+
+
+def combinations() -> list[tuple[int, Example]]:
+    """Subject, object and adjective of the famous case in every combination, and how many there are like it."""
+    return [
+        (
+            len(words.HINDRANCES) * len(words.ANIMALS.nouns) * len(hindrance.objects) * 2 * len(adjectives),
+            Example(f"It was {adjective.english}.", "", "because", meant, subject.english, goal.english),
+        )
+        for hindrance in words.HINDRANCES
+        for meant, adjectives in zip(ANTECEDENTS, (hindrance.of_the_subject, hindrance.of_the_object), strict=True)
+        for adjective in adjectives
+        for subject in words.ANIMALS.nouns
+        for goal in hindrance.objects
+    ]
+
+
+def test_sentences_of_a_split_need_its_cross_entropy() -> None:
+    needed = [-log_drawn for example, log_drawn in drawn() if split_of(example) != "train"]
+    error = stdev(needed) / math.sqrt(len(needed))
+    assert error < 0.04
+    assert abs(mean(needed) - cross_entropy("test")) < 4 * error

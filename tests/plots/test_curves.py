@@ -1,0 +1,270 @@
+import json
+import math
+import re
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heed.errors import FolderError
+from heed.plots.curves import By, Curves, apart, draw, read_curves, smoothed, thinned
+from heed.training.journal import Journal
+from heed.training.task import METRICS
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def step(number: int, loss: float) -> dict[str, Any]:
+    return {"step": number, "loss": loss, "rate": 1e-3 / number, "tokens": 100, "seconds": 6.0 + number % 2}
+
+
+def validation(number: int, loss: float, bleu: float | None = None, **more: object) -> dict[str, Any]:
+    return {"step": number, "validation_loss": loss, "bleu": bleu, "sample": None, **more}
+
+
+def journal(folder: Path, entries: list[dict[str, Any]], after_step: int = 0) -> Path:
+    folder.mkdir(exist_ok=True)
+    written = Journal(folder / "journal.jsonl", after_step)
+    for entry in entries:
+        written.write(entry)
+    return folder
+
+
+def whole_run(folder: Path, steps: int = 30, shift: float = 0.0) -> Path:
+    """Loss falls, with a dent; the model is tried at every tenth step and does best in the middle."""
+    entries: list[dict[str, Any]] = []
+    for number in range(1, steps + 1):
+        entries.append(step(number, shift + 2 + 6 / number + 0.3 * math.sin(number)))
+        if number % 10 == 0:
+            entries.append(validation(number, shift + 2 + abs(number - 20) / 10, 5.0 + number))
+    return journal(folder, entries)
+
+
+def picture(runs: list[Path], by: By = "steps") -> ElementTree.Element:
+    return ElementTree.fromstring(draw(read_curves(runs), by, "svg"))  # noqa: S314 - our own
+
+
+def words(svg: ElementTree.Element) -> list[str]:
+    return ["".join(text.itertext()) for text in svg.iter(f"{SVG}text")]
+
+
+def strokes(svg: ElementTree.Element, name: str) -> list[list[tuple[float, float]]]:
+    """The points of a line by its name, stretch by stretch between the gaps."""
+    (line,) = (group for group in svg.iter(f"{SVG}g") if group.get("id") == name)
+    path = line.find(f"{SVG}path")
+    assert path is not None
+    found: list[list[tuple[float, float]]] = []
+    for command, x, y in re.findall(r"([ML]) (\S+) (\S+)", path.attrib["d"]):
+        if command == "M":
+            found.append([])
+        found[-1].append((float(x), float(y)))
+    return found
+
+
+def dots(svg: ElementTree.Element, name: str) -> int:
+    (line,) = (group for group in svg.iter(f"{SVG}g") if group.get("id") == name)
+    return len(list(line.iter(f"{SVG}use")))
+
+
+def assert_straight(values: list[float], places: list[float]) -> None:
+    """An axis is a straight line from values to places on the paper."""
+    slope, offset = np.polyfit(values, places, 1)
+    np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=1e-3)
+
+
+def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> None:
+    run = whole_run(tmp_path / "run", 50)
+    (curves,) = read_curves([run])
+    for by in ("steps", "minutes"):
+        svg = picture([run], by)
+        for name, values in (("loss", np.log(curves.validation_loss)), ("bleu", curves.score)):
+            (points,) = strokes(svg, f"validation-{name}-0")
+            assert len(points) == 5 == dots(svg, f"validation-{name}-0")
+            x = curves.tried if by == "steps" else [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.tried]
+            assert_straight(list(x), [place for place, _ in points])
+            assert_straight(list(values), [place for _, place in points])
+    assert "minutes of training" in words(svg)
+
+
+def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path) -> None:
+    run = whole_run(tmp_path / "ende")
+    svg = picture([run])
+    (curves,) = read_curves([run])
+    found = words(svg)
+    for expected in (
+        "ende",
+        "validation 3",
+        "○ best: 2 at step 20",
+        f"training {smoothed(curves.loss)[1][-1]:.4g}",
+        "35.0",
+    ):
+        assert expected in found
+    ((ring,),) = strokes(svg, "best-loss-0")
+    assert ring == strokes(svg, "validation-loss-0")[0][1]
+    assert len(strokes(svg, "loss-0")[0]) == 30
+
+
+def test_the_best_is_what_the_journal_calls_best(tmp_path: Path) -> None:
+    entries = [validation(1, 3.0, 9.0, best=True), validation(2, 2.0, 8.0, best=False)]
+    (curves,) = read_curves([journal(tmp_path / "run", [step(1, 4.0), step(2, 3.0), *entries])])
+    assert curves.best == 0
+
+
+def test_several_runs_are_told_apart_by_name_and_colour(tmp_path: Path) -> None:
+    short = journal(tmp_path / "no-valid", [step(1, 5.0), step(2, 4.0)])
+    svg = picture([whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20, shift=1.0), short])
+    found = words(svg)
+    for expected in ("one 3", "two 3", "no-valid 4", "○ 2 at step 20", "○ 3 at step 20", "one 35.0", "two 25.0"):
+        assert any(text == expected for text in found), (expected, found)
+    styles = [
+        path.attrib["style"]
+        for number in range(3)
+        for group in svg.iter(f"{SVG}g")
+        for path in group.findall(f"{SVG}path")
+        if group.get("id") == f"smoothed-{number}"
+    ]
+    assert len(set(styles)) == 3
+
+
+def test_runs_of_the_same_name_are_called_by_their_paths(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    runs = [whole_run(tmp_path / folder / "run") for folder in ("a", "b")]
+    assert [curves.name for curves in read_curves(runs)] == [str(run) for run in runs]
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: Any) -> None:
+    runs = [whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20)]
+    first = draw(read_curves(runs), "steps", kind)
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "svg.hashsalt": None}):  # somebody's own
+        assert draw(read_curves(runs), "steps", kind) == first
+    assert b"date" not in first.lower()
+
+
+def test_a_png_is_a_png_of_a_size_to_look_at(tmp_path: Path) -> None:
+    content = draw(read_curves([whole_run(tmp_path / "run")]), "steps", "png")
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", content[16:24])
+    assert 1200 < width < 2000
+    assert 900 < height < 1600
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    assert "$a_b$ <&>" in words(picture([whole_run(tmp_path / "$a_b$ <&>")]))
+
+
+def test_a_run_that_has_just_begun_is_a_dot(tmp_path: Path) -> None:
+    svg = picture([journal(tmp_path / "run", [step(1, 7.5)])], "minutes")
+    assert dots(svg, "smoothed-0") == 1
+    assert "training 7.5" in words(svg)
+
+
+def test_each_task_has_its_own_score_under_its_loss(tmp_path: Path) -> None:
+    runs = [
+        journal(tmp_path / metric, [step(1, 3.0), step(2, 2.5), {"step": 2, "validation_loss": 2.0, metric: 0.5}])
+        for metric in METRICS
+    ]
+    curves = read_curves(runs)
+    assert [one.metric for one in curves] == list(METRICS)
+    svg = draw(curves, "steps", "svg").decode()
+    assert all(f'id="validation-{metric}-{number}"' in svg for number, metric in enumerate(METRICS))
+
+
+def test_a_run_without_validation_has_neither_its_line_nor_bleu(tmp_path: Path) -> None:
+    svg = picture([journal(tmp_path / "run", [step(1, 7.5), step(2, 7.0)])])
+    assert "BLEU" not in words(svg)
+    names = {group.get("id") for group in svg.iter(f"{SVG}g")}
+    assert {"loss-0", "smoothed-0", "rate-0"} <= names
+    assert not names & {"validation-loss-0", "best-loss-0"}
+
+
+def test_a_loss_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
+    losses = [5.0, 4.5, math.nan, 4.0, math.inf, 3.5, 3.4, 0.0, 3.3, 3.2]
+    entries = [step(number, loss) for number, loss in enumerate(losses, start=1)]
+    tried = [validation(7, 3.0), validation(8, math.nan), validation(9, 2.9)]
+    run = journal(tmp_path / "run", entries + tried)
+    svg = picture([run])
+    for name in ("loss-0", "smoothed-0"):
+        assert [len(stretch) for stretch in strokes(svg, name)] == [2, 1, 2, 2]
+        assert dots(svg, name) == 1  # the step between two gaps
+    assert [len(stretch) for stretch in strokes(svg, "validation-loss-0")] == [1, 1]
+    assert "○ best: 2.9 at step 9" in words(svg)
+
+
+def test_a_resumed_run_is_drawn_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    cut = whole_run(tmp_path / "a", 27)
+    entries = [entry for entry in read_entries(whole_run(tmp_path / "b")) if entry["step"] > 12]
+    journal(cut, entries, after_step=12)
+    resumed, whole = read_curves([cut, tmp_path / "b"])
+    for name, value in vars(whole).items():
+        assert name == "name" or np.array_equal(value, vars(resumed)[name]), name
+
+
+def read_entries(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+
+
+def test_blank_runs_are_known_and_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
+    blank = [
+        journal(tmp_path / "new", []),
+        journal(tmp_path / "nonsense", [step(1, math.nan), validation(1, math.nan)]),
+    ]
+    assert [curves.is_blank() for curves in read_curves([*blank, whole_run(tmp_path / "run")])] == [True, True, False]
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(FolderError, match=rf"^{folder} is not a run's folder: it has no journal.jsonl$"):
+            read_curves([folder])
+
+
+def test_smoothing_is_a_mean_weighed_by_a_bell_that_skips_gaps() -> None:
+    values = np.random.default_rng(0).normal(5, 1, 200)
+    values[[3, 50, 51, 199]] = np.nan
+    expected = np.full(200, np.nan)
+    for here in range(200):
+        near = [there for there in range(200) if abs(there - here) <= 12 and np.isfinite(values[there])]
+        weights = [math.exp(-(((there - here) / 4) ** 2) / 2) for there in near]
+        if np.isfinite(values[here]):
+            expected[here] = sum(w * values[there] for w, there in zip(weights, near, strict=True)) / sum(weights)
+    points, means = smoothed(values)
+    assert list(points) == list(range(200))
+    np.testing.assert_allclose(means, expected)
+    points, means = smoothed(np.full(12_345, 3.0))  # so many that neighbours are taken together
+    assert len(points) == 1000
+    np.testing.assert_allclose(means, 3.0)
+
+
+def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
+    y = np.random.default_rng(0).normal(5, 1, 100_000)
+    y[77_777], y[55_555], y[20_000:21_000] = 99.0, -99.0, np.nan
+    x, thin = thinned(np.arange(100_000.0), y)
+    assert len(thin) <= 2000
+    assert (x[thin == 99.0], x[thin == -99.0]) == (77_777, 55_555)
+    assert np.isnan(thin[(x >= 20_000) & (x < 21_000)]).all()
+    assert (np.diff(x) > 0).all()
+    steps = np.arange(1, 100_001)
+    none = np.empty(0)
+    run = Curves("long", steps, steps / 60, np.abs(y), np.abs(y), np.empty(0, dtype=int), none, none, "bleu", None)
+    assert len(draw([run], "steps", "svg")) < 300_000
+
+
+@given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
+def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
+    wanted, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
+    placed = apart(wanted, heights, room=200.0)
+    edges = [(place - height / 2, place + height / 2) for place, height in zip(placed, heights, strict=True)]
+    assert edges[0][0] >= -1e-9
+    assert edges[-1][1] <= 200 + 1e-9
+    assert all(above[0] >= below[1] - 1e-9 for below, above in pairwise(edges))
+
+
+def test_labels_that_have_room_stay_where_they_are() -> None:
+    assert apart([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], room=200.0) == pytest.approx([20.0, 60.0, 100.0])
+    assert apart([50.0, 50.0], [14.0, 14.0], room=200.0) == pytest.approx([43.0, 57.0])
+    assert apart([], [], room=200.0) == []

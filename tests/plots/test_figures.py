@@ -1,0 +1,448 @@
+import base64
+import hashlib
+import io
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.ft2font import FT2Font
+from matplotlib.image import imread
+
+from heed.errors import ConfigError, InputError
+from heed.plots.chart import curve, distance_curve
+from heed.plots.figures import (
+    dots_by_distance,
+    head_grid,
+    head_lines,
+    heat_map,
+    position_picture,
+    removal_map,
+)
+from heed.plots.lettering import fitted, label, spelt, width
+from heed.plots.svg import ANY, BLACK, WHITE, Paper, rendered
+
+SVG = "{http://www.w3.org/2000/svg}"
+ENGLISH = " The, animal, did, not, cross, the, street, because, it, was, too, tired,.,</s>".split(",")  # noqa: SIM905
+GERMAN = "<s>; Das; Tier; überquerte; die; Straße; nicht;,; weil; es; zu; müde; war;.".split(";")  # noqa: SIM905
+HOSTILE = [
+    "</svg><script>alert(1)</script>",
+    "<!--",
+    "]]>",
+    "\"'&amp;",
+    "\u202eevil",
+    "\u200f",
+    "שלום!",
+    "\n",
+    "\x00\x1b[31m",
+    "\ud800",
+    "\uffff",
+    "e" + "\u0301" * 40,
+    "\u0301",
+    "",
+    "自然语言处理" * 9,
+    "👩\u200d🌾",
+]
+
+tokens = st.lists(st.text(st.characters(), max_size=30) | st.sampled_from(HOSTILE), min_size=1, max_size=6)
+
+
+def softmax(*shape: int) -> np.ndarray:
+    exponentials = np.exp(3 * np.random.default_rng(0).normal(size=shape))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def sinusoids(positions: int, depth: int) -> np.ndarray:
+    angle = np.arange(positions)[:, None] * 10_000 ** (-np.arange(0, depth, 2) / depth)
+    return np.stack([np.sin(angle), np.cos(angle)], -1).reshape(positions, depth)
+
+
+STEPS = np.arange(1.0, 301.0)
+LOSSES = {
+    "training": (STEPS, 2 + 6 * np.exp(-STEPS / 50)),
+    "validation": (STEPS[::30], 2.1 + 6 * np.exp(-STEPS[::30] / 50)),
+    "with gaps": (STEPS[:4], np.array([5.0, np.nan, 4.0, 3.0])),
+}
+
+
+def all_pictures(rows: list[str], columns: list[str], title: str, paper: Paper = WHITE) -> dict[str, str]:
+    weights = softmax(2, 3, len(rows), len(columns))
+    return {
+        "heat_map": heat_map(weights[0, 0], rows, columns, title, paper=paper),
+        "removal_map": removal_map(weights[0, 1] - 0.3, rows, columns, title, paper),
+        "head_grid": head_grid(weights, rows, columns, title, paper=paper),
+        "head_lines": head_lines(weights[1, 0], rows, columns, title, paper=paper),
+        "position_picture": position_picture(sinusoids(20, 16), title, paper),
+        "distance_curve": distance_curve(dots_by_distance(sinusoids(20, 16)), title, paper),
+        "curve": curve({**LOSSES, title or "untitled": LOSSES["training"]}, "step", "loss", title, paper),
+    }
+
+
+PICTURES = all_pictures(GERMAN, ENGLISH, "Layer 2, head 3")
+
+
+def parsed(svg: str) -> Element:
+    return ElementTree.fromstring(svg.encode())  # noqa: S314 - our own
+
+
+def words(svg: Element) -> list[str]:
+    return [(text.text or "").strip("\u2068\u2069") for text in svg.iter(f"{SVG}text")]
+
+
+def inside(svg: Element, name: str, kind: str) -> list[Element]:
+    (group,) = (group for group in svg.iter(f"{SVG}g") if group.get("class") == name)
+    return group.findall(f"{SVG}{kind}")
+
+
+def numbers(shape: Element, *names: str) -> list[float]:
+    return [float(shape.get(name, "0")) for name in names]
+
+
+def told(shape: Element) -> str:
+    return shape.findtext(f"{SVG}title") or ""
+
+
+def pixels(image: Element) -> np.ndarray:
+    """Red, green, blue and opacity, as another library reads them."""
+    data = base64.b64decode(image.attrib["href"].removeprefix("data:image/png;base64,"))
+    return imread(io.BytesIO(data))
+
+
+def trail(path: str) -> Iterator[tuple[float, float]]:
+    """The points that a path names."""
+    x = y = 0.0
+    for letter, rest in re.findall("([MLCHhvaz])([^MLCHhvaz]*)", path):
+        given = [float(number) for number in rest.split()]
+        if letter == "a":
+            yield from ((x, y - given[0]), (x, y + given[0]))
+        if letter in "MLC":
+            yield from zip(given[:-2:2], given[1:-2:2], strict=True)
+            x, y = given[-2:]
+        elif letter == "H":
+            (x,) = given
+        elif letter != "z":
+            across, down = {"h": (*given, 0), "v": (0, *given), "a": given[-2:]}[letter]
+            x, y = x + across, y + down
+        yield x, y
+
+
+def text_box(text: Element) -> tuple[float, np.ndarray]:
+    """How far it is turned; its left, top, right and bottom before that."""
+    x, y, size = numbers(text, "x", "y", "font-size")
+    across = width(text.text or "", size)
+    left = x - across * {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")]
+    turn = re.match(r"rotate\((\S+) ", text.get("transform", ""))
+    return float(turn[1]) if turn else 0.0, np.array([left, y - 0.8 * size, left + across, y + 0.15 * size])
+
+
+def corners(text: Element) -> list[tuple[float, float]]:
+    turn, (left, top, right, bottom) = text_box(text)
+    x, y = (float(part) for part in re.findall(r"[\d.]+", text.get("transform", "rotate(0 0 0)"))[1:])
+    slope = complex(math.cos(math.radians(turn)), math.sin(math.radians(turn)))
+    turned = [(complex(a, b) - complex(x, y)) * slope + complex(x, y) for a in (left, right) for b in (top, bottom)]
+    return [(point.real, point.imag) for point in turned]
+
+
+def extent(svg: Element) -> np.ndarray:
+    """All the points that anything drawn reaches."""
+    points: list[tuple[float, float]] = []
+    for shape in svg.iter():
+        if shape.tag in (f"{SVG}rect", f"{SVG}image"):
+            x, y, across, height = numbers(shape, "x", "y", "width", "height")
+            points += [(x, y), (x + across, y + height)]
+        elif shape.tag == f"{SVG}path":
+            points += trail(shape.attrib["d"])
+        elif shape.tag == f"{SVG}text":
+            points += corners(shape)
+    return np.array(points)
+
+
+def overlapping(svg: Element) -> list[tuple[str | None, str | None]]:
+    """Pairs of texts, turned alike, that lie on each other."""
+    boxes = []
+    for text in svg.iter(f"{SVG}text"):
+        turn, box = text_box(text)
+        x, y = numbers(text, "x", "y")
+        slope = complex(math.cos(math.radians(turn)), -math.sin(math.radians(turn)))
+        moved = complex(x, y) * slope - complex(x, y)  # where the point lies if the sheet is turned back
+        boxes.append((turn, box + [moved.real, moved.imag] * 2, text.text))
+    return [
+        (one[2], other[2])
+        for one, other in combinations(boxes, 2)
+        if one[0] == other[0] and (one[1][:2] < other[1][2:]).all() and (other[1][:2] < one[1][2:]).all()
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(tokens, tokens, st.text(st.characters(), max_size=80))
+def test_no_text_becomes_markup_or_leaves_the_picture_or_lies_on_another(
+    rows: list[str], columns: list[str], title: str
+) -> None:
+    drawn = {"svg", "g", "title", "text", "rect", "path", "image"}
+    for name, picture in all_pictures(rows, columns, title).items():
+        svg = parsed(picture)
+        assert {shape.tag.removeprefix(SVG) for shape in svg.iter()} <= drawn
+        assert not overlapping(svg), name
+        points, (_, _, right, bottom) = extent(svg), map(float, svg.attrib["viewBox"].split())
+        assert (points >= 0).all(), name
+        assert (points <= [right, bottom]).all(), name
+        if name in ("heat_map", "removal_map", "head_lines"):
+            shown = [label(token, 130.0, 13.0).strip("\u2068\u2069") for token in (*rows, *columns)]
+            assert sorted(shown) == sorted(words(svg)[bool(title) :][: len(shown)])
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_nothing_reaches_outside_and_no_words_touch(name: str) -> None:
+    svg = parsed(PICTURES[name])
+    _, _, right, bottom = map(float, svg.attrib["viewBox"].split())
+    drawn = extent(svg)[2:]  # on the paper, which comes first
+    assert (drawn >= 10).all()
+    assert (drawn <= [right - 10, bottom - 10]).all()
+    assert not overlapping(svg)
+
+
+def test_sixty_long_tokens_fit() -> None:
+    long = [f" Überschwemmung{number}" for number in range(60)]
+    svg = parsed(heat_map(softmax(60, 60), long, long))
+    assert not overlapping(svg)
+    assert set(words(svg)) >= {token.strip() for token in long}
+    assert float(svg.attrib["width"]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        (" dog", "dog"),
+        ("  dog", "␣␣dog"),
+        (" ", "␣"),
+        ("a b\u00a0", "a␣b␣"),
+        ("\u3000", "␣"),
+        ("\n", "⏎"),
+        ("\t", "⇥"),
+        ("\r", "‹000D›"),
+        ("\u200f", "‹200F›"),
+        ("\ud800", "‹D800›"),
+        ("\u200d", "‹200D›"),
+        ("می\u200cخواهم", "\u2068می\u200cخواهم\u2069"),
+        ("\u0301", "◌\u0301"),
+        ("e" + "\u0301" * 9, "e\u0301\u0301\u0301"),
+        ("", "∅"),
+        ("שלום!", "\u2068שלום!\u2069"),
+        ("antidisestablishmentarianism", "antidisestab…"),
+        ("自然语言处理自然语言处理", "自然语言处理…"),
+    ],
+)
+def test_how_a_token_is_shown(token: str, shown: str) -> None:
+    assert label(token, 75.0, 10.0) == shown
+
+
+def test_the_pointer_tells_a_shortened_token_whole() -> None:
+    whole = "antidisestablishmentarianism" * 2
+    svg = parsed(heat_map(np.ones((1, 1)), [whole], [" dog"]))
+    assert [told(group) for group in svg.findall(f"{SVG}g") if group.get("class") is None] == [whole, "␣dog"]
+
+
+@pytest.mark.parametrize(
+    "words", ["The animal didn't cross the street", "Straßenüberquerungsmöglichkeiten!", "0123,456.789"]
+)
+def test_words_are_no_wider_than_thought_and_little_narrower(words: str) -> None:
+    font = FT2Font(str(Path(mpl.get_data_path(), "fonts/ttf/DejaVuSans.ttf")))
+    font.set_size(10, 72)
+    true = sum(font.load_char(ord(character)).linearHoriAdvance for character in words) / 65536
+    assert true <= width(words, 10.0) <= 1.1 * true
+
+
+@given(st.text(st.characters(), max_size=40), st.floats(10.0, 200.0))
+def test_what_is_fitted_fits(words: str, room: float) -> None:
+    assert width(fitted(spelt(words), room, 10.0), 10.0) <= room
+
+
+def test_the_same_numbers_give_the_same_bytes_in_another_process_and_without_torch() -> None:
+    program = (
+        "import hashlib, sys, numpy as np; from heed.plots.figures import head_grid;"
+        "assert 'torch' not in sys.modules;"
+        "picture = head_grid(np.arange(36.0).reshape(2, 2, 3, 3), 'abc', 'def', 'x');"
+        "print(hashlib.sha256(picture.encode()).hexdigest())"
+    )
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    picture = head_grid(np.arange(36.0).reshape(2, 2, 3, 3), "abc", "def", "x")
+    assert other.stdout.strip() == hashlib.sha256(picture.encode()).hexdigest()
+    assert all_pictures(GERMAN, ENGLISH, "Layer 2, head 3") == PICTURES
+
+
+def test_a_heat_map_has_a_cell_for_every_weight_that_tells_its_own_row_and_column() -> None:
+    weights = softmax(2, 3)
+    cells = inside(parsed(heat_map(weights, ["Hund", " Katze"], ["the", " dog", " cat"])), "cells", "rect")
+    pairs = [(row, column) for row in ("Hund", "Katze") for column in ("the", "dog", "cat")]
+    expected = [f"{row} → {column}: {weight:.3g}" for (row, column), weight in zip(pairs, weights.flat, strict=True)]
+    assert [told(cell) for cell in cells] == expected
+    places = np.array([numbers(cell, "x", "y") for cell in cells]).reshape(2, 3, 2)
+    assert (np.diff(places[..., 0], axis=1) > 0).all()
+    assert (np.diff(places[..., 1], axis=0) > 0).all()
+
+
+def test_the_more_weight_the_more_colour() -> None:
+    weights = np.linspace(0, 0.8, 100).reshape(10, 10)
+    cells = inside(parsed(heat_map(weights, "abcdefghij", "abcdefghij")), "cells", "rect")
+    opacities = [float(cell.attrib["fill-opacity"]) for cell in cells]
+    assert opacities == sorted(opacities)
+    assert (opacities[0], opacities[-1]) == (0, 1)
+    assert len(set(opacities)) == 100
+    (shown, scale) = (pixels(image)[..., 3] for image in parsed(head_grid(weights[None, None])).iter(f"{SVG}image"))
+    assert shown.shape == (10, 10)
+    np.testing.assert_allclose(shown, weights / 0.8, atol=0.0075)
+    assert (np.diff(scale[0]) > 0).all()
+
+
+def test_a_top_makes_pictures_comparable_and_is_on_the_scale() -> None:
+    svg = parsed(heat_map(np.array([[0.2, 0.5]]), ["a"], ["b", "c"], top=0.4))
+    assert [cell.get("fill-opacity") for cell in inside(svg, "cells", "rect")] == ["0.5", "1"]
+    assert words(svg)[-2:] == ["0", "0.4"]
+
+
+def test_a_removal_map_tells_more_from_less_by_colour_and_how_much_by_strength() -> None:
+    svg = parsed(removal_map(np.array([[-2.0, 0.0, 1.0]]), ["Hund"], ["the", "dog", "cat"]))
+    cells = inside(svg, "cells", "rect")
+    assert [(cell.get("fill"), cell.get("fill-opacity")) for cell in cells] == [
+        (WHITE.less, "1"),
+        (None, "0"),
+        (None, "0.5"),
+    ]
+    assert [told(cell) for cell in cells] == ["Hund without the: -2", "Hund without dog: +0", "Hund without cat: +1"]
+    assert words(svg)[-2:] == ["−2", "2"]
+
+
+def test_a_grid_shows_each_head_in_its_own_place_and_stays_small() -> None:
+    weights = softmax(6, 8, 30, 30)
+    long = [f" Überschwemmung{number}" for number in range(30)]
+    picture = head_grid(weights, long, long)
+    assert len(picture.encode()) < 250_000
+    assert len(head_grid(weights).encode()) < 100_000
+    svg = parsed(picture)
+    heads = [group for group in svg.findall(f"{SVG}g") if group.get("class") == "head"]
+    assert [told(head) for head in heads] == [f"layer {n // 8 + 1}, head {n % 8 + 1}" for n in range(48)]
+    for head, one in zip(heads, weights.reshape(48, 30, 30), strict=True):
+        (image,) = head.iter(f"{SVG}image")
+        np.testing.assert_allclose(pixels(image)[..., 3], one / weights.max(), atol=0.0075)
+    rows = [told(row) for row in heads[9].iter(f"{SVG}path")]
+    best = int(weights[1, 1, 4].argmax())
+    assert rows[4].startswith(
+        f"{label(long[4], 50.0, 10.0)} → {label(long[best], 50.0, 10.0)} {weights[1, 1, 4, best]:.2f}, "
+    )
+
+
+def test_lines_join_each_word_to_those_it_looks_at_the_strongest_on_top() -> None:
+    weights = np.array([[0.7, 0.3, 0.0], [0.001, 0.5, 0.499]])
+    svg = parsed(head_lines(weights, ["a", "b"], ["x", "y", "z"]))
+    lines = inside(svg, "lines", "path")
+    assert [told(line) for line in lines] == ["a → y: 0.3", "b → z: 0.499", "b → y: 0.5", "a → x: 0.7"]
+    assert [line.get("stroke-opacity") for line in lines] == ["0.43", "0.71", "0.71", "1"]
+    heights = {text.text: text_box(text)[1][[1, 3]].mean() for text in svg.iter(f"{SVG}text")}
+    for line in lines:
+        points = list(trail(line.attrib["d"]))
+        row, _, column = told(line).partition(":")[0].split()
+        assert points[0][1] == pytest.approx(heights[row], abs=1)
+        assert points[-1][1] == pytest.approx(heights[column], abs=1)
+
+
+def test_a_position_picture_is_the_codes() -> None:
+    codes = sinusoids(50, 64)
+    image = pixels(next(parsed(position_picture(codes)).iter(f"{SVG}image")))
+    np.testing.assert_allclose(image[..., 3], np.abs(codes), atol=0.0075)
+    blue = image[..., 2] > image[..., 0]
+    assert (blue == (codes >= 0))[image[..., 3] > 0].all()
+
+
+def test_the_dot_product_of_sinusoids_depends_on_the_distance_alone() -> None:
+    frequencies = 10_000 ** (-np.arange(0, 32, 2) / 32)
+    expected = np.cos(np.arange(40)[:, None] * frequencies).sum(-1)
+    np.testing.assert_allclose(dots_by_distance(sinusoids(40, 32)), expected)
+
+
+def test_a_curve_goes_through_its_points_and_is_named_at_its_end() -> None:
+    svg = parsed(curve(LOSSES, "step", "loss"))
+    lines = [path.attrib["d"] for path in svg.iter(f"{SVG}path") if path.get("class") == "line"]
+    assert [line.count("M") for line in lines] == [1, 1, 2]
+    drawn, (x, y) = np.array(list(trail(lines[0]))), LOSSES["training"]
+    for axis, true in zip(drawn.T, (x, y), strict=True):
+        slope, offset = np.polyfit(true, axis, 1)
+        np.testing.assert_allclose(slope * true + offset, axis, atol=0.02)
+    ends = {text.text: text_box(text)[1] for text in svg.iter(f"{SVG}text") if text.text in LOSSES}
+    assert ends["validation"][3] <= ends["training"][1]
+    assert all(box[0] > drawn[:, 0].max() for box in ends.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8), st.floats(1e-6, 1e6), st.integers(1, 30))
+def test_a_curve_of_any_numbers_stays_inside_with_words_apart(y: list[float], step: float, names: int) -> None:
+    x = step * np.arange(len(y))
+    svg = parsed(curve({f"line {name}": (x, np.array(y)) for name in range(names)}, "x" * 200, "y" * 200))
+    _, _, right, bottom = map(float, svg.attrib["viewBox"].split())
+    assert ((extent(svg) >= 0) & (extent(svg) <= [right, bottom])).all()
+    assert not overlapping(svg)
+
+
+def test_on_any_paper_text_has_the_colour_of_the_page_and_nothing_is_painted_under_it() -> None:
+    for name, picture in all_pictures(GERMAN, ENGLISH, "", ANY).items():
+        svg = parsed(picture)
+        assert svg.get("fill") == "currentColor", name
+        assert all(float(rect.attrib.get("x", 0)) > 0 for rect in svg.iter(f"{SVG}rect")), name
+    assert BLACK.ground is not None
+    assert BLACK.ground in heat_map(np.ones((1, 1)), ["a"], ["b"], paper=BLACK)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: heat_map(np.ones((2, 3)), ["a"], ["b"]), "found 1 rows and 1 columns of tokens for weights of (2, 3)"),
+        (lambda: head_grid(np.ones((1, 1, 0, 2))), "found numbers of shape (1, 1, 0, 2): expected 4 axes"),
+        (lambda: head_lines(np.array([[0.5, np.nan]]), ["a"], ["b", "c"]), "found nan at (0, 1): expected finite"),
+        (lambda: heat_map(np.array([[-0.25]]), ["a"], ["b"]), "found a weight of -0.25: expected none below 0"),
+        (lambda: heat_map(np.ones((1, 1)), ["a"], ["b"], top=0.0), "found a top of 0.0: expected a number above 0"),
+        (lambda: curve({}, "x", "y"), "found no line to draw"),
+        (
+            lambda: curve({"a": (np.ones(2), np.ones(3))}, "x", "y"),
+            "found x of shape (2,) and y of (3,) for the line 'a'",
+        ),
+        (
+            lambda: curve({"a": (np.ones(1), np.array([np.inf]))}, "x", "y"),
+            "found no point with finite numbers on the line 'a'",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(draw: Callable[[], str], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        draw()
+
+
+def test_numbers_that_are_all_zero_are_drawn() -> None:
+    for picture in (heat_map, removal_map, head_lines):
+        parsed(picture(np.zeros((2, 2)), ["a", "b"], ["c", "d"]))
+
+
+def test_a_picture_becomes_a_png_twice_as_large_or_a_pdf() -> None:
+    svg = heat_map(softmax(len(HOSTILE), 3), HOSTILE, ["a", "b", "c"], "自然")
+    png, pdf = rendered(svg, "png"), rendered(svg, "pdf")
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    height, across, _ = imread(io.BytesIO(png)).shape
+    assert (2 * float(parsed(svg).attrib["width"]), 2 * float(parsed(svg).attrib["height"])) == (across, height)
+    assert pdf.startswith(b"%PDF-")
+    assert rendered(svg, "svg").decode() == svg
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf"])
+def test_without_the_extra_the_user_is_told_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    message = f"a {kind.upper()} needs vl-convert-python, which is not installed: pip install 'heed[pictures]'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        rendered(PICTURES["curve"], "png" if kind == "png" else "pdf")
