@@ -25,12 +25,12 @@ from worker import Worker
 
 from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transformer
 from heed.backends.cuda.engine import quickest_engine
+from heed.backends.machine import device_name
 from heed.benchmarking.limits import now, peak_memory
 from heed.benchmarking.training import Step, pair_lengths, random_pairs, training_steps
 from heed.benchmarking.translating import random_sources
 from heed.inference.translator import Translator
 from heed.text.tokenizer import Tokenizer
-from heed.training.estimate import device_name
 
 LENGTHS, LENGTH = (8, 16, 32, 64, 128), 32
 BATCHES = {"cpu": (1, 2, 4, 8, 16, 32), "cuda": (1, 4, 16, 64, 256)}

@@ -19,7 +19,7 @@ import torch
 from heed import DataConfig, ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.quantization import write_rounded
+from heed.artifacts.save import write_rounded
 from heed.artifacts.writing import write_folder
 from heed.interop.spm import SpmModel, tokenizer_of
 from heed.text.tokenizer import Tokenizer

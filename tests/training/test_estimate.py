@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.machine import optional_packages, probe_bfloat16
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
 from heed.model.size import parameters
 from heed.training import contention
 from heed.training import estimate as module
 from heed.training.batches import Batch
-from heed.training.estimate import Estimate, estimate, optional_packages, probe_bfloat16
+from heed.training.estimate import Estimate, estimate
 from heed.training.learner import Plain
 from heed.training.tasks import task_named
 

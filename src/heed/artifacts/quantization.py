@@ -1,16 +1,11 @@
-"""Weights in int8, each row with a scale of its own; a model folder to one with such weights."""
+"""Weights in int8: each row of a matrix with a scale of its own, its largest number over 127."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int8
-from safetensors.torch import save
 from torch import Tensor
 
-from heed.artifacts.card import read_card, without_scores
-from heed.artifacts.folder import WEIGHTS, model_files, read_model_folder
-from heed.artifacts.writing import ROUNDED, write_folder
 from heed.errors import FolderError
 
 SCALES = ".scales"
@@ -59,23 +54,3 @@ def in_floats(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name.removesuffix(SCALES) not in weights or name == name.removesuffix(SCALES):
             found[name] = weight
     return found
-
-
-def write_rounded(path: Path, out: Path) -> tuple[int, int]:
-    """Round the weights of the model folder `path` into the folder `out`; returns the bytes of both."""
-    if out.exists():
-        raise FolderError(f"{out} is already there: choose another --out")
-    folder = read_model_folder(path)
-    kind = folder.run.model.kind
-    if kind != "encoder-decoder":
-        raise FolderError(f"{path} has kind = {kind!r}: integers of 8 bits are for models that translate")
-    weights = folder.weights()
-    card = without_scores(read_card(path))
-    card += (
-        "\nIts weights were rounded to integers of 8 bits by `heed quantize`; scores measured before that may differ.\n"
-    )
-    files = model_files(weights, folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card)
-    whole = len(files.pop(WEIGHTS))
-    files[ROUNDED] = save({name: weight.contiguous() for name, weight in in_integers(weights).items()})
-    write_folder(out, files)
-    return whole, len(files[ROUNDED])

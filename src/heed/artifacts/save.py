@@ -1,4 +1,4 @@
-"""A model that was trained by hand to a model folder: `heed.save`.
+"""A model to a new model folder: one trained by hand (`heed.save`), or one whose weights are quantised.
 
 Enters: a `Transformer` and its tokenizer, or tokenizers. Leaves: a folder that `heed.load` and every verb open.
 """
@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from heed.artifacts.folder import check_tokenizers, model_files
+from heed.artifacts.card import read_card, without_scores
+from heed.artifacts.folder import WEIGHTS, check_tokenizers, model_files, read_model_folder
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.writing import current, write_folder
+from heed.artifacts.quantization import in_integers
+from heed.artifacts.writing import ROUNDED, current, write_folder
 from heed.config import DataConfig, RunConfig, SearchConfig
 from heed.errors import FolderError, InputError
 from heed.model.size import parameters
@@ -100,3 +103,23 @@ def _card(run: RunConfig) -> str:
 
 Saved with `heed.save`, which does not know what it was trained on. All settings are in `config.json`.
 """
+
+
+def write_rounded(path: Path, out: Path) -> tuple[int, int]:
+    """Round the weights of the model folder `path` into the folder `out`; returns the bytes of both."""
+    if out.exists():
+        raise FolderError(f"{out} is already there: choose another --out")
+    folder = read_model_folder(path)
+    kind = folder.run.model.kind
+    if kind != "encoder-decoder":
+        raise FolderError(f"{path} has kind = {kind!r}: integers of 8 bits are for models that translate")
+    weights = folder.weights()
+    card = without_scores(read_card(path))
+    card += (
+        "\nIts weights were rounded to integers of 8 bits by `heed quantize`; scores measured before that may differ.\n"
+    )
+    files = model_files(weights, folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card)
+    whole = len(files.pop(WEIGHTS))
+    files[ROUNDED] = to_bytes({name: weight.contiguous() for name, weight in in_integers(weights).items()})
+    write_folder(out, files)
+    return whole, len(files[ROUNDED])

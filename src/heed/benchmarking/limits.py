@@ -17,9 +17,9 @@ from typing import Literal
 
 import torch
 
+from heed.backends.machine import device_name, said_apart
 from heed.backends.torch.linear import can_be_laid_out, laid_out
 from heed.config import ModelConfig
-from heed.training.estimate import device_name, said_apart
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from heed.backends.machine import device_name
 from heed.benchmarking.limits import Arithmetic, now, operations_a_second, peak_memory, training_operations
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError
@@ -24,7 +25,6 @@ from heed.text.prepared import Kept, Prepared, Side
 from heed.text.tokenizer import SPECIAL
 from heed.training.batches import Batches, Numbers, ahead
 from heed.training.ema import RunningMean
-from heed.training.estimate import device_name
 from heed.training.learner import can_capture, check_precision, is_half
 from heed.training.run import Run, make_optimizer
 from heed.training.step import Taken, share, take_step

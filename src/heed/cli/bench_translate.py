@@ -50,9 +50,9 @@ def translate(
     if lines == []:
         raise DataError(f"{file} is empty: there is nothing to translate")
     translator = open_translator(model, [], {}, engine)
+    from heed.backends.machine import device_name  # noqa: PLC0415
     from heed.benchmarking.limits import peak_memory  # noqa: PLC0415 - torch takes seconds to import
     from heed.benchmarking.translating import measure_translating  # noqa: PLC0415
-    from heed.training.estimate import device_name  # noqa: PLC0415
 
     device = _device(translator, model, engine)
     sources = _sources(translator, lines, max(sentences, *batch))

@@ -152,7 +152,7 @@ def _without(spool: str, health: "Health") -> "Health":
 def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> None:
     import numpy as np  # noqa: PLC0415 - --help need not wait for it
 
-    from heed.training.estimate import machine  # noqa: PLC0415 - torch takes seconds to import
+    from heed.backends.machine import machine  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("looking at this machine"):
         found = machine()

@@ -10,8 +10,9 @@ from rich.text import Text
 from heed.cli.findings import counted, title
 
 if TYPE_CHECKING:
+    from heed.backends.machine import Machine
     from heed.cli.doctor import Plan
-    from heed.training.estimate import Estimate, Machine
+    from heed.training.estimate import Estimate
 
 
 def show_plan(console: Console, plan: "Plan", note: str = "") -> None:

@@ -13,7 +13,7 @@ def quantize(
     out: Annotated[Path, out_option("The model folder to write.")],
 ) -> None:
     """Round a model's weights to integers of 8 bits: a quarter of the size, and translating on a CPU is faster."""
-    from heed.artifacts.quantization import write_rounded  # noqa: PLC0415 - torch takes seconds to import
+    from heed.artifacts.save import write_rounded  # noqa: PLC0415 - torch takes seconds to import
 
     before, after = write_rounded(model, out)
     typer.echo(

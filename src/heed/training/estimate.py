@@ -1,4 +1,4 @@
-"""What this machine is, and what training would take on it: found out by trying, in a few seconds.
+"""What training would take on this machine: found out by trying, in a few seconds.
 
 Enters: settings, and how long texts are. Leaves: time and memory. A model of these settings takes a few real steps of
 its task, by whatever learner training would have, on random ids in texts of the corpus's lengths; on a slow machine in
@@ -7,13 +7,6 @@ else the machine has to do.
 """
 
 import gc
-import importlib.metadata
-import os
-import platform
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.machine import device_name, memory_of
 from heed.config import RunConfig
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
@@ -44,34 +37,6 @@ _LONG_ENOUGH = 0.4  # seconds a step: larger batches would tell no more
 _TIMED = 12  # steps, if there is time: on a busy machine most are disturbed
 _EXAMPLES = 16  # batches that say how large batches are
 _PATIENCE = 6.0  # seconds for everything; a step that has begun is finished
-_PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A CUDA device; memory in bytes."""
-
-    name: str
-    memory: int
-    free: int
-    bfloat16: bool
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where heed is running; memory in bytes, None where the system does not say."""
-
-    system: str
-    python: str
-    torch: str
-    cores: int
-    threads: int
-    instructions: str
-    memory: int | None
-    cpu_bfloat16: str  # "works", or what happened
-    cpu_compiled: str  # the same of compiled code of our own
-    gpus: tuple[Gpu, ...]
-    packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
 
 
 @dataclass(frozen=True)
@@ -90,80 +55,6 @@ class Estimate:
     memory_measured: bool  # else computed from what a smaller batch keeps for its gradients
     memory_there: int | None
     processor_share: float  # of what was asked for, 1.0 where nobody else wanted it; on a GPU it says nothing
-
-
-def machine() -> Machine:
-    """All about this machine that matters to training."""
-    return Machine(
-        system=f"{platform.system()} {platform.machine()}",
-        python=platform.python_version(),
-        torch=torch.__version__,
-        cores=os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        instructions=torch.backends.cpu.get_cpu_capability(),
-        memory=_memory(torch.device("cpu")),
-        cpu_bfloat16=probe_bfloat16(),
-        cpu_compiled=missing_for_compiled_code() or "works",
-        gpus=tuple(_gpu(number) for number in range(torch.cuda.device_count())),
-        packages=optional_packages(),
-    )
-
-
-def _gpu(number: int) -> Gpu:
-    free, there = torch.cuda.mem_get_info(number)
-    return Gpu(torch.cuda.get_device_name(number), there, free, torch.cuda.is_bf16_supported(including_emulation=False))
-
-
-def probe_bfloat16(code: str = _PROBE, seconds: float = 60.0) -> str:
-    """What becomes of a bfloat16 matrix product on this CPU; in a process of its own, since some CPUs die of it."""
-    said, wrong = said_apart(code, seconds)
-    return wrong or ("works" if said == "256.0\n" else f"gives {said.strip()} instead of 256.0")
-
-
-def said_apart(code: str, seconds: float) -> tuple[str, str]:
-    """What Python code prints in a process of its own, and what went wrong there, if anything did."""
-    command = [sys.executable, "-c", code]
-    try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
-    except subprocess.TimeoutExpired:
-        return "", f"no answer in {seconds:g} seconds"
-    if child.returncode < 0:
-        return "", f"kills the process ({signal.Signals(-child.returncode).name})"
-    if child.returncode:
-        return "", f"fails: {child.stderr.strip().rpartition(chr(10))[2]}"
-    return child.stdout, ""
-
-
-def optional_packages() -> dict[str, dict[str, str | None]]:
-    """The packages each extra of heed would install, and their versions here; None where one is missing."""
-    found: dict[str, dict[str, str | None]] = {}
-    installed = _version("heed") is not None  # and not only on Python's path
-    for requirement in (installed and importlib.metadata.requires("heed")) or ():
-        parts = re.match(r"([\w.-]+).*extra == [\"'](\w+)", requirement)
-        if parts and parts[2] != "dev":
-            found.setdefault(parts[2], {})[parts[1]] = _version(parts[1])
-    return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def device_name(device: torch.device) -> str:
-    """As it is shown to people."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
-
-
-def _memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf; others need not know these names
-        return None
 
 
 def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> Estimate:
@@ -194,7 +85,7 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
         median_seconds_per_step=median,
         memory=torch.cuda.max_memory_allocated(device) if measured else trial.memory(settings.tokens_per_batch),
         memory_measured=measured,
-        memory_there=_memory(device),
+        memory_there=memory_of(device),
         processor_share=given.so_far(),
     )
 
