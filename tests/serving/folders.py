@@ -9,8 +9,8 @@ from heed import ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
+from heed.text.language_identification import profile
 from heed.text.tokenizer import Tokenizer
-from heed.text.trigrams import profile
 
 ENGLISH = ["A dog runs.", "The cat sees a bird and the old dog.", "This is the house that they want to see with him."]
 GERMAN = ["Ein Hund rennt.", "Die Katze sieht einen Vogel.", "Das ist das Haus, das sie mit ihm sehen wollen."]

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import DataConfig
-from heed.corpus_checks.languages import Languages
 from heed.corpus_checks.statistics import Piece, again, among, count_tokens, pieces
 from heed.corpus_checks.text_errors import (
     LEAKS,
@@ -36,6 +35,7 @@ from heed.corpus_checks.text_errors import (
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair
 from heed.text.labels import are_too_many
+from heed.text.language_identification import SideLanguages
 from heed.text.tokenizer import suitable_vocab_size
 
 _WHERE = re.compile(r"(.*?):(\d+): (.*)", re.DOTALL)  # file, line and reason of an error
@@ -101,7 +101,7 @@ class _Examination:
         self._hashes = array("q"), array("q")  # Python's own, of 64 bits: two different texts hardly ever share one
         self._lines = [array("I") for _ in corpora]  # on which each pair begins
         self.dropped = Dropped()
-        self._languages = Languages()
+        self._languages = SideLanguages()
         self._wanted: list[dict[int, list[tuple[Kind, str]]]] = [{} for _ in corpora]  # by corpus and place in it
 
     def read(self) -> None:

@@ -15,8 +15,8 @@ from heed.model.transformer import Transformer
 from heed.model.weight_sharing import sharing_weights
 from heed.serving.language_codes import AUTO, is_code, nearest_code
 from heed.serving.provenance import TrainedOn, examples_in, trained_on
+from heed.text.language_identification import LanguageDetector
 from heed.text.tokenizer import Tokenizer
-from heed.text.trigrams import Detector
 
 UNNAMED = ("source", "target")  # what the languages of a model are called that does not name them
 
@@ -130,7 +130,7 @@ class Directions:
         self._by_pair = {(one.source, one.target): one for one in served}
         self.codes = list(dict.fromkeys(code for one in served for code in (one.source, one.target)))
         profiles = {code: ranked for one in reversed(served) for code, ranked in one.profiles.items()}
-        self.detector = Detector(profiles)
+        self.detector = LanguageDetector(profiles)
 
     def code_of(self, asked: str) -> str | None:
         """The code that a language is served by: `de` for `de`, `DE`, `de-AT` and `de_Latn`; none: it is not served."""

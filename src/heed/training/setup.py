@@ -16,7 +16,7 @@ from heed.errors import ConfigError
 from heed.model.size import parameters
 from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.trigrams import profile
+from heed.text.language_identification import profile
 from heed.training.batches import Batches, Recut
 from heed.training.checkpoint import Progress, restore
 from heed.training.distributed import Team, shard

@@ -1,8 +1,11 @@
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from heed.text.trigrams import Detector, profile
+from heed.text.corpus import Pair
+from heed.text.language_identification import LanguageDetector, SideLanguages, profile
 
 ENGLISH = ["This is the house that they want to see with him.", "The cat sees a bird and the old dog."]
 GERMAN = ["Das ist das Haus, das sie mit ihm sehen wollen.", "Die Katze sieht einen Vogel und den alten Hund."]
@@ -16,7 +19,7 @@ def test_a_profile_holds_the_most_frequent_trigrams_in_order() -> None:
 
 
 def test_languages_are_told_apart() -> None:
-    detector = Detector({"en": profile(ENGLISH), "de": profile(GERMAN)})
+    detector = LanguageDetector({"en": profile(ENGLISH), "de": profile(GERMAN)})
     assert detector.languages == ["en", "de"]
     for text, language in (("They see the bird", "en"), ("Sie sehen das alte Haus", "de")):
         (best, sure), (_, other) = detector.detect(text)
@@ -26,8 +29,8 @@ def test_languages_are_told_apart() -> None:
 
 
 def test_what_has_no_letters_is_in_no_language() -> None:
-    assert Detector({"en": profile(ENGLISH)}).detect("12 + 5") == [("en", 0.0)]
-    assert Detector({}).detect("hello") == []
+    assert LanguageDetector({"en": profile(ENGLISH)}).detect("12 + 5") == [("en", 0.0)]
+    assert LanguageDetector({}).detect("hello") == []
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not here")
@@ -35,8 +38,28 @@ def test_english_and_german_captions_are_told_apart() -> None:
     def lines(name: str) -> list[str]:
         return (MULTI30K / name).read_text(encoding="utf-8").splitlines()
 
-    detector = Detector({code: profile(lines(f"train.{code}")[:1000]) for code in ("en", "de")})
+    detector = LanguageDetector({code: profile(lines(f"train.{code}")[:1000]) for code in ("en", "de")})
     for words, least in ((100, 1.0), (3, 0.99), (1, 0.97)):
         captions = [(code, " ".join(line.split()[:words])) for code in ("en", "de") for line in lines(f"val.{code}")]
         right = sum(detector.detect(text)[0][0] == code for code, text in captions)
         assert right / len(captions) >= least
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not here")
+def test_captions_on_the_wrong_side_are_found_and_hardly_any_others() -> None:
+    english, german = ((MULTI30K / f"train.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "de"))
+    pairs = [Pair(*both, line) for line, both in enumerate(zip(english, german, strict=True))]
+    draw = random.Random(4)
+    swapped, copied = np.array([draw.random() < 0.03 for _ in pairs]), np.array([draw.random() < 0.03 for _ in pairs])
+    for line in np.flatnonzero(swapped | copied).tolist():
+        pairs[line] = Pair(german[line], english[line] if swapped[line] else german[line - 1], line)
+    sides = SideLanguages()
+    sides.learn(pairs)
+    sides.settle(pairs[::6])
+    assert not sides.alike
+    (source, target), unlike = sides.judge(pairs)
+    wrong = np.array([swapped | copied, swapped])
+    found = np.array([source, target])
+    assert (found & wrong).sum() >= 0.999 * wrong.sum()
+    assert (found & ~wrong).sum() <= 3
+    assert unlike.any(0).sum() <= 5
