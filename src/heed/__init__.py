@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from heed.artifacts.save import save
     from heed.inference.classifier import Classifier
     from heed.inference.generator import Generator
+    from heed.inference.looking import look_into
     from heed.inference.translation import Translation
     from heed.inference.translator import Translator, load
     from heed.interpret.trace import Trace
@@ -44,6 +45,7 @@ __all__ = [
     "Translator",
     "__version__",
     "load",
+    "look_into",
     "save",
 ]
 
@@ -56,6 +58,7 @@ _NEED_TORCH = {
     "Translation": "heed.inference.translation",
     "Translator": "heed.inference.translator",
     "load": "heed.inference.translator",
+    "look_into": "heed.inference.looking",
     "save": "heed.artifacts.save",
 }
 

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from heed.cli.plot import plot
+from heed.cli.plot import plot, read_curves
 from heed.errors import HeedError
-from heed.plots.curves import draw, read_curves
+from heed.plots.curves import draw
 from tests.cli.command import heed
 
 

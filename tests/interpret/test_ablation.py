@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, SearchConfig, Transformer, Translator
+from heed.decoding.search import Hypothesis
 from heed.errors import DataError, HeedError
 from heed.evaluation.metrics import bleu
+from heed.inference.looking import run_by_modules
 from heed.interpret.ablation import Piece, ablate, pieces, switched_off
 from tests.interpret.translators import small_translator
 from tests.model.examples import SHAPE, both_sides, make, padded
@@ -214,6 +216,20 @@ def test_what_cannot_be_measured_is_refused() -> None:
     for kind in ("encoder", "decoder"):
         with pytest.raises(HeedError, match=f"kind = '{kind}' makes none: expected 'encoder-decoder'"):
             ablate(small_translator(kind=kind), ["a"], ["A"])
+
+    class Engine:
+        """Translates without the model's modules."""
+
+        def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
+            return [[Hypothesis((5,), -1.0, -1.0)] for _ in sources]
+
+    elsewhere = Translator(translator.models, translator.tokenizers, translator.search, engine=Engine())
+    with pytest.raises(
+        HeedError, match=r"encoder\.\*\.self was not ablated: an engine with its own copy of the weights"
+    ):
+        ablate(elsewhere, ["a"], ["A"], "exact")
+    off = pieces(translator.model.config)[:1]
+    assert ablate(run_by_modules(elsewhere), ["a"], ["A"], "exact", off, resamples=9).changes[0].piece == off[0]
     together = Translator(translator.models * 2, translator.tokenizers)
     with pytest.raises(HeedError, match="of one model at a time, found 2 that translate together"):
         ablate(together, ["a"], ["A"])

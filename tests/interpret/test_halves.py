@@ -1,4 +1,4 @@
-"""Half a model, looked into: a classifier, a finder of hidden words, a language model."""
+"""Encoder-only and decoder-only models, looked into: a classifier, a masked LM, a language model."""
 
 import copy
 import json
@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 import torch
 
-from heed import InputError, Translator
-from heed.interpret.folders import look_into
+from heed import InputError, look_into
 from heed.interpret.report import report
 from heed.interpret.saving import document
+from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from tests.interpret.test_report import embedded, inflated
-from tests.interpret.translators import small_translator
+from tests.interpret.translators import small_model
 from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_half
 
 NAMES = ("cat", "dog", "<b>")
 
 
 @pytest.fixture(scope="module")
-def classifier() -> Translator:
-    return small_translator(kind="encoder", labels=3)
+def classifier() -> TextModel:
+    return small_model(NAMES, kind="encoder", labels=3)
 
 
-def test_a_classifiers_output_is_one_row_with_a_column_a_label(classifier: Translator) -> None:
-    trace = look(classifier, "a dog runs", labels=NAMES)
+def test_a_classifiers_output_is_one_row_with_a_column_a_label(classifier: TextModel) -> None:
+    trace = look(classifier, "a dog runs")
     with torch.no_grad():
         said = classifier.model(torch.tensor([trace.source_ids]))[0].softmax(-1).numpy()
     assert [one.token for one in trace.top()[0]] == [NAMES[n] for n in np.argsort(-said)]
@@ -38,13 +38,13 @@ def test_a_classifiers_output_is_one_row_with_a_column_a_label(classifier: Trans
     assert trace.size() == sum(part.values.nbytes for part in trace.parts().values())
 
 
-def test_without_names_labels_are_numbers(classifier: Translator) -> None:
-    assert classifier.look("a dog").labels == ("1", "2", "3")
-    assert small_translator(kind="encoder").look("a dog").labels == ()
+def test_without_names_labels_are_numbers() -> None:
+    assert look(small_model(kind="encoder", labels=3), "a dog").labels == ("1", "2", "3")
+    assert look(small_model(kind="encoder"), "a dog").labels == ()
 
 
-def test_two_texts_are_read_together_with_an_end_after_each(classifier: Translator) -> None:
-    trace = look(classifier, "a dog\tthe cat", labels=NAMES)
+def test_two_texts_are_read_together_with_an_end_after_each(classifier: TextModel) -> None:
+    trace = look(classifier, "a dog\tthe cat")
     assert trace.source.text == "a dog\tthe cat"
     assert trace.source_tokens == (*"a dog", "⟨/s⟩", *"the cat", "⟨/s⟩")
     assert "".join(trace.source.text[slice(*span)] for span in trace.source.spans) == "a dogthe cat"
@@ -54,8 +54,8 @@ def test_two_texts_are_read_together_with_an_end_after_each(classifier: Translat
             look(classifier, wrong)
 
 
-def test_removal_of_a_classifier_is_what_the_likeliest_label_loses(classifier: Translator) -> None:
-    trace = look(classifier, "a dog", labels=NAMES)
+def test_removal_of_a_classifier_is_what_the_likeliest_label_loses(classifier: TextModel) -> None:
+    trace = look(classifier, "a dog")
     ids, best = list(trace.source_ids), int(trace.logits.argmax())
     removal = trace.removal()
     assert (removal.rows, removal.columns) == (("the text",), trace.source_tokens)
@@ -67,15 +67,15 @@ def test_removal_of_a_classifier_is_what_the_likeliest_label_loses(classifier: T
 
 
 def test_a_hole_is_filled_without_a_look_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = small_translator(kind="encoder")
-    trace = translator.look("a dog")
+    masked = small_model(kind="encoder")
+    trace = look(masked, "a dog")
     holes = trace.holes(3)
     assert len(holes.top) == len(holes.log_probs) == 5  # the end is never hidden
     for place, found in enumerate(holes.top):
         ids = list(trace.source_ids)
         ids[place] = 1
         with torch.no_grad():
-            logits = translator.model(torch.tensor([ids]))[0, place]
+            logits = masked.model(torch.tensor([ids]))[0, place]
         logits[:3] = -torch.inf
         best = logits.log_softmax(-1)
         assert [one.id for one in found] == best.topk(3).indices.tolist()
@@ -84,29 +84,29 @@ def test_a_hole_is_filled_without_a_look_at_what_was_there(monkeypatch: pytest.M
     np.testing.assert_allclose(trace.holes().log_probs, holes.log_probs, atol=1e-5)
 
 
-def test_what_has_no_hidden_words_has_no_holes(classifier: Translator) -> None:
+def test_what_has_no_hidden_words_has_no_holes(classifier: TextModel) -> None:
     with pytest.raises(InputError, match="holes are for an encoder that says words: found 'encoder', labels 3"):
-        classifier.look("a dog").holes()
+        look(classifier, "a dog").holes()
     with pytest.raises(InputError, match="found 'decoder', labels None"):
-        small_translator(kind="decoder").look("EIN").holes()
+        look(small_model(kind="decoder"), "EIN").holes()
 
 
-def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: Translator, tmp_path: Path) -> None:
-    found = document(look(classifier, "a dog", labels=NAMES))
+def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: TextModel, tmp_path: Path) -> None:
+    found = document(look(classifier, "a dog"))
     assert (found["labels"], found["holes"], found["lens"], found["beam"]) == (list(NAMES), None, None, None)
     assert [len(row) for row in found["top"]] == [3]
     assert np.array(found["removal"]).shape == (1, 6)
-    masked = document(small_translator(kind="encoder").look("a dog"))
+    masked = document(look(small_model(kind="encoder"), "a dog"))
     assert (masked["labels"], masked["removal"], len(masked["holes"]["top"])) == ([], None, 5)
-    assert document(small_translator(kind="decoder").look("EIN"))["holes"] is None
+    assert document(look(small_model(kind="decoder"), "EIN"))["holes"] is None
     for ending in ("html", "json", "svg"):
-        look(classifier, "a dog", labels=NAMES).save(tmp_path / f"look.{ending}", full=ending == "json")
+        look(classifier, "a dog").save(tmp_path / f"look.{ending}", full=ending == "json")
     whole = json.loads((tmp_path / "look.json").read_text())
     assert [part["shape"] for part in whole["parts"][-3:]] == [[1, 16], [1, 3], [1, 3]]
 
 
-def test_a_page_of_a_classifier_has_what_it_needs(classifier: Translator) -> None:
-    trace = look(classifier, "a dog", labels=NAMES)
+def test_a_page_of_a_classifier_has_what_it_needs(classifier: TextModel) -> None:
+    trace = look(classifier, "a dog")
     data = embedded(report(trace, document(trace)).decode())
     assert list(data["attention"]["shapes"]) == ["encoder"]
     assert json.loads(inflated(data["document"]))["labels"] == list(NAMES)
@@ -121,7 +121,7 @@ def test_a_folder_of_any_kind_can_be_looked_into(tmp_path: Path) -> None:
     assert len(look_into(make_half(tmp_path / "m", "masked"), "A dog").holes().top) == 5
     ende = make_folder(tmp_path / "ende")
     forced = look_into(ende, "A dog", "ab", {"beam": 1})
-    assert (forced.target_tokens, forced.translator.search.beam) == (("⟨s⟩", "a", "b"), 1)
+    assert (forced.target_tokens, forced.text_model.search.beam) == (("⟨s⟩", "a", "b"), 1)
 
 
 def poisoned(trace: Trace) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import pytest
 
 import heed
 from heed.interpret.matrix import Matrix
-from heed.interpret.notebook import matrix_html
 from heed.interpret.trace import Trace
 from tests.interpret.translators import small_translator
 
@@ -51,7 +50,7 @@ def test_every_part_of_a_trace_shows_itself(trace: Trace) -> None:
 
 def test_the_numbers_shown_are_the_first_of_the_first_head() -> None:
     values = np.arange(2 * 3 * 20, dtype=np.float32).reshape(2, 3, 20)
-    html = matrix_html(Matrix("some", "vectors", ("H", "T", "K"), values, ("a", "b", "c"), None, None))
+    html = Matrix("some", "vectors", ("H", "T", "K"), values, ("a", "b", "c"), None, None)._repr_html_()
     assert "the first 3 × 8 of 2 × 3 × 20 numbers" in html
     assert re.findall(r"<td>(\d+)</td>", html) == [str(row * 20 + column) for row in range(3) for column in range(8)]
 
@@ -69,7 +68,7 @@ def test_text_cannot_do_anything(trace: Trace) -> None:
 
 
 def test_what_is_too_long_for_a_picture_says_where_it_is(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.interpret.notebook._LARGEST", 2)
+    monkeypatch.setattr("heed.interpret.saving.LARGEST_PICTURE", 2)
     assert not _pictures(trace._repr_html_())
     assert "trace.save('look.html') has it all" in trace._repr_html_()
 

@@ -22,7 +22,8 @@ from heed.interpret.pronouns import (
     telling,
     untrained,
 )
-from heed.interpret.trace import Trace
+from heed.interpret.tokens import TextModel
+from heed.interpret.trace import Trace, look
 from heed.microworld.corpus import Example, split_of
 from heed.microworld.words import ANIMALS, HINDRANCES
 from heed.text.tokenizer import Kind, Tokenizer
@@ -37,11 +38,11 @@ def tokenizer(kind: Kind) -> Tokenizer:
     return Tokenizer.train(texts, kind, 259 if kind == "bytes" else 800)
 
 
-def translator(kind: Kind = "words", **settings: Any) -> Translator:
+def text_model(segments: Kind = "words", **settings: Any) -> TextModel:
     torch.manual_seed(0)
-    words = tokenizer(kind)
+    words = tokenizer(segments)
     config = ModelConfig.model_validate({**SHAPE, "vocab_size": words.vocab_size, **settings})
-    return Translator([Transformer(config).eval()], (words, words), SearchConfig(beam=1))
+    return TextModel(Transformer(config).eval(), (words, words), SearchConfig(beam=1))
 
 
 def cases(kind: Kind = "words") -> list[Case]:
@@ -90,7 +91,7 @@ def test_words_are_found_however_many_tokens_they_are(kind: Kind) -> None:
 
 def test_planted_attention_is_counted() -> None:
     """Head 1 looks at animals and head 2 at what they meet, from everywhere."""
-    planted = translator(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
+    planted = text_model(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
     with torch.no_grad():
         assert planted.encoder is not None
         attention: Any = planted.encoder.layers[0].attention
@@ -117,13 +118,13 @@ def test_planted_attention_is_counted() -> None:
 @pytest.mark.parametrize("kind", ["words", "bytes"])
 def test_counts_and_weights_are_those_of_traces_one_by_one(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.interpret.pronouns.greedy", lambda _, sources: [""] * len(sources))
-    asked = translator(kind)
+    asked = text_model(kind)
     found = pronoun_case(asked, 6, seed=3)
     chosen = [case_of(example, tokenizer(kind)) for example in telling(6, seed=3)]
     assert [(one.looker, one.layer, one.head) for one in found.findings] == [
         (looker, layer, head) for looker in LOOKERS for layer in (1, 2) for head in (1, 2)
     ]
-    fresh = Translator([untrained(asked.model, 3)], asked.tokenizers)
+    fresh = TextModel(untrained(asked.model, 3), asked.tokenizers)
     traces, others = ([traced(of, case) for case in chosen] for of in (asked, fresh))
     for one in found.findings:
         at = one.layer - 1, one.head - 1
@@ -144,9 +145,9 @@ def test_counts_and_weights_are_those_of_traces_one_by_one(kind: Kind, monkeypat
         np.testing.assert_allclose([getattr(glance, name) for name in names], means, rtol=1e-4)
 
 
-def traced(of: Translator, case: Case) -> Trace:
+def traced(of: TextModel, case: Case) -> Trace:
     """A sentence and its translation as far as the pronoun, so that the last row predicts it."""
-    return of.look(case.example.source, case.example.target.split("parce qu'")[0] + "parce qu'")
+    return look(of, case.example.source, case.example.target.split("parce qu'")[0] + "parce qu'")
 
 
 def weights_on(rows: list[np.ndarray], chosen: list[Case], names: Sequence[str]) -> np.ndarray:
@@ -168,8 +169,8 @@ def shortened(case: Case, removed: Removed) -> list[int]:
 
 def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.steps._EXTRA", 2)
-    asked, (of_source, of_target) = translator(), (tokenizer("words"), tokenizer("words"))
-    chosen = cases()[:2]
+    asked, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
+    chosen, translator = cases()[:2], Translator([asked.model], asked.tokenizers, asked.search)
     for removed in REMOVED:
         sources = [case.without(removed, 0) for case in chosen]
         odds = log_odds(asked, [case.example for case in chosen], sources)
@@ -181,25 +182,25 @@ def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.
             pronoun = right.split()[0]
             wrong = "elle" if pronoun == "il" else "il"
             place = len(of_target.encode([before + "parce qu'"])[0])
-            (il,) = asked.token_scores([source], [f"{before}parce qu'{pronoun}"])
-            (elle,) = asked.token_scores([source], [f"{before}parce qu'{wrong}"])
+            (il,) = translator.token_scores([source], [f"{before}parce qu'{pronoun}"])
+            (elle,) = translator.token_scores([source], [f"{before}parce qu'{wrong}"])
             assert found == pytest.approx(il[place] - elle[place], abs=1e-5)
-            assert text == asked(source)
+            assert text == translator(source)
 
 
 def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = translator()
+    asked = text_model()
     chosen = telling(6, seed=3)
     found_cases = [case_of(example, tokenizer("words")) for example in chosen]
     removed = {tuple(case.without(name, 0)): name for case in found_cases for name in REMOVED}
     forced = dict(zip(REMOVED, (6, 1, 5, 3), strict=True))
     written = dict(zip(REMOVED, (6, 2, 4, 0), strict=True))
 
-    def planted_odds(_: Translator, _examples: list[Example], sources: list[list[int]]) -> list[float]:
+    def planted_odds(_: TextModel, _examples: list[Example], sources: list[list[int]]) -> list[float]:
         count = forced[removed[tuple(sources[0])]]
         return [0.5] * count + [-0.5] * (6 - count)
 
-    def planted_texts(_: Translator, sources: list[list[int]]) -> list[str]:
+    def planted_texts(_: TextModel, sources: list[list[int]]) -> list[str]:
         count = written[removed[tuple(sources[0])]]
         return [one.target for one in chosen[:count]] + ["Je ne sais pas."] * (6 - count)
 
@@ -212,20 +213,11 @@ def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
-    asked = translator()
+    asked = text_model()
     with pytest.raises(DataError, match="expected an even number of sentences, one half for either meaning; found 7"):
         pronoun_case(asked, 7)
     with pytest.raises(DataError, match=r"expected a sentence with 'because it was', found 'A dog runs\.'"):
         case_of(Example("A dog runs.", "Un chien court.", "plain"), tokenizer("words"))
     for kind in ("encoder", "decoder"):
         with pytest.raises(InputError, match=f"kind = '{kind}' does not translate"):
-            pronoun_case(of_kind(kind))
-    together = Translator(asked.models * 2, asked.tokenizers)
-    with pytest.raises(InputError, match="found 2 that translate together"):
-        pronoun_case(together, 2)
-
-
-def of_kind(kind: str) -> Translator:
-    words = tokenizer("words")
-    config = ModelConfig.model_validate({**SHAPE, "vocab_size": words.vocab_size, "kind": kind})
-    return Translator([Transformer(config).eval()], (words, words))
+            pronoun_case(text_model(kind=kind))

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, SearchConfig, Trace, Transformer, Translator
-from heed.interpret.matrix import deflated_json, packed
-from heed.interpret.report import assembled, escaped, followed_layers, report
+from heed.interpret.report import assembled, deflated_json, escaped, followed_layers, packed, report
 from heed.interpret.saving import document
+from heed.interpret.trace import look
 from heed.text.tokenizer import Tokenizer
-from tests.interpret.translators import small_translator
+from tests.interpret.translators import small_model, small_translator
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_packed_numbers_come_back(values: list[Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_half_a_model_has_a_page_too(kind: str) -> None:
-    trace = small_translator(kind=kind).look("EIN HUND" if kind == "decoder" else "a dog")
+    trace = look(small_model(kind=kind), "EIN HUND" if kind == "decoder" else "a dog")
     data = embedded(report(trace, document(trace)).decode())
     assert list(data["attention"]["shapes"]) == [kind]
     assert all(name.startswith(kind) for name in data["vectors"]["shapes"])

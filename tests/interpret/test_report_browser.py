@@ -12,10 +12,11 @@ from playwright.sync_api import Browser, Page
 from heed import Trace
 from heed.interpret.report import report
 from heed.interpret.saving import document
+from heed.interpret.trace import look
 from tests import browser as browsing
 from tests.browser import Opened
 from tests.interpret.test_halves import poisoned as hostile_half
-from tests.interpret.translators import small_translator
+from tests.interpret.translators import small_model, small_translator
 
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
 HOSTILE = [
@@ -180,7 +181,7 @@ def test_no_view_is_wider_than_a_phone(browser: Browser, tmp_path: Path, kind: s
 def test_half_a_model_shows_what_it_says_and_hostile_words_are_text(
     browser: Browser, tmp_path: Path, labels: int | None
 ) -> None:
-    trace = small_translator(kind="encoder", labels=labels).look("a dog runs")
+    trace = look(small_model(kind="encoder", labels=labels), "a dog runs")
     with opened(browser, saved(tmp_path, trace, hostile_half(trace))) as here:
         page = here.page
         assert "The encoder reads the whole text at once" in page.inner_text("#view-overview")

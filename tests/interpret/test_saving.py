@@ -7,7 +7,8 @@ import pytest
 
 from heed import SearchConfig, Trace
 from heed.errors import DataError, InputError
-from tests.interpret.translators import small_translator
+from heed.interpret.trace import look
+from tests.interpret.translators import small_model, small_translator
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trac
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_half_a_model_is_saved_with_what_it_has(tmp_path: Path, kind: str) -> None:
-    trace = small_translator(kind=kind).look("EIN HUND")
+    trace = look(small_model(kind=kind), "EIN HUND")
     trace.save(tmp_path / "look.json")
     found = json.loads((tmp_path / "look.json").read_text())
     assert (found["removal"], found["beam"], found["attention"]["cross"]) == (None, None, [])

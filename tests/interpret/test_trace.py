@@ -1,6 +1,7 @@
 import json
 import re
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from torch import nn
 import heed
 from heed import SearchConfig, Trace, Translator
 from heed.decoding.forced import token_log_probs
+from heed.decoding.search import Hypothesis
 from heed.errors import InputError
 from heed.interpret.matrix import Matrix
-from tests.interpret.translators import SOURCE, TARGET, small_translator
+from heed.interpret.trace import look
+from tests.interpret.translators import SOURCE, TARGET, small_model, small_translator
 
 TEXT, TRANSLATION = "a dog runs", "EIN HUND LÄUFT"
 
@@ -119,7 +122,7 @@ def test_removal_is_what_is_lost_when_a_token_was_never_there(positions: str, mo
     trace = small_translator(positions=positions).look(TEXT, TRANSLATION)
     removal = trace.removal()
     assert (removal.rows, removal.columns) == (trace.target_tokens, trace.source_tokens)
-    model, tgt_in = trace.translator.model, torch.tensor([trace.target_ids])
+    model, tgt_in = trace.text_model.model, torch.tensor([trace.target_ids])
     for place in range(len(trace.source_ids)):
         rest = [token for number, token in enumerate(trace.source_ids) if number != place]
         with torch.no_grad():
@@ -131,13 +134,13 @@ def test_removal_is_what_is_lost_when_a_token_was_never_there(positions: str, mo
 
 
 def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_side() -> None:
-    encoder = small_translator(kind="encoder").look(TEXT)
+    encoder = look(small_model(kind="encoder"), TEXT)
     assert (encoder.source_tokens, encoder.target_tokens, encoder.predicted_tokens) == ((*TEXT, "⟨/s⟩"), (), ())
     assert encoder.encoder_attention.shape == (2, 2, 11, 11)
     assert (len(encoder.decoder_attention), len(encoder.cross_attention)) == (0, 0)
     assert len(encoder.top(2)) == len(encoder.part("logits").rows) == 11
     assert encoder.predicted_log_probs.shape == (0,)
-    decoder = small_translator(kind="decoder").look(TRANSLATION)
+    decoder = look(small_model(kind="decoder"), TRANSLATION)
     assert decoder.source_tokens == ()
     assert decoder.target_tokens == ("⟨s⟩", " EIN", " HUND", " LÄUFT")
     assert decoder.decoder_attention.shape == (3, 2, 4, 4)
@@ -150,7 +153,7 @@ def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_sid
     with pytest.raises(InputError, match="beam search needs a source and a target, and kind = 'encoder'"):
         encoder.beam()
     with pytest.raises(InputError, match="kind = 'decoder' has one text to look at, found a target too: 'HUND'"):
-        decoder.translator.look("EIN", "HUND")
+        look(decoder.text_model, "EIN", "HUND")
 
 
 def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
@@ -162,6 +165,20 @@ def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
     both = Translator([translator.model] * 2, translator.tokenizers)
     with pytest.raises(InputError, match="look shows one model at a time, found 2"):
         both.look(TEXT)
+    with pytest.raises(InputError, match="needs a target to look at: found neither a target nor a translate"):
+        look(small_model(), TEXT)
+
+
+def test_its_own_translation_is_the_one_that_its_engine_finds(translator: Translator) -> None:
+    class Engine:
+        """Finds the same translation of everything."""
+
+        def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
+            return [[Hypothesis(tuple(TARGET.encode([TRANSLATION])[0]), -1.0, -1.0)] for _ in sources]
+
+    engined = Translator([translator.model], translator.tokenizers, translator.search, engine=Engine())
+    assert engined.look(TEXT).target.text == TRANSLATION
+    assert translator.look(TEXT).target.text != TRANSLATION
 
 
 def test_bertviz_is_given_what_it_takes(trace: Trace) -> None:
@@ -171,7 +188,7 @@ def test_bertviz_is_given_what_it_takes(trace: Trace) -> None:
     assert [layer.shape for layer in given["cross_attention"]] == [(1, 2, 4, 11)] * 3
     assert (given["encoder_tokens"], given["decoder_tokens"]) == (list(trace.source_tokens), list(trace.target_tokens))
     for kind, tokens in (("encoder", (*TEXT, "⟨/s⟩")), ("decoder", ("⟨s⟩", " EIN"))):
-        alone = small_translator(kind=kind).look(TEXT if kind == "encoder" else "EIN").for_bertviz()
+        alone = look(small_model(kind=kind), TEXT if kind == "encoder" else "EIN").for_bertviz()
         assert sorted(alone) == ["attention", "tokens"]
         assert alone["tokens"] == list(tokens)
         assert all(layer.shape == (1, 2, len(tokens), len(tokens)) for layer in alone["attention"])
@@ -183,7 +200,7 @@ def test_bertviz_draws_it(trace: Trace, view: str) -> None:
     draw = getattr(pytest.importorskip("bertviz"), view)
     html = draw(**trace.for_bertviz(), html_action="return").data
     assert json.dumps(list(trace.target_tokens)) in html
-    assert draw(**small_translator(kind="decoder").look("EIN").for_bertviz(), html_action="return").data
+    assert draw(**look(small_model(kind="decoder"), "EIN").for_bertviz(), html_action="return").data
 
 
 def test_trace_is_a_public_name() -> None:

@@ -1,10 +1,11 @@
-"""Translators of small letters into capital ones, so that no source token can be taken for a target token."""
+"""Small models whose source is in small letters and target in capital ones, so that no token is in both."""
 
 from typing import Any
 
 import torch
 
 from heed import ModelConfig, SearchConfig, Transformer, Translator
+from heed.interpret.tokens import TextModel
 from heed.text.tokenizer import Tokenizer
 
 SOURCE = Tokenizer.train(["a dog runs", "the cat sees a bird", "ü"] * 3, "characters", 280)
@@ -12,11 +13,16 @@ TARGET = Tokenizer.train(["EIN HUND LÄUFT", "DIE KATZE SIEHT EINEN VOGEL"] * 3,
 
 
 def small_translator(**settings: Any) -> Translator:
-    search = SearchConfig(max_length=9)
+    of = small_model(**settings)
+    return Translator([of.model], of.tokenizers, of.search, of.max_tokens)
+
+
+def small_model(names: tuple[str, ...] = (), **settings: Any) -> TextModel:
+    """A model of any kind; names: of a classifier's labels."""
     torch.manual_seed(0)
     shape = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 24, "tie_embeddings": False}
     if settings.get("kind", "encoder-decoder") == "encoder-decoder":
         shape["source_vocab_size"] = SOURCE.vocab_size
     size = SOURCE.vocab_size if settings.get("kind") == "encoder" else TARGET.vocab_size
     config = ModelConfig.model_validate({**shape, "vocab_size": size, **settings})
-    return Translator([Transformer(config).eval()], (SOURCE, TARGET), search, max_tokens=40)
+    return TextModel(Transformer(config).eval(), (SOURCE, TARGET), SearchConfig(max_length=9), 40, names)

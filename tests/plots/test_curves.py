@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heed.cli.plot import read_curves
 from heed.errors import FolderError
-from heed.plots.curves import By, Curves, apart, draw, read_curves, smoothed, thinned
+from heed.plots.chart import apart, thinned
+from heed.plots.curves import By, Curves, draw, smoothed
 from heed.training.journal import Journal
 from heed.training.task import METRICS
 

@@ -45,10 +45,11 @@ def ablate(
         raise DataError(f"{source} is empty: there is nothing to score")
     texts = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
-    from heed.interpret.ablation import ablate as measure  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.looking import run_by_modules  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.ablation import ablate as measure  # noqa: PLC0415
     from heed.interpret.ablation import check, pieces  # noqa: PLC0415
 
-    translator = open_translator(model, [], search)
+    translator = run_by_modules(open_translator(model, [], search))
     check(translator, *texts)
     off = pieces(translator.model.config)
     with typer.progressbar(off, label=f"switching off {len(off)} pieces", file=sys.stderr) as bar:

@@ -19,6 +19,7 @@ from heed.text.corpus import Corpus, read_lines, read_pairs
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
     from heed.interpret.head_statistics import HeadStatistics, Ids
+    from heed.interpret.tokens import TextModel
 
 _COLUMNS = {  # heading: field
     "bits": "entropy",
@@ -48,17 +49,17 @@ def heads(
     if not sources:
         raise DataError(f"{source} is empty: there is nothing to look at")
 
-    from heed.interpret.folders import open_any  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.looking import open_any  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.head_statistics import batches, head_statistics  # noqa: PLC0415
 
-    translator, _ = open_any(model)
-    ids, written = _sides(translator, sources, targets)
-    work = batches(translator.model, ids, written)
+    text_model, translator = open_any(model)
+    ids, written = _sides(text_model, translator, sources, targets)
+    work = batches(text_model.model, ids, written)
     with typer.progressbar(work, label=f"looking at {len(sources):,} sentences", file=sys.stderr) as bar:
-        found = head_statistics(translator.model, bar)
+        found = head_statistics(text_model.model, bar)
     if as_json:
         told = [asdict(one) | {"description": one.description} for one in found]
-        alone = translator.model.config.kind != "encoder-decoder"
+        alone = text_model.config.kind != "encoder-decoder"
         targets_of = None if alone else "the model, by greedy search" if target is None else target
         typer.echo(json.dumps({"source": source, "target": targets_of, "sentences": len(ids), "heads": told}, indent=2))
     else:
@@ -66,18 +67,18 @@ def heads(
 
 
 def _sides(
-    translator: "Translator", sources: list[str], targets: list[str] | None
+    text_model: "TextModel", translator: "Translator | None", sources: list[str], targets: list[str] | None
 ) -> "tuple[Sequence[Ids], Sequence[Ids]]":
     """What each side of the model reads; nothing where it has no such side."""
     from heed.text.labels import JoinedTexts  # noqa: PLC0415
 
-    config, (of_source, of_target) = translator.model.config, translator.tokenizers
+    config, (of_source, of_target) = text_model.config, text_model.tokenizers
     nothing: list[tuple[int, ...]] = [()] * len(sources)
     if config.kind != "encoder-decoder" and targets is not None:
         raise InputError(f"--target is for a model that translates, and this one is {config.kind!r} alone")
     if not config.has_decoder:
         return (of_source if config.labels is None else JoinedTexts(of_source)).encode(sources), nothing
-    if not config.has_encoder:
+    if translator is None:
         return nothing, of_target.encode(sources)
     written = _own(translator, sources) if targets is None else of_target.encode(targets)
     return of_source.encode(sources), written

@@ -43,7 +43,7 @@ def look(
         raise ConfigError(f"--full is for -o look.html or -o look.json; found {f'-o {out}' if out else 'no -o'}")
     search = search_settings(set_)
 
-    from heed.interpret.folders import look_into  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.looking import look_into  # noqa: PLC0415 - torch takes seconds to import
 
     trace = look_into(model, sentence, target, search)
     if out is not None:
@@ -65,7 +65,7 @@ def look(
 def _print_words(console: Console, trace: "Trace") -> None:
     from heed.interpret.report import alignment_layer  # noqa: PLC0415 - torch takes seconds to import
 
-    layer = alignment_layer(trace.translator.model.config) or 1
+    layer = alignment_layer(trace.config) or 1
     attention, removal = trace.cross_attention[layer - 1].mean(0), trace.removal().values
     console.print("\nWhich source words each word leaned on as it was written")
     console.print(

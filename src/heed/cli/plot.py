@@ -1,12 +1,16 @@
 """`heed plot`: how training went, as a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heed.cli.places import out_option
 from heed.errors import ConfigError, FolderError
+
+if TYPE_CHECKING:
+    from heed.plots.curves import Curves
 
 
 def plot(
@@ -15,7 +19,7 @@ def plot(
     by: Annotated[str, typer.Option(help="What to go by: steps, or minutes of training.")] = "steps",
 ) -> None:
     """Draw loss, BLEU and learning rate of one run, or of several to compare."""
-    from heed.plots.curves import draw, read_curves  # noqa: PLC0415 - numpy, and matplotlib to draw with
+    from heed.plots.curves import draw  # noqa: PLC0415 - numpy, and matplotlib to draw with
 
     out = out or runs[0] / "curves.svg"
     if out.suffix not in (".svg", ".png"):
@@ -35,3 +39,17 @@ def plot(
     except OSError as error:
         raise FolderError(f"{out}: {error.strerror}") from None
     typer.echo(f"the curves are in {out}", err=True)
+
+
+def read_curves(runs: Sequence[Path]) -> "list[Curves]":
+    """The curves of some runs, called by their folders' names, or by their paths where two names are the same."""
+    from heed.plots.curves import curves_of  # noqa: PLC0415 - numpy takes its time
+    from heed.training.journal import read_journal  # noqa: PLC0415
+
+    names = [run.resolve().name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run) for run in runs]
+    for run in runs:
+        if not (run / "journal.jsonl").is_file():
+            raise FolderError(f"{run} is not a run's folder: it has no journal.jsonl")
+    return [curves_of(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)]

@@ -24,10 +24,11 @@ def pronouns(
 ) -> None:
     """Measure, on held-out sentences of the built-in corpus, where `it` looks and what il and elle depend on."""
     from heed.interpret.pronouns import pronoun_case  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.tokens import TextModel  # noqa: PLC0415
 
     translator = open_translator(model, [], {})
     typer.echo(f"asking about {sentences:,} sentences …", err=True)
-    found = pronoun_case(translator, sentences, seed)
+    found = pronoun_case(TextModel(translator.model, translator.tokenizers), sentences, seed)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:

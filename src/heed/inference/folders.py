@@ -18,7 +18,7 @@ def read_translating_folder(path: str | Path) -> ModelFolder:
     folder = read_model_folder(Path(path))
     kind, task = folder.run.model.kind, folder.run.data.task
     if kind != "encoder-decoder":
-        verbs, python = _FOR.get(task, ("heed look", "heed.interpret.folders.look_into"))
+        verbs, python = _FOR.get(task, ("heed look", "heed.look_into"))
         raise InputError(
             f"{path} is {'a' if kind == 'decoder' else 'an'} {kind} alone, trained with task = {task!r}, and does not "
             f"translate: it is for {verbs}; in Python, {python}"

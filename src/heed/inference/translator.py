@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 import torch
 
@@ -25,13 +25,12 @@ from heed.errors import InputError
 from heed.inference.folders import read_translating_folder
 from heed.inference.streaming import stream_piece
 from heed.inference.translation import Translation, joined, space_before
+from heed.interpret.tokens import TextModel
+from heed.interpret.trace import Trace, look
 from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.sentence_split import Piece, Splitter
 from heed.text.tokenizer import Tokenizer, check_texts
-
-if TYPE_CHECKING:
-    import heed.interpret.trace
 
 Ids = Sequence[int]
 Report = Callable[[int, int], None]  # pieces translated, pieces in all
@@ -189,11 +188,14 @@ class Translator:
         best_of_each = self.search.model_copy(update={"nbest": 1})
         return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True, watch=watch)
 
-    def look(self, source: str, target: str | None = None) -> "heed.interpret.trace.Trace":
-        """What happens inside when a text becomes the target given, or its own translation: every number, by name."""
-        from heed.interpret.trace import look  # noqa: PLC0415 - the room above this one, needed by this name alone
+    def look(self, source: str, target: str | None = None) -> Trace:
+        """The trace of the forward pass over a text and the given target, or its own translation: every activation."""
+        text_model = TextModel.only(self.models, self.tokenizers, self.search, self.max_tokens)
 
-        return look(self, source, target)
+        def translate(text: str) -> Ids:
+            return self.translate([text], nbest=1, align=False, split="line")[0].ids
+
+        return look(text_model, source, target, translate)
 
     def pieces(self, text: str, split: Split | None = None) -> list[Piece]:
         """What of a text is translated at once."""

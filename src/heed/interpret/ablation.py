@@ -1,14 +1,14 @@
-"""What a model loses without one of its pieces: a head, a sub-layer, a layer, or a sub-layer of every layer.
+"""Ablation: a model's score without one head, one sub-layer, one layer, or one kind of sub-layer in every layer.
 
     ablation = ablate(translator, sources, references)
     ablation.changes[0].piece.name, .change, .low, .high
 
-A sub-layer that is switched off adds nothing to what passes by it; the residual and the norms stay. A head that is
-switched off gives zeros to W_O in place of its share. Nothing is trained again, so this tells what the model as it is
-leans on, not what a model could do without. The model needs no change: hooks that exist only while it is measured do
-it, in forced passes and in a search alike.
+An ablated sub-layer adds zeros to the residual stream; the residual connection and the norms stay. An ablated head
+gives zeros to W_O. Nothing is trained again, so this measures what the model as it is relies on, not what a model could
+do without. The model needs no change: forward hooks that exist only while it is scored do it, in forced passes and in a
+search alike.
 
-Changes have a 95 % interval by the paired bootstrap: both models are scored on the same sentences, drawn with
+Changes have a 95 % interval by the paired bootstrap: both models are scored on the same sentences, resampled with
 replacement. Enters: texts. Leaves: numbers. Knows nothing of tables and files.
 """
 
@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.errors import DataError, InputError
-from heed.inference.translator import Translator
 from heed.interpret.parts import attentions, parts
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import DecoderLayer, EncoderLayer, Residual
@@ -37,15 +36,30 @@ from heed.model.transformer import Transformer
 
 Group = Literal["kind", "layer", "sub-layer", "head"]
 Metric = Literal["log-prob", "exact", "bleu"]
-Statistics = Float[np.ndarray, "sentences statistics"]  # what can be added up before a score is made of it
+Statistics = Float[np.ndarray, "sentences statistics"]  # summed over sentences, they give the score
 
 _SEED = 12345  # sacreBLEU's
-_AT_A_TIME = 50  # resamples whose draws are held at once
+_AT_A_TIME = 50  # resamples in memory at once
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """What is scored: a `Translator`, whose model's own modules must run, since the hooks are on them."""
+
+    @property
+    def models(self) -> list[Transformer]:
+        """The model that is ablated; an ensemble is refused."""
+
+    def token_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
+        """The log-probability of each token of each target, and of the end after them."""
+
+    def __call__(self, texts: list[str]) -> list[str]:
+        """The translation of each text."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is switched off together: whole sub-layers, or one head of one."""
+    """What is ablated together: whole sub-layers, or one head of one."""
 
     name: str  # `encoder.*.self`, `encoder.1`, `encoder.1.self` or `encoder.1.self.3`; all numbers count from 1
     group: Group
@@ -55,11 +69,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Change:
-    """What a score becomes without a piece."""
+    """The score without a piece."""
 
     piece: Piece
     value: float
-    change: float  # value less that of the whole model: below zero, the piece was of help
+    change: float  # value minus that of the whole model: below zero, the piece helped
     low: float
     high: float
 
@@ -82,14 +96,14 @@ class Ablation:
 
 @dataclass(frozen=True)
 class _Measure:
-    """A score in two steps, so that sentences can be drawn anew without translating them again."""
+    """A score in two steps, so that sentences can be resampled without translating them again."""
 
-    statistics: Callable[[Translator, Sequence[str], Sequence[str]], Statistics]
-    value: Callable[[np.ndarray], float]  # of the sum of some sentences' statistics
+    statistics: Callable[[Scorer, Sequence[str], Sequence[str]], Statistics]
+    value: Callable[[np.ndarray], float]  # from the sum of some sentences' statistics
 
 
 def pieces(config: ModelConfig) -> list[Piece]:
-    """Everything that can be switched off in a model of these settings, the largest first."""
+    """Every piece that can be ablated in a model of these settings, largest first."""
     sublayers = [name.removesuffix(".residual") for name in parts(config) if name.endswith(".residual")]
 
     def together(group: Group, name: Callable[[str], str]) -> list[Piece]:
@@ -110,75 +124,76 @@ def pieces(config: ModelConfig) -> list[Piece]:
 
 @contextmanager
 def switched_off(model: Transformer, piece: Piece) -> Iterator[None]:
-    """While this lasts, every pass of the model is one without the piece."""
-    places = _places(model)
+    """While this lasts, every forward pass is without the piece; an error if the model's modules were not run."""
+    sublayers, runs = _sublayers(model), [0]
+
+    def count(*_: Any) -> None:
+        runs[0] += 1
+
     with ExitStack() as hooks:
         for path in piece.sublayers:
-            around, attention = places[path]
+            around, attention = sublayers[path]
+            hooks.enter_context(around.dropout.register_forward_hook(count))
             if piece.head is None:
-                # The last thing before the sum, whatever the order of norm and sum.
-                hooks.enter_context(around.dropout.register_forward_hook(_nothing))
+                # The last module before the residual sum, whatever the order of norm and sum.
+                hooks.enter_context(around.dropout.register_forward_hook(_zeros))
             elif attention is not None:
                 zero = partial(_without_head, piece.head - 1, attention.split)
                 hooks.enter_context(attention.output.register_forward_pre_hook(zero))
         yield
+    if not runs[0]:
+        raise InputError(
+            f"{piece.name} was not ablated: an engine with its own copy of the weights ran, not the model's modules; "
+            "score heed.inference.looking.run_by_modules(translator) instead"
+        )
 
 
-def _nothing(_: nn.Module, _taken: tuple[Any, ...], given: Tensor) -> Tensor:
-    return torch.zeros_like(given)
+def _zeros(_: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    return torch.zeros_like(output)
 
 
-def _without_head(head: int, split: tuple[int, int], _: nn.Module, taken: tuple[Tensor]) -> Tensor:
-    heads = taken[0].unflatten(-1, split).clone()
+def _without_head(head: int, split: tuple[int, int], _: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    heads = inputs[0].unflatten(-1, split).clone()
     heads[..., head, :] = 0
     return heads.flatten(-2)
 
 
-def _places(model: Transformer) -> dict[str, tuple[Residual, MultiHeadAttention | None]]:
-    """What is around each sub-layer, and its attention if it is one."""
-    places: dict[str, tuple[Residual, MultiHeadAttention | None]] = {}
+def _sublayers(model: Transformer) -> dict[str, tuple[Residual, MultiHeadAttention | None]]:
+    """The residual connection around each sub-layer, and its attention if it has one."""
+    found: dict[str, tuple[Residual, MultiHeadAttention | None]] = {}
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, module in enumerate(stack.layers if stack is not None else (), 1):
             layer = cast("EncoderLayer | DecoderLayer", module)
-            places[f"{side}.{number}.self"] = layer.around_attention, layer.attention
+            found[f"{side}.{number}.self"] = layer.around_attention, layer.attention
             if isinstance(layer, DecoderLayer) and layer.around_cross_attention is not None:
-                places[f"{side}.{number}.cross"] = layer.around_cross_attention, layer.cross_attention
-            places[f"{side}.{number}.feed_forward"] = layer.around_feed_forward, None
-    return places
+                found[f"{side}.{number}.cross"] = layer.around_cross_attention, layer.cross_attention
+            found[f"{side}.{number}.feed_forward"] = layer.around_feed_forward, None
+    return found
 
 
 @torch_defaults()
 def ablate(
-    translator: Translator,
+    scorer: Scorer,
     sources: Sequence[str],
     references: Sequence[str],
     metric: Metric = "log-prob",
     off: Iterable[Piece] | None = None,
     resamples: int = 1000,
 ) -> Ablation:
-    """Score the model whole, then without each piece in turn; none named: all of them.
+    """Score the whole model, then the model without each piece in turn; off: the pieces, by default all.
 
-    log-prob    the log-probability of a reference token, its sentence's end included: a forced pass, quick and precise
-    exact       translations that are their reference, in percent
+    log-prob    mean log-probability of a reference token, sentence ends included: a forced pass, fast and precise
+    exact       translations equal to their reference, in percent
     bleu        sacreBLEU's default
     """
-    check(translator, sources, references)
-    # By the model's own modules, which the hooks are on: an engine may have weights of its own.
-    translator = Translator(
-        translator.models,
-        translator.tokenizers,
-        translator.search,
-        translator.max_tokens,
-        splitter=translator.splitter,
-        settings=translator.settings,
-    )
-    measure = _MEASURES[metric]
-    whole = measure.statistics(translator, sources, references)
+    check(scorer, sources, references)
+    (model,), measure = scorer.models, _MEASURES[metric]
+    whole = measure.statistics(scorer, sources, references)
     tried: list[Piece] = []
     each = [whole]
-    for piece in pieces(translator.model.config) if off is None else off:
-        with switched_off(translator.model, piece):
-            each.append(measure.statistics(translator, sources, references))
+    for piece in pieces(model.config) if off is None else off:
+        with switched_off(model, piece):
+            each.append(measure.statistics(scorer, sources, references))
         tried.append(piece)
     values = [measure.value(statistics.sum(0)) for statistics in each]
     bounds = _intervals(np.stack(each), measure.value, resamples)
@@ -189,12 +204,13 @@ def ablate(
     return Ablation(metric, len(sources), values[0], tuple(changes))
 
 
-def check(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> None:
-    """What cannot be measured is refused before minutes are spent on it."""
-    if (kind := translator.model.config.kind) != "encoder-decoder":
+def check(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse what cannot be scored before minutes are spent on it."""
+    model, *others = scorer.models
+    if (kind := model.config.kind) != "encoder-decoder":
         raise InputError(f"ablation scores translations, and kind = {kind!r} makes none: expected 'encoder-decoder'")
-    if len(translator.models) > 1:
-        raise InputError(f"ablation is of one model at a time, found {len(translator.models)} that translate together")
+    if others:
+        raise InputError(f"ablation is of one model at a time, found {len(scorer.models)} that translate together")
     if len(sources) != len(references):
         raise DataError(f"{len(sources)} sources cannot be scored with {len(references)} references")
     if not sources:
@@ -204,35 +220,37 @@ def check(translator: Translator, sources: Sequence[str], references: Sequence[s
 def _intervals(
     each: Float[np.ndarray, "systems sentences statistics"], value: Callable[[np.ndarray], float], resamples: int
 ) -> list[tuple[float, float]]:
-    """Of each system but the first, between what its lead over the first lies in 95 of 100 test sets drawn."""
+    """Of each system but the first, the 95 % interval of its score minus the first system's."""
     systems, sentences, statistics = each.shape
     flat = each.transpose(1, 0, 2).reshape(sentences, -1)
     draw = np.random.default_rng(_SEED)
-    leads = []
+    differences = []
     for start in range(0, resamples, _AT_A_TIME):
         count = min(_AT_A_TIME, resamples - start)
-        times = draw.multinomial(sentences, np.full(sentences, 1 / sentences), count)  # each sentence is drawn so often
+        times = draw.multinomial(
+            sentences, np.full(sentences, 1 / sentences), count
+        )  # how often each sentence is drawn
         sums = (times.astype(flat.dtype) @ flat).reshape(count, systems, statistics)
         for drawn in sums:
             first, *others = map(value, drawn)
-            leads.append([other - first for other in others])
-    low, high = np.quantile(np.array(leads), (0.025, 0.975), axis=0)
+            differences.append([other - first for other in others])
+    low, high = np.quantile(np.array(differences), (0.025, 0.975), axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def _log_probs(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Statistics:
-    return np.array([[sum(scores), len(scores)] for scores in translator.token_scores(sources, references)])
+def _log_probs(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> Statistics:
+    return np.array([[sum(scores), len(scores)] for scores in scorer.token_scores(sources, references)])
 
 
-def _matches(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Statistics:
-    pairs = zip(translator(list(sources)), references, strict=True)
+def _matches(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> Statistics:
+    pairs = zip(scorer(list(sources)), references, strict=True)
     return np.array([[float(text.strip() == reference.strip()), 1.0] for text, reference in pairs])
 
 
-def _bleu_counts(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> Statistics:
-    """Of each sentence the n-grams that match, those there are, and both lengths."""
+def _bleu_counts(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> Statistics:
+    """Of each sentence: matching n-grams, all n-grams, and both lengths."""
     bleu = BLEU(force=True, effective_order=True)  # of one sentence; the counts do not depend on it
-    pairs = zip(translator(list(sources)), references, strict=True)
+    pairs = zip(scorer(list(sources)), references, strict=True)
     found = [bleu.sentence_score(text, [reference]) for text, reference in pairs]
     return np.array([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found], np.float64)
 

@@ -1,13 +1,13 @@
-"""Questions to a model that attention alone does not answer. Ids to numbers; knows nothing of text.
+"""Experiments on a model that attention weights do not answer. Ids to log-probabilities; knows nothing of text.
 
-What would each layer have said?  The logit lens: what leaves a decoder layer goes through the last norm and the output
-matrix at once, as if no layer followed. The last layer says what the model says.
+Logit lens: the hidden states after a decoder layer go through the final norm and the output projection at once, as if
+no layer followed. The last layer's are the model's own predictions.
 
-Which source tokens does an output depend on?  Each in turn is removed from the source, from encoder and decoder alike:
-padding takes its place, nothing sees it, and the tokens after it move up. What the target tokens lose is measured.
+Occlusion (leave-one-out): each source token in turn is replaced by padding, which nothing attends to, in encoder and
+cross-attention alike; the tokens after it move up one position. The change of the target's log-probabilities is the
+attribution of that token.
 
-Which word would stand here?  Of an encoder that has learnt to find hidden words: each token in turn is hidden, and the
-model says what was there.
+Masked LM: each token in turn is replaced by the mask, and an encoder trained on masked tokens predicts what was there.
 """
 
 import torch
@@ -18,10 +18,9 @@ from heed.errors import InputError
 from heed.interpret.observe import observe
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import SPECIAL
-from heed.training.tasks.masked import MASK
+from heed.text.tokenizer import MASK, SPECIAL
 
-_TOKENS_AT_A_TIME = 2048  # target tokens whose logits are held at once
+_TOKENS_AT_A_TIME = 2048  # tokens whose logits are in memory at once
 
 
 @torch_defaults()
@@ -29,7 +28,7 @@ _TOKENS_AT_A_TIME = 2048  # target tokens whose logits are held at once
 def layer_log_probs(
     model: Transformer, src: Int[Tensor, "B S"] | None, tgt_in: Int[Tensor, "B T"] | None
 ) -> Float[Tensor, "L B T V"]:
-    """The log-probabilities of the next token as each decoder layer has them."""
+    """The logit lens: log-probabilities of the next token, read off after each decoder layer."""
     if model.decoder is None:
         raise InputError("kind = 'encoder' has no decoder layers to ask for the next word")
     leaving = "norm" if model.config.norm == "post" else "residual"
@@ -44,14 +43,16 @@ def layer_log_probs(
 def removal_effects(
     model: Transformer, src: Int[Tensor, "1 S"], tgt_in: Int[Tensor, "1 T"] | None, tgt_out: Int[Tensor, "1 T"]
 ) -> Float[Tensor, "T S"]:
-    """By how much the log-probability of each target token changes when one source token is not there.
+    """Occlusion: the change of each target token's log-probability without one source token.
 
-    Below zero: the token was of help. In a source of one token nothing is left to see, and that is what is measured.
-    A classifier has no target: `tgt_out` is then the one label that is asked about.
+    Below zero: the source token helped. Without the only token of a source, cross-attention is fully masked, and that
+    is what is measured. A classifier has no target: `tgt_out` is then the label whose log-probability is compared.
     """
     length = src.shape[1]
     missing = torch.eye(length, dtype=torch.bool, device=src.device)
-    rows = torch.cat((src, src.masked_fill(missing, model.config.pad_id)))  # whole first, then one missing in each
+    rows = torch.cat(
+        (src, src.masked_fill(missing, model.config.pad_id))
+    )  # the whole source, then one token missing in each row
     found = []
     for some in rows.split(max(1, _TOKENS_AT_A_TIME // tgt_out.shape[1])):
         logits = model(some)[:, None] if tgt_in is None else model(some, tgt_in.expand(len(some), -1))
@@ -64,7 +65,7 @@ def removal_effects(
 @torch_defaults()
 @torch.no_grad()
 def hole_log_probs(model: Transformer, src: Int[Tensor, "1 S"]) -> Float[Tensor, "S V"]:
-    """The log-probabilities of every word at each place, as they are when the token there is hidden."""
+    """The log-probabilities of the vocabulary at each position when the token there is masked."""
     places = torch.arange(src.shape[1], device=src.device)
     rows = src.expand(len(places), -1).clone()
     rows[places, places] = MASK
@@ -72,6 +73,6 @@ def hole_log_probs(model: Transformer, src: Int[Tensor, "1 S"]) -> Float[Tensor,
     for start in range(0, len(places), step := max(1, _TOKENS_AT_A_TIME // src.shape[1])):
         some = places[start : start + step]
         logits = model(rows[some])[torch.arange(len(some), device=src.device), some].float()
-        logits[:, : len(SPECIAL)] = -torch.inf  # what is hidden is a word
+        logits[:, : len(SPECIAL)] = -torch.inf  # no special token is ever masked
         found.append(logits.log_softmax(-1))
     return torch.cat(found)

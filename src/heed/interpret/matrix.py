@@ -1,58 +1,40 @@
-"""Numbers that carry the tokens of their own rows and columns, so that no picture can label them wrongly.
+"""A tensor of a forward pass with the tokens of its own rows and columns, so that no picture can mislabel it.
 
-Rows are queries and columns are keys wherever attention is meant. A row of the target is labelled with the token that
-the decoder read there (the first is ⟨s⟩); `predicts` names the token that it predicted from there, one further on.
+Rows are queries and columns are keys wherever attention is meant. A target row is labelled with the token that the
+decoder reads there (the first is ⟨s⟩); `predicts` names the token predicted from that row, one further on.
+
+In a notebook a matrix shows itself as a heat map, or as a table of its first values. The HTML fetches nothing and runs
+nothing: every text is escaped, and a picture is an image, in which no script can run.
 """
 
-import base64
-import json
-import zlib
-from collections.abc import Mapping
+from base64 import b64encode
 from dataclasses import dataclass
-from typing import Any
+from html import escape
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-
-def packed(arrays: Mapping[str, np.ndarray], levels: int) -> dict[str, Any]:
-    """{shapes: {name: shape}, data: base64}; the arrays stand in the data in the order of their shapes."""
-    scales, steps = [], []
-    for values in arrays.values():
-        rows = np.asarray(values, np.float32).reshape(-1, values.shape[-1])
-        scale = np.abs(rows).max(-1, initial=0.0, keepdims=True) / levels
-        scales.append(scale.ravel())
-        steps.append(np.rint(np.divide(rows, scale, out=np.zeros_like(rows), where=scale > 0)).ravel())
-    numbers = np.concatenate([*steps, []]).astype("<i2").view(np.uint8).reshape(-1, 2)
-    data = np.concatenate([*scales, []]).astype("<f4").tobytes() + numbers.T.tobytes()
-    return {"shapes": {name: list(values.shape) for name, values in arrays.items()}, "data": deflated(data)}
-
-
-def deflated(data: bytes) -> str:
-    """Bytes as text of letters, digits, + / and =, which is no markup wherever it stands."""
-    return base64.b64encode(zlib.compress(data, 9)).decode()
-
-
-def deflated_json(value: Any) -> str:
-    """The same of anything that JSON can hold."""
-    return deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
-
+from heed.plots.figures import head_grid, heat_map, removal_map
+from heed.plots.lettering import spelt
 
 Values = Float[np.ndarray, "*heads rows columns"] | Bool[np.ndarray, "rows columns"]
 Labels = tuple[str, ...]
 
+LARGEST_PICTURE = 80  # tokens on either axis of a picture in a notebook
+_FIRST = 8  # rows and columns of a table of values
+
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """One matrix, or one a head: (H, rows, columns)."""
+    """One matrix, or one per head: (H, rows, columns)."""
 
     name: str
     meaning: str
-    axes: tuple[str, ...]  # the house's letters, one for each axis of `values`
+    axes: tuple[str, ...]  # the shape letters, one for each axis of `values`
     values: Values  # float32; bool in a mask
     rows: Labels
-    columns: Labels | None  # none where columns are no tokens but the numbers of a vector
-    predicts: Labels | None  # none where rows are no target tokens
+    columns: Labels | None  # none where columns are not tokens but the dimensions of a hidden state
+    predicts: Labels | None  # none where rows are not target tokens
 
     def __post_init__(self) -> None:
         for labels, axis in ((self.rows, -2), (self.columns, -1), (self.predicts, -2)):
@@ -61,6 +43,42 @@ class Matrix:
                 raise ValueError(f"{self.name}: {len(labels)} labels do not fit axis {axis} of the shape {shape}")
 
     def _repr_html_(self) -> str:
-        from heed.interpret.notebook import matrix_html  # noqa: PLC0415 - which knows what a Matrix is
+        values = np.asarray(self.values, dtype=float)
+        axes = ", ".join(f"{axis} = {length}" for axis, length in zip(self.axes, values.shape, strict=True))
+        head = f"<p><b>{text_html(self.name)}</b> ({text_html(axes)}): {text_html(self.meaning)}</p>"
+        return head + (self._picture(values) or self._first_values(values))
 
-        return matrix_html(self)
+    def _picture(self, values: Float[np.ndarray, "*heads rows columns"]) -> str | None:
+        """A map of tokens by tokens; none where that cannot be drawn."""
+        if self.columns is None or not values.size or max(values.shape[-2:]) > LARGEST_PICTURE:
+            return None
+        if not np.isfinite(values).all():
+            return None
+        signed = values.min() < 0
+        if values.ndim == 3:
+            return None if signed else image_html(head_grid(values[None], self.rows, self.columns).encode())
+        draw = removal_map if signed else heat_map
+        return image_html(draw(values, self.rows, self.columns).encode())
+
+    def _first_values(self, values: Float[np.ndarray, "*heads rows columns"]) -> str:
+        """A table of the first rows and columns, of the first head; and how many there are."""
+        shown = values[(0,) * (values.ndim - 2)][:_FIRST, :_FIRST] if values.size else np.zeros((0, 0))
+        names = [str(number) for number in range(1, shown.shape[1] + 1)] if self.columns is None else self.columns
+        heading = "".join(f"<th>{text_html(name)}</th>" for name in ("", *names[: shown.shape[1]]))
+        rows = "".join(
+            f"<tr><th>{text_html(name)}</th>{''.join(f'<td>{number:.4g}</td>' for number in row)}</tr>"
+            for name, row in zip(self.rows, shown, strict=False)
+        )
+        whole = " × ".join(str(length) for length in values.shape)
+        first = " × ".join(str(length) for length in shown.shape)
+        return f"<table><tr>{heading}</tr>{rows}</table><p>the first {first} of {whole} numbers</p>"
+
+
+def image_html(svg: bytes) -> str:
+    """An SVG as an image in HTML."""
+    return f'<img alt="" src="data:image/svg+xml;base64,{b64encode(svg).decode()}">'
+
+
+def text_html(text: str) -> str:
+    """Text as HTML, with a sign for every character that cannot be seen."""
+    return escape(spelt(text) if text.strip(" ") == "" else " ".join(spelt(word) for word in text.split(" ")))

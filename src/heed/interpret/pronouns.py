@@ -1,4 +1,4 @@
-"""The pronoun case, measured: does attention find what `it` means, and what does the translation depend on?
+"""The pronoun case, measured: does attention find the antecedent of `it`, and what does the translation depend on?
 
     The animal didn't cross the street because it was too tired.    it = the animal, subject: il
     The animal didn't cross the street because it was too wide.     it = the street, object: elle
@@ -6,18 +6,18 @@
 The sentences are the built-in corpus's held-out ones whose two nouns differ in gender, so that French must know; in
 one half of them `it` means the subject, in the other the object. Three questions:
 
-Who finds the antecedent?  Of each encoder head, in how many sentences `it`, or else the adjective that tells what it
-means, puts more weight on the noun that is meant than on the other. Always to prefer the subject, say, gives 50 %. An
-untrained model of the same shape is asked too: intervals are over sentences, and adjectives are few, so one that by
-accident prefers the right noun takes many sentences with it.
+Which head finds the antecedent?  For each encoder head, in how many sentences `it`, or else the adjective that
+disambiguates it, puts more attention weight on the antecedent than on the other noun. Always preferring the subject,
+say, gives 50 %. An untrained model of the same shape is the baseline: intervals are over sentences, and adjectives are
+few, so one that prefers the right noun by accident decides many sentences.
 
-What does the decoder look at?  The weights of each cross-attention head when il or elle is to be predicted.
+What does the decoder attend to?  The weights of each cross-attention head where il or elle is predicted.
 
-What does the pronoun depend on?  A word is removed from the source (padding takes its place, nothing sees it), and il
-or elle is chosen again: `forced`, which of the two is likelier after the true beginning, whose French still shows both
-nouns; and `written`, which one a greedy translation of what is left has.
+What does the pronoun depend on?  Occlusion: a source word is replaced by padding, which is masked, and il or elle is
+chosen again: `forced`, the more probable of the two after the true prefix, whose French still shows both nouns; and
+`written`, the one in a greedy translation of the remaining source.
 
-Enters: a translator. Leaves: counts, each with its 95 % interval, and mean weights.
+Enters: a model and its tokenizers. Leaves: counts, each with its 95 % interval, and mean weights.
 """
 
 import math
@@ -36,9 +36,8 @@ from heed.decoding.decode import greedy_search
 from heed.decoding.forced import forced_rows, token_log_probs
 from heed.decoding.steps import begin, greatest_lengths
 from heed.errors import DataError, InputError
-from heed.inference.translator import Translator
 from heed.interpret.observe import observe
-from heed.interpret.tokens import Tokens
+from heed.interpret.tokens import TextModel, Tokens
 from heed.microworld import words
 from heed.microworld.corpus import Example, examples, pronoun_is_right
 from heed.model.attention import fused_attention
@@ -56,13 +55,13 @@ _GENDERS = {
     for nouns in (words.ANIMALS.nouns, *(hindrance.objects for hindrance in words.HINDRANCES))
     for noun in nouns
 }
-_AT_A_TIME = 250  # sentences
-_Z = 1.959964  # 95 % of a normal distribution lie within so many standard deviations
+_BATCH = 250  # sentences
+_Z = 1.959964  # standard deviations of a normal distribution's 95 % interval
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many of so many, with Wilson's 95 % interval, which is right for shares near 0 and 1 too."""
+    """A proportion with Wilson's 95 % interval, which holds near 0 and 1 too."""
 
     found: int
     of: int
@@ -80,7 +79,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Finding:
-    """How often a word puts more weight on the antecedent, in one encoder head; layer and head count from 1."""
+    """How often `looker` puts more weight on the antecedent, in one encoder head; layer and head count from 1."""
 
     looker: Looker
     layer: int
@@ -93,7 +92,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Glance:
-    """The mean weight of one cross-attention head on each word when il or elle is to be predicted."""
+    """The mean weight of one cross-attention head on each word where il or elle is predicted."""
 
     layer: int
     head: int
@@ -105,7 +104,7 @@ class Glance:
 
 @dataclass(frozen=True)
 class Removal:
-    """How often il or elle is right when a word is gone."""
+    """How often il or elle is right without a source word."""
 
     removed: Removed
     forced: Rate
@@ -124,7 +123,7 @@ class PronounCase:
 
 @dataclass(frozen=True)
 class Case:
-    """A sentence, its ids, and the places among them of the words in question."""
+    """A sentence, its ids, and the positions of the words in question."""
 
     example: Example
     ids: tuple[int, ...]
@@ -134,22 +133,20 @@ class Case:
     adjective: tuple[int, ...]
 
     def without(self, removed: Removed, pad_id: int) -> list[int]:
-        """The ids with padding for what is removed."""
+        """The ids, with padding in place of the removed word."""
         gone = {"nothing": (), "antecedent": self.antecedent, "other noun": self.other, "adjective": self.adjective}
         return [pad_id if place in gone[removed] else token for place, token in enumerate(self.ids)]
 
 
 @torch_defaults()
-def pronoun_case(translator: Translator, sentences: int = 1000, seed: int = 0) -> PronounCase:
-    """Ask a model all of it; seed draws the sentences and the untrained model's weights."""
-    model, config = translator.model, translator.model.config
+def pronoun_case(text_model: TextModel, sentences: int = 1000, seed: int = 0) -> PronounCase:
+    """Measure all of it; seed: of the sentences and of the untrained model's weights."""
+    model, config = text_model.model, text_model.config
     if config.kind != "encoder-decoder":
         raise InputError(f"pronouns are translated, and kind = {config.kind!r} does not translate")
-    if len(translator.models) > 1:
-        raise InputError(f"one model is asked at a time, found {len(translator.models)} that translate together")
     if sentences < 2 or sentences % 2:
         raise DataError(f"expected an even number of sentences, one half for either meaning; found {sentences}")
-    cases = [case_of(example, translator.tokenizers[0]) for example in telling(sentences, seed)]
+    cases = [case_of(example, text_model.tokenizers[0]) for example in telling(sentences, seed)]
     trained, fresh = looks(model, cases), looks(untrained(model, seed), cases)
     right, right_untrained = ((found[..., 0] > found[..., 1]).sum(0) for found in (trained, fresh))
     means = trained.mean(0)
@@ -164,11 +161,11 @@ def pronoun_case(translator: Translator, sentences: int = 1000, seed: int = 0) -
         )
         for looker, layer, head in np.ndindex(right.shape)
     )
-    across = glances(translator, cases).mean(0)
+    across = glances(text_model, cases).mean(0)
     glanced = (
         Glance(layer + 1, head + 1, *across[layer, head].tolist()) for layer, head in np.ndindex(across.shape[:2])
     )
-    removals = (Removal(removed, *_chosen(translator, cases, removed)) for removed in REMOVED)
+    removals = (Removal(removed, *_chosen(text_model, cases, removed)) for removed in REMOVED)
     return PronounCase(sentences, tuple(findings), tuple(glanced), tuple(removals))
 
 
@@ -191,7 +188,7 @@ def _genders_differ(example: Example) -> bool:
 
 
 def case_of(example: Example, tokenizer: Tokenizer) -> Case:
-    """Where in a sentence the words stand, however many tokens they are."""
+    """The positions of the words in a sentence, however many tokens they are."""
     found = re.fullmatch(
         rf".*\b(?P<subject>{example.subject}) didn't .*\b(?P<object>{example.object})"
         r" because (?P<it>it) was \w+ (?P<adjective>.+)\.",
@@ -212,7 +209,7 @@ def case_of(example: Example, tokenizer: Tokenizer) -> Case:
 
 
 def untrained(model: Transformer, seed: int) -> Transformer:
-    """A model of the same shape that has learnt nothing."""
+    """A model of the same shape with random weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         with torch_defaults(), float32_by_default():
@@ -234,9 +231,9 @@ def looks(model: Transformer, cases: Sequence[Case]) -> Float[np.ndarray, "N Q L
     return np.concatenate(found)
 
 
-def glances(translator: Translator, cases: Sequence[Case]) -> Float[np.ndarray, "N L H 4"]:
+def glances(text_model: TextModel, cases: Sequence[Case]) -> Float[np.ndarray, "N L H 4"]:
     """The weight on `it`, antecedent, other noun and adjective as each cross head predicts il or elle."""
-    model, encode = translator.model, translator.tokenizers[1].encode
+    model, encode = text_model.model, text_model.tokenizers[1].encode
     names = [f"decoder.{layer}.cross.weights" for layer in range(1, model.config.decoder_layers + 1)]
     found = []
     for some in _portions(cases):
@@ -252,7 +249,7 @@ def glances(translator: Translator, cases: Sequence[Case]) -> Float[np.ndarray, 
 
 
 def _marked(cases: Sequence[Case], names: Sequence[str], src: Int[Tensor, "B S"]) -> Float[Tensor, "B S names"]:
-    """One at the places of each word, else zero."""
+    """1 at the positions of each word, else 0."""
     marks = torch.zeros(*src.shape, len(names), dtype=torch.float32, device="cpu")
     for row, case in enumerate(cases):
         for number, name in enumerate(names):
@@ -260,24 +257,24 @@ def _marked(cases: Sequence[Case], names: Sequence[str], src: Int[Tensor, "B S"]
     return marks.to(src.device)
 
 
-def _chosen(translator: Translator, cases: Sequence[Case], removed: Removed) -> tuple[Rate, Rate]:
-    """How often the right pronoun is the likelier one, and how often it is written."""
+def _chosen(text_model: TextModel, cases: Sequence[Case], removed: Removed) -> tuple[Rate, Rate]:
+    """How often the right pronoun is the more probable one, and how often it is in the translation."""
     forced = written = 0
     for some in _portions(cases):
-        sources = [case.without(removed, translator.model.config.pad_id) for case in some]
-        forced += sum(odds > 0 for odds in log_odds(translator, [case.example for case in some], sources))
-        texts = greedy(translator, sources)
+        sources = [case.without(removed, text_model.config.pad_id) for case in some]
+        forced += sum(odds > 0 for odds in log_odds(text_model, [case.example for case in some], sources))
+        texts = greedy(text_model, sources)
         written += sum(pronoun_is_right(case.example, text) for case, text in zip(some, texts, strict=True))
     return Rate.counted(forced, len(cases)), Rate.counted(written, len(cases))
 
 
-def log_odds(translator: Translator, asked: Sequence[Example], sources: Sequence[Sequence[int]]) -> list[float]:
-    """By how much the right pronoun's log-probability is higher than the wrong one's, after the true beginning."""
+def log_odds(text_model: TextModel, asked: Sequence[Example], sources: Sequence[Sequence[int]]) -> list[float]:
+    """The log-odds of the right pronoun against the wrong one, after the true prefix."""
     parts = [_around_pronoun(example.target) for example in asked]
     totals = []
     for texts in ([before + right for before, right, _ in parts], [before + wrong for before, _, wrong in parts]):
-        found = token_log_probs([translator.model], sources, translator.tokenizers[1].encode(texts))
-        totals.append([sum(tokens[:-1]) for tokens in found])  # the text goes on: its end is not asked about
+        found = token_log_probs([text_model.model], sources, text_model.tokenizers[1].encode(texts))
+        totals.append([sum(tokens[:-1]) for tokens in found])  # without the end, since the text goes on
     return [right - wrong for right, wrong in zip(*totals, strict=True)]
 
 
@@ -287,14 +284,14 @@ def _around_pronoun(target: str) -> tuple[str, str, str]:
     return before, pronoun, "elle" if pronoun == "il" else "il"
 
 
-def greedy(translator: Translator, sources: Sequence[Sequence[int]]) -> list[str]:
-    """Translations of ids that may have padding among them."""
-    models, search, pad_id = [translator.model], SearchConfig(beam=1), translator.model.config.pad_id
+def greedy(text_model: TextModel, sources: Sequence[Sequence[int]]) -> list[str]:
+    """Greedy translations of ids that may have padding among them."""
+    models, search, pad_id = [text_model.model], SearchConfig(beam=1), text_model.config.pad_id
     real = [[token for token in ids if token != pad_id] for ids in sources]
     found = greedy_search(begin(models, sources), greatest_lengths(models, real, search), search)
-    return translator.tokenizers[1].decode([one.ids for one in found])
+    return text_model.tokenizers[1].decode([one.ids for one in found])
 
 
 def _portions(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
-    for start in range(0, len(cases), _AT_A_TIME):
-        yield cases[start : start + _AT_A_TIME]
+    for start in range(0, len(cases), _BATCH):
+        yield cases[start : start + _BATCH]

@@ -1,31 +1,33 @@
-"""A trace as a page to read: one HTML file that asks for nothing, no network and no other file.
+"""A trace as an interactive page: one HTML file that needs no network and no other file.
 
-Enters: a trace. Leaves: the bytes of the page. It is hand-written, in `page/`: a template, a style sheet and a script a
-view, put together here and nowhere else. The trace is in it as look.json has it (`saving.document`), except that
-attention, and the vectors that the view `step by step` is about, are packed (`packed`).
+Enters: a trace. Leaves: the bytes of the page. Its sources are in `page/`, hand-written: a template, a style sheet and
+a script per view. The page embeds the trace as look.json has it (`saving.document`), except that attention weights, and
+the activations that the view `step by step` shows, are quantised (`packed`).
 
-No text of a trace can become markup. It enters the page deflated, in base64, whose letters are no markup; the scripts
-put it on the page as text, never as HTML. And should both fail, the page's policy lets nothing load and nothing run
+No text of a trace can become markup. It enters the page compressed, in base64, whose letters are no markup; the scripts
+insert it as text, never as HTML. And should both fail, the Content-Security-Policy lets nothing load and nothing run
 but the one script and the one style sheet whose hashes it names.
 
-The vectors are those of the first layers, as many as the room allows, the first one always; full: of all layers. What
-follows from them by simple arithmetic (scores, weights, sums, norms) the page works out before the reader's eyes.
+The activations are those of the first layers, as many as fit into a budget, at least one; full: of all layers. What
+follows from them by simple arithmetic (scores, weights, sums, norms) is computed in the page.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
 from heed.config import ModelConfig
-from heed.interpret.matrix import deflated_json, packed
 from heed.interpret.parts import parts, sizes
-from heed.interpret.trace import Trace
+
+if TYPE_CHECKING:
+    import heed.interpret.trace
 
 SCRIPTS = (
     "data",
@@ -41,21 +43,21 @@ SCRIPTS = (
     "output",
     "page",
 )
-ROOM = 200_000  # vectors' numbers that a page may have: about 300 KB
-STRONGEST = 24  # numbers of the feed-forward's middle that are kept of each token
+BUDGET = 200_000  # activations that a page may embed: about 300 KB
+STRONGEST = 24  # of the feed-forward's hidden activations that are kept of each token
 
 
-def report(trace: Trace, document: dict[str, Any], *, full: bool = False) -> bytes:
-    """The page of a trace, of which `document` tells everything but the vectors."""
+def report(trace: "heed.interpret.trace.Trace", document: dict[str, Any], *, full: bool = False) -> bytes:
+    """The page of a trace; `document` has everything of it but the activations."""
     layers = followed_layers(trace, full=full)
-    vectors = _vectors(trace, layers)
-    middle = {name: vectors.pop(name) for name in list(vectors) if name.endswith(".hidden")}
+    activations = _activations(trace, layers)
+    middle = {name: activations.pop(name) for name in list(activations) if name.endswith(".hidden")}
     places = {name: np.argsort(-np.abs(values), -1, "stable")[:, :STRONGEST] for name, values in middle.items()}
-    vectors |= {name: np.take_along_axis(middle[name], some, -1) for name, some in places.items()}
+    activations |= {name: np.take_along_axis(middle[name], some, -1) for name, some in places.items()}
     shown = {
         **{key: value for key, value in document.items() if key != "attention"},
         "followed_layers": layers,
-        "alignment_layer": alignment_layer(trace.translator.model.config),
+        "alignment_layer": alignment_layer(trace.config),
         "hidden": {
             name: {"places": some.tolist(), "active": (middle[name] > 0).sum(-1).tolist()}
             for name, some in places.items()
@@ -65,7 +67,7 @@ def report(trace: Trace, document: dict[str, Any], *, full: bool = False) -> byt
     data = {
         "document": deflated_json(shown),
         "attention": packed({kind: map_.reshape(*map_.shape[:2], -1) for kind, map_ in maps.items()}, levels=1023),
-        "vectors": packed(vectors | _norms(trace, layers), levels=511),
+        "vectors": packed(activations | _norms(trace, layers), levels=511),
     }
     return assembled(data).encode()
 
@@ -76,7 +78,7 @@ def alignment_layer(config: ModelConfig) -> int | None:
 
 
 def assembled(data: dict[str, Any]) -> str:
-    """The template with its style, its script and its data, and a policy that allows just these."""
+    """The template with its style, its script and its data, and a Content-Security-Policy that allows just these."""
     style, script = style_and_script()
     policy = (
         f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
@@ -89,12 +91,12 @@ def assembled(data: dict[str, Any]) -> str:
 
 
 def style_and_script() -> tuple[str, str]:
-    """What every report has within it, whatever it shows."""
+    """The style sheet and the script of every page."""
     return _page("report.css"), '"use strict";\n' + "\n".join(_page(f"{name}.js") for name in SCRIPTS)
 
 
 def digest(text: str) -> str:
-    """What a Content-Security-Policy calls a text by."""
+    """The hash by which a Content-Security-Policy names a text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -106,19 +108,19 @@ def escaped(data: Any) -> str:
     return text
 
 
-def followed_layers(trace: Trace, *, full: bool = False) -> int:
-    """How many layers, from the first, have their vectors in the page."""
-    config = trace.translator.model.config
+def followed_layers(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> int:
+    """How many layers, from the first, have their activations in the page."""
+    config = trace.config
     known, lengths = parts(config), sizes(config, len(trace.source.ids), len(trace.target.ids))
     for layers in range(max(_layers(config).values()), 1, -1):
         needed = (known[name].shape(lengths) for name in _names(config, layers) if not name.endswith(".hidden"))
-        if full or sum(int(np.prod(shape)) for shape in needed) <= ROOM:
+        if full or sum(int(np.prod(shape)) for shape in needed) <= BUDGET:
             return layers
     return 1
 
 
 def _layers(config: ModelConfig) -> dict[str, int]:
-    """How many layers each side has that there is."""
+    """The number of layers of each side that the model has."""
     sides = (
         ("encoder", config.has_encoder, config.encoder_layers),
         ("decoder", config.has_decoder, config.decoder_layers),
@@ -127,7 +129,7 @@ def _layers(config: ModelConfig) -> dict[str, int]:
 
 
 def _names(config: ModelConfig, layers: int) -> list[str]:
-    """The parts that the page follows a word through; everything else in so many layers follows from them."""
+    """The parts embedded for so many layers; the page computes all others from them."""
     turned = ("turned_query", "turned_key") if config.positions == "rotary" else ()
     ends = ("query", "key", "value", *turned, "output", "hidden")
     inside = tuple(f"{side}.{number}." for side in ("encoder", "decoder") for number in range(1, layers + 1))
@@ -138,9 +140,9 @@ def _names(config: ModelConfig, layers: int) -> list[str]:
     return [name for name in parts(config) if name in ever or (name.startswith(inside) and name.split(".")[-1] in ends)]
 
 
-def _vectors(trace: Trace, layers: int) -> dict[str, np.ndarray]:
-    """A row a token; what is a head's own stands side by side in it."""
-    found = trace.parts(_names(trace.translator.model.config, layers))
+def _activations(trace: "heed.interpret.trace.Trace", layers: int) -> dict[str, np.ndarray]:
+    """A row per token, with the heads concatenated."""
+    found = trace.parts(_names(trace.config, layers))
     values = {name: part.values for name, part in found.items()}
     return {
         name: rows.transpose(1, 0, 2).reshape(rows.shape[1], -1) if rows.ndim == 3 else rows
@@ -148,11 +150,11 @@ def _vectors(trace: Trace, layers: int) -> dict[str, np.ndarray]:
     }
 
 
-def _norms(trace: Trace, layers: int) -> dict[str, np.ndarray]:
-    """Gain and bias of every layer norm, by the name of the sub-layer that it belongs to."""
+def _norms(trace: "heed.interpret.trace.Trace", layers: int) -> dict[str, np.ndarray]:
+    """Gain and bias of every layer norm, by the name of its sub-layer."""
     return {
         f"{name}.{end}": values.detach().float().cpu().numpy()[None]
-        for name, norm in _all_norms(trace.translator.model, layers)
+        for name, norm in _all_norms(trace.text_model.model, layers)
         for end, values in (("gain", norm.weight), ("bias", norm.bias))
     }
 
@@ -166,6 +168,32 @@ def _all_norms(model: nn.Module, layers: int) -> Iterator[tuple[str, nn.LayerNor
                 yield f"{side}.norm", module
             elif int(path[1]) < layers:
                 yield f"{side}.{int(path[1]) + 1}.{sub_layers[path[2]]}.{path[3]}", module
+
+
+def packed(arrays: Mapping[str, np.ndarray], levels: int) -> dict[str, Any]:
+    """Arrays as {shapes: {name: shape}, data: base64}, quantised along the last axis to ±`levels`.
+
+    The data are deflated: all scales as float32, then all low bytes of the int16 values, then all high bytes.
+    """
+    scales, steps = [], []
+    for values in arrays.values():
+        rows = np.asarray(values, np.float32).reshape(-1, values.shape[-1])
+        scale = np.abs(rows).max(-1, initial=0.0, keepdims=True) / levels
+        scales.append(scale.ravel())
+        steps.append(np.rint(np.divide(rows, scale, out=np.zeros_like(rows), where=scale > 0)).ravel())
+    numbers = np.concatenate([*steps, []]).astype("<i2").view(np.uint8).reshape(-1, 2)
+    data = np.concatenate([*scales, []]).astype("<f4").tobytes() + numbers.T.tobytes()
+    return {"shapes": {name: list(values.shape) for name, values in arrays.items()}, "data": deflated(data)}
+
+
+def deflated(data: bytes) -> str:
+    """Compressed bytes in base64, which is no markup wherever it stands."""
+    return base64.b64encode(zlib.compress(data, 9)).decode()
+
+
+def deflated_json(value: Any) -> str:
+    """Compressed JSON, likewise."""
+    return deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
 
 
 def _page(name: str) -> str:

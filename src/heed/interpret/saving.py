@@ -1,52 +1,58 @@
-"""A trace to a file. The path's ending says which format is meant.
+"""A trace for the world outside: a file, a notebook cell, bertviz. The path's ending says which format a file has.
 
-    .json       any program reads it; below
-    .html       a page to look around in: see `report`
-    .svg .png   attention to the source in the layer that alignment is read off; of half a model, all heads
+    .json       for any program; below
+    .html       an interactive page: see `report`
+    .svg .png   cross-attention of the layer that alignment is read off; without cross-attention, all heads
 
-The JSON is one object. Numbers have four significant digits; what a model of this kind does not have is null or empty.
+The JSON is one object. Numbers have four significant digits; what this kind of model does not have is null or empty.
 
     format, version     "heed.trace" and 1; a change that would mislead a reader of version 1 makes it 2
     heed                the version of heed that wrote it
     model               the settings of `ModelConfig`
-    source              {text, ids, tokens, spans}: what the encoder reads; spans are [start, end) in characters of text
-    target              the same, what the decoder reads: the rows of the target's side; the first token is ⟨s⟩
-    predicted           the same, what is predicted from each target row, and log_probs, one a row
+    source              {text, ids, tokens, spans}: the encoder's input; spans are [start, end) in characters of text
+    target              {text, ids, tokens, spans}: the decoder's input, the target rows; the first token is ⟨s⟩
+    predicted           {text, ids, tokens, spans, log_probs}: what each target row is to predict, one log_prob per row
     attention           {encoder: [L][H][S][S], decoder: [L][H][T][T], cross: [L][H][T][S]}; [query][key] last
-    top                 [row][rank] {token, id, probability}: the ten likeliest words at each row of the output; of a
-                        classifier all labels, likeliest first, in one row
-    lens                {top: [layer][row][rank] {token, id, probability}, log_probs: [layer][row]}: five words each
-    holes               {top: [place][rank] {token, id, probability}, log_probs: [place]}: of an encoder that says
-                        words, what it would put at each place were the token there hidden; and the token's own
+    top                 [row][rank] {token, id, probability}: the top ten tokens at each row of the output; of a
+                        classifier all labels, most probable first, in one row
+    lens                {top: [layer][row][rank] {token, id, probability}, log_probs: [layer][row]}: logit lens, top 5
+    holes               {top: [position][rank] {token, id, probability}, log_probs: [position]}: of a masked LM, the
+                        top 5 at each position when the token there is masked; the log-probability of that token
     labels              the names of a classifier's labels, in the order of its logits
-    removal             [T][S]: change of log_probs[row] when source token [column] is removed; of a classifier [1][S],
-                        change of the likeliest label's
+    removal             [T][S]: occlusion, the change of log_probs[row] without source token [column]; of a classifier
+                        [1][S], the change of the top label's
     beam                {nodes: [{parent, step, id, token, log_prob, total, rank, fate, score, place}]}; see `beam_tree`
-    parts               [{name, axes, meaning, shape}], every part there is; full: with its values
-    full_bytes          what all parts take as float32
+    parts               [{name, axes, meaning, shape}], every part of the pass; full: with its values
+    full_bytes          the size of all parts as float32
 """
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from heed.errors import DataError, InputError
+from heed.interpret.matrix import LARGEST_PICTURE, image_html, text_html
 from heed.interpret.parts import parts, sizes
 from heed.interpret.report import alignment_layer, report
 from heed.interpret.tokens import Candidate, Tokens
-from heed.interpret.trace import Trace
 from heed.plots.figures import head_grid, heat_map
 from heed.plots.svg import Kind, rendered
 from heed.version import __version__
 
+if TYPE_CHECKING:
+    import heed.interpret.trace
+
 FORMAT, VERSION = "heed.trace", 1
 
 
-def save(trace: Trace, path: Path, *, full: bool = False) -> None:
+def save(trace: "heed.interpret.trace.Trace", path: Path, *, full: bool = False) -> None:
     """Write a trace in the format of the path's ending."""
     if path.suffix not in _WRITERS:
         raise InputError(f"{path}: a trace cannot be saved as {path.suffix!r}; known are {', '.join(_WRITERS)}")
@@ -57,10 +63,10 @@ def save(trace: Trace, path: Path, *, full: bool = False) -> None:
         raise DataError(f"{path}: {error.strerror}") from None
 
 
-def document(trace: Trace, *, full: bool = False) -> dict[str, Any]:
-    """A trace as the JSON has it."""
-    config = trace.translator.model.config
-    both, search = config.kind == "encoder-decoder", trace.translator.search
+def document(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> dict[str, Any]:
+    """A trace as the JSON object described above."""
+    config = trace.config
+    both, search = config.kind == "encoder-decoder", trace.text_model.search
     lens = trace.lens(5) if config.has_decoder else None
     holes = trace.holes(5) if config.kind == "encoder" and config.labels is None else None
     return {
@@ -89,7 +95,7 @@ def document(trace: Trace, *, full: bool = False) -> dict[str, Any]:
 
 
 def rounded(values: np.ndarray) -> Any:
-    """As nested lists, with four significant digits."""
+    """Nested lists with four significant digits."""
     if values.dtype == np.bool_:
         return values.tolist()
     digits = [_four(value) for value in values.ravel().tolist()]
@@ -108,7 +114,7 @@ def _candidates(row: list[Candidate]) -> list[dict[str, Any]]:
     return [{**each._asdict(), "probability": _four(each.probability)} for each in row]
 
 
-def _beam(trace: Trace) -> dict[str, Any]:
+def _beam(trace: "heed.interpret.trace.Trace") -> dict[str, Any]:
     nodes = [asdict(node) for node in trace.beam().nodes]
     return {
         "nodes": [
@@ -118,8 +124,8 @@ def _beam(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _parts(trace: Trace, *, full: bool) -> list[dict[str, Any]]:
-    config = trace.translator.model.config
+def _parts(trace: "heed.interpret.trace.Trace", *, full: bool) -> list[dict[str, Any]]:
+    config = trace.config
     lengths = sizes(config, len(trace.source.ids), len(trace.target.ids))
     values = trace.parts() if full else {}
     return [
@@ -129,18 +135,18 @@ def _parts(trace: Trace, *, full: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _json(trace: Trace, full: bool) -> bytes:
+def _json(trace: "heed.interpret.trace.Trace", full: bool) -> bytes:
     text = json.dumps(document(trace, full=full), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return (text + "\n").encode()
 
 
-def _html(trace: Trace, full: bool) -> bytes:
+def _html(trace: "heed.interpret.trace.Trace", full: bool) -> bytes:
     return report(trace, document(trace), full=full)
 
 
-def picture(trace: Trace, kind: Kind) -> bytes:
-    """The map that tells most: where the target comes from, or in half a model all its heads."""
-    if layer := alignment_layer(trace.translator.model.config):
+def picture(trace: "heed.interpret.trace.Trace", kind: Kind) -> bytes:
+    """Cross-attention of the layer that alignment is read off; without cross-attention, all heads."""
+    if layer := alignment_layer(trace.config):
         title = f"Attention to the source: layer {layer}, mean of the heads"
         svg = heat_map(trace.cross_attention[layer - 1].mean(0), _rows(trace), trace.source_tokens, title)
         return rendered(svg, kind)
@@ -149,14 +155,43 @@ def picture(trace: Trace, kind: Kind) -> bytes:
     return rendered(head_grid(weights, tokens.tokens, tokens.tokens, tokens.text), kind)
 
 
-def _rows(trace: Trace) -> list[str]:
-    """What the decoder reads, and what it predicts from there; a space in a token would be shown as one."""
+def _rows(trace: "heed.interpret.trace.Trace") -> list[str]:
+    """Decoder input → prediction, without the space that begins most tokens and would be drawn."""
     pairs = zip(trace.target_tokens, trace.predicted_tokens, strict=True)
     return [f"{read.strip() or read}→{predicted.strip() or predicted}" for read, predicted in pairs]
 
 
-# How each format is made: from a trace, and whether the numbers of every part are asked for, to the bytes of the file.
-_WRITERS: dict[str, Callable[[Trace, bool], bytes]] = {
+def trace_html(trace: "heed.interpret.trace.Trace") -> str:
+    """The texts and the picture that `trace.save` draws, for a notebook."""
+    texts = " → ".join(text_html(text) for text in (trace.source.text, trace.target.text) if text)
+    if max(len(trace.source.ids), len(trace.target.ids)) > LARGEST_PICTURE:
+        return f"<p>{texts}</p><p>too long for a picture: trace.save('look.html') has it all</p>"
+    return f"<p>{texts}</p>{image_html(picture(trace, 'svg'))}"
+
+
+def bertviz_arguments(trace: "heed.interpret.trace.Trace") -> dict[str, Any]:
+    """The arguments of bertviz.head_view and model_view."""
+    match trace.config.kind:
+        case "encoder":
+            return {"attention": _layers(trace.encoder_attention), "tokens": list(trace.source_tokens)}
+        case "decoder":
+            return {"attention": _layers(trace.decoder_attention), "tokens": list(trace.target_tokens)}
+        case _:
+            return {
+                "encoder_attention": _layers(trace.encoder_attention),
+                "decoder_attention": _layers(trace.decoder_attention),
+                "cross_attention": _layers(trace.cross_attention),
+                "encoder_tokens": list(trace.source_tokens),
+                "decoder_tokens": list(trace.target_tokens),
+            }
+
+
+def _layers(weights: Float[np.ndarray, "L H T S"]) -> list[Tensor]:
+    return [torch.from_numpy(layer)[None] for layer in weights]
+
+
+# From a trace, and whether the values of every part are wanted, to the bytes of a file.
+_WRITERS: dict[str, Callable[["heed.interpret.trace.Trace", bool], bytes]] = {
     ".json": _json,
     ".html": _html,
     ".svg": lambda trace, _full: picture(trace, "svg"),

@@ -1,13 +1,13 @@
-"""A text as a model takes it: token by token, each to be shown and to be found in the text.
+"""Text as a model reads it: a model with its tokenizers, and a text as tokens with their spans.
 
-A token is bytes, and may be a part of a character. It is then shown as �, and its span is that of the whole character:
+A token is bytes, and may be part of a character. It is then shown as �, and its span is that of the whole character:
 the span of a token is the shortest stretch of text that holds all its bytes, so tokens that share a character have
 overlapping spans. A space that the tokenizer puts before a text is in no span. Special tokens are shown by their names
 and have empty spans, at the beginning or the end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -15,9 +15,51 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.backends.torch.topk import likeliest
+from heed.config import ModelConfig, SearchConfig
+from heed.errors import InputError
+from heed.model.transformer import Transformer
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 Span = tuple[int, int]  # text[start:end]
+
+
+@dataclass(frozen=True, eq=False)
+class TextModel:
+    """One model of any kind, and what is needed to run text through it."""
+
+    model: Transformer
+    tokenizers: tuple[Tokenizer, Tokenizer]  # of source and target; the same twice where a model has one
+    search: SearchConfig = field(default_factory=SearchConfig)
+    max_tokens: int = 256  # of the longest text that may be traced
+    labels: tuple[str, ...] = ()  # names of a classifier's labels, in the order of its logits; none: numbers from 1
+
+    @classmethod
+    def only(
+        cls,
+        models: Sequence[Transformer],
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        search: SearchConfig,
+        max_tokens: int,
+    ) -> "TextModel":
+        """The one model of a translator; an ensemble is refused."""
+        if len(models) > 1:
+            raise InputError(f"look shows one model at a time, found {len(models)} that translate together")
+        return cls(models[0], tokenizers, search, max_tokens)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's settings."""
+        return self.model.config
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """A name for each of a classifier's labels; empty for any other model."""
+        return self.labels or tuple(str(number) for number in range(1, (self.config.labels or 0) + 1))
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the vocabulary that the logits are over."""
+        return self.tokenizers[1 if self.config.has_decoder else 0]
 
 
 @dataclass(frozen=True)
@@ -33,14 +75,14 @@ class Tokens:
     def of(
         cls, tokenizer: Tokenizer, ids: Sequence[int], before: tuple[int, ...] = (), after: tuple[int, ...] = ()
     ) -> "Tokens":
-        """The text that these ids are, with special tokens before and after."""
+        """The text that these ids decode to, with special tokens before and after."""
         (text,) = tokenizer.decode([ids])
         spans = (*((0, 0) for _ in before), *_spans(tokenizer.pieces(ids), text), *((len(text),) * 2 for _ in after))
         everything = (*before, *ids, *after)
         return cls(text, everything, tuple(shown(tokenizer, everything)), spans)
 
     def and_then(self, other: "Tokens") -> "Tokens":
-        """Two texts that are read together, as one with a tab between them."""
+        """Two texts of one input, as one with a tab between them."""
         past = len(self.text) + 1
         spans = ((start + past, end + past) for start, end in other.spans)
         return Tokens(
@@ -49,7 +91,7 @@ class Tokens:
 
 
 class Candidate(NamedTuple):
-    """A token that might come next."""
+    """A token or label with its probability."""
 
     token: str
     id: int
@@ -65,7 +107,7 @@ def shown(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 def candidates(
     log_probs: Float[Tensor, "R V"], count: int, tokenizer: Tokenizer, names: Sequence[str] = ()
 ) -> list[list[Candidate]]:
-    """The likeliest tokens of each row, best first; names: what they are called, if not by the tokenizer."""
+    """The top-k tokens of each row, most probable first; names: of the columns, where they are not the vocabulary."""
     values, ids = likeliest(log_probs, count)
 
     def called(numbers: list[int]) -> list[str]:

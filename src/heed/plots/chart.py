@@ -3,7 +3,7 @@
 Enters: points. Leaves: an SVG document as a string, of which `heed.plots.svg.rendered` makes a PNG or PDF.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from xml.etree.ElementTree import Element
 
@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float
 
 from heed.errors import InputError
-from heed.plots.curves import apart, thinned
 from heed.plots.lettering import fitted, widest, width
 from heed.plots.svg import EDGE, SMALL, WHITE, Paper, document, element, header, hover, note, pen, said, text
 
 Line = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]  # x and y
 
+STRETCHES = 1000  # of a long line that are told apart: about the figure's width in pixels
 _LONGEST = 260.0  # of names
 _RING = ("a", 2.0, 2.0, 0.0, 1.0, 0.0, 4.0, 0.0, "a", 2.0, 2.0, 0.0, 1.0, 0.0, -4.0, 0.0)
 
@@ -117,3 +117,29 @@ def ticks(low: float, high: float, about: int, beyond: bool = False) -> list[flo
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= 0.999 * rough)
     first, last = (floor(low / step), ceil(high / step)) if beyond else (ceil(low / step), floor(high / step))
     return [number * step for number in range(first, last + 1)]
+
+
+def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
+    """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
+
+    Less the heights below them, middles may only rise, and the nearest rising numbers are the means of those that fall.
+    """
+    below = np.cumsum([0.0, *heights])[:-1] + np.array(heights) / 2
+    groups: list[list[float]] = []
+    for number in np.array(wanted) - below:
+        groups.append([float(number)])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    rising = [np.mean(group) for group in groups for _ in group]
+    return [float(number) for number in np.clip(rising, 0, room - sum(heights)) + below]
+
+
+def thinned(x: Float[np.ndarray, "steps"], y: Float[np.ndarray, "steps"]) -> tuple[np.ndarray, np.ndarray]:
+    """Of a long line, the lowest and highest point of each of a thousand stretches: it looks the same."""
+    if len(y) <= 2 * STRETCHES:
+        return x, y
+    kept: list[int] = []
+    for stretch in np.array_split(np.arange(len(y)), STRETCHES):
+        there = stretch[np.isfinite(y[stretch])]
+        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [stretch[0]]
+    return x[kept], y[kept]

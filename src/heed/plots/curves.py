@@ -7,33 +7,16 @@ only to draw, and never a display. Knows nothing of checkpoints: it shows what t
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from heed.errors import FolderError
-from heed.training.journal import read_journal
+from heed.plots.chart import STRETCHES, apart, thinned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
-def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
-    """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
-
-    Less the heights below them, middles may only rise, and the nearest rising numbers are the means of those that fall.
-    """
-    below = np.cumsum([0.0, *heights])[:-1] + np.array(heights) / 2
-    groups: list[list[float]] = []
-    for number in np.array(wanted) - below:
-        groups.append([float(number)])
-        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    rising = [np.mean(group) for group in groups for _ in group]
-    return [float(number) for number in np.clip(rising, 0, room - sum(heights)) + below]
 
 
 By = Literal["steps", "minutes"]
@@ -53,7 +36,6 @@ _SCORES = {"bleu": "BLEU", "accuracy": "Accuracy, %", "bits_per_byte": "Bits a b
 _TITLES = {"loss": "Loss per target token, log scale", **_SCORES, "rate": "Learning rate"}
 _HEIGHTS, _BETWEEN, _WIDTH = {"loss": 230.0, **dict.fromkeys(_SCORES, 95.0), "rate": 72.0}, 36.0, 490.0  # points
 _RING: dict[str, Any] = {"markersize": 9, "fillstyle": "none", "markeredgewidth": 1.2}
-_STRETCHES = 1000  # of a long run that are told apart: about the figure's width in pixels
 
 
 @dataclass(frozen=True)
@@ -82,19 +64,8 @@ class Curves:
         return bool(np.isnan(self.loss).all())
 
 
-def read_curves(runs: Sequence[Path]) -> list[Curves]:
-    """The curves of some runs, called by their folders' names, or by their paths where two names are the same."""
-    names = [run.resolve().name for run in runs]
-    if len(set(names)) < len(names):
-        names = [str(run) for run in runs]
-    return [_curves(name, run) for name, run in zip(names, runs, strict=True)]
-
-
-def _curves(name: str, run: Path) -> Curves:
-    path = run / "journal.jsonl"
-    if not path.is_file():
-        raise FolderError(f"{run} is not a run's folder: it has no {path.name}")
-    entries = read_journal(path)
+def curves_of(name: str, entries: Sequence[dict[str, Any]]) -> Curves:
+    """The curves of a run, from the entries of its journal."""
     learnt = [entry for entry in entries if "loss" in entry]
     tried = [entry for entry in entries if "validation_loss" in entry]
     loss, validation_loss = _numbers(learnt, "loss"), _numbers(tried, "validation_loss")
@@ -129,7 +100,7 @@ def smoothed(y: Float[np.ndarray, "steps"]) -> tuple[Int[np.ndarray, "points"], 
 
     It looks both ways, so it does not lag behind as a running mean does. Gaps stay gaps, and count for nothing.
     """
-    stretches = np.array_split(np.arange(len(y)), min(len(y), _STRETCHES))
+    stretches = np.array_split(np.arange(len(y)), min(len(y), STRETCHES))
     width = len(stretches) / 50
     reach = int(3 * width)
     bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
@@ -138,17 +109,6 @@ def smoothed(y: Float[np.ndarray, "steps"]) -> tuple[Int[np.ndarray, "points"], 
     near, weight = (np.convolve(part, bell, mode="same") for part in (total, count))
     middles = np.array([stretch[len(stretch) // 2] for stretch in stretches])
     return middles, np.where(count > 0, near / np.where(count > 0, weight, 1.0), np.nan)
-
-
-def thinned(x: Float[np.ndarray, "steps"], y: Float[np.ndarray, "steps"]) -> tuple[np.ndarray, np.ndarray]:
-    """Of a long line, the lowest and highest point of each of a thousand stretches: it looks the same."""
-    if len(y) <= 2 * _STRETCHES:
-        return x, y
-    kept: list[int] = []
-    for stretch in np.array_split(np.arange(len(y)), _STRETCHES):
-        there = stretch[np.isfinite(y[stretch])]
-        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [stretch[0]]
-    return x[kept], y[kept]
 
 
 def draw(runs: Sequence[Curves], by: By, kind: Literal["svg", "png"]) -> bytes:

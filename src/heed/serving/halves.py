@@ -14,6 +14,7 @@ from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
 from heed.inference.translator import Translator
+from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.transformer import Transformer
 from heed.model.weight_sharing import sharing_weights
@@ -68,15 +69,16 @@ class Half:
 
     def trace(self, text: str, _translation: str | None = None) -> Trace:
         """What happens inside, by modules of its own."""
-        return look(self._looker, text, labels=self.labels)
+        return look(self._traced, text)
 
     def tokens(self, text: str, _translation: str | None = None) -> int:
         """How many a look would have to show."""
         return len(self.tokenizer.encode([text])[0])
 
     @cached_property
-    def _looker(self) -> Translator:
-        return Translator([sharing_weights(self.model)], (self.tokenizer, self.tokenizer), max_tokens=self.max_tokens)
+    def _traced(self) -> TextModel:
+        both = (self.tokenizer, self.tokenizer)
+        return TextModel(sharing_weights(self.model), both, max_tokens=self.max_tokens, labels=self.labels)
 
 
 def open_models(

@@ -37,6 +37,7 @@ from heed.untrusted import read_regular, reason
 __all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "check_texts", "suitable_vocab_size"]
 
 PAD, BOS, EOS = range(3)
+MASK = BOS  # in an encoder's texts, which have no beginning: a masked token (masked LM)
 BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
 # What a merge costs the trainers grows with the length of each word that has it. Text without spaces or punctuation has

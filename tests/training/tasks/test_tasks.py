@@ -11,11 +11,11 @@ from heed import ConfigError, DataConfig, DataError, ModelConfig, RunConfig, Tra
 from heed.model.attention import fused_attention
 from heed.text.corpus import Corpus
 from heed.text.labels import FIRST
-from heed.text.tokenizer import EOS, PAD
+from heed.text.tokenizer import EOS, MASK, PAD
 from heed.training.batches import Ragged
 from heed.training.bucketing import Shape
 from heed.training.tasks import task_named
-from heed.training.tasks.masked import MASK, Masked
+from heed.training.tasks.masked import Masked
 
 WORDS = 40
 ROWS = [[5, 6, 7, 8], [9], [10, 11, 12, 13, 14, 15, 16]]

@@ -15,14 +15,13 @@ from heed.config import DataConfig, RunConfig
 from heed.model.layout import Packed
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
-from heed.text.tokenizer import BOS, EOS, PAD, SPECIAL
+from heed.text.tokenizer import EOS, MASK, PAD, SPECIAL
 from heed.training.batches import Batch, Ragged, Random
 from heed.training.distributed import Team
 from heed.training.task import HeldOut, Tokenizers
 from heed.training.tasks.tokens import TextTask
 from heed.training.validation import AnswerValidator
 
-MASK = BOS
 _HIDDEN, _CHANGED = 0.8, 0.1  # of the tokens that are asked for; the others are left, so that all must be doubted
 
 
