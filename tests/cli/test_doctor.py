@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from heed.backends.cpu.packed_linear import missing_for_compiled_code
-from heed.cli.findings import _KINDS, Lengths, show_text
+from heed.cli.doctor_report import _KINDS, Lengths, show_text
 from heed.cli.main import app
 from heed.cli.remedies import WORDS
 from heed.config import DataConfig

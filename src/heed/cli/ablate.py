@@ -10,9 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from heed.cli.places import out_option
-from heed.cli.searching import Set, open_translator, search_settings
-from heed.cli.tables import output_console
+from heed.cli.options import SearchSet, open_translator, out_option, search_settings
+from heed.cli.output import output_console
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
 
@@ -32,7 +31,7 @@ def ablate(
     metric: Annotated[Metric, typer.Option(help="log-prob is quick; exact and bleu translate.")] = "log-prob",
     resamples: Annotated[int, typer.Option(min=40, help="Test sets drawn for the intervals.")] = 1000,
     out: Annotated[Path | None, out_option("A heat map: .svg, .png or .pdf.")] = None,
-    set_: Set = [],
+    set_: SearchSet = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Switch off each head, sub-layer and layer in turn, and tell what it costs, with 95 % intervals."""

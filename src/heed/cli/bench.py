@@ -13,7 +13,7 @@ from rich.table import Table
 from heed.cli.bench_machine import AsJson, machine
 from heed.cli.bench_train import train
 from heed.cli.bench_translate import translate
-from heed.cli.tables import output_console
+from heed.cli.output import output_console
 from heed.errors import DataError
 from heed.interop.engine_names import ENGINES, EngineName, engine_named, family, missing, require
 from heed.text.corpus import read_lines

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from heed.cli.tables import output_console
+from heed.cli.output import output_console
 from heed.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from heed.cli.bench_machine import AsJson, Device, chosen, memory, operations
-from heed.cli.settings import from_options
-from heed.cli.tables import output_console
+from heed.cli.options import from_options
+from heed.cli.output import output_console
 from heed.config import RunConfig, model_preset
 from heed.errors import ConfigError
 from heed.training.presets import check_early, merged, training_preset

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from heed.cli.bench_machine import AsJson, memory
-from heed.cli.findings import counted
-from heed.cli.searching import Engine, open_translator
-from heed.cli.tables import output_console
+from heed.cli.options import Engine, open_translator
+from heed.cli.output import counted, output_console
 from heed.errors import DataError
 from heed.text.corpus import read_lines
 

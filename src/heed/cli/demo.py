@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from heed.cli.places import out_option
+from heed.cli.options import out_option
 from heed.microworld.corpus import Example, Split, corpus, pronoun_is_right
 from heed.text.corpus import Corpus
 

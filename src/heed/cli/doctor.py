@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from heed.cli import texts
-from heed.cli.findings import Lengths, counted, show_cleaned, show_text
-from heed.cli.plan_report import show_machine, show_plan
+from heed.cli import options
+from heed.cli.doctor_report import Lengths, show_cleaned, show_machine, show_plan, show_text
+from heed.cli.options import from_file, from_options
+from heed.cli.output import counted
 from heed.cli.remedies import words_for
-from heed.cli.settings import from_file, from_options
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameters
@@ -42,24 +42,24 @@ class Plan:
 
 
 def doctor(
-    source: texts.Source = [],
-    target: texts.Target = [],
-    pairs: texts.Pairs = [],
-    text: texts.Text = [],
-    valid_source: texts.ValidSource = [],
-    valid_target: texts.ValidTarget = [],
-    valid_pairs: texts.ValidPairs = [],
-    valid_text: texts.ValidText = [],
-    source_key: texts.SourceKey = "source",
-    target_key: texts.TargetKey = "target",
-    columns: texts.Columns = None,
-    pairs_format: texts.PairsFormat = None,
-    source_language: texts.SourceLanguage = None,
-    target_language: texts.TargetLanguage = None,
-    task: texts.Task = None,
-    preset: texts.Preset = None,
-    config: texts.Config = None,
-    set_: texts.Set = [],
+    source: options.Source = [],
+    target: options.Target = [],
+    pairs: options.Pairs = [],
+    text: options.Text = [],
+    valid_source: options.ValidSource = [],
+    valid_target: options.ValidTarget = [],
+    valid_pairs: options.ValidPairs = [],
+    valid_text: options.ValidText = [],
+    source_key: options.SourceKey = "source",
+    target_key: options.TargetKey = "target",
+    columns: options.Columns = None,
+    pairs_format: options.PairsFormat = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
+    task: options.Task = None,
+    preset: options.Preset = None,
+    config: options.Config = None,
+    set_: options.Set = [],
     write: Annotated[
         Path | None,
         typer.Option(help="A .tsv or .jsonl file to write the training pairs to, without the bad ones."),
@@ -68,19 +68,22 @@ def doctor(
 ) -> None:
     """Examine text before training on it, and what training would take; without any text, examine this machine."""
     settings = merged(
-        from_file(config), from_options(set_), texts.named_settings(task, source_language, target_language)
+        from_file(config), from_options(set_), options.named_settings(task, source_language, target_language)
     )
     check_early(settings)
     if preset is not None:
         training_preset(preset)
-    given = texts.Given(source, target, pairs, text), texts.Given(valid_source, valid_target, valid_pairs, valid_text)
+    given = (
+        options.Given(source, target, pairs, text),
+        options.Given(valid_source, valid_target, valid_pairs, valid_text),
+    )
     if not any(given):
         _examine_machine(preset, settings, as_json=as_json)
         return
     with tempfile.TemporaryDirectory() as folder:  # for standard input, whichever text that is
-        learnt, held_out = texts.spooled(Path(folder), *given)
-        reading = texts.Reading(source_key, target_key, columns, pairs_format)
-        training, validation = texts.training_corpora(learnt, reading), texts.validation_corpora(held_out, reading)
+        learnt, held_out = options.spooled(Path(folder), *given)
+        reading = options.Reading(source_key, target_key, columns, pairs_format)
+        training, validation = options.training_corpora(learnt, reading), options.validation_corpora(held_out, reading)
         _examine_text((training, validation), preset, settings, f"{folder}/", write, as_json=as_json)
 
 

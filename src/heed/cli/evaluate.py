@@ -1,44 +1,58 @@
-"""`heed evaluate`: scores that can be quoted, of a model or of any translation; and is it better than another?"""
+"""`heed evaluate`: scores that can be quoted, with intervals and signatures; and is a system better than another?
+
+Enters: a model folder or a file of translations with references; a language model with texts; a classifier with labels
+and texts. Leaves: tables or one JSON object on standard output, and the scores in the model's card.
+"""
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from heed.cli import texts as text_options
-from heed.cli.evaluate_alone import evaluate_alone
-from heed.cli.places import out_option
-from heed.cli.progress import TranslationProgress
-from heed.cli.scores import as_numbers, metric, score_table, scored, signatures, write_card
-from heed.cli.searching import Set, SplitAt, Together, Translated, open_translator, say, search_settings
-from heed.cli.tables import output_console
-from heed.config import TranslateConfig
+from heed.cli import options
+from heed.cli.options import SearchSet, SplitAt, Together, open_translator, out_option, search_settings
+from heed.cli.output import (
+    Translated,
+    TranslationProgress,
+    as_numbers,
+    metric,
+    output_console,
+    say,
+    score_table,
+    scored,
+    signatures,
+    write_card,
+)
+from heed.config import Split, TranslateConfig
 from heed.errors import DataError
-from heed.text.corpus import read_lines
+from heed.text.corpus import Corpus, read_lines, read_pairs
 
 if TYPE_CHECKING:
     from heed.evaluation.compare import Comparison, Disagreement
     from heed.evaluation.metrics import Score
     from heed.inference.translator import Translator
 
-Lines = dict[str, list[str]]  # what each of source, reference, hypothesis and against says
+Lines = dict[str, list[str]]  # of each of source, reference, hypothesis and against
+_MOST_LABELS = 20  # whose confusion matrix fits a screen
 
 
 def evaluate(
     model: Annotated[Path | None, typer.Argument(help="A model folder, to translate --source with.")] = None,
-    reference: Annotated[str | None, typer.Option(help="The translations to compare with, a sentence a line.")] = None,
+    reference: Annotated[str | None, typer.Option(help="The reference translations, one per line.")] = None,
     text: Annotated[str | None, typer.Option(help="Texts that a language model is to find likely.")] = None,
     pairs: Annotated[str | None, typer.Option(help="Labels and texts, .tsv, .csv or .jsonl, for a classifier.")] = None,
-    columns: text_options.Columns = None,
-    pairs_format: text_options.PairsFormat = None,
-    source_key: text_options.SourceKey = "text",
-    target_key: text_options.TargetKey = "label",
+    columns: options.Columns = None,
+    pairs_format: options.PairsFormat = None,
+    source_key: options.SourceKey = "text",
+    target_key: options.TargetKey = "label",
     source: Annotated[str | None, typer.Option(help="What is translated; beside --hypothesis, only shown.")] = None,
     hypothesis: Annotated[str | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
     against: Annotated[str | None, typer.Option(help="Another system's translations, to compare with.")] = None,
@@ -48,7 +62,7 @@ def evaluate(
     out: Annotated[Path | None, out_option("Where to write the model's translations.")] = None,
     together: Together = [],
     split: SplitAt = None,
-    set_: Set = [],
+    set_: SearchSet = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
 ) -> None:
@@ -56,59 +70,39 @@ def evaluate(
 
     Of a language model and --text: perplexity and bits per byte. Of a classifier and --pairs: accuracy and macro-F1.
     """
-    if text is not None or pairs is not None:
-        given_too = {"--reference": reference, "--source": source, "--hypothesis": hypothesis, "--against": against}
-        reading = text_options.Reading(source_key, target_key, columns, pairs_format)
-        labels = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
-        evaluate_alone(model, text, labels, given_too, resamples, as_json=as_json, card=card)
-        return
-    if reference is None:
-        raise DataError("there is nothing to compare with: give --reference, or --text, or --pairs")
-    search = search_settings(set_)
     given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
     files = {name: path for name, path in given.items() if path is not None}
+    if text is not None or pairs is not None:
+        reading = options.Reading(source_key, target_key, columns, pairs_format)
+        labelled = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
+        _evaluate_task(model, text, labelled, files, resamples, as_json=as_json, card=card)
+        return
+    search = search_settings(set_)
     _check_form(model, files, out, search)
     lines = _read(files)
-
-    from heed.evaluation.compare import compare, disagreements  # noqa: PLC0415 - numpy takes a while to import
-    from heed.evaluation.metrics import metrics, score  # noqa: PLC0415
-
-    metrics(tokenize)  # refuses what it cannot do before a model translates for minutes
-    _note_tokenised(lines["reference"], tokenize)
+    _check_tokenizer(tokenize, lines["reference"])
+    counts: dict[str, int] = {}
     if model is not None:
-        counted = Translated()
         translator = open_translator(model, together, search, engine=None)
-        if split is not None:
-            translator.settings = TranslateConfig(split=split)
-        lines["hypothesis"] = _translated(translator, lines["source"], counted)
-        say(counted.notes(translator.search, by_default=split is None))
+        lines["hypothesis"], counts = _translated(translator, lines["source"], split)
         if out is not None:
             out.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
-    comparisons: list[Comparison] = []
-    apart: list[Disagreement] = []
-    if against is None:
-        scores = score(lines["hypothesis"], lines["reference"], tokenize, resamples)
-    else:
-        texts = (lines["hypothesis"], lines["against"], lines["reference"])
-        comparisons, apart = compare(*texts, tokenize, resamples), disagreements(*texts, show)
-        scores = [comparison.this for comparison in comparisons]
+    result = _score(lines, tokenize, resamples, show)
     if as_json:
-        told: dict[str, Any] = {"model": None if model is None else str(model), **given}
-        if model is not None:
-            told |= {"truncated": counted.truncated, "split": counted.split}
-        typer.echo(json.dumps(told | _as_json(lines, scores, comparisons, apart), indent=2, ensure_ascii=False))
+        names = {"model": None if model is None else str(model), **given}
+        typer.echo(json.dumps(names | counts | result.as_json(lines), indent=2, ensure_ascii=False))
     else:
-        console = output_console()
-        console.print(_titles(model, files, lines), _compared(comparisons) if comparisons else scored(scores), sep="")
-        console.print(signatures(scores), *(_sentence(lines, one) for one in apart), sep="\n")
-    if model is not None and card and not together:  # what several reach is no score of one
+        result.print_tables(_titles(model, files, lines), lines)
+    if model is not None and card and not together:  # what several reach together is no score of one
         test_set = " + ".join(Path(_spoken(files[name])).name for name in ("source", "reference"))
         how = ", ".join(f"{name}={value}" for name, value in sorted(search.items()))
-        write_card(model, test_set, (lines["source"], lines["reference"]), scores, how)
+        write_card(model, test_set, (lines["source"], lines["reference"]), result.scores, how)
 
 
-def _check_form(model: Path | None, files: dict[str, str], out: Path | None, search: dict[str, Any]) -> None:
-    """Find mistakes in what was asked for before a model translates for minutes."""
+def _check_form(model: Path | None, files: Mapping[str, str], out: Path | None, search: dict[str, Any]) -> None:
+    """Find mistakes in the options before a model translates for minutes."""
+    if "reference" not in files:
+        raise DataError("there is nothing to compare with: give --reference, or --text, or --pairs")
     if (model is None) == ("hypothesis" not in files):
         found = "neither" if model is None else f"both {model} and {files['hypothesis']}"
         raise DataError(f"give a model folder to translate with, or --hypothesis to score: found {found}")
@@ -126,7 +120,7 @@ def _check_form(model: Path | None, files: dict[str, str], out: Path | None, sea
             raise DataError(f"{out}: cannot be written: {error.strerror}") from None
 
 
-def _read(files: dict[str, str]) -> Lines:
+def _read(files: Mapping[str, str]) -> Lines:
     if list(files.values()).count("-") > 1:
         raise DataError("standard input (-) was asked for more than once, and can be read only once")
     lines = {name: list(read_lines(path)) for name, path in files.items()}
@@ -146,8 +140,11 @@ def _spoken(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def _note_tokenised(references: list[str], tokenize: str) -> None:
-    """Papers tokenise once; whoever lets 13a do it again gets a figure that compares with none of theirs."""
+def _check_tokenizer(tokenize: str, references: list[str]) -> None:
+    """Refuse an unknown tokenizer; note where 13a would tokenise a second time, which no paper's BLEU does."""
+    from heed.evaluation.metrics import metrics  # noqa: PLC0415 - numpy takes a while to import
+
+    metrics(tokenize)
     tokenised = sum(line.endswith(" .") for line in references)
     if tokenize != "none" and tokenised > len(references) / 2:
         typer.echo(
@@ -157,58 +154,84 @@ def _note_tokenised(references: list[str], tokenize: str) -> None:
         )
 
 
-def _translated(translator: "Translator", sources: list[str], counted: Translated) -> list[str]:
-    """The model's translations."""
+def _translated(translator: "Translator", sources: list[str], split: Split | None) -> tuple[list[str], dict[str, int]]:
+    """The model's translations, each as one line, and how many were truncated or translated in parts."""
+    if split is not None:
+        translator.settings = TranslateConfig(split=split)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
     with TranslationProgress(len(sources)) as progress:
-        found = translator.translate(sources, align=False, report=partial(progress.within, len(sources)))
-    counted.add(found)
-    # A model may have learnt to write line ends; here, as for `heed translate`, a translation is one line.
-    return [" ".join(one.text.splitlines()) for one in found]
+        translations = translator.translate(sources, align=False, report=partial(progress.within, len(sources)))
+    counted = Translated()
+    counted.add(translations)
+    say(counted.notes(translator.search, by_default=split is None))
+    lines = [" ".join(one.text.splitlines()) for one in translations]
+    return lines, {"truncated": counted.truncated, "split": counted.split}
 
 
-def _as_json(
-    lines: Lines, scores: "list[Score]", comparisons: "list[Comparison]", apart: "list[Disagreement]"
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"sentences": len(lines["reference"]), "scores": as_numbers(scores)}
-    if comparisons:
-        found["different_sentences"] = _different(lines)
-        found["comparison"] = {
-            name: {"against": other, "difference": one.difference, "p_value": one.p_value}
-            for one, (name, other) in zip(
-                comparisons, as_numbers([one.other for one in comparisons]).items(), strict=True
-            )
-        }
-        found["furthest_apart"] = [
-            {"line": one.place + 1, "chrf2": one.this, "against_chrf2": one.other}
-            | {name: texts[one.place] for name, texts in lines.items()}
-            for one in apart
-        ]
-    return found
+@dataclass(frozen=True)
+class _Result:
+    """Scores; and, where there is another system, how both compare and where they differ most."""
+
+    scores: "list[Score]"
+    comparisons: "list[Comparison]"
+    disagreements: "list[Disagreement]"
+
+    def as_json(self, lines: Lines) -> dict[str, Any]:
+        """What `--json` prints of it."""
+        result: dict[str, Any] = {"sentences": len(lines["reference"]), "scores": as_numbers(self.scores)}
+        if self.comparisons:
+            others = as_numbers([one.other for one in self.comparisons]).items()
+            result["different_sentences"] = _different(lines)
+            result["comparison"] = {
+                name: {"against": other, "difference": one.difference, "p_value": one.p_value}
+                for one, (name, other) in zip(self.comparisons, others, strict=True)
+            }
+            result["furthest_apart"] = [
+                {"line": one.place + 1, "chrf2": one.this, "against_chrf2": one.other}
+                | {name: texts[one.place] for name, texts in lines.items()}
+                for one in self.disagreements
+            ]
+        return result
+
+    def print_tables(self, titles: Table, lines: Lines) -> None:
+        """What a person reads of it."""
+        console = output_console()
+        console.print(titles, self._compared() if self.comparisons else scored(self.scores), sep="")
+        console.print(signatures(self.scores), *(_sentence(lines, one) for one in self.disagreements), sep="\n")
+
+    def _compared(self) -> Table:
+        table = score_table("this", "± 95 %", "other", "± 95 %", "differs", "p")
+        table.caption = "p: sacreBLEU's paired bootstrap, one-sided\n"
+        table.caption_justify = "left"
+        for one in self.comparisons:
+            both = (number for score in (one.this, one.other) for number in (score.value, score.half_width))
+            numbers = (f"{number:.2f}" for number in both)
+            table.add_row(metric(one.this), *numbers, f"{one.difference:+.2f}", f"{one.p_value:.3f}")
+        return table
+
+
+def _score(lines: Lines, tokenize: str, resamples: int, show: int) -> _Result:
+    from heed.evaluation.compare import compare, disagreements  # noqa: PLC0415 - numpy takes a while to import
+    from heed.evaluation.metrics import score  # noqa: PLC0415
+
+    if "against" not in lines:
+        return _Result(score(lines["hypothesis"], lines["reference"], tokenize, resamples), [], [])
+    texts = (lines["hypothesis"], lines["against"], lines["reference"])
+    comparisons = compare(*texts, tokenize, resamples)
+    return _Result([one.this for one in comparisons], comparisons, disagreements(*texts, show))
 
 
 def _different(lines: Lines) -> int:
     return sum(one != other for one, other in zip(lines["hypothesis"], lines["against"], strict=True))
 
 
-def _titles(model: Path | None, files: dict[str, str], lines: Lines) -> Table:
+def _titles(model: Path | None, files: Mapping[str, str], lines: Lines) -> Table:
     titles = Table.grid(padding=(0, 2))
     titles.add_row("reference", Text(f"{_spoken(files['reference'])}, {len(lines['reference']):,} sentences"))
     titles.add_row("this", Text(_spoken(files.get("hypothesis", str(model)))))
     if "against" in files:
         titles.add_row("other", Text(f"{_spoken(files['against'])}, different in {_different(lines):,} of them"))
     return titles
-
-
-def _compared(comparisons: "list[Comparison]") -> Table:
-    table = score_table("this", "± 95 %", "other", "± 95 %", "differs", "p")
-    table.caption = "p: sacreBLEU's paired bootstrap, one-sided\n"
-    table.caption_justify = "left"
-    for one in comparisons:
-        both = (number for score in (one.this, one.other) for number in (score.value, score.half_width))
-        numbers = (f"{number:.2f}" for number in both)
-        table.add_row(metric(one.this), *numbers, f"{one.difference:+.2f}", f"{one.p_value:.3f}")
-    return table
 
 
 def _sentence(lines: Lines, one: "Disagreement") -> Group:
@@ -218,3 +241,80 @@ def _sentence(lines: Lines, one: "Disagreement") -> Group:
         if name in lines:
             texts.add_row(title, Text(lines[name][one.place]))
     return Group(Text(f"\nline {one.place + 1:,}: chrF2 of this {one.this:.1f}, of other {one.other:.1f}"), texts)
+
+
+def _evaluate_task(
+    model: Path | None,
+    text: str | None,
+    labelled: Corpus | None,
+    others: Mapping[str, str],
+    resamples: int,
+    *,
+    as_json: bool,
+    card: bool,
+) -> None:
+    """Score a language model on texts, or a classifier on labelled texts. others: files that are for neither."""
+    useless = [f"--{name}" for name in others] + (["--pairs"] if text is not None and labelled is not None else [])
+    if useless:
+        raise DataError(f"{useless[0]} is of no use beside {'--text' if text is not None else '--pairs'}")
+    if model is None:
+        raise DataError("give a model folder to score")
+    if labelled is not None:
+        _evaluate_classifier(model, labelled, resamples, as_json=as_json, card=card)
+    elif text is not None:
+        _evaluate_language_model(model, text, resamples, as_json=as_json, card=card)
+
+
+def _evaluate_language_model(model: Path, path: str, resamples: int, *, as_json: bool, card: bool) -> None:
+    from heed.evaluation.task_metrics import likelihood  # noqa: PLC0415
+    from heed.inference.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
+
+    texts = [line for line in read_lines(path) if line]
+    log_probs = Generator.open(model).token_scores(texts)
+    scores = likelihood([sum(one) for one in log_probs], [len(one) for one in log_probs], texts, resamples)
+    _print_task(model, path, len(texts), scores, {}, as_json=as_json)
+    if card:
+        write_card(model, Path(path).name, (texts, []), scores)
+
+
+def _evaluate_classifier(model: Path, corpus: Corpus, resamples: int, *, as_json: bool, card: bool) -> None:
+    from heed.evaluation.task_metrics import confusion, label_scores  # noqa: PLC0415
+    from heed.inference.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
+
+    rows = list(read_pairs(corpus))
+    labelled = [pair for pair in rows if pair.source and pair.target]
+    if skipped := len(rows) - len(labelled):
+        say([f"{skipped:,} of {len(rows):,} rows have no text or no label: not scored"])
+    texts, labels = [pair.source for pair in labelled], [pair.target for pair in labelled]
+    classifier = Classifier.open(model)
+    predicted = [one.label for one in classifier.classify(texts)]
+    scores = label_scores(predicted, labels, classifier.labels, resamples)
+    matrix = confusion(predicted, labels, classifier.labels).tolist()
+    more = {"labels": list(classifier.labels), "confusion": matrix}
+    _print_task(model, str(corpus.pairs), len(texts), scores, more, as_json=as_json)
+    if not as_json and len(classifier.labels) <= _MOST_LABELS:
+        table = _confusion(classifier.labels, matrix)
+        output_console().print("\nrows: what is right; columns: what was said", table, sep="\n")
+    if card:
+        write_card(model, Path(str(corpus.pairs)).name, (texts, labels), scores)
+
+
+def _print_task(
+    model: Path, path: str, texts: int, scores: "list[Score]", more: dict[str, object], *, as_json: bool
+) -> None:
+    if as_json:
+        shown = {"model": str(model), "test_set": path, "texts": texts, "scores": as_numbers(scores), **more}
+        typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        return
+    table = scored(scores, digits=2 if more else 4)
+    output_console().print(Text(f"{model} on {path}, {texts:,} texts"), table, signatures(scores), sep="\n")
+
+
+def _confusion(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for label in labels:
+        table.add_column(Text(label), justify="right")
+    for label, row in zip(labels, matrix, strict=True):
+        table.add_row(Text(label), *(f"{count:,}" for count in row))
+    return table

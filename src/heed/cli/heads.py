@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from heed.cli.tables import output_console
+from heed.cli.output import output_console
 from heed.config import SearchConfig
 from heed.errors import DataError, InputError
 from heed.text.corpus import Corpus, read_lines, read_pairs

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heed.cli.places import out_option
-from heed.cli.searching import Set, search_settings
-from heed.cli.tables import output_console
+from heed.cli.options import SearchSet, out_option, search_settings
+from heed.cli.output import output_console
 from heed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def look(
     target: Annotated[str | None, typer.Option(help="A translation to look at; none: the model's own.")] = None,
     out: Annotated[Path | None, out_option("Save as .html, .svg, .png or .json.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Save the numbers of every layer and part.")] = False,
-    set_: Set = [],
+    set_: SearchSet = [],
 ) -> None:
     """Show which source words each target word leaned on, by attention and by removal, and the strongest heads.
 

@@ -1,6 +1,5 @@
 """`heed microworld`: the built-in corpus as text, to train other things on than the demo does."""
 
-import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -27,12 +26,7 @@ def microworld(
     Pairs and antecedents are all different. One language alone comes as the grammar draws it, with repetitions, for a
     language model to learn how likely each sentence is.
     """
-    try:
-        for line in _lines(what, split, count, seed):
-            sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.stdout.writelines(f"{line}\n" for line in _lines(what, split, count, seed))
 
 
 def _lines(what: str, split: Split, count: int, seed: int) -> Iterator[str]:

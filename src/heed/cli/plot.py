@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.cli.places import out_option
+from heed.cli.options import out_option
 from heed.errors import ConfigError, FolderError
 
 if TYPE_CHECKING:

@@ -2,32 +2,32 @@
 
 from functools import partial
 
-from heed.cli import texts
-from heed.cli.settings import from_file, from_options
+from heed.cli import options
+from heed.cli.options import from_file, from_options
 from heed.paths import cache_folder
 from heed.training.presets import check_early, merged
 
 
 def prepare(
-    source: texts.Source = [],
-    target: texts.Target = [],
-    pairs: texts.Pairs = [],
-    text: texts.Text = [],
-    weight: texts.Weights = [],
-    valid_source: texts.ValidSource = [],
-    valid_target: texts.ValidTarget = [],
-    valid_pairs: texts.ValidPairs = [],
-    valid_text: texts.ValidText = [],
-    source_key: texts.SourceKey = "source",
-    target_key: texts.TargetKey = "target",
-    columns: texts.Columns = None,
-    pairs_format: texts.PairsFormat = None,
-    source_language: texts.SourceLanguage = None,
-    target_language: texts.TargetLanguage = None,
-    task: texts.Task = None,
-    config: texts.Config = None,
-    set_: texts.Set = [],
-    cache: texts.Cache = None,
+    source: options.Source = [],
+    target: options.Target = [],
+    pairs: options.Pairs = [],
+    text: options.Text = [],
+    weight: options.Weights = [],
+    valid_source: options.ValidSource = [],
+    valid_target: options.ValidTarget = [],
+    valid_pairs: options.ValidPairs = [],
+    valid_text: options.ValidText = [],
+    source_key: options.SourceKey = "source",
+    target_key: options.TargetKey = "target",
+    columns: options.Columns = None,
+    pairs_format: options.PairsFormat = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
+    task: options.Task = None,
+    config: options.Config = None,
+    set_: options.Set = [],
+    cache: options.Cache = None,
 ) -> None:
     """Learn a vocabulary and turn text into token ids, once; `heed train` with the same text then starts at once."""
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
@@ -37,19 +37,19 @@ def prepare(
     from heed.training.tasks import task_named  # noqa: PLC0415
 
     settings = merged(
-        from_file(config), from_options(set_), texts.named_settings(task, source_language, target_language)
+        from_file(config), from_options(set_), options.named_settings(task, source_language, target_language)
     )
     check_early(settings)
     data = DataConfig.model_validate(settings["data"])
     learnt = task_named(data.task)
-    reading = texts.Reading(source_key, target_key, columns, pairs_format)
+    reading = options.Reading(source_key, target_key, columns, pairs_format)
     place = cache or cache_folder()
-    given = texts.spooled(
+    given = options.spooled(
         place,
-        texts.Given(source, target, pairs, text),
-        texts.Given(valid_source, valid_target, valid_pairs, valid_text),
+        options.Given(source, target, pairs, text),
+        options.Given(valid_source, valid_target, valid_pairs, valid_text),
     )
-    corpora = texts.training_corpora(given[0], reading, weight), texts.validation_corpora(given[1], reading)
+    corpora = options.training_corpora(given[0], reading, weight), options.validation_corpora(given[1], reading)
     with Watch() as watch:
         training, validation = (survey_all([learnt.corpus(one, data) for one in some], watch.work) for some in corpora)
         training, validation, said = with_validation(training, validation, data, watch.work)

@@ -9,8 +9,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from heed.cli.searching import open_translator
-from heed.cli.tables import output_console
+from heed.cli.options import open_translator
+from heed.cli.output import output_console
 
 if TYPE_CHECKING:
     from heed.interpret.pronouns import PronounCase, Rate

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from heed.cli.searching import Together, open_translator
+from heed.cli.options import Together, open_translator
 from heed.text.corpus import Corpus, read_pairs
 
 

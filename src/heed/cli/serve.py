@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heed.cli.settings import from_options
+from heed.cli.options import from_options
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName

@@ -6,54 +6,59 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.cli import texts
-from heed.cli.places import out_option
-from heed.cli.settings import from_file, from_options
+from heed.cli import options
+from heed.cli.options import from_file, from_options, out_option
 from heed.config import DataConfig, model_preset
 from heed.paths import cache_folder
 from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
-from heed.training.resuming import Recorded
 
 if TYPE_CHECKING:
     from heed.cli.watch import Watch
     from heed.training.material import Material
+    from heed.training.resuming import Recorded
 
 
 def train(
     out: Annotated[Path, out_option("The run's folder, made if it is not there.")],
-    source: texts.Source = [],
-    target: texts.Target = [],
-    pairs: texts.Pairs = [],
-    text: texts.Text = [],
-    weight: texts.Weights = [],
-    valid_source: texts.ValidSource = [],
-    valid_target: texts.ValidTarget = [],
-    valid_pairs: texts.ValidPairs = [],
-    valid_text: texts.ValidText = [],
-    source_key: texts.SourceKey = "source",
-    target_key: texts.TargetKey = "target",
-    columns: texts.Columns = None,
-    pairs_format: texts.PairsFormat = None,
-    source_language: texts.SourceLanguage = None,
-    target_language: texts.TargetLanguage = None,
-    task: texts.Task = None,
-    preset: texts.Preset = None,
-    config: texts.Config = None,
-    set_: texts.Set = [],
+    source: options.Source = [],
+    target: options.Target = [],
+    pairs: options.Pairs = [],
+    text: options.Text = [],
+    weight: options.Weights = [],
+    valid_source: options.ValidSource = [],
+    valid_target: options.ValidTarget = [],
+    valid_pairs: options.ValidPairs = [],
+    valid_text: options.ValidText = [],
+    source_key: options.SourceKey = "source",
+    target_key: options.TargetKey = "target",
+    columns: options.Columns = None,
+    pairs_format: options.PairsFormat = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
+    task: options.Task = None,
+    preset: options.Preset = None,
+    config: options.Config = None,
+    set_: options.Set = [],
     init_from: Annotated[Path | None, typer.Option(help="A model folder whose weights to begin with.")] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the run in --out, which says all the rest; or start it."),
     ] = False,
-    cache: texts.Cache = None,
+    cache: options.Cache = None,
 ) -> None:
     """Train a model on your own text. Under torchrun, several processes train it together."""
-    settings = (from_file(config), from_options(set_), texts.named_settings(task, source_language, target_language))
+    settings = (from_file(config), from_options(set_), options.named_settings(task, source_language, target_language))
     check_early(merged(*settings))
     if preset is not None:
         training_preset(preset)
-    reading = texts.Reading(source_key, target_key, columns, pairs_format)
-    given = (texts.Given(source, target, pairs, text), texts.Given(valid_source, valid_target, valid_pairs, valid_text))
+    reading = options.Reading(source_key, target_key, columns, pairs_format)
+    given = (
+        options.Given(source, target, pairs, text),
+        options.Given(valid_source, valid_target, valid_pairs, valid_text),
+    )
+
+    from heed.training.resuming import Recorded  # noqa: PLC0415 - torch takes seconds to import
+
     before = Recorded.read(out) if resume and not any(given) else None
 
     from heed.artifacts.folder import read_model_folder  # noqa: PLC0415
@@ -66,9 +71,9 @@ def train(
         if before is not None:
             start = replace(before, init_from=init_from or before.init_from, cache=cache or before.cache)
         else:
-            held_out = texts.validation_corpora(given[1], reading)
-            spooled = texts.spooled(out, given[0])[0] if team.is_first else given[0]
-            training = texts.training_corpora(spooled, reading, weight)
+            held_out = options.validation_corpora(given[1], reading)
+            spooled = options.spooled(out, given[0])[0] if team.is_first else given[0]
+            training = options.training_corpora(spooled, reading, weight)
             start = Recorded(training, held_out, {}, init_from, cache or cache_folder())
         if team.is_first:
             material = _material(out, start, preset, settings, watch, resume=resume)
@@ -82,7 +87,7 @@ def train(
 
 
 def _material(
-    out: Path, start: Recorded, preset: str | None, settings: tuple[Nested, ...], watch: "Watch", *, resume: bool
+    out: Path, start: "Recorded", preset: str | None, settings: tuple[Nested, ...], watch: "Watch", *, resume: bool
 ) -> "Material":
     """What the run in `out` needs of its texts; what it was started with is then recorded there."""
     from heed.training.material import gather_material, language_settings, survey_all  # noqa: PLC0415
@@ -105,7 +110,7 @@ def _material(
 
 
 def _layers(
-    out: Path, start: Recorded, preset: str | None, settings: tuple[Nested, ...], defaults: Nested, pairs: int
+    out: Path, start: "Recorded", preset: str | None, settings: tuple[Nested, ...], defaults: Nested, pairs: int
 ) -> tuple[Nested, str]:
     """All settings in force, and where they come from: what is recorded, or a preset, the corpus's size choosing it."""
     from heed.artifacts.folder import read_model_folder  # noqa: PLC0415

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.cli.progress import TranslationProgress, output_is_seen
-from heed.cli.searching import Engine, Set, SplitAt, Together, Translated, open_translator, say, search_settings
+from heed.cli.options import Engine, SearchSet, SplitAt, Together, open_translator, search_settings
+from heed.cli.output import Translated, TranslationProgress, output_is_seen, say
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
 from heed.text.corpus import at, read_lines
@@ -67,7 +67,7 @@ def translate(
     ] = False,
     split: SplitAt = None,
     lines: Annotated[int, typer.Option(min=1, help="Lines read before they are translated; 1: each at once.")] = 512,
-    set_: Set = [],
+    set_: SearchSet = [],
 ) -> None:
     """Translate text from files, standard input or the command line to standard output, line by line.
 

@@ -1,17 +1,27 @@
-"""The text that a command is to work on, as its options name it."""
+"""Options that several verbs share, and what they become: corpora, settings, an open translator, a path to write to.
+
+Enters: strings and paths as typer parsed them. Leaves: `Corpus` values, nested settings (a TOML file, then `--set
+section.name=value`, the later on top) and a `Translator`. Imports torch only where a model is opened.
+"""
 
 import shutil
 import sys
+import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.errors import DataError
+from heed.config import SearchConfig, Split
+from heed.errors import ConfigError, DataError
+from heed.interop.engine_names import EngineName
 from heed.text.corpus import Corpus
 from heed.text.language_codes import checked_code
 from heed.training.presets import Nested
+
+if TYPE_CHECKING:
+    from heed.inference.translator import Translator
 
 Paths = list[str]
 Source = Annotated[Paths, typer.Option(help="Source text, a sentence a line; may be given several times.")]
@@ -44,6 +54,77 @@ Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 Set = Annotated[list[str], typer.Option("--set", help="One setting, such as training.max_steps=2000.")]
 Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; else by the corpus' size.")]
 Cache = Annotated[Path | None, typer.Option(help="Where prepared text is kept.")]
+SearchSet = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
+SplitAt = Annotated[
+    Split | None,
+    typer.Option(
+        "--split",
+        help="Where texts are cut before they are translated: sentences (lines that hold more than the training lines "
+        "did, where sentences end), line (each line at once) or none; default: the model folder's, sentences.",
+    ),
+]
+Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate together with it.")]
+Engine = Annotated[
+    EngineName | None, typer.Option(help="What translates; by default heed, or what the folder was exported for.")
+]
+
+_OLD_SPELLINGS = {"output": "out"}
+
+
+def out_option(what: str) -> Any:
+    """The option, with its help text."""
+    return typer.Option("--out", "-o", parser=_path, metavar="PATH", help=what)
+
+
+def current_spelling(name: str) -> str:
+    """The name of an option as it is spelt now: an old spelling goes on working, and says the new one."""
+    if name not in _OLD_SPELLINGS:
+        return name
+    typer.echo(f"note: --{name} is now spelt --{_OLD_SPELLINGS[name]}", err=True)
+    return _OLD_SPELLINGS[name]
+
+
+def _path(text: str) -> Path:
+    if not text:  # Path("") is the current folder: a shell's unset variable would fill it
+        raise ConfigError("--out names no path: it is empty, perhaps a variable of your shell that is not set")
+    return Path(text)
+
+
+def from_file(path: Path | None) -> Nested:
+    """The settings of a TOML file with the tables [model], [data] and [training]."""
+    if path is None:
+        return {}
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for section, value in settings.items():
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"{path}: {section} = {value!r} stands outside a table; settings are in [model], [data] …"
+            )
+    return settings
+
+
+def from_options(options: list[str]) -> Nested:
+    """`["training.max_steps=2000"]` as {"training": {"max_steps": 2000}}; values are read as in TOML, else as text."""
+    settings: Nested = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        section, dot, field = name.partition(".")
+        if not (equals and dot and section and field):
+            raise ConfigError(f"--set {option}: expected section.name=value, such as training.max_steps=2000")
+        settings.setdefault(section, {})[field] = _value(text)
+    return settings
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def named_settings(task: str | None, source_language: str | None, target_language: str | None) -> Nested:
@@ -55,6 +136,38 @@ def named_settings(task: str | None, source_language: str | None, target_languag
         if code is not None
     }
     return {"data": codes if task is None else {"task": task, **codes}}
+
+
+def search_settings(options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
+    """What was set of the search, by `--set search.beam=5` and by options of its own; found wrong here, if it is."""
+    settings = from_options(options)
+    for section in settings:
+        if section != "search":
+            raise ConfigError(f"--set {section}.…: only the search can be set here, such as search.beam=5")
+    named = {"beam": beam, "nbest": nbest}
+    search = settings.get("search", {}) | {name: value for name, value in named.items() if value is not None}
+    SearchConfig.model_validate({"beam": search.get("nbest", 1)} | search)
+    return search
+
+
+def open_translator(
+    model: Path, others: list[Path], search: dict[str, Any], engine: EngineName | None = "heed"
+) -> "Translator":
+    """A model folder at work, with its own settings of the search where none were given.
+
+    engine: what translates; none: whatever the folder is for.
+    """
+    from heed.inference.engines import open_engine  # noqa: PLC0415
+    from heed.inference.translator import load  # noqa: PLC0415 - torch takes seconds to import
+
+    if others and engine not in (None, "heed"):
+        raise ConfigError(f"--with {others[0]}: only heed's own engine translates with several models, found {engine}")
+    translator = load(model, *others) if others or engine == "heed" else open_engine(model, engine)
+    settings = translator.search.model_dump() | search
+    if "beam" not in search and not settings["sample"]:
+        settings["beam"] = max(settings["beam"], settings["nbest"])
+    translator.search = SearchConfig.model_validate(settings)
+    return translator
 
 
 @dataclass(frozen=True)
