@@ -36,7 +36,7 @@ from heed.text.prepare import Encoders, prepare, survey
 from heed.text.prepared import Prepared
 from heed.text.tokenizer import BYTES, SPECIAL, Tokenizer
 from heed.text.tokenizer_training import learn_tokenizers
-from heed.training.batches import Batches, Recut
+from heed.training.batches import Batches, Resegment
 from heed.training.bucketing import Shape, parts
 
 WORDS, LONGEST, TOKENS, SOME = 8000, 256, 25_000, 10
@@ -68,7 +68,7 @@ def learn_alone(lines: list[str]) -> Backend:
     return backend
 
 
-def make_batches(pairs: Prepared, recut: Recut | None) -> Callable[[], int]:
+def make_batches(pairs: Prepared, recut: Resegment | None) -> Callable[[], int]:
     """What makes some batches and counts their target tokens; other ones every time."""
     batches = Batches(pairs, TOKENS, 1, recut, mixed=True)
     order = iter([(numbers, epoch) for epoch in range(100) for numbers in batches.epoch(epoch)])
@@ -109,7 +109,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
     ready = encode()
     batches = {
         "batches": make_batches(ready, None),
-        "batches, BPE-dropout": make_batches(ready, Recut(dropout, dropout, LONGEST)),
+        "batches, BPE-dropout": make_batches(ready, Resegment(dropout, dropout, LONGEST)),
     }
     systems: dict[str, Callable[[], object]] = {
         "encode: tokenizers alone": lambda: backend.encode_batch_fast(lines),

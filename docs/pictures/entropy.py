@@ -14,7 +14,7 @@ from heed.text.microworld_entropy import log_probability
 
 from heed.text.corpus import read_lines
 from heed.text.tokenizer import Tokenizer
-from heed.training.journal import read_journal
+from heed.training.step_log import read_journal
 
 
 def main() -> None:

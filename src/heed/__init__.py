@@ -3,6 +3,7 @@
 Public names are imported when first used, so that settings and `heed --help` never wait for torch.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from heed.interpret.trace import Trace
     from heed.model.transformer import Transformer
     from heed.text.tokenizer import Tokenizer
+    from heed.training.step_log import Listener
+    from heed.training.train import train
 
 __all__ = [
     "Classifier",
@@ -31,6 +34,7 @@ __all__ = [
     "Generator",
     "HeedError",
     "InputError",
+    "Listener",
     "ModelConfig",
     "RunConfig",
     "SearchConfig",
@@ -47,6 +51,7 @@ __all__ = [
     "load",
     "look_into",
     "save",
+    "train",
 ]
 
 _NEED_TORCH = {
@@ -57,10 +62,15 @@ _NEED_TORCH = {
     "Transformer": "heed.model.transformer",
     "Translation": "heed.inference.translation",
     "Translator": "heed.inference.translator",
+    "Listener": "heed.training.step_log",
     "load": "heed.inference.translator",
     "look_into": "heed.inference.looking",
     "save": "heed.artifacts.save",
+    "train": "heed.training.train",
 }
+
+
+logging.getLogger("heed").addHandler(logging.NullHandler())  # a library prints nothing unless it is set up to
 
 
 def __dir__() -> list[str]:

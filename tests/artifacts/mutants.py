@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from heed import DataConfig, ModelConfig, RunConfig, SearchConfig, Transformer
+from heed.artifacts.checkpoint import Progress, checkpoint_path, training_state, write_checkpoint
 from heed.artifacts.folder import model_files
 from heed.artifacts.manifest import MANIFEST
 from heed.artifacts.save import write_rounded
 from heed.artifacts.writing import write_folder
 from heed.interop.spm import SpmModel, tokenizer_of
 from heed.text.tokenizer import Tokenizer
-from heed.training.checkpoint import Progress, checkpoint_path, training_state, write_checkpoint
 
 Files = dict[str, bytes]
 SMALL = {"d_model": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}

@@ -15,12 +15,12 @@ import torch
 import torch._dynamo
 
 from heed import HeedError, Transformer
+from heed.artifacts.checkpoint import PROGRESS, newest_checkpoint, restore
 from heed.artifacts.folder import read_model_folder
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
 from heed.inference.translator import Translator
 from heed.serving import models  # noqa: F401 - what else a command would import
-from heed.training.checkpoint import PROGRESS, newest_checkpoint, restore
 
 TEXT = "A dog  runs. é"
 

@@ -1,21 +1,22 @@
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from heed import ConfigError, ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.artifacts.checkpoint import Progress
 from heed.benchmarking import training as room
 from heed.benchmarking.limits import training_operations
 from heed.benchmarking.training import measure_training, pair_lengths, random_pairs, training_steps
 from heed.training.batches import Batches
-from heed.training.checkpoint import Progress
-from heed.training.ema import RunningMean
 from heed.training.learner import Learner
-from heed.training.run import Run, StepReport, make_optimizer
-from heed.training.step import Share, Taken, take_step
-from heed.training.task import Validation
-from heed.training.trainer import train
+from heed.training.optimizer import EMA, make_optimizer
+from heed.training.run import Run
+from heed.training.step_log import Listener, StepReport
+from heed.training.steps import PendingStep, launch_steps
+from heed.training.trainer import run_training
 
 CPU = torch.device("cpu")
 MODEL = ModelConfig(vocab_size=50, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
@@ -26,7 +27,7 @@ def settings(**more: object) -> RunConfig:
     return RunConfig(model=MODEL, training=TrainingConfig.model_validate(given))
 
 
-class Losses:
+class Losses(Listener):
     """Whoever wants to know no more."""
 
     def __init__(self) -> None:
@@ -34,10 +35,6 @@ class Losses:
 
     def step(self, report: StepReport) -> None:
         self.found.append(report.loss)
-
-    def validation(self, step: int, found: Validation, best: bool) -> None: ...
-
-    def note(self, message: str) -> None: ...
 
 
 def test_lengths_are_like_those_of_sentences_and_always_the_same() -> None:
@@ -59,18 +56,19 @@ def test_the_steps_are_those_of_the_trainer(tmp_path: Path, monkeypatch: pytest.
     torch.manual_seed(config.training.seed)
     model = Transformer(MODEL)
     optimizer, batches = make_optimizer(model, config), Batches(pairs, 200, config.training.seed)
-    mean, losses = RunningMean(model, 0.9), Losses()
-    train(Run(tmp_path, config, model, optimizer, batches, lambda *_: {}, None, CPU, mean=mean), Progress(), losses)
+    ema, losses = EMA(model, 0.9), Losses()
+    run = Run(tmp_path, config, model, optimizer, batches, lambda *_: {}, None, CPU, ema=ema)
+    run_training(run, Progress(), losses)
 
     found: list[float] = []
 
-    def watched(run: Run, learner: Learner, own: list[Share], number: int) -> Taken:
-        taken = take_step(run, learner, own, number)
-        found.append(taken.loss())
-        assert run.mean is not None
-        return taken
+    def watched(run: Run, learner: Learner, start: Progress) -> Iterator[PendingStep]:
+        assert run.ema is not None
+        for pending in launch_steps(run, learner, start):
+            found.append(pending.loss())
+            yield pending
 
-    monkeypatch.setattr(room, "take_step", watched)
+    monkeypatch.setattr(room, "launch_steps", watched)
     step = training_steps(config, pairs, CPU)
     tokens = [step() for _ in range(4)]
     assert found == losses.found

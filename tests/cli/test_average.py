@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import heed
+from heed.artifacts.average import last_checkpoints
 from heed.artifacts.folder import read_model_folder, read_tensors, verify
-from heed.training.average import last_checkpoints
 from tests.cli.command import heed as command
 
 

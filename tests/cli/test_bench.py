@@ -137,7 +137,7 @@ def test_training_is_measured() -> None:
     assert told["share"] == told["operations_per_second"] / told["limit"]
     assert 100 < told["tokens_per_step"] <= 150
     done = bench(*asked)
-    assert "preset tiny, 300 tokens in the vocabulary, 150 target tokens a step" in done.stderr
+    assert "preset tiny, 300 tokens in the vocabulary, 150 target tokens per step" in done.stderr
     shown = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     assert list(shown) == [
         "device",
@@ -145,7 +145,7 @@ def test_training_is_measured() -> None:
         "target tokens/s",
         "a step",
         "peak memory",
-        "matrix products",
+        "matmuls",
         "share of the limit",
     ]
     assert shown["parameters"].strip() == f"{told['parameters']:,}"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heed.artifacts.folder import read_model_folder, read_tensors
-from heed.training.journal import read_journal
+from heed.training.step_log import read_journal
 from tests.cli.command import heed
 
 SMALL = ["model.d_model=16", "model.heads=2", "model.encoder_layers=1", "model.decoder_layers=1", "model.d_ff=32"]

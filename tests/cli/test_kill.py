@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from heed.artifacts.checkpoint import newest_checkpoint, restore
 from heed.artifacts.folder import read_model_folder, verify
 from heed.artifacts.writing import MANIFEST
-from heed.training.checkpoint import newest_checkpoint, restore
-from heed.training.ema import RunningMean
-from heed.training.journal import read_journal
-from heed.training.run import make_optimizer
+from heed.training.optimizer import make_optimizer
+from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD, fork_server
 from tests.cli.forked import Forked
 from tests.cli.test_train import last, texts
@@ -99,7 +98,7 @@ def assert_whole(out: Path, saved_before: int) -> int:
     if newest is not None:
         folder = read_model_folder(newest)
         model = folder.model()
-        saved = restore(newest, model, make_optimizer(model, folder.run), RunningMean(model, decay=0.9)).step
+        saved = restore(newest, model, make_optimizer(model, folder.run), has_ema=True)[0].step
     reached = max((entry["step"] for entry in read_journal(out / "journal.jsonl")), default=0)
     assert saved_before <= saved <= reached <= saved + INTERVAL
     if (out / MANIFEST).exists():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heed.artifacts.folder import read_tensors
-from heed.training.journal import read_journal
+from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD
 from tests.cli.test_train import losses, texts, train
 

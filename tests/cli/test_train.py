@@ -15,7 +15,7 @@ import torch
 
 from heed.artifacts.folder import read_model_folder, read_tensors, verify
 from heed.artifacts.writing import write_folder
-from heed.training.journal import read_journal
+from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD, heed
 
 # Everything random on, two batches a step, checkpoints that fall into the middle of epochs.

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from heed.cli.watch import Watch
-from heed.training.run import StepReport
+from heed.training.step_log import StepReport
 
 
 def _shown(losses: list[float]) -> list[float]:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
+from heed.training.task import METRICS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +18,7 @@ from heed.cli.plot import read_curves
 from heed.errors import FolderError
 from heed.plots.chart import apart, thinned
 from heed.plots.curves import By, Curves, draw, smoothed
-from heed.training.journal import Journal
-from heed.training.task import METRICS
+from heed.training.step_log import METRICS, Journal
 
 SVG = "{http://www.w3.org/2000/svg}"
 

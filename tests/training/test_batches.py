@@ -11,7 +11,7 @@ from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, prepare, survey
 from heed.text.prepared import Prepared
 from heed.text.tokenizer import BOS, EOS, Tokenizer
-from heed.training.batches import Batches, Recut, collate, in_order
+from heed.training.batches import Batches, Resegment, collate, in_order
 
 BYTES = Tokenizer.train([], "bytes", 259)
 
@@ -151,7 +151,7 @@ def test_bpe_dropout_cuts_a_sentence_anew_each_time_that_its_weight_shows_it(tmp
         keys.extend(keyed)
         return [list(row) for row in rows]
 
-    batches = Batches(pairs, 100, 1, Recut(cut, cut, 50))
+    batches = Batches(pairs, 100, 1, Resegment(cut, cut, 50))
     plain = Batches(pairs, 100, 1)
     for numbers in batches.epoch(3):
         assert torch.equal(batches.batch(numbers, 3).src, plain.batch(numbers, 3).src)

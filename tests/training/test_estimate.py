@@ -13,7 +13,6 @@ from heed.backends.machine import optional_packages, probe_bfloat16
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
 from heed.model.size import parameters
-from heed.training import contention
 from heed.training import estimate as module
 from heed.training.batches import Batch
 from heed.training.estimate import Estimate, estimate
@@ -150,7 +149,7 @@ def test_disturbed_steps_do_not_count_and_are_reported(monkeypatch: pytest.Monke
 def test_the_share_of_the_processor_is_what_threads_were_given_of_what_they_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contention, "_TASKS", tmp_path)
+    monkeypatch.setattr(module, "_TASKS", tmp_path)
 
     def write(ran: int, waited: int) -> None:
         for thread in ("1", "2"):
@@ -158,8 +157,8 @@ def test_the_share_of_the_processor_is_what_threads_were_given_of_what_they_aske
             (tmp_path / thread / "schedstat").write_text(f"{ran} {waited} 5\n")
 
     write(1000, 500)
-    share = contention.ProcessorShare()
+    share = module.ProcessorShare()
     write(2000, 3500)
     assert share.so_far() == 0.25
-    monkeypatch.setattr(contention, "_TASKS", tmp_path / "absent")  # as on other systems
-    assert 0 <= contention.ProcessorShare().so_far() <= 1.1
+    monkeypatch.setattr(module, "_TASKS", tmp_path / "absent")  # as on other systems
+    assert 0 <= module.ProcessorShare().so_far() <= 1.1

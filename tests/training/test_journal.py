@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from heed.errors import FolderError
-from heed.training.journal import Journal, read_journal
+from heed.training.step_log import Journal, read_journal
 
 
 def refuse(constant: str) -> None:

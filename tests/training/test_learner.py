@@ -13,7 +13,7 @@ from heed.backends.cuda.graph import missing_for_capture
 from heed.model.attention import plain_attention
 from heed.training import learner
 from heed.training.learner import Plain, can_capture, will_compile
-from heed.training.setup import _notes
+from heed.training.run import _notes
 from heed.training.tasks import task_of
 from tests.model.examples import COMBINATIONS
 from tests.training.test_bucketing import WORDS, random_batch

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from heed.training.loss import disagreement, smoothed_cross_entropy
+from heed.training.loss import smoothed_cross_entropy, symmetric_kl
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -31,18 +31,18 @@ def test_pieces_of_a_batch_add_up_to_the_batch() -> None:
     assert sum(tokens for _, tokens in pieces) == whole[1]
 
 
-def test_disagreement_is_the_mean_of_both_divergences() -> None:
+def test_symmetric_kl_is_the_mean_of_both_divergences() -> None:
     one, other = torch.randn(6, 7), torch.randn(6, 7)
     p, q = one.log_softmax(-1), other.log_softmax(-1)
     both = [functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
     tgt_out = torch.tensor([3] * 6)
-    torch.testing.assert_close(disagreement(one, other, tgt_out, 0), (both[0] + both[1]) / 2)
-    assert disagreement(one, one, tgt_out, 0).item() == 0
+    torch.testing.assert_close(symmetric_kl(one, other, tgt_out, 0), (both[0] + both[1]) / 2)
+    assert symmetric_kl(one, one, tgt_out, 0).item() == 0
 
 
 def test_padding_never_disagrees() -> None:
     one, other, tgt_out = torch.randn(4, 7), torch.randn(4, 7), torch.tensor([3, 0, 5, 0])
     real = torch.tensor([0, 2])
     torch.testing.assert_close(
-        disagreement(one, other, tgt_out, 0), disagreement(one[real], other[real], tgt_out[real], 0)
+        symmetric_kl(one, other, tgt_out, 0), symmetric_kl(one[real], other[real], tgt_out[real], 0)
     )

@@ -1,6 +1,6 @@
 import pytest
 
-from heed.training.schedule import cosine_rate, noam_rate
+from heed.training.optimizer import cosine_rate, noam_rate
 
 
 def test_the_rate_rises_in_a_line_and_falls_with_the_root() -> None:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.artifacts.checkpoint import Progress
 from heed.model.attention import fused_attention
 from heed.training.batches import collate
-from heed.training.checkpoint import Progress
-from heed.training.distributed import Team
-from heed.training.loss import disagreement, smoothed_cross_entropy
-from heed.training.step import _own, share, take_step
+from heed.training.distributed import ProcessGroup
+from heed.training.loss import smoothed_cross_entropy, symmetric_kl
+from heed.training.steps import _own, micro_batches, take_step
 from heed.training.tasks import task_of
 from tests.training.test_trainer import make_run
 
@@ -22,7 +22,7 @@ from tests.training.test_trainer import make_run
 @given(batches=st.integers(1, 12), size=st.integers(1, 5), sharded=st.booleans())
 def test_every_batch_of_a_step_counts_once_in_one_process(batches: int, size: int, sharded: bool) -> None:
     group = [np.array([number]) for number in range(batches)]
-    shares = [_own(group, Team(rank, size), sharded=sharded) for rank in range(size)]
+    shares = [_own(group, ProcessGroup(rank, size), sharded=sharded) for rank in range(size)]
     counted = sorted(int(numbers[0]) for share in shares for _, numbers, weight in share if weight)
     assert counted == list(range(batches))
     if sharded:
@@ -33,7 +33,7 @@ def test_every_batch_of_a_step_counts_once_in_one_process(batches: int, size: in
 def test_the_dropout_of_a_batch_depends_on_its_number_not_on_its_process() -> None:
     group = [np.array([number]) for number in range(6)]
     for rank in range(3):
-        assert all(index == numbers[0] for index, numbers, _ in _own(group, Team(rank, 3), sharded=False))
+        assert all(index == numbers[0] for index, numbers, _ in _own(group, ProcessGroup(rank, 3), sharded=False))
 
 
 def test_r_drop_without_dropout_is_the_plain_loss(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_r_drop_without_dropout_is_the_plain_loss(tmp_path: Path) -> None:
     losses = []
     for run in (plain, twice):
         learner = run.learner()
-        losses.append(take_step(run, learner, share(run, learner, group, 0), 1).loss())
+        losses.append(take_step(run, learner, micro_batches(run, learner, group, 0), 1).loss())
     ours, theirs = losses
     assert math.isclose(ours, theirs, rel_tol=1e-5)
 
@@ -61,7 +61,7 @@ def test_r_drop_is_its_formula_over_two_passes() -> None:
     )
     found = task_of(config).loss(TwoPasses(config.model), batch, config, fused_attention)
     losses = [smoothed_cross_entropy(logits, batch.tgt_out, 0, 0.1)[0] for logits in (one, other)]
-    torch.testing.assert_close(found, (losses[0] + losses[1] + 3.0 * disagreement(one, other, batch.tgt_out, 0)) / 2)
+    torch.testing.assert_close(found, (losses[0] + losses[1] + 3.0 * symmetric_kl(one, other, batch.tgt_out, 0)) / 2)
 
 
 @pytest.mark.parametrize("by_score", [False, True])

@@ -9,12 +9,9 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from heed.training.checkpoint import Progress
-from heed.training.journal import read_journal
-from heed.training.run import Listener, StepReport
-from heed.training.task import Validation
-from heed.training.tensorboard import tensorboard_listener
-from heed.training.trainer import train
+from heed.artifacts.checkpoint import Progress
+from heed.training.step_log import Listener, StepReport, Validation, read_journal, tensorboard_listener
+from heed.training.trainer import run_training
 from tests.training.test_trainer import Notes, make_run
 
 SAMPLE = ("*a* <b>", "# c", "d_e_f")
@@ -37,7 +34,7 @@ def test_tensorboard_shows_what_the_journal_says(tmp_path: Path) -> None:
     run = replace(make_run(tmp_path, validate_every=2), validate=lambda _model, _step: next(tried))
     listener = tensorboard_listener(tmp_path, after_step=0)
     assert isinstance(listener, Listener)
-    train(run, Progress(), listener)
+    run_training(run, Progress(), listener)
     del listener  # nobody else has to close it
     journal = read_journal(tmp_path / "journal.jsonl")
     steps, tests = ([line for line in journal if key in line] for key in ("loss", "validation_loss"))
@@ -98,7 +95,7 @@ def test_watching_changes_no_bit_of_the_model(tmp_path: Path) -> None:
         listener = tensorboard_listener(tmp_path / name, after_step=0) if name == "watched" else Notes()
         assert listener is not None
         run = make_run(tmp_path / name, [3.0, 2.0, 1.0], validate_every=2)
-        train(run, Progress(), listener)
+        run_training(run, Progress(), listener)
         weights.append(run.model.state_dict())
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 

@@ -9,17 +9,16 @@ import pytest
 import torch
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.artifacts.checkpoint import Progress, best_checkpoint, checkpoint_path, checkpoints
 from heed.errors import FolderError, TrainingError
 from heed.training.batches import Batch, Batches
-from heed.training.checkpoint import Progress, checkpoint_path, checkpoints
-from heed.training.distributed import Team
-from heed.training.ema import RunningMean
-from heed.training.journal import read_journal
+from heed.training.distributed import ProcessGroup
 from heed.training.learner import Learner
-from heed.training.run import Run, StepReport, make_optimizer
-from heed.training.step import share, take_step
-from heed.training.task import Validation
-from heed.training.trainer import best_checkpoint, train
+from heed.training.optimizer import EMA, make_optimizer
+from heed.training.run import Run
+from heed.training.step_log import Listener, StepReport, Validation, read_journal
+from heed.training.steps import micro_batches, take_step
+from heed.training.trainer import run_training
 from tests.training.test_batches import prepared, words
 
 MODEL = ModelConfig(
@@ -28,7 +27,7 @@ MODEL = ModelConfig(
 CPU = torch.device("cpu")
 
 
-class Notes:
+class Notes(Listener):
     """A listener that keeps what it hears."""
 
     def __init__(self) -> None:
@@ -62,7 +61,7 @@ def make_run(folder: Path, losses: list[float] | None = None, device: torch.devi
         lambda _progress, _weights: {"model.safetensors": b""},
         (lambda _model, _step: Validation(next(given))) if losses else None,
         device,
-        mean=None if config.training.ema_decay is None else RunningMean(model, config.training.ema_decay),
+        ema=None if config.training.ema_decay is None else EMA(model, config.training.ema_decay),
     )
 
 
@@ -78,8 +77,8 @@ def test_accumulated_steps_equal_one_big_batch(tmp_path: Path) -> None:
     big = OneBigBatch(one.batches._pairs, 60, 1)
     heard = [Notes(), Notes()]
     (tmp_path / "one").mkdir()
-    train(many, Progress(), heard[0])
-    train(Run(**{**vars(one), "batches": big, "folder": tmp_path / "one"}), Progress(), heard[1])
+    run_training(many, Progress(), heard[0])
+    run_training(Run(**{**vars(one), "batches": big, "folder": tmp_path / "one"}), Progress(), heard[1])
     for ours, theirs in zip(heard[0].steps, heard[1].steps, strict=True):
         assert ours.tokens == theirs.tokens
         assert math.isclose(ours.loss, theirs.loss, rel_tol=1e-5)
@@ -92,7 +91,7 @@ def test_accumulated_steps_equal_one_big_batch(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_path: Path) -> None:
     run, heard = make_run(tmp_path, max_steps=50, checkpoint_every=1), Notes()
-    train(
+    run_training(
         Run(**{**vars(run), "config": run.config.model_copy(update={"training": TrainingConfig(max_steps=1)})}),
         Progress(),
         heard,
@@ -104,7 +103,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_
         TrainingError,
         match=r"not finite in 5 steps in a row, up to step \d+: the loss is nan; the last good checkpoint",
     ):
-        train(run, Progress(step=1), heard)
+        run_training(run, Progress(step=1), heard)
     skipped = [line for line in read_journal(tmp_path / "journal.jsonl") if line["loss"] is None]
     assert len(skipped) >= 5
     assert any("so the step was skipped" in note for note in heard.notes)
@@ -115,7 +114,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_
 
 def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tmp_path: Path) -> None:
     run = make_run(tmp_path, [3.0, 2.0, 2.5, 2.2, 9.9], validate_every=1, patience=2, max_steps=50, keep_last=1)
-    progress = train(run, Progress(), Notes())
+    progress = run_training(run, Progress(), Notes())
     assert (progress.step, progress.best_step, progress.best_loss) == (4, 2, 2.0)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000002", "step-00000004"]
 
@@ -146,9 +145,9 @@ class PoisonedRun(Run):
 
 def everything(run: Run) -> list[torch.Tensor]:
     """All that a step changes: weights, moments, the EMA."""
-    assert run.mean is not None
+    assert run.ema is not None
     moments = [moment for state in run.optimizer.state.values() for moment in state.values()]
-    return [one.detach().clone() for one in (*run.model.parameters(), *moments, *run.mean._mean.values())]
+    return [one.detach().clone() for one in (*run.model.parameters(), *moments, *run.ema._average.values())]
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
@@ -163,7 +162,7 @@ def test_a_gradient_that_is_not_finite_changes_neither_weights_nor_moments_nor_e
     learner = Poisoned(run.learner(), run, {2})
     states, taken = [], []
     for step, numbers in enumerate(run.batches.epoch(0)[:3], start=1):
-        taken.append(take_step(run, learner, share(run, learner, [numbers], 0), step))
+        taken.append(take_step(run, learner, micro_batches(run, learner, [numbers], 0), step))
         states.append(everything(run))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(states[0], states[1], strict=True))
     assert not all(torch.equal(ours, theirs) for ours, theirs in zip(states[1], states[2], strict=True))
@@ -174,7 +173,7 @@ def test_a_gradient_that_is_not_finite_changes_neither_weights_nor_moments_nor_e
 
 def test_a_step_whose_gradient_is_not_finite_is_said_and_counted_and_the_run_goes_on(tmp_path: Path) -> None:
     run, heard = PoisonedRun(**vars(make_run(tmp_path))), Notes()
-    progress = train(run, Progress(), heard)
+    progress = run_training(run, Progress(), heard)
     assert (progress.step, progress.skipped) == (6, 1)
     assert heard.notes == ["step 3: the gradient's norm is inf, so the step was skipped"]
     norms = [line["gradient_norm"] for line in read_journal(tmp_path / "journal.jsonl")]
@@ -183,7 +182,7 @@ def test_a_step_whose_gradient_is_not_finite_is_said_and_counted_and_the_run_goe
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     run = make_run(tmp_path, max_steps=2)
-    progress = train(run, Progress(), Notes())
+    progress = run_training(run, Progress(), Notes())
     for broken in (next(run.model.parameters()), next(iter(run.optimizer.state.values()))["exp_avg_sq"]):
         with torch.no_grad():
             before = broken.view(-1)[0].item()
@@ -200,13 +199,13 @@ def test_only_the_process_that_writes_checkpoints_removes_them(tmp_path: Path) -
     for step in (1, 2, 3):
         checkpoint_path(tmp_path, step).mkdir(parents=True)
     run = make_run(tmp_path, [1.0] * 9, validate_every=2, max_steps=4, keep_last=1)
-    train(Run(**{**vars(run), "team": Team(rank=1)}), Progress(), Notes())
+    run_training(Run(**{**vars(run), "group": ProcessGroup(rank=1)}), Progress(), Notes())
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001", "step-00000002", "step-00000003"]
 
 
 def test_a_best_checkpoint_that_is_gone_or_damaged_is_replaced_by_the_newest_and_said(tmp_path: Path) -> None:
     run = make_run(tmp_path, [1.0, 2.0, 3.0], validate_every=2)
-    progress = train(run, Progress(), Notes())
+    progress = run_training(run, Progress(), Notes())
     assert best_checkpoint(tmp_path, progress) == (checkpoint_path(tmp_path, 2), None)
     (checkpoint_path(tmp_path, 2) / "progress.json").write_text("{}")
     path, note = best_checkpoint(tmp_path, progress)
@@ -233,7 +232,7 @@ def test_the_journal_is_on_the_disk_before_the_checkpoint_that_follows_it(
 
     run = make_run(tmp_path)
     monkeypatch.setattr(os, "fsync", fsync)
-    train(run, Progress(), Notes())
+    run_training(run, Progress(), Notes())
     begun = [number for number, name in enumerate(synced) if name == "model.safetensors"]
     assert len(begun) == 3
     assert all(synced[number - 2 : number] == ["journal.jsonl", tmp_path.name] for number in begun)

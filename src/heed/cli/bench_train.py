@@ -1,4 +1,4 @@
-"""`heed bench train`: how fast a model learns on this machine."""
+"""`heed bench train`: training speed on this machine."""
 
 import json
 from dataclasses import asdict
@@ -16,13 +16,13 @@ from heed.errors import ConfigError
 from heed.training.presets import check_early, merged, training_preset
 
 if TYPE_CHECKING:
-    from heed.benchmarking.training import Learnt
+    from heed.benchmarking.training import TrainingSpeed
 
 
 def train(
     preset: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "tiny",
     vocabulary: Annotated[int, typer.Option(min=16, help="Tokens in the vocabulary.")] = 8000,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens a batch; else the preset's.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens per batch; else the preset's.")] = None,
     device: Device = None,
     seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure, about.")] = 5.0,
     set_: Annotated[
@@ -30,16 +30,18 @@ def train(
     ] = [],
     as_json: AsJson = False,
 ) -> None:
-    """Measure the steps that `heed train` takes: target tokens a second, memory, and the share of the machine's limit.
+    """Measure the steps that `heed train` takes: target tokens/s, memory, and the share of the machine's limit.
 
-    The sentences are random words in lengths like those of real ones; nothing is validated or saved.
+    The sentences are random tokens in lengths like those of real ones; nothing is validated or saved.
     """
     config = _config(preset, vocabulary, tokens, set_)
     where = chosen(device)
     from heed.benchmarking.training import measure_training  # noqa: PLC0415 - torch takes seconds to import
 
     budget = config.training.tokens_per_batch * config.training.accumulate
-    typer.echo(f"preset {preset}, {vocabulary:,} tokens in the vocabulary, {budget:,} target tokens a step …", err=True)
+    typer.echo(
+        f"preset {preset}, {vocabulary:,} tokens in the vocabulary, {budget:,} target tokens per step …", err=True
+    )
     with Console(stderr=True).status("") as status:
         found = measure_training(config, where, seconds, status.update)
     if as_json:
@@ -62,14 +64,14 @@ def _config(preset: str, vocabulary: int, tokens: int | None, options: list[str]
     return RunConfig.model_validate(merged(start, settings, last))
 
 
-def _table(found: "Learnt", device: str) -> Table:
+def _table(found: "TrainingSpeed", device: str) -> Table:
     rows = {
         "device": found.device,
         "parameters": f"{found.parameters:,}",
         "target tokens/s": f"{found.tokens_per_second:,.0f}",
         "a step": f"{1000 * found.seconds_per_step:,.1f} ms, {found.tokens_per_step:,.0f} target tokens",
         "peak memory": memory(found.peak_memory, device),
-        "matrix products": f"{operations(found.operations_per_second)}, {found.arithmetic}",
+        "matmuls": f"{operations(found.operations_per_second)}, {found.arithmetic}",
         "share of the limit": f"{found.share:.0%} of {operations(found.limit)}",
     }
     table = Table.grid(padding=(0, 2))

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from heed.cli.options import out_option
 from heed.microworld.corpus import Example, Split, corpus, pronoun_is_right
-from heed.text.corpus import Corpus
 
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
@@ -83,26 +82,29 @@ def demo(
 
 
 def _train(out: Path, seed: int, steps: int) -> None:
-    from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
-    from heed.training.checkpoint import newest_checkpoint  # noqa: PLC0415
-    from heed.training.distributed import Team  # noqa: PLC0415
-    from heed.training.material import gather_material, survey_all  # noqa: PLC0415
-    from heed.training.presets import merged  # noqa: PLC0415
-    from heed.training.setup import set_up  # noqa: PLC0415
+    from heed.artifacts.checkpoint import newest_checkpoint  # noqa: PLC0415 - torch takes seconds to import
+    from heed.cli.watch import Watch  # noqa: PLC0415
+    from heed.training.train import train  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
     files = {split: _write(out / f"{split}.tsv", corpus(split, count, seed)) for split, count in PAIRS.items()}
-    settings = merged(SETTINGS, {"training": {"seed": seed, "max_steps": steps, "warmup_steps": -(-steps // 9)}})
-    again = newest_checkpoint(out)[0] is not None
+    training = {**SETTINGS["training"], "seed": seed, "max_steps": steps, "warmup_steps": -(-steps // 9)}
     with Watch() as watch:
-        training, validation = (survey_all([files[split]], watch.work) for split in ("train", "valid"))
-        material = gather_material(out, settings, training, validation, out / "cache", resume=again, report=watch.work)
-        watch.learn(set_up(out, material, Team()))
+        train(
+            pairs=files["train"],
+            valid_pairs=files["valid"],
+            out=out,
+            preset="base",  # nothing but the defaults
+            settings={**SETTINGS, "training": training},
+            cache=out / "cache",
+            resume=newest_checkpoint(out)[0] is not None,
+            listener=watch,
+        )
 
 
-def _write(path: Path, examples: list[Example]) -> Corpus:
+def _write(path: Path, examples: list[Example]) -> Path:
     path.write_text("".join(f"{one.source}\t{one.target}\n" for one in examples), encoding="utf-8")
-    return Corpus(pairs=str(path))
+    return path
 
 
 def _scores(tests: list[Example], written: list[str]) -> str:

@@ -11,13 +11,14 @@ from rich.console import Console
 
 from heed.cli import options
 from heed.cli.doctor_report import Lengths, show_cleaned, show_machine, show_plan, show_text
-from heed.cli.options import from_file, from_options
+from heed.cli.options import from_options
 from heed.cli.output import counted
 from heed.cli.remedies import words_for
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameters
-from heed.training.presets import Nested, check_early, merged, preset_for, training_preset
+from heed.training.corpora import PairsReading, TextFiles, setting_layers, training_corpora, validation_corpora
+from heed.training.presets import Nested, merged, preset_for, training_preset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,23 +68,15 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Examine text before training on it, and what training would take; without any text, examine this machine."""
-    settings = merged(
-        from_file(config), from_options(set_), options.named_settings(task, source_language, target_language)
-    )
-    check_early(settings)
-    if preset is not None:
-        training_preset(preset)
-    given = (
-        options.Given(source, target, pairs, text),
-        options.Given(valid_source, valid_target, valid_pairs, valid_text),
-    )
+    settings = merged(*setting_layers(config, from_options(set_), task, source_language, target_language, preset))
+    given = TextFiles(source, target, pairs, text), TextFiles(valid_source, valid_target, valid_pairs, valid_text)
     if not any(given):
         _examine_machine(preset, settings, as_json=as_json)
         return
     with tempfile.TemporaryDirectory() as folder:  # for standard input, whichever text that is
         learnt, held_out = options.spooled(Path(folder), *given)
-        reading = options.Reading(source_key, target_key, columns, pairs_format)
-        training, validation = options.training_corpora(learnt, reading), options.validation_corpora(held_out, reading)
+        reading = PairsReading(source_key, target_key, columns, pairs_format)
+        training, validation = training_corpora(learnt, reading), validation_corpora(held_out, reading)
         _examine_text((training, validation), preset, settings, f"{folder}/", write, as_json=as_json)
 
 

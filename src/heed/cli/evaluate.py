@@ -34,6 +34,7 @@ from heed.cli.output import (
 from heed.config import Split, TranslateConfig
 from heed.errors import DataError
 from heed.text.corpus import Corpus, read_lines, read_pairs
+from heed.training.corpora import PairsReading
 
 if TYPE_CHECKING:
     from heed.evaluation.compare import Comparison, Disagreement
@@ -73,7 +74,7 @@ def evaluate(
     given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
     files = {name: path for name, path in given.items() if path is not None}
     if text is not None or pairs is not None:
-        reading = options.Reading(source_key, target_key, columns, pairs_format)
+        reading = PairsReading(source_key, target_key, columns, pairs_format)
         labelled = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
         _evaluate_task(model, text, labelled, files, resamples, as_json=as_json, card=card)
         return

@@ -1,13 +1,12 @@
-"""Options that several verbs share, and what they become: corpora, settings, an open translator, a path to write to.
+"""Options that several verbs share, and what they become: settings, an open translator, a path to write to.
 
-Enters: strings and paths as typer parsed them. Leaves: `Corpus` values, nested settings (a TOML file, then `--set
-section.name=value`, the later on top) and a `Translator`. Imports torch only where a model is opened.
+Enters: strings and paths as typer parsed them. Leaves: nested settings (`--set section.name=value`), standard input in a
+file, and a `Translator`. Imports torch only where a model is opened.
 """
 
 import shutil
 import sys
 import tomllib
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,8 +15,7 @@ import typer
 from heed.config import SearchConfig, Split
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
-from heed.text.corpus import Corpus
-from heed.text.language_codes import checked_code
+from heed.training.corpora import TextFiles
 from heed.training.presets import Nested
 
 if TYPE_CHECKING:
@@ -90,24 +88,6 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def from_file(path: Path | None) -> Nested:
-    """The settings of a TOML file with the tables [model], [data] and [training]."""
-    if path is None:
-        return {}
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    for section, value in settings.items():
-        if not isinstance(value, dict):
-            raise ConfigError(
-                f"{path}: {section} = {value!r} stands outside a table; settings are in [model], [data] …"
-            )
-    return settings
-
-
 def from_options(options: list[str]) -> Nested:
     """`["training.max_steps=2000"]` as {"training": {"max_steps": 2000}}; values are read as in TOML, else as text."""
     settings: Nested = {}
@@ -125,17 +105,6 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def named_settings(task: str | None, source_language: str | None, target_language: str | None) -> Nested:
-    """The settings that have an option of their own."""
-    languages = {"source": source_language, "target": target_language}
-    codes = {
-        f"{side}_language": checked_code(code, f"--{side}-language")
-        for side, code in languages.items()
-        if code is not None
-    }
-    return {"data": codes if task is None else {"task": task, **codes}}
 
 
 def search_settings(options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
@@ -170,67 +139,7 @@ def open_translator(
     return translator
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How files of pairs are read."""
-
-    source_key: str = "source"
-    target_key: str = "target"
-    columns: str | None = None
-    pairs_format: Literal["tsv", "csv", "jsonl"] | None = None
-
-    def corpora(self, pairs: Paths) -> list[Corpus]:
-        """The corpora of these files."""
-        found = [Corpus(pairs=path, **vars(replace(self, columns=None))) for path in pairs]
-        tables = [corpus.format in ("tsv", "csv") for corpus in found]
-        if self.columns is not None and found and not any(tables):
-            raise DataError(f"--columns {self.columns} is for .tsv and .csv files, found {found[0].name}")
-        return [
-            replace(corpus, columns=self.columns) if table else corpus
-            for corpus, table in zip(found, tables, strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class Given:
-    """The files that a command was given."""
-
-    source: Paths
-    target: Paths
-    pairs: Paths
-    text: Paths
-
-    def __bool__(self) -> bool:
-        return any((self.source, self.target, self.pairs, self.text))
-
-
-def training_corpora(given: Given, reading: Reading, weight: list[float] = []) -> list[Corpus]:
-    """The corpora to learn from; there must be one."""
-    found = _corpora("source", given, reading, weight)
-    if not found:
-        raise DataError("there is nothing to learn from: give --source and --target, or --pairs, or --text")
-    return found
-
-
-def validation_corpora(given: Given, reading: Reading) -> list[Corpus]:
-    """The corpora to validate on; there may be none."""
-    return _corpora("valid-source", given, reading, [])
-
-
-def _corpora(name: str, given: Given, reading: Reading, weight: list[float]) -> list[Corpus]:
-    source, target, pairs, text = given.source, given.target, given.pairs, given.text
-    if len(source) != len(target):
-        raise DataError(f"{len(source)} times --{name} and {len(target)} times its target: they go together")
-    count = len(source) + len(pairs) + len(text)
-    if weight and len(weight) != count:
-        raise DataError(f"{len(weight)} times --weight for {count} corpora: give one for each, or none")
-    found = [Corpus(one, other) for one, other in zip(source, target, strict=True)]
-    found += reading.corpora(pairs)
-    found += [Corpus(text=one) for one in text]
-    return [replace(one, weight=heavy) for one, heavy in zip(found, weight or [1.0] * count, strict=True)]
-
-
-def spooled(folder: Path, *given: Given) -> list[Given]:
+def spooled(folder: Path, *given: TextFiles) -> list[TextFiles]:
     """Text is read several times and standard input only once: what comes from there is put into a file."""
     asked = sum(paths.count("-") for one in given for paths in vars(one).values())
     if not asked:
@@ -243,6 +152,6 @@ def spooled(folder: Path, *given: Given) -> list[Given]:
         shutil.copyfileobj(sys.stdin.buffer, copy)
     renamed = {"-": str(file)}
     return [
-        Given(**{name: [renamed.get(path, path) for path in paths] for name, paths in vars(one).items()})
+        TextFiles(**{name: [renamed.get(path, path) for path in paths] for name, paths in vars(one).items()})
         for one in given
     ]

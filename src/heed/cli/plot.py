@@ -44,7 +44,7 @@ def plot(
 def read_curves(runs: Sequence[Path]) -> "list[Curves]":
     """The curves of some runs, called by their folders' names, or by their paths where two names are the same."""
     from heed.plots.curves import curves_of  # noqa: PLC0415 - numpy takes its time
-    from heed.training.journal import read_journal  # noqa: PLC0415
+    from heed.training.step_log import read_journal  # noqa: PLC0415
 
     names = [run.resolve().name for run in runs]
     if len(set(names)) < len(names):

@@ -1,11 +1,10 @@
 """`heed prepare`: what `heed train` would do to its text before training, done ahead of time."""
 
-from functools import partial
-
 from heed.cli import options
-from heed.cli.options import from_file, from_options
+from heed.cli.options import from_options
 from heed.paths import cache_folder
-from heed.training.presets import check_early, merged
+from heed.training.corpora import PairsReading, TextFiles, setting_layers, training_corpora, validation_corpora
+from heed.training.presets import merged
 
 
 def prepare(
@@ -32,35 +31,30 @@ def prepare(
     """Learn a vocabulary and turn text into token ids, once; `heed train` with the same text then starts at once."""
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.config import DataConfig  # noqa: PLC0415
-    from heed.text.tokenizer_training import learn_tokenizers  # noqa: PLC0415
-    from heed.training.material import prepare_texts, survey_all, with_validation  # noqa: PLC0415
+    from heed.training.run_inputs import (  # noqa: PLC0415
+        prepare_texts,
+        survey_all,
+        train_tokenizers,
+        with_validation,
+    )
     from heed.training.tasks import task_named  # noqa: PLC0415
 
-    settings = merged(
-        from_file(config), from_options(set_), options.named_settings(task, source_language, target_language)
-    )
-    check_early(settings)
+    settings = merged(*setting_layers(config, from_options(set_), task, source_language, target_language))
     data = DataConfig.model_validate(settings["data"])
     learnt = task_named(data.task)
-    reading = options.Reading(source_key, target_key, columns, pairs_format)
+    reading = PairsReading(source_key, target_key, columns, pairs_format)
     place = cache or cache_folder()
     given = options.spooled(
         place,
-        options.Given(source, target, pairs, text),
-        options.Given(valid_source, valid_target, valid_pairs, valid_text),
+        TextFiles(source, target, pairs, text),
+        TextFiles(valid_source, valid_target, valid_pairs, valid_text),
     )
-    corpora = options.training_corpora(given[0], reading, weight), options.validation_corpora(given[1], reading)
+    corpora = training_corpora(given[0], reading, weight), validation_corpora(given[1], reading)
     with Watch() as watch:
         training, validation = (survey_all([learnt.corpus(one, data) for one in some], watch.work) for some in corpora)
-        training, validation, said = with_validation(training, validation, data, watch.work)
-        for note in said:
-            watch.note(note)
+        training, validation = with_validation(training, validation, data, watch)
         data = learnt.settle(data, (corpus for corpus, _ in training))
-        announce = partial(watch.work, "learning a vocabulary", 0, None)
-        trained = learn_tokenizers(training, data, learnt.sides, place, announce)
-        tokenizers = trained.source, trained.target
-        for note in trained.notes:
-            watch.note(note)
+        tokenizers = train_tokenizers(training, data, learnt.sides, place, watch)
         watch.note(f"a vocabulary of {', '.join(f'{one.vocab_size:,}' for one in dict.fromkeys(tokenizers))} tokens")
         for surveyed in filter(None, (training, validation)):
             encoders = learnt.encoders(tokenizers, data)

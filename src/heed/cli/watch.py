@@ -8,20 +8,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from heed.artifacts.writing import publish
-from heed.model.size import parameters
-from heed.training.checkpoint import model_part
-from heed.training.run import Listener, StepReport
-from heed.training.setup import Ready
-from heed.training.task import METRICS, Validation
-from heed.training.tensorboard import tensorboard_listener
-from heed.training.trainer import best_checkpoint, train
+from heed.training.step_log import METRICS, Listener, StepReport, Validation
 
 _SECONDS = 10.0  # between plain lines
 
 
-class Watch:
-    """Shows the work that leads to training, then the training itself. Everything goes to standard error."""
+class Watch(Listener):
+    """Shows the work on text, then the training. Everything goes to standard error."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False, quiet=silent)
@@ -33,8 +26,7 @@ class Watch:
         self._printed = time.monotonic()
         self._speed = 0.0
         self._loss, self._losses = 0.0, 0  # an exponential mean, and of how many
-        self._max_steps = 0
-        self._tensorboard: Listener | None = None
+        self._max_steps: int | None = None
 
     def __enter__(self) -> "Watch":
         self._progress.start()
@@ -46,40 +38,17 @@ class Watch:
         self._progress.stop()
 
     def work(self, doing: str, done: int, total: int | None) -> None:
-        """Show work on text: what is being done, and how many pairs are done."""
+        """Show what is being done, and how many pairs are done."""
         if doing != self._doing and not self._live:
             self.note(f"{doing} …")
         self._doing = doing
         self._progress.update(self._bar, description=doing, completed=done, total=total, state=f"{done:,} pairs")
 
-    def learn(self, ready: Ready) -> None:
-        """Train, and leave the best model in the run's folder."""
-        config, team = ready.run.config, ready.run.team
-        size = sum(part.total for part in parameters(config.model))
-        for note in ready.notes:
-            self.note(note)
-        where = f"{ready.run.device}" if team.size == 1 else f"{team.size} processes, this one on {ready.run.device}"
-        self.note(f"{size:,} parameters, {config.model.vocab_size:,} tokens, on {where}")
-        if ready.progress.step:
-            self.note(f"going on after step {ready.progress.step:,}")
-        self._max_steps = config.training.max_steps
-        self._progress.update(self._bar, description="step", total=self._max_steps, completed=ready.progress.step)
-        if team.is_first:
-            self._tensorboard = tensorboard_listener(ready.run.folder, ready.progress.step)
-        progress = train(ready.run, ready.progress, self)
-        if team.is_first:
-            best, complaint = best_checkpoint(ready.run.folder, progress)
-            if complaint is not None:
-                self.note(complaint)
-            publish(ready.run.folder, model_part(best))
-            self.note(
-                f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {ready.run.folder}"
-            )
-
     def step(self, report: StepReport) -> None:
-        """A step was taken."""
-        if self._tensorboard is not None:
-            self._tensorboard.step(report)
+        """Move the bar; where there is none, print a line every few seconds."""
+        if report.max_steps != self._max_steps:  # the first step
+            self._max_steps = report.max_steps
+            self._progress.update(self._bar, total=report.max_steps, completed=report.step - 1)
         speed = report.tokens / report.seconds
         self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
         if math.isfinite(report.loss):  # one that is not would stay in the mean for ever
@@ -87,16 +56,14 @@ class Watch:
         loss = self._loss / (1 - 0.98**self._losses) if self._losses else report.loss  # else it would begin at 0
         state = f"mean loss {loss:.3f}  rate {report.rate:.2g}  {self._speed:,.0f} tokens/s"
         self._progress.update(
-            self._bar, description=f"step {report.step:,}/{self._max_steps:,}", completed=report.step, state=state
+            self._bar, description=f"step {report.step:,}/{report.max_steps:,}", completed=report.step, state=state
         )
         if not self._live and time.monotonic() - self._printed > _SECONDS:
             self._printed = time.monotonic()
-            self.note(f"step {report.step:,}/{self._max_steps:,}  {state}")
+            self.note(f"step {report.step:,}/{report.max_steps:,}  {state}")
 
     def validation(self, step: int, found: Validation, best: bool) -> None:
-        """The model was tried."""
-        if self._tensorboard is not None:
-            self._tensorboard.validation(step, found, best)
+        """Loss, score and a sample."""
         score = "" if found.score is None else f"  {METRICS[found.metric].format(found.score)}"
         self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
         if found.truncated:
@@ -110,5 +77,5 @@ class Watch:
                 self.note(f"  {name:<7}{text}")
 
     def note(self, message: str) -> None:
-        """Something else a person should know; text of the user's is shown as it is, never as markup."""
+        """Print a line; the user's text is shown as it is, never as markup."""
         self._console.print(Text(message), soft_wrap=True)

@@ -1,16 +1,14 @@
-"""Pairs of ids to batches, in an order that is a pure function of seed, epoch and position.
+"""Pairs of ids to packed batches, in an order that is a pure function of seed, epoch and position.
 
-Enters: prepared pairs and a budget of target tokens. Leaves: packed batches, nothing between the sentences. Nothing is
-remembered between two batches: batch `position` of epoch `epoch` can be made at any time, on any process, and is always
-the same. So resuming needs two numbers, and skips nothing.
+Enters: prepared pairs and a budget of target tokens. Leaves: batches of concatenated sentences, without padding. No
+state is carried between two batches: batch `position` of epoch `epoch` can be made at any time, by any process, and is
+always the same. So exact resume needs two numbers, and skips nothing.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,14 +24,14 @@ from heed.text.word_cache import end_to_end, gather
 
 Numbers = NDArray[np.int64]
 
-# Batches that are sorted by length together: long sentences meet long ones, yet batches differ every epoch.
+# Batches whose sentences are sorted by length together: sentences of like length meet, yet batches differ every epoch.
 _WINDOW = 100
-_MOST = 10**10  # pairs an epoch
+_MOST = 10**10  # pairs per epoch
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences end to end, ready for the model; `tokens` counts the target's, which the loss is divided by."""
+    """Packed sentences, ready for the model; the loss is divided by `tokens`, those of the target."""
 
     src: Int[Tensor, "M"]
     tgt_in: Int[Tensor, "N"]
@@ -43,24 +41,24 @@ class Batch:
     tokens: int
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on another device."""
+        """A copy on another device."""
         src, tgt_in, tgt_out = (ids.to(device) for ids in (self.src, self.tgt_in, self.tgt_out))
         return Batch(src, tgt_in, tgt_out, self.src_layout.to(device), self.tgt_layout.to(device), self.tokens)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All there is in it."""
+        """All tensors of ids and layouts, in a fixed order."""
         of_layouts = (
             part for one in (self.src_layout, self.tgt_layout) for part in (one.positions, one.owners, one.offsets)
         )
         return (self.src, self.tgt_in, self.tgt_out, *of_layouts)
 
     def twice(self) -> "Batch":
-        """Every sentence a second time, after all of them. `tokens` stays: it is what the loss is divided by."""
+        """All sentences, then all of them again (R-Drop). `tokens` stays: it is what the loss is divided by."""
         src, tgt_in, tgt_out = (torch.cat((ids, ids)) for ids in (self.src, self.tgt_in, self.tgt_out))
         return Batch(src, tgt_in, tgt_out, self.src_layout.twice(), self.tgt_layout.twice(), self.tokens)
 
     def halves(self) -> "tuple[Batch, Batch]":
-        """The first half of the sentences, and the others."""
+        """Two batches: the first half of the sentences, and the others."""
         count = len(self.src_layout.offsets) - 1
         return self._between(0, count // 2), self._between(count // 2, count)
 
@@ -78,31 +76,33 @@ class Batch:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Sentences of different lengths, without special tokens, end to end."""
+    """Concatenated sentences of different lengths, without special tokens."""
 
     ids: Numbers
     lengths: Numbers
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        """The same as one list a sentence."""
+        """From one list per sentence."""
         return cls(*end_to_end(rows))
 
-    def with_room(self, special: int, *, before: bool = False) -> Tensor:
+    def with_special(self, special: int, *, before: bool = False) -> Tensor:
         """The ids with a special token after each sentence, or before it."""
-        room = np.full(len(self.ids) + len(self.lengths), special)
+        ids = np.full(len(self.ids) + len(self.lengths), special)
         earlier_sentences = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        room[np.arange(before, len(self.ids) + before) + earlier_sentences] = self.ids
-        return torch.from_numpy(room)
+        ids[np.arange(before, len(self.ids) + before) + earlier_sentences] = self.ids
+        return torch.from_numpy(ids)
 
     def rows(self) -> list[list[int]]:
-        """One list a sentence."""
+        """One list per sentence."""
         ids, ends = self.ids.tolist(), np.cumsum(self.lengths).tolist()
         return [ids[start:end] for start, end in pairwise([0, *ends])]
 
 
 Random: TypeAlias = np.random.Generator
-Collate: TypeAlias = Callable[[Ragged, Ragged, Random], Batch]  # what is random about a batch comes from the last
+Collate: TypeAlias = Callable[
+    [Ragged, Ragged, Random], Batch
+]  # whatever is random about a batch is drawn from the last
 
 
 def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
@@ -111,20 +111,20 @@ def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) 
 
 
 def collate_pairs(source: Ragged, target: Ragged, _random: Random | None = None) -> Batch:
-    """A batch of pairs: the source ends, the target begins and ends."""
+    """A batch of pairs: EOS after each source, BOS before each target, EOS after it."""
     src_layout, tgt_layout = (Packed.of_lengths(torch.from_numpy(side.lengths + 1)) for side in (source, target))
-    tgt_in, tgt_out = target.with_room(BOS, before=True), target.with_room(EOS)
-    return Batch(source.with_room(EOS), tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
+    tgt_in, tgt_out = target.with_special(BOS, before=True), target.with_special(EOS)
+    return Batch(source.with_special(EOS), tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
 
 
 def target_tokens(pairs: Prepared) -> Numbers:
-    """What each pair takes of a batch's budget: the target's tokens and the one that ends it."""
+    """What each pair takes of a batch's budget: the target's tokens and EOS."""
     return pairs.target.lengths() + 1
 
 
 @dataclass(frozen=True)
-class Recut:
-    """How the sentences of each side are cut into other tokens every time: a function of sentences and their keys."""
+class Resegment:
+    """BPE dropout: each side's sentences segmented anew every epoch, as a function of sentences and their keys."""
 
     source: Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
     target: Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
@@ -132,11 +132,10 @@ class Recut:
 
 
 class Batches:
-    """All batches there will ever be.
+    """All batches of all epochs.
 
-    mixed: a batch has sentences of all lengths, as they come; else of like length, which wastes less where attention
-    works on rows of the longest sentence's length. collate and sizes: what a batch holds, and what each pair takes of
-    its budget.
+    mixed: a batch has sentences of all lengths, in random order; else of like length, which wastes less where attention
+    pads to the longest sentence. collate and sizes: what a batch holds, and what each pair takes of its budget.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class Batches:
         pairs: Prepared,
         tokens_per_batch: int,
         seed: int,
-        recut: Recut | None = None,
+        resegment: Resegment | None = None,
         *,
         mixed: bool = False,
         collate: Collate = collate_pairs,
@@ -152,7 +151,7 @@ class Batches:
     ) -> None:
         self._pairs = pairs
         self._collate = collate
-        self._recut = recut
+        self._resegment = resegment
         self._budget = tokens_per_batch
         self._seed = seed
         self._mixed = mixed
@@ -161,36 +160,36 @@ class Batches:
         _check_weights(pairs)
 
     def epoch(self, epoch: int) -> list[Numbers]:
-        """The numbers of the pairs in each batch of an epoch.
+        """The indices of the pairs in each batch of an epoch.
 
-        Where a pair is seen again in the same epoch its number is greater by the number of all pairs, so that whatever
-        is random about it can differ each time.
+        Where a pair is repeated within an epoch its index is greater by the number of all pairs, so that whatever is
+        random about it can differ each time.
         """
         random = np.random.Generator(np.random.Philox([self._seed, epoch]))
         order = random.permutation(_drawn(self._pairs, epoch, random))
         if self._mixed:
-            return self._cut(order, self._budget)
+            return self._split(order, self._budget)
         batches = []
-        for window in self._cut(order, self._budget * _WINDOW):
+        for window in self._split(order, self._budget * _WINDOW):
             which = window % len(self._pairs)
-            batches += self._cut(window[np.lexsort((self._sources[which], self._lengths[which]))], self._budget)
+            batches += self._split(window[np.lexsort((self._sources[which], self._lengths[which]))], self._budget)
         return [batches[number] for number in random.permutation(len(batches))]
 
-    def _cut(self, order: Numbers, budget: int) -> list[Numbers]:
-        return _cut(order, self._lengths[order % len(self._pairs)], budget)
+    def _split(self, order: Numbers, budget: int) -> list[Numbers]:
+        return _split(order, self._lengths[order % len(self._pairs)], budget)
 
     def batch(self, numbers: Numbers, epoch: int) -> Batch:
-        """The batch of these pairs as they are seen in an epoch."""
+        """The batch of these pairs in an epoch."""
         which = numbers % len(self._pairs)
         source, target = _take(self._pairs.source, which), _take(self._pairs.target, which)
         random = np.random.Generator(np.random.Philox([self._seed, epoch, int(numbers[0])]))
-        if (recut := self._recut) is None:
+        if (resegment := self._resegment) is None:
             return self._collate(source, target, random)
         sources, targets = source.rows(), target.rows()
         keys = [f"{self._seed} {epoch} {number}" for number in numbers.tolist()]
-        again = recut.source(sources, keys), recut.target(targets, [f"{key} target" for key in keys])
+        again = resegment.source(sources, keys), resegment.target(targets, [f"{key} target" for key in keys])
         sources, targets = (
-            [new if len(new) <= recut.max_tokens else old for old, new in zip(*sides, strict=True)]
+            [new if len(new) <= resegment.max_tokens else old for old, new in zip(*sides, strict=True)]
             for sides in zip((sources, targets), again, strict=True)
         )
         return self._collate(Ragged.of(sources), Ragged.of(targets), random)
@@ -202,8 +201,8 @@ def in_order(
     collate: Collate = collate_pairs,
     sizes: Callable[[Prepared], Numbers] = target_tokens,
 ) -> Iterator[Batch]:
-    """Every pair once, in the order of the corpus, and what is random always the same: for validation."""
-    for numbers in _cut(np.arange(len(pairs)), np.asarray(sizes(pairs)), tokens_per_batch):
+    """Every pair once, in corpus order, and whatever is random always the same: for validation."""
+    for numbers in _split(np.arange(len(pairs)), np.asarray(sizes(pairs)), tokens_per_batch):
         random = np.random.Generator(np.random.Philox(int(numbers[0])))
         yield collate(_take(pairs.source, numbers), _take(pairs.target, numbers), random)
 
@@ -213,7 +212,7 @@ def _take(side: Side, numbers: Numbers) -> Ragged:
 
 
 def _check_weights(pairs: Prepared) -> None:
-    """An epoch must have a pair to learn from, and fit into memory."""
+    """An epoch must have at least one pair, and fit into memory."""
     count = sum(corpus.weight * corpus.kept for corpus in pairs.corpora)
     if not 1 <= count <= _MOST:
         each = ", ".join(f"{corpus.weight:g} x {corpus.kept:,}" for corpus in pairs.corpora)
@@ -224,9 +223,9 @@ def _check_weights(pairs: Prepared) -> None:
 
 
 def _drawn(pairs: Prepared, epoch: int, random: np.random.Generator) -> Numbers:
-    """Each pair as often as its corpus weighs: weight 2 is twice, weight 0.5 a different half of them every epoch.
+    """Each pair as often as its corpus's weight: 2 is twice, 0.5 a different half of them every epoch.
 
-    What is less than a pair an epoch is carried over, so the smallest weight is seen as often as it says.
+    Fractions of a pair are carried over to the next epoch, so that small weights are exact in the long run.
     """
     drawn, start = [], 0
     for corpus in pairs.corpora:
@@ -239,8 +238,8 @@ def _drawn(pairs: Prepared, epoch: int, random: np.random.Generator) -> Numbers:
     return np.concatenate(drawn)
 
 
-def _cut(numbers: Numbers, lengths: NDArray[Any], budget: int) -> list[Numbers]:
-    """Runs of sentences, of these lengths, of at most `budget` tokens; a longer sentence is a run of its own."""
+def _split(numbers: Numbers, lengths: NDArray[Any], budget: int) -> list[Numbers]:
+    """Consecutive sentences, of these lengths, with at most `budget` tokens; a longer one is a batch of its own."""
     ends = np.cumsum(lengths)
     runs, start = [], 0
     while start < len(numbers):
@@ -249,27 +248,3 @@ def _cut(numbers: Numbers, lengths: NDArray[Any], budget: int) -> list[Numbers]:
         runs.append(numbers[start:end])
         start = end
     return runs
-
-
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
-_AHEAD = 3  # enough to cover one that takes long, little enough to fit into memory
-
-
-def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Generator[Made]:
-    """What `make` makes of each item, in order; while one is in use, the next ones are being made.
-
-    What goes wrong in the other thread is raised here, when its turn comes.
-    """
-    pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-    waiting: deque[Future[Made]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(make, item))
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -1,16 +1,18 @@
-"""What training would take on this machine: found out by trying, in a few seconds.
+"""What training would take on this machine: estimated from a few real steps, in a few seconds.
 
-Enters: settings, and how long texts are. Leaves: time and memory. A model of these settings takes a few real steps of
-its task, by whatever learner training would have, on random ids in texts of the corpus's lengths; on a slow machine in
-smaller batches, and the rest is arithmetic. So it is an estimate: validation and saving are not in it, nor whatever
-else the machine has to do.
+Enters: settings, and the lengths of texts. Leaves: time and memory. A model of these settings takes steps of its task
+exactly as `heed train` would, on random ids in texts of the corpus's lengths; on a slow machine in smaller batches,
+scaled up. So it is an estimate: it leaves out validation, saving, and whatever else the machine has to do. `heed bench
+train` measures such a run, too.
 """
 
 import gc
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -18,25 +20,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heed.artifacts.checkpoint import Progress
 from heed.backends.machine import device_name, memory_of
-from heed.config import RunConfig
+from heed.config import ModelConfig, RunConfig
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
 from heed.text.labels import FIRST
+from heed.text.prepared import Kept, Prepared, Side
 from heed.text.tokenizer import SPECIAL
-from heed.training.batches import Batch, Ragged
-from heed.training.bucketing import Shape
-from heed.training.contention import ProcessorShare
-from heed.training.learner import Plain, can_capture, check_precision, make_learner
-from heed.training.run import make_optimizer
+from heed.training.batches import Batch, Batches
+from heed.training.learner import Learner, Plain, can_capture, check_precision
+from heed.training.optimizer import EMA, make_optimizer
+from heed.training.run import Run
+from heed.training.steps import PendingStep, launch_steps
 from heed.training.tasks import task_of
 
 _FIRST = 128  # tokens to begin with on a CPU
 _SMALLEST = 16  # tokens; where these do not fit into a GPU's memory, nothing will
-_LONG_ENOUGH = 0.4  # seconds a step: larger batches would tell no more
+_LONG_ENOUGH = 0.4  # seconds per step: larger batches would tell no more
 _TIMED = 12  # steps, if there is time: on a busy machine most are disturbed
-_EXAMPLES = 16  # batches that say how large batches are
-_PATIENCE = 6.0  # seconds for everything; a step that has begun is finished
+_BATCHES = 20  # that there are random texts for
+_TIME_LIMIT = 6.0  # seconds for everything; a step that has begun is finished
+_TASKS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Estimate:
     """What training would take; memory in bytes, time in seconds."""
 
     device: str
-    tokens_per_step: int  # of what a batch is counted by: targets, or the texts of a classifier
+    tokens_per_step: int  # as batches are counted: of targets, or of a classifier's texts
     tokens_timed: int
     tokens_per_second: float
     seconds_per_step: float  # of the fastest step
@@ -52,16 +57,16 @@ class Estimate:
     max_steps: int
     seconds: float
     memory: int
-    memory_measured: bool  # else computed from what a smaller batch keeps for its gradients
+    memory_measured: bool  # else computed from what a smaller batch saves for the backward pass
     memory_there: int | None
-    processor_share: float  # of what was asked for, 1.0 where nobody else wanted it; on a GPU it says nothing
+    processor_share: float  # of the processor time requested, 1.0 where nobody else wanted it; meaningless on a GPU
 
 
 def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> Estimate:
     """What training with these settings would take; lengths: tokens of source and target, (pairs, 2), of a label 1."""
     settings = config.training
     check_precision(config, device)
-    began, given = time.monotonic(), ProcessorShare()
+    began, processor = time.monotonic(), ProcessorShare()
     try:
         trial = _Trial(config, lengths, device)
         tokens, step = trial.find_size(settings.tokens_per_batch)
@@ -69,8 +74,9 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
         raise TrainingError(f"such a model does not fit into the memory of {device_name(device)}") from None
     steps = [step]
     tokens_per_step = settings.tokens_per_batch * settings.accumulate
-    while len(steps) < _TIMED and time.monotonic() - began < _PATIENCE:
+    while len(steps) < _TIMED and time.monotonic() - began < _TIME_LIMIT:
         steps.append(trial.step(tokens))
+    trial.close()
     # What disturbs a step only ever makes it longer.
     seconds, median = (float(of(steps, 0) @ (tokens_per_step, 1)) for of in (np.min, np.median))
     measured = device.type == "cuda" and tokens == settings.tokens_per_batch
@@ -86,40 +92,66 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
         memory=torch.cuda.max_memory_allocated(device) if measured else trial.memory(settings.tokens_per_batch),
         memory_measured=measured,
         memory_there=memory_of(device),
-        processor_share=given.so_far(),
+        processor_share=processor.so_far(),
     )
 
 
+def pairs_of_random_ids(lengths: NDArray[np.int64], config: ModelConfig) -> Prepared:
+    """Pairs of random ids; lengths: of source and target, (pairs, 2)."""
+    random = np.random.default_rng(0)
+
+    def side(number: int, vocabulary: int) -> Side:
+        ends = np.cumsum(lengths[:, number])
+        return Side(random.integers(len(SPECIAL), vocabulary, ends[-1]).astype(np.uint32), ends)
+
+    targets = config.vocab_size if config.labels is None else FIRST + config.labels
+    source, target = side(0, config.source_vocab_size or config.vocab_size), side(1, targets)
+    return Prepared(Path(), source, target, (Kept("", 1.0, len(lengths), 0, 0, int(lengths.max())),))
+
+
+def trial_run(config: RunConfig, pairs: Prepared, device: torch.device) -> Run:
+    """A run as `heed train` would make it, on these pairs; it has no folder, nothing is validated or saved."""
+    settings, task = config.training, task_of(config)
+    torch.manual_seed(settings.seed)
+    model = Transformer(config.model).to(device)
+    batches = Batches(
+        pairs,
+        settings.tokens_per_batch,
+        settings.seed,
+        mixed=can_capture(config, device),
+        collate=task.collate,
+        sizes=task.sizes,
+    )
+    ema = None if settings.ema_decay is None else EMA(model, settings.ema_decay)
+    return Run(Path(), config, model, make_optimizer(model, config), batches, lambda *_: {}, None, device, ema=ema)
+
+
 class _Trial:
-    """A model that is trained on nothing in particular."""
+    """A model that is trained on random ids, in batches of any size."""
 
     def __init__(self, config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> None:
-        self._config, self._device, self._task = config, device, task_of(config)
-        self._counted = 1 if "target" in self._task.sides else 0  # the side that a batch is counted by
-        ranked = lengths[np.lexsort((lengths[:, 0], lengths[:, 1]))]  # a batch has sentences of like length, so
-        self._lengths = np.concatenate((ranked, ranked[::-1]))  # whoever comes to the end goes back
-        self._random = np.random.default_rng(config.training.seed)
+        one_batch = config.training.model_copy(update={"accumulate": 1})
+        self._config = config = config.model_copy(update={"training": one_batch})
+        self._counted = 1 if "target" in task_of(config).sides else 0  # the side that a batch is counted by
+        mean = float(lengths[:, self._counted].mean()) + 1
+        count = max(len(SPECIAL), round(_BATCHES * config.training.tokens_per_batch / mean))
+        self._pairs = pairs_of_random_ids(
+            lengths[np.random.default_rng(config.training.seed).integers(len(lengths), size=count)], config.model
+        )
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        self._model = Transformer(config.model).to(device).train()
-        self._optimizer = make_optimizer(self._model, config)
-        self._learner = make_learner(self._model, config, device, self._shape())
-        self._kept = 0.0  # bytes a token
-
-    def _shape(self) -> Shape | None:
-        """As `Run.learner` has it."""
-        if not can_capture(self._config, self._device):
-            return None
-        examples = [self._batch(self._config.training.tokens_per_batch)[0] for _ in range(_EXAMPLES)]
-        return Shape.for_batches_like(examples, self._config.data.max_tokens + 1)
+        self._run = trial_run(config, self._pairs, device)
+        self._meter = _Meter(self._run.learner(), self._run, self._counted)
+        self._steps: Generator[PendingStep] | None = None
+        self._tokens = 0
 
     def find_size(self, budget: int) -> tuple[int, tuple[float, float]]:
         """Warm up, and find a batch of at most `budget` tokens that takes neither too long nor too short to be timed.
 
-        Returns its tokens, and what a step with it took.
+        Returns its tokens, and the times of a step with it.
         """
         self.step(_SMALLEST)  # the first step of all is slow whatever its size
-        tokens, fits = budget if self._device.type == "cuda" else min(budget, _FIRST), True
+        tokens, fits = budget if self._run.device.type == "cuda" else min(budget, _FIRST), True
         while True:
             try:
                 taken = min(self.step(tokens), self.step(tokens))
@@ -130,62 +162,115 @@ class _Trial:
                 if tokens <= _SMALLEST:
                     raise
                 tokens, fits = max(tokens // 2, _SMALLEST), False
-            if not fits:
-                self._learner = Plain(self._model, self._config, self._device)  # the other has room for whole batches
-                self._optimizer.zero_grad()
+            if not fits:  # a captured step has the size of whole batches
+                self.close()
+                plain = Plain(self._run.model, self._config, self._run.device)
+                self._meter = _Meter(plain, self._run, self._counted)
+                self._run.optimizer.zero_grad()
                 gc.collect()  # the error holds on to all that did fit
 
     def step(self, tokens: int) -> tuple[float, float]:
-        """Seconds a token for the gradients of a batch, and seconds for the change of the weights."""
-        batch, size = self._batch(tokens)
-        prepared = self._learner.prepare(batch)
-        began = self._now()
-        with self._counting(size) if isinstance(self._learner, Plain) else nullcontext():
-            self._learner.learn(prepared, 1 / batch.tokens, self._config.training.seed)
-        learnt = self._now()
-        self._optimizer.step()
-        self._learner.forget()
-        return (learnt - began) / size, self._now() - learnt
+        """Seconds per token for the gradients of a batch, and seconds for the rest of the step: the update."""
+        if self._steps is None or tokens != self._tokens:
+            self.close()
+            self._tokens, settings, task = tokens, self._config.training, task_of(self._config)
+            mixed = can_capture(self._config, self._run.device)
+            batches = Batches(self._pairs, tokens, settings.seed, mixed=mixed, collate=task.collate, sizes=task.sizes)
+            self._steps = launch_steps(replace(self._run, batches=batches), self._meter, Progress())
+        began = _now(self._run.device)
+        next(self._steps)
+        seconds = _now(self._run.device) - began
+        return self._meter.seconds / self._meter.tokens, seconds - self._meter.seconds
 
-    @contextmanager
-    def _counting(self, tokens: int) -> Iterator[None]:
-        """While this is on, count what the forward pass keeps for the backward pass, each piece of memory once."""
-        weights = {weight.untyped_storage().data_ptr() for weight in self._model.parameters()}
-        kept: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in weights:
-                kept[storage.data_ptr()] = storage.nbytes()
-            return tensor.detach()  # which, unlike the tensor, does not hold what holds it
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            yield
-        self._kept = sum(kept.values()) / tokens
+    def close(self) -> None:
+        """End the prefetching."""
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = None
 
     def memory(self, budget: int) -> int:
-        """Bytes for batches of this size: weights, gradients, what the optimiser keeps, and what a batch needs."""
-        settings = self._config.training
-        copies = 4 if settings.ema_decay is None else 5  # weight, gradient and Adam's two moments; a running mean
-        weights = sum(weight.numel() * weight.element_size() for weight in self._model.parameters())
-        scores = cast("Plain", self._learner).bytes_of_scores(budget)  # memory is measured where another learns
-        return round(copies * weights + self._kept * budget + scores)
+        """Bytes for batches of this size: weights, gradients, optimiser state, and what the backward pass needs."""
+        copies = 4 if self._run.ema is None else 5  # weight, gradient and Adam's two moments; the EMA
+        weights = sum(weight.numel() * weight.element_size() for weight in self._run.model.parameters())
+        logits = cast("Plain", self._meter.learner).bytes_of_scores(budget)  # with another, memory is measured
+        return round(copies * weights + self._meter.saved * budget + logits)
 
-    def _batch(self, tokens: int) -> tuple[Batch, int]:
-        """Random ids in texts that lie next to one another in length, of at most `tokens` tokens or one; how many."""
-        start = self._random.integers(len(self._lengths))
-        rows = np.resize(np.roll(self._lengths, -start, 0), (tokens, 2))
-        sizes = np.cumsum(rows[:, self._counted] + 1)
-        count = max(1, int(np.searchsorted(sizes, tokens, side="right")))
-        model = self._config.model
-        targets = model.vocab_size if model.labels is None else FIRST + model.labels
-        source, target = (
-            Ragged.of([self._random.integers(len(SPECIAL), size, length).tolist() for length in rows[:count, side]])
-            for side, size in enumerate((model.source_vocab_size or model.vocab_size, targets))
-        )
-        return self._task.collate(source, target, self._random), int(sizes[count - 1])
 
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.monotonic()
+class _Meter:
+    """A learner that times another one's gradients, and counts the bytes that its forward pass saves."""
+
+    def __init__(self, learner: Learner, run: Run, counted: int) -> None:
+        self.learner, self._run, self._counted = learner, run, counted
+        self._sizes: deque[int] = deque()  # of the batches that are prepared and not used yet
+        self.seconds, self.tokens = 0.0, 0  # of the last batch
+        self.saved = 0.0  # bytes per token
+
+    def prepare(self, batch: Batch) -> list[Batch]:
+        """As the learner does."""
+        self._sizes.append(len(batch.tgt_out if self._counted else batch.src))
+        return self.learner.prepare(batch)
+
+    def learn(self, prepared: list[Batch], scale: float, seed: int) -> Tensor:
+        """As the learner does."""
+        began = _now(self._run.device)
+        self.tokens = self._sizes.popleft()
+        with self._counting() if isinstance(self.learner, Plain) else nullcontext():
+            loss = self.learner.learn(prepared, scale, seed)
+        self.seconds = _now(self._run.device) - began
+        return loss
+
+    def forget(self) -> None:
+        """As the learner does."""
+        self.learner.forget()
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Within it, count what the forward pass saves for the backward pass, each storage once."""
+        weights = {weight.untyped_storage().data_ptr() for weight in self._run.model.parameters()}
+        saved: dict[int, int] = {}
+
+        def save(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach()  # which, unlike the tensor, does not hold what holds it
+
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+            yield
+        self.saved = sum(saved.values()) / self.tokens
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.monotonic()
+
+
+class ProcessorShare:
+    """The share of the processor time that this process wanted and got, since this object was made."""
+
+    def __init__(self) -> None:
+        self._scheduled = _scheduled()
+        self._began, self._worked = time.monotonic(), time.thread_time()
+
+    def so_far(self) -> float:
+        """1.0 where no thread had to wait for a processor. Where the system does not say, that of this thread."""
+        ran, waited = (now - before for now, before in zip(_scheduled(), self._scheduled, strict=True))
+        if ran > 0:
+            return ran / (ran + waited)
+        return (time.thread_time() - self._worked) / (time.monotonic() - self._began)
+
+
+def _scheduled() -> tuple[int, int]:
+    """Nanoseconds that all threads of this process have run, and have waited while they could have (Linux).
+
+    Processor time alone does not tell: a thread that waits for one that was descheduled is busy waiting.
+    """
+    ran = waited = 0
+    try:
+        for task in _TASKS.iterdir():
+            running, waiting, _ = map(int, (task / "schedstat").read_text().split())
+            ran, waited = ran + running, waited + waiting
+    except (OSError, ValueError):  # another system, or a thread that has just ended
+        return 0, 0
+    return ran, max(waited, 0)

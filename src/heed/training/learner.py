@@ -26,8 +26,8 @@ from heed.model.transformer import Transformer
 from heed.model.weight_sharing import sharing_weights
 from heed.training.batches import Batch
 from heed.training.bucketing import Shape
-from heed.training.task import LossOfVectors
 from heed.training.tasks import task_of
+from heed.training.tasks.base import LossOfVectors
 
 _MANY_STEPS = 5000
 

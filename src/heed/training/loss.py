@@ -1,7 +1,7 @@
-"""What training makes smaller (paper, section 5.4).
+"""The training loss: label-smoothed cross-entropy (paper, section 5.4) and R-Drop.
 
-Enters: logits and the tokens that were right. Leaves: the loss as a sum and the number of tokens it is over, so that
-it is divided once, by all tokens of a step, however many pieces the step was cut into. Knows nothing of models.
+Enters: logits and target tokens. Leaves: a sum and the number of tokens it is over, so that a step's loss is divided
+once, by all its tokens, however many micro-batches it has. Knows nothing of models.
 """
 
 from jaxtyping import Float, Int
@@ -14,8 +14,7 @@ def smoothed_cross_entropy(
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """Cross-entropy summed over all tokens but padding, and how many those are.
 
-    The right answer is a little unsure of itself: 1 - smoothing for the right word, and smoothing shared out evenly
-    among all V words, the right one included.
+    The target distribution is 1 - smoothing on the target token plus smoothing / V on each of the V vocabulary entries.
     """
     total = functional.cross_entropy(
         logits.flatten(0, -2), tgt_out.flatten(), ignore_index=pad_id, label_smoothing=smoothing, reduction="sum"
@@ -26,20 +25,20 @@ def smoothed_cross_entropy(
 def loss_of_logits(
     logits: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int, smoothing: float, r_drop: float
 ) -> Float[Tensor, ""]:
-    """The smoothed cross-entropy; with R-Drop everything is there twice, and both halves must agree too."""
+    """Smoothed cross-entropy; with R-Drop the batch is doubled, and the divergence of its two halves is added."""
     total, _ = smoothed_cross_entropy(logits, tgt_out, pad_id, smoothing)
     if not r_drop:
         return total
     one, other = logits.chunk(2)
-    return (total + r_drop * disagreement(one, other, tgt_out[: len(one)], pad_id)) / 2
+    return (total + r_drop * symmetric_kl(one, other, tgt_out[: len(one)], pad_id)) / 2
 
 
-def disagreement(
+def symmetric_kl(
     one: Float[Tensor, "N V"], other: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int
 ) -> Float[Tensor, ""]:
-    """How far two predictions for the same tokens lie apart: the mean of both Kullback-Leibler divergences, summed.
+    """The mean of both Kullback-Leibler divergences between two predictions, summed over tokens but padding.
 
-    R-Drop (Liang et al. 2021) adds it to the loss of two passes that differ in dropout only. Padding does not count.
+    R-Drop (Liang et al. 2021) adds it to the loss of two passes that differ in dropout only.
     """
     p, q = one.float().log_softmax(-1), other.float().log_softmax(-1)
     apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)

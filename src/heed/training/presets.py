@@ -1,6 +1,8 @@
-"""Which settings to start from, for how much text. Any of them can be set otherwise."""
+"""Settings in layers: a preset for the size of the corpus, a TOML file, and single settings on top. Needs no torch."""
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
@@ -18,9 +20,9 @@ def preset_for(pairs: int) -> str:
 
 
 def training_preset(name: str) -> dict[str, Any]:
-    """The settings of training that go with a model's preset.
+    """The training settings of a preset.
 
-    tiny     up to 200 thousand pairs: strong regularisation, a high rate, stops when validation no longer improves
+    tiny     up to 200 thousand pairs: strong regularisation, a high learning rate, early stopping
     small    up to 2 million pairs
     base     the paper's base model and its training
     big      the paper's big model and its training
@@ -45,11 +47,11 @@ def training_preset(name: str) -> dict[str, Any]:
 
 
 def check_early(settings: Nested) -> None:
-    """Find mistakes in what a person has set before hours are spent on their text."""
+    """Find mistakes in what a person has set before any text is read."""
     data = DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
     SearchConfig.model_validate(settings["search"])
-    follows = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "what is learnt: set data.task"}
+    follows = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "the task: set data.task"}
     follows |= {"source_vocab_size": follows["vocab_size"], "labels": "the text: set data.labels"}
     for name in follows.keys() & settings["model"].keys():
         raise ConfigError(f"model.{name} follows from {follows[name]} instead")
@@ -60,9 +62,9 @@ def check_early(settings: Nested) -> None:
 
 
 def check_positions(model: Mapping[str, Any], max_tokens: int) -> None:
-    """A sentence of `max_tokens`, and the token that begins or ends it, must have positions.
+    """A sentence of `max_tokens` and its BOS or EOS must have learned positions.
 
-    Not a rule of `RunConfig`: a model of fewer positions, imported say, may well be used.
+    Not a rule of `RunConfig`: a model with fewer positions, imported say, may well be used.
     """
     longest = model.get("max_length", ModelConfig.model_fields["max_length"].default)
     if model.get("positions") == "learned" and isinstance(longest, int) and longest <= max_tokens:
@@ -74,7 +76,7 @@ def check_positions(model: Mapping[str, Any], max_tokens: int) -> None:
 
 
 def merged(*layers: Nested) -> Nested:
-    """Settings of several layers, the later ones on top."""
+    """Several layers of settings as one, the later ones on top."""
     result: Nested = {name: {} for name in RunConfig.model_fields}
     for layer in layers:
         for section, settings in layer.items():
@@ -82,3 +84,35 @@ def merged(*layers: Nested) -> Nested:
                 raise ConfigError(f"unknown section {section!r}: {nearest(section, result)}")
             result[section].update(settings)
     return result
+
+
+def nested(settings: Mapping[str, Any]) -> Nested:
+    """`{"training.max_steps": 2000}` as {"training": {"max_steps": 2000}}; sections may be given whole, too."""
+    result: Nested = {}
+    for name, value in settings.items():
+        section, dot, field = name.partition(".")
+        if dot and section and field:
+            result.setdefault(section, {})[field] = value
+        elif isinstance(value, Mapping):
+            result.setdefault(name, {}).update(value)
+        else:
+            raise ConfigError(f"settings: {name!r} = {value!r}, expected section.name, such as training.max_steps")
+    return result
+
+
+def settings_file(path: Path | None) -> Nested:
+    """The settings of a TOML file with the tables [model], [data] and [training]."""
+    if path is None:
+        return {}
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for section, value in settings.items():
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"{path}: {section} = {value!r} stands outside a table; settings are in [model], [data] …"
+            )
+    return settings

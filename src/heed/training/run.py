@@ -1,52 +1,37 @@
-"""One training run as the loop sees it: a model, its batches, its settings and its place on the disk."""
+"""A run in memory: model, optimiser, batches, device; made from `RunInputs`, new or restored from a checkpoint."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from heed.artifacts.checkpoint import Progress, require_finite, restore, training_state, write_checkpoint
+from heed.artifacts.folder import ModelFolder, model_files, put_weights
+from heed.backends.cpu.bpe import quickest_bpe_dropout
+from heed.backends.cuda.graph import missing_for_capture
 from heed.config import RunConfig
+from heed.errors import ConfigError
+from heed.model.size import parameters
+from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
-from heed.training.batches import Batches
+from heed.text.language_identification import profile
+from heed.training.batches import Batches, Resegment
 from heed.training.bucketing import Shape
-from heed.training.checkpoint import Progress, refuse_nonsense, training_state, write_checkpoint
-from heed.training.distributed import Team, whole
-from heed.training.ema import RunningMean
-from heed.training.learner import Learner, can_capture, make_learner
-from heed.training.task import Validate, Validation
+from heed.training.distributed import ProcessGroup, full_tensor, shard, shard_like
+from heed.training.learner import Learner, can_capture, check_precision, make_learner, will_compile
+from heed.training.optimizer import EMA, make_optimizer
+from heed.training.resume import arithmetic_of, changes
+from heed.training.run_inputs import RunInputs
+from heed.training.step_log import METRICS, Listener
+from heed.training.tasks import task_of
+from heed.training.tasks.base import HeldOut, Validate
 
-_EXAMPLES = 16  # batches that say how large batches are
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One step: its loss a target token, and what it took."""
-
-    step: int
-    epoch: int
-    loss: float
-    rate: float
-    tokens: int
-    seconds: float
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """Whoever wants to watch."""
-
-    def step(self, report: StepReport) -> None:
-        """A step was taken."""
-
-    def validation(self, step: int, found: Validation, best: bool) -> None:
-        """The model was tried."""
-
-    def note(self, message: str) -> None:
-        """Something else a person should know."""
+_EXAMPLES = 16  # batches whose sizes decide the static shape of captured steps
 
 
 @dataclass(frozen=True)
@@ -58,20 +43,20 @@ class Run:
     model: Transformer
     optimizer: Optimizer
     batches: Batches
-    files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # a model folder's, of these weights
+    files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # a model folder's, with these weights
     validate: Validate | None
     device: torch.device
-    team: Team = field(default_factory=Team)
-    mean: RunningMean | None = None
-    compiled: bool | None = None  # whether layers are; none: as the settings say
+    group: ProcessGroup = field(default_factory=ProcessGroup)
+    ema: EMA | None = None
+    compiled: bool | None = None  # whether layers are; none: as the settings decide
 
     @property
-    def is_ahead(self) -> bool:
-        """Whether a step is asked for before the loss of the last is known: a GPU that works alone need never wait."""
-        return self.device.type == "cuda" and self.team.size == 1
+    def reads_losses_late(self) -> bool:
+        """Whether a step is launched before the loss of the last is read: a single GPU then never waits."""
+        return self.device.type == "cuda" and self.group.size == 1
 
     def learner(self) -> Learner:
-        """What finds gradients on this device."""
+        """What computes gradients on this device."""
         shape, config = None, self.config
         if self.compiled is not None:
             training = config.training.model_copy(update={"compile": self.compiled})
@@ -82,29 +67,173 @@ class Run:
         return make_learner(self.model, config, self.device, shape)
 
     @contextmanager
-    def as_used(self) -> Iterator[Mapping[str, Tensor] | None]:
-        """While this is on, the model has the weights it will be used with; gives its own, if they are others."""
-        if self.mean is None:
+    def inference_weights(self) -> Iterator[Mapping[str, Tensor] | None]:
+        """Within it the model has the weights it is saved and validated with: the EMA's, if any. Gives the raw ones."""
+        if self.ema is None:
             yield None
         else:
-            with self.mean.in_place() as own:
-                yield own
+            with self.ema.swapped_in() as raw_weights:
+                yield raw_weights
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint, unless there is nonsense in it. In a team all gather what is shared out; one writes."""
-        with self.as_used() as own:
-            weights = {name: whole(weight) for name, weight in self.model.state_dict().items()}
-            state = training_state(self.model, self.optimizer, own)
-            refuse_nonsense(self.folder, progress.step, {**weights, **state})
-            if self.team.is_first:
+        """Write a checkpoint, unless a number in it is not finite. All processes gather what is sharded; one writes."""
+        with self.inference_weights() as raw_weights:
+            weights = {name: full_tensor(weight) for name, weight in self.model.state_dict().items()}
+            state = training_state(self.model, self.optimizer, raw_weights, full_tensor)
+            require_finite(self.folder, progress.step, {**weights, **state})
+            if self.group.is_first:
                 write_checkpoint(self.folder, self.files(progress, weights), state, progress)
 
 
-def make_optimizer(model: Transformer, config: RunConfig) -> Optimizer:
-    """Adam with the paper's betas and epsilon; each weight in one pass, where a process holds all of it."""
-    settings, weights = config.training, list(model.parameters())
-    device = weights[0].device.type
-    fused = device == "cuda" or (device == "cpu" and not settings.shard)
-    if settings.optimizer == "adamw":
-        return torch.optim.AdamW(weights, betas=(0.9, 0.98), eps=1e-9, weight_decay=settings.weight_decay, fused=fused)
-    return torch.optim.Adam(weights, betas=(0.9, 0.98), eps=1e-9, fused=fused)
+@torch_defaults()
+def prepare_run(
+    folder: Path,
+    inputs: RunInputs,
+    group: ProcessGroup,
+    listener: Listener,
+    init_from: ModelFolder | None = None,
+) -> tuple[Run, Progress]:
+    """A run and the progress to start from. init_from: a model whose weights to begin with."""
+    config, device = inputs.config, group.device()
+    _check(config, device, group)
+    model = _initial_model(config, init_from).to(device)
+    if config.training.shard:
+        shard(model, group)
+    optimizer = make_optimizer(model, config)
+    ema = None if config.training.ema_decay is None else EMA(model, config.training.ema_decay)
+    progress = Progress(mixed=can_capture(config, device), compiled=will_compile(config, device))
+    for warning in _notes(config, device):
+        listener.warning(warning)
+    if inputs.checkpoint is not None:
+        has_ema = ema is not None
+        progress, raw = restore(inputs.checkpoint, model, optimizer, has_ema=has_ema, shard_like=shard_like)
+        if ema is not None:
+            ema.resume(raw)
+    compiled = _is_compiled(progress, config, device)
+    if compiled != will_compile(config, device):
+        listener.note(f"layers stay {'' if compiled else 'not '}compiled, as the run began, whatever max_steps is now")
+    arithmetic = arithmetic_of(config, device, group.size, compiled=compiled)
+    for warning in changes(progress.arithmetic, arithmetic):
+        listener.warning(warning)
+    progress = replace(progress, arithmetic=arithmetic)
+    batches, validate = _batches(inputs, mixed=progress.mixed), _validator(inputs, group)
+    files = _model_folder_files(inputs, group.size)
+    return Run(folder, config, model, optimizer, batches, files, validate, device, group, ema, compiled), progress
+
+
+def _check(config: RunConfig, device: torch.device, group: ProcessGroup) -> None:
+    settings, metric = config.training, task_of(config).metric
+    check_precision(config, device)
+    if settings.best_by not in ("loss", metric):
+        raise ConfigError(f"training.best_by = {settings.best_by!r}: task = {config.data.task!r} has loss and {metric}")
+    if settings.shard and group.size == 1:
+        raise ConfigError("training.shard = True needs several processes: start them with torchrun")
+
+
+def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transformer:
+    """Random weights, or those of `init_from`; a classifier head for other labels stays random."""
+    torch.manual_seed(config.training.seed)
+    with float32_by_default():
+        model = Transformer(config.model)
+    if init_from is None:
+        return model
+    if init_from.run.model.kind != model.config.kind:
+        raise ConfigError(
+            f"--init-from {init_from.path} has a model of kind {init_from.run.model.kind!r}, and task = "
+            f"{config.data.task!r} needs one of kind {model.config.kind!r}"
+        )
+    weights = init_from.weights()
+    if init_from.run.data.labels != config.data.labels:
+        head = {name: weight for name, weight in model.state_dict().items() if name.startswith("classes.")}
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("classes.")} | head
+    put_weights(model, weights, init_from.path)
+    return model
+
+
+def _is_compiled(progress: Progress, config: RunConfig, device: torch.device) -> bool:
+    """Whether layers are compiled. Where that follows from the length of the run, it stays as when the run began."""
+    if progress.compiled is None or config.training.compile is not None or not can_capture(config, device):
+        return will_compile(config, device)
+    return progress.compiled
+
+
+def _notes(config: RunConfig, device: torch.device) -> list[str]:
+    missing = missing_for_capture()
+    if device.type == "cuda" and config.training.capture and missing is not None:
+        return [f"steps are not captured, so training is several times slower than it could be: {missing}"]
+    return []
+
+
+def _batches(inputs: RunInputs, *, mixed: bool) -> Batches:
+    settings, data, task = inputs.config.training, inputs.config.data, task_of(inputs.config)
+    resegment = None
+    if data.bpe_dropout:
+        source, target = inputs.tokenizers
+        of_source = quickest_bpe_dropout(source, data.bpe_dropout)
+        of_target = of_source if target is source else quickest_bpe_dropout(target, data.bpe_dropout)
+        resegment = Resegment(of_source, of_target, data.max_tokens)
+    return Batches(
+        inputs.pairs,
+        settings.tokens_per_batch,
+        settings.seed,
+        resegment,
+        mixed=mixed,
+        collate=task.collate,
+        sizes=task.sizes,
+    )
+
+
+def _validator(inputs: RunInputs, group: ProcessGroup) -> Validate | None:
+    if inputs.validation is None:
+        return None
+    held_out = HeldOut(inputs.validation, inputs.samples, inputs.lengths)
+    return task_of(inputs.config).validator(inputs.config, inputs.tokenizers, held_out, group)
+
+
+def _model_folder_files(
+    inputs: RunInputs, processes: int
+) -> Callable[[Progress, Mapping[str, Tensor]], dict[str, bytes]]:
+    trigrams = {name: profile(pair[side] for pair in inputs.samples) for side, name in enumerate(("source", "target"))}
+
+    def files(progress: Progress, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
+        trained = {
+            "texts": inputs.texts,
+            "step": progress.step,
+            "best_validation_loss": progress.best_loss,
+            "trigrams": trigrams,
+            "lengths": None if inputs.lengths is None else inputs.lengths.to_json(),
+        }
+        card = _card(inputs.config, inputs.texts, progress, processes)
+        return model_files(weights, inputs.config, trained, inputs.tokenizers, card)
+
+    return files
+
+
+def _card(config: RunConfig, texts: dict[str, list[dict[str, Any]]], progress: Progress, processes: int) -> str:
+    """The model card, `README.md` of the folder."""
+    size = sum(part.total for part in parameters(config.model))
+    best = "none" if progress.best_loss is None else f"loss {progress.best_loss:.4f} (step {progress.best_step})"
+    if progress.best_score is not None:
+        best += f", {METRICS[task_of(config).metric].format(progress.best_score)}"
+    tokens = config.training.tokens_per_batch * config.training.accumulate * processes
+    corpora = "\n".join(f"- {one['name']}: {one['pairs']:,} pairs, weight {one['weight']}" for one in texts["training"])
+    languages = f"{config.data.source_language or '?'} to {config.data.target_language or '?'}"
+    task = f"{config.data.task}{': ' + ', '.join(config.data.labels) if config.data.labels else ''}"
+    return f"""# A Transformer trained with heed
+
+| | |
+|---|---|
+| task | {task} |
+| languages | {languages} |
+| model | {config.model.kind}, {config.model.encoder_layers}+{config.model.decoder_layers} layers, width \
+{config.model.d_model}, {config.model.heads} heads, feed-forward {config.model.d_ff}, {size:,} parameters |
+| vocabulary | {config.model.vocab_size:,} tokens ({config.data.tokenizer}) |
+| steps | {progress.step:,}, of at most {tokens:,} target tokens each |
+| best validation | {best} |
+
+Trained on:
+
+{corpora}
+
+All settings are in `config.json`.
+"""

@@ -1,7 +1,7 @@
-"""All tasks there are, by the name that `data.task` has for them. This is the one place that tells them apart."""
+"""What a model can be trained to do, by the name in `data.task`; the only place that tells tasks apart."""
 
 from heed.config import RunConfig
-from heed.training.task import Task
+from heed.training.tasks.base import Task
 from heed.training.tasks.classify import Classify
 from heed.training.tasks.language_model import LanguageModel
 from heed.training.tasks.masked import Masked
@@ -9,7 +9,7 @@ from heed.training.tasks.translate import Translate
 
 
 def task_named(name: str, masked_share: float = 0.15) -> Task:
-    """The task that `data.task` names."""
+    """The task of a name in `data.task`."""
     tasks: dict[str, Task] = {
         "translate": Translate(),
         "language-model": LanguageModel(),

@@ -1,4 +1,4 @@
-"""A label for a text, or for two texts: an encoder alone, a classifier."""
+"""Classification: an encoder-only model trained to label a text, or two texts."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,15 +19,13 @@ from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
 from heed.text.tokenizer import EOS
 from heed.training.batches import Batch, Numbers, Ragged, Random
-from heed.training.distributed import Team
+from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
-from heed.training.task import HeldOut, LossOfVectors, Tokenizers
-from heed.training.tasks.tokens import check_one_sided
-from heed.training.validation import AnswerValidator
+from heed.training.tasks.base import AccuracyValidator, HeldOut, LossOfVectors, Tokenizers, check_one_sided
 
 
 class Classify:
-    """Texts, each with one label."""
+    """One label per text, with accuracy as its score."""
 
     kind: Literal["encoder"] = "encoder"
     metric = "accuracy"
@@ -35,15 +33,15 @@ class Classify:
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
-        """A label and one or two texts a row."""
+        """A label and one or two texts per row."""
         if corpus.pairs is None:
             raise DataError(f"task = 'classify' learns from --pairs, a label and a text a row, found {corpus.name}")
-        if (corpus.source_key, corpus.target_key) == ("source", "target"):  # as nobody has said otherwise
+        if (corpus.source_key, corpus.target_key) == ("source", "target"):  # the defaults
             corpus = replace(corpus, source_key="text", target_key="label")
         return replace(corpus, labelled=True)
 
     def settle(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
-        """The labels are those of the text, unless they are given."""
+        """The labels are those of the text, unless they are set."""
         check_one_sided(data)
         for name in ("documents", "bpe_dropout"):
             if getattr(data, name):
@@ -67,11 +65,11 @@ class Classify:
         return pairs.source.lengths() + 1
 
     def collate(self, source: Ragged, target: Ragged, _random: Random) -> Batch:
-        """The text ends; the label is a target of one token."""
+        """EOS after each text; the label is a target of one token."""
         labels = torch.from_numpy(target.ids)
         src_layout = Packed.of_lengths(torch.from_numpy(source.lengths + 1))
         return Batch(
-            source.with_room(EOS), labels, labels, src_layout, Packed.of_lengths([1] * len(labels)), len(labels)
+            source.with_special(EOS), labels, labels, src_layout, Packed.of_lengths([1] * len(labels)), len(labels)
         )
 
     def loss(
@@ -83,21 +81,23 @@ class Classify:
         _loss_of_vectors: LossOfVectors | None = None,
     ) -> Float[Tensor, ""]:
         """Cross-entropy over the classes, summed over the texts."""
-        settings, nothing = config.training, config.model.pad_id - FIRST
-        seen = batch.twice() if settings.r_drop else batch
-        logits = model(seen.src, src_layout=seen.src_layout, attend=attend)
-        return loss_of_logits(logits, _labels(seen) - FIRST, nothing, settings.label_smoothing, settings.r_drop)
+        settings, ignored = config.training, config.model.pad_id - FIRST
+        doubled = batch.twice() if settings.r_drop else batch
+        logits = model(doubled.src, src_layout=doubled.src_layout, attend=attend)
+        return loss_of_logits(logits, _labels(doubled) - FIRST, ignored, settings.label_smoothing, settings.r_drop)
 
-    def said(self, model: Transformer, batch: Batch) -> Int[Tensor, "B"]:
-        """The labels that a model gives."""
+    def predict(self, model: Transformer, batch: Batch) -> Int[Tensor, "B"]:
+        """The most probable label of each text."""
         return model(batch.src, src_layout=batch.src_layout).argmax(-1) + FIRST
 
-    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> AnswerValidator:
-        """Loss, and how many labels are right."""
-        return AnswerValidator(self, self.said, config, held_out, team)
+    def validator(
+        self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+    ) -> AccuracyValidator:
+        """Loss and accuracy."""
+        return AccuracyValidator(self, self.predict, config, held_out, group)
 
 
 def _labels(batch: Batch) -> Int[Tensor, "B"]:
-    """The label of each text; padding for texts that only fill a batch up, of which the last may have no token."""
-    places = batch.tgt_layout.offsets[:-1].clamp(max=len(batch.tgt_out) - 1)
-    return batch.tgt_out[places]
+    """The label of each text; padding for texts that only pad a batch, of which the last may have no token."""
+    positions = batch.tgt_layout.offsets[:-1].clamp(max=len(batch.tgt_out) - 1)
+    return batch.tgt_out[positions]

@@ -1,4 +1,4 @@
-"""The next word of a text: a decoder alone, a language model."""
+"""Language modelling: a decoder-only model trained to predict the next token."""
 
 import math
 from typing import Any, ClassVar, Literal
@@ -10,18 +10,17 @@ from heed.inference.generator import Generator
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
 from heed.training.batches import Batch, Ragged, Random, collate_pairs
-from heed.training.distributed import Team
-from heed.training.task import HeldOut, Tokenizers, Validation
-from heed.training.tasks.tokens import TextTask
-from heed.training.validation import mean_loss, number_of_sample, team_for
+from heed.training.distributed import ProcessGroup
+from heed.training.step_log import Validation
+from heed.training.tasks.base import HeldOut, TextTask, Tokenizers, mean_loss, sample_index, validation_group
 
 
 class LanguageModel(TextTask):
-    """Texts, from their first word to their end."""
+    """Next-token prediction, with bits per byte as its score."""
 
     kind: Literal["decoder"] = "decoder"
     metric = "bits_per_byte"
-    # A smoothed target is not the truth, and here it is the truth's probability that counts.
+    # Label smoothing would bias the probabilities, and here they are what counts.
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
@@ -29,43 +28,45 @@ class LanguageModel(TextTask):
         return Encoders(None, tokenizers[1], cut=data.documents)
 
     def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
-        """As of pairs, with sources of no words."""
+        """As for pairs, with empty sources."""
         return collate_pairs(source, target, random)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """The target alone."""
+        """The target only."""
         return {"tgt_in": batch.tgt_in, "tgt_layout": batch.tgt_layout}
 
     def validator(
-        self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, team: Team
+        self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> "LanguageModelValidator":
-        """Loss, bits a byte, and how the model would go on with a text."""
-        return LanguageModelValidator(self, config, tokenizers, held_out, team)
+        """Loss, bits per byte, and a continuation of a text."""
+        return LanguageModelValidator(self, config, tokenizers, held_out, group)
 
 
 class LanguageModelValidator:
-    """Tries a model on one validation set."""
+    """Validates a language model."""
 
     def __init__(
-        self, task: LanguageModel, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, team: Team
+        self, task: LanguageModel, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> None:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
-        self._team = team_for(config, team)
+        self._group = validation_group(config, group)
         pairs = held_out.pairs
         texts = tokenizers[1].decode([pairs.target[number].tolist() for number in range(len(pairs))])
         tokens = len(pairs.target.ids) + len(texts)
         # The end of a text counts as one byte: in its file it has a line end.
-        self._bits = tokens / (sum(len(text.encode()) for text in texts) + len(texts)) / math.log(2)  # a byte, of a nat
+        self._bits_per_byte = (
+            tokens / (sum(len(text.encode()) for text in texts) + len(texts)) / math.log(2)
+        )  # of a nat per token
 
     @torch.no_grad()
     def __call__(self, model: Transformer, step: int) -> Validation:
-        """The loss, and another text to go on with at every step."""
+        """Loss, bits per byte, and a greedy continuation of a text that changes with the step."""
         model.eval()
-        loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._team)
+        loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._group)
         samples = self._held_out.samples
-        _, text = samples[number_of_sample(step, samples)]
+        _, text = samples[sample_index(step, samples)]
         prompt = text[: len(text) // 3]
         greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
         generator = Generator(model, self._tokenizers[1], greedy, self._config.data.max_tokens)
-        (found,) = generator.generate([prompt])
-        return Validation(loss, loss * self._bits, (prompt, text, found[0].text), self._task.metric)
+        (continuations,) = generator.generate([prompt])
+        return Validation(loss, loss * self._bits_per_byte, (prompt, text, continuations[0].text), self._task.metric)

@@ -1,7 +1,7 @@
-"""Words that were hidden from an encoder, from the words around them (Devlin et al. 2019).
+"""Masked language modelling: an encoder-only model trained to predict masked tokens (Devlin et al. 2019).
 
-What is learnt this way is of no use by itself, and a good start for whatever an encoder is to learn next. An encoder's
-texts have no beginning, so the token that stands for one is free to stand for a hidden word.
+A pre-training task: such a model is a start for whatever an encoder is trained on next. An encoder's texts have no BOS,
+so that id is free to be the mask.
 """
 
 from typing import Any, ClassVar, Literal
@@ -17,16 +17,14 @@ from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
 from heed.text.tokenizer import EOS, MASK, PAD, SPECIAL
 from heed.training.batches import Batch, Ragged, Random
-from heed.training.distributed import Team
-from heed.training.task import HeldOut, Tokenizers
-from heed.training.tasks.tokens import TextTask
-from heed.training.validation import AnswerValidator
+from heed.training.distributed import ProcessGroup
+from heed.training.tasks.base import AccuracyValidator, HeldOut, TextTask, Tokenizers
 
-_HIDDEN, _CHANGED = 0.8, 0.1  # of the tokens that are asked for; the others are left, so that all must be doubted
+_MASKED, _REPLACED = 0.8, 0.1  # of the selected tokens; the others stay, so that no visible token can be trusted
 
 
 class Masked(TextTask):
-    """Texts with holes. share: of the tokens, those asked for."""
+    """Masked-token prediction, with accuracy as its score. share: of the tokens, those selected."""
 
     kind: Literal["encoder"] = "encoder"
     metric = "accuracy"
@@ -40,27 +38,29 @@ class Masked(TextTask):
         return Encoders(None, tokenizers[1], cut=data.documents)
 
     def collate(self, _source: Ragged, target: Ragged, random: Random) -> Batch:
-        """The texts with holes as the source; the target, what was there where something is asked for, else padding."""
-        text, layout = target.with_room(EOS).numpy(), Packed.of_lengths(torch.from_numpy(target.lengths + 1))
+        """Source: the masked text; target: the original token where one is selected, else padding."""
+        text, layout = target.with_special(EOS).numpy(), Packed.of_lengths(torch.from_numpy(target.lengths + 1))
         chance = random.random(len(text))
-        chance[layout.offsets[1:].numpy() - 1] = 1.0  # ends are never asked for
+        chance[layout.offsets[1:].numpy() - 1] = 1.0  # EOS is never selected
         least = np.repeat(np.minimum.reduceat(chance, layout.offsets[:-1].numpy()), target.lengths + 1)
-        asked = (chance < self._share) | ((chance == least) & (chance < 1.0))  # at least one of every text
-        fate = random.random(len(text))
+        selected = (chance < self._share) | ((chance == least) & (chance < 1.0))  # at least one per text
+        draw = random.random(len(text))
         other = random.choice(target.ids, len(text)) if len(target.ids) else text
-        seen = np.where(fate < _HIDDEN, MASK, np.where(fate < _HIDDEN + _CHANGED, other, text))
-        src = torch.from_numpy(np.where(asked, seen, text))
-        tgt_out = torch.from_numpy(np.where(asked, text, PAD))
-        return Batch(src, torch.from_numpy(text), tgt_out, layout, layout, int(asked.sum()))
+        replaced = np.where(draw < _MASKED, MASK, np.where(draw < _MASKED + _REPLACED, other, text))
+        src = torch.from_numpy(np.where(selected, replaced, text))
+        tgt_out = torch.from_numpy(np.where(selected, text, PAD))
+        return Batch(src, torch.from_numpy(text), tgt_out, layout, layout, int(selected.sum()))
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """The texts with holes."""
+        """The masked text."""
         return {"src": batch.src, "src_layout": batch.src_layout}
 
-    def said(self, model: Transformer, batch: Batch) -> Int[Tensor, "N"]:
-        """The word that a model would put at each place."""
+    def predict(self, model: Transformer, batch: Batch) -> Int[Tensor, "N"]:
+        """The most probable token at each position."""
         return model(**self.inputs(batch))[:, len(SPECIAL) :].argmax(-1) + len(SPECIAL)
 
-    def validator(self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, team: Team) -> AnswerValidator:
-        """Loss, and how many hidden words are found, with the same holes every time."""
-        return AnswerValidator(self, self.said, config, held_out, team)
+    def validator(
+        self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+    ) -> AccuracyValidator:
+        """Loss and accuracy over the selected tokens, the same ones at every validation."""
+        return AccuracyValidator(self, self.predict, config, held_out, group)

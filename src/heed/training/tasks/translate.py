@@ -1,4 +1,4 @@
-"""A target for a source: translation, and whatever else turns one sequence into another."""
+"""Translation, or any other sequence to sequence: an encoder-decoder trained on pairs."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
@@ -14,14 +14,21 @@ from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
 from heed.text.sentence_split import Splitter
 from heed.training.batches import Batch, Ragged, Random, collate_pairs
-from heed.training.distributed import Team
-from heed.training.task import HeldOut, Tokenizers, Validation
-from heed.training.tasks.tokens import TokenTask
-from heed.training.validation import in_shares, mean_loss, number_of_sample, team_for
+from heed.training.distributed import ProcessGroup
+from heed.training.step_log import Validation
+from heed.training.tasks.base import (
+    HeldOut,
+    Tokenizers,
+    TokenTask,
+    distributed_map,
+    mean_loss,
+    sample_index,
+    validation_group,
+)
 
 
 class Translate(TokenTask):
-    """Pairs of sentences."""
+    """Sequence to sequence, with BLEU as its score."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     metric = "bleu"
@@ -29,7 +36,7 @@ class Translate(TokenTask):
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
-        """Pairs, as they are."""
+        """Pairs, unchanged."""
         if corpus.text is not None:
             raise DataError(f"task = 'translate' learns from --source and --target, or --pairs: found {corpus.name}")
         return corpus
@@ -42,37 +49,37 @@ class Translate(TokenTask):
         return data
 
     def encoders(self, tokenizers: Tokenizers, _data: DataConfig) -> Encoders:
-        """A tokenizer a side."""
+        """One tokenizer per side."""
         return Encoders(*tokenizers)
 
     def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
-        """The source ends, the target begins and ends."""
+        """EOS after each source, BOS before each target, EOS after it."""
         return collate_pairs(source, target, random)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Both sides."""
+        """Source and target."""
         both = {"src_layout": batch.src_layout, "tgt_layout": batch.tgt_layout}
         return {"src": batch.src, "tgt_in": batch.tgt_in, **both}
 
     def validator(
-        self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, team: Team
+        self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> "TranslationValidator":
         """Loss, BLEU of greedy translations, one sample."""
-        return TranslationValidator(self, config, tokenizers, held_out, team)
+        return TranslationValidator(self, config, tokenizers, held_out, group)
 
 
 class TranslationValidator:
-    """Tries a model on one validation set."""
+    """Validates a translation model."""
 
     def __init__(
-        self, task: Translate, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, team: Team
+        self, task: Translate, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> None:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
-        self._team = team_for(config, team)
+        self._group = validation_group(config, group)
 
     @torch.no_grad()
     def __call__(self, model: Transformer, step: int) -> Validation:
-        """The model's loss, without label smoothing, and its translations' BLEU; another sample at every step."""
+        """Loss without label smoothing, BLEU of greedy translations, and a sample that changes with the step."""
         model.eval()
         samples = self._held_out.samples
         greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
@@ -89,10 +96,10 @@ class TranslationValidator:
         def translate(texts: list[str]) -> list[Any]:
             return [(one.text, one.truncated) for one in translator.translate(texts, align=False)]
 
-        found = in_shares([source for source, _ in samples], translate, self._team)
-        translations, truncated = [text for text, _ in found], sum(cut_off for _, cut_off in found)
-        source, reference = samples[number := number_of_sample(step, samples)]
+        results = distributed_map([source for source, _ in samples], translate, self._group)
+        translations, truncated = [text for text, _ in results], sum(cut_off for _, cut_off in results)
+        source, reference = samples[number := sample_index(step, samples)]
         score = bleu(translations, [reference for _, reference in samples])
-        loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._team)
+        loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._group)
         sample = (source, reference, translations[number])
-        return Validation(loss, score, sample, outputs=len(found), truncated=truncated)
+        return Validation(loss, score, sample, outputs=len(results), truncated=truncated)

@@ -1,7 +1,4 @@
-"""Several checkpoints to one model: the mean of their weights, which is often better than each of them.
-
-Enters: a run's folder and how many of its last checkpoints to take. Leaves: a model folder.
-"""
+"""Checkpoint averaging: the mean of the weights of a run's last checkpoints, written as a model folder."""
 
 import json
 from pathlib import Path
@@ -9,14 +6,14 @@ from pathlib import Path
 import torch
 
 from heed.artifacts.card import read_card, without_scores
+from heed.artifacts.checkpoint import checkpoints, read_progress
 from heed.artifacts.folder import model_files, read_model_folder
 from heed.artifacts.writing import write_folder
 from heed.errors import FolderError
-from heed.training.checkpoint import checkpoints, read_progress
 
 
 def last_checkpoints(run: Path) -> list[Path]:
-    """The last checkpoints of a run, oldest first, none missing in between: each says which one came before it."""
+    """The last consecutive checkpoints of a run, oldest first: each records the step of the one before it."""
     found: list[Path] = []
     before: int | None = None
     for path in reversed(checkpoints(run)):
@@ -24,12 +21,12 @@ def last_checkpoints(run: Path) -> list[Path]:
         if before is not None and step != before:
             break
         found.append(path)
-        before = read_progress(path).previous  # older ones do not say: what is there is believed
+        before = read_progress(path).previous  # older formats do not record it: then the folders that are there count
     return found[::-1]
 
 
 def average(run: Path, last: int, out: Path) -> list[Path]:
-    """Write the mean of a run's last checkpoints to `out`; returns which they were."""
+    """Write the mean of a run's last `last` checkpoints to `out`; returns their folders."""
     paths = last_checkpoints(run)[-last:]
     if not paths:
         raise FolderError(f"{run} is not a run's folder: it has no checkpoints")
@@ -47,7 +44,7 @@ def average(run: Path, last: int, out: Path) -> list[Path]:
     newest = folders[-1]
     for folder in folders:
         if folder.run.model != newest.run.model:
-            raise FolderError(f"{folder.path} and {newest.path} have models of different settings, and no mean")
+            raise FolderError(f"{folder.path} and {newest.path} have models of different settings, and no average")
         for name, weight in folder.weights().items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     mean = {name: (weight / len(paths)).float() for name, weight in total.items()}

@@ -1,7 +1,7 @@
-"""May a run go on from the checkpoint in its folder, and what is different now?
+"""Resuming: may a run go on from the checkpoint in its folder, and what is different now?
 
-Enters: a run's folder, settings and texts. Leaves: the checkpoint to go on from and what a person should be told, or an
-error: settings that decide what is learnt, and texts, must be those of the beginning. Knows no tensors.
+Enters: a run's folder, settings and texts. Leaves: the checkpoint to go on from and what to report, or an error: texts,
+and settings that decide what is trained, must be those the run began with. Knows no tensors.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from heed.artifacts.checkpoint import newest_checkpoint, read_progress
 from heed.artifacts.folder import ModelFolder
 from heed.artifacts.writing import MANIFEST
 from heed.backends.cpu.linear import is_quicker_here
@@ -20,10 +21,10 @@ from heed.backends.cpu.packed_linear import missing_for_compiled_code
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.text.corpus import Corpus
-from heed.training.checkpoint import newest_checkpoint, read_progress
 from heed.training.learner import can_capture, is_half
+from heed.training.optimizer import learning_rate
 from heed.training.presets import Nested
-from heed.training.schedule import learning_rate
+from heed.training.step_log import Listener
 from heed.untrusted import parse_json, read_regular
 from heed.version import __version__
 
@@ -32,8 +33,8 @@ _PATHS = ("source", "target", "pairs", "text")
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """The texts and settings of a run, the model it began with and where its prepared text is kept."""
+class RunRecord:
+    """`run.json`: the texts and settings of a run, the model it began with and where its prepared text is cached."""
 
     training: list[Corpus]
     validation: list[Corpus]
@@ -42,8 +43,8 @@ class Recorded:
     cache: Path
 
     def write(self, folder: Path) -> None:
-        """Leave it in the run's folder; paths are made absolute, since a run may be resumed from anywhere."""
-        what = {
+        """Write it to the run's folder; paths become absolute, since a run may be resumed from anywhere."""
+        record = {
             "training": _described(self.training),
             "validation": _described(self.validation),
             "settings": self.settings,
@@ -52,20 +53,20 @@ class Recorded:
         }
         new = folder / f".{_FILE}.writing"
         try:
-            new.write_text(json.dumps(what, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            new.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             new.replace(folder / _FILE)
         except OSError as error:
             raise FolderError(f"{folder / _FILE} cannot be written: {error.strerror}") from None
 
     @classmethod
-    def read(cls, folder: Path) -> "Recorded":
-        """What a run's folder says."""
+    def read(cls, folder: Path) -> "RunRecord":
+        """The record in a run's folder."""
         file = folder / _FILE
         try:
-            what = parse_json(read_regular(file))
-            training, validation = ([Corpus(**one) for one in what[which]] for which in ("training", "validation"))
-            begun = None if what["init_from"] is None else Path(what["init_from"])
-            return cls(training, validation, dict(what["settings"]), begun, Path(what["cache"]))
+            record = parse_json(read_regular(file))
+            training, validation = ([Corpus(**one) for one in record[part]] for part in ("training", "validation"))
+            init_from = None if record["init_from"] is None else Path(record["init_from"])
+            return cls(training, validation, dict(record["settings"]), init_from, Path(record["cache"]))
         except OSError as error:
             raise DataError(
                 f"there is nothing to learn from: {file}, where a run says what its text was: {error.strerror}. Give "
@@ -83,7 +84,7 @@ def _described(corpora: Sequence[Corpus]) -> list[dict[str, object]]:
 
 
 def arithmetic_of(config: RunConfig, device: torch.device, processes: int, *, compiled: bool) -> dict[str, str]:
-    """What matters here, by name. compiled: whether layers are (torch.compile)."""
+    """Everything besides settings and text that decides the bits, by name. compiled: layers are, by torch.compile."""
     found = {"heed": __version__, "torch": torch.__version__, "processes": str(processes)}
     found["layers"] = "compiled by torch" if compiled else "as they are"
     if device.type == "cuda":
@@ -101,7 +102,7 @@ def arithmetic_of(config: RunConfig, device: torch.device, processes: int, *, co
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """One note for each difference; none where a checkpoint says nothing, as older ones do."""
+    """One sentence per difference; none for checkpoints of old versions, which record nothing."""
     if not before:
         return []
     return [
@@ -113,7 +114,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 # Settings that may differ when a run is resumed: they change how long it goes on, what it keeps and over how many
-# processes a step is shared out, not what it learns.
+# processes a step is distributed, not what is trained.
 _MAY_CHANGE = (
     "training.max_steps",
     "training.keep_last",
@@ -127,8 +128,8 @@ _MAY_CHANGE = (
 )
 
 
-def checkpoint_of(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]]:
-    """The checkpoint to go on from, if there is one, and notes. A run is never overwritten by mistake."""
+def checkpoint_of(folder: Path, listener: Listener, *, resume: bool) -> Path | None:
+    """The checkpoint to go on from, if there is one. A run is never overwritten by mistake."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -148,12 +149,14 @@ def checkpoint_of(folder: Path, *, resume: bool) -> tuple[Path | None, list[str]
             f"--init-from {folder} begins with its weights"
         )
     if checkpoint is None and resume:
-        return None, [f"there is no checkpoint in {folder} yet: training starts from the beginning"]
-    return checkpoint, complaints
+        listener.note(f"there is no checkpoint in {folder} yet: training starts from the beginning")
+    for complaint in complaints:
+        listener.warning(complaint)
+    return checkpoint
 
 
 def differences(saved: ModelFolder, config: RunConfig, texts: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What is different from a checkpoint and may be, one note each; what may not be is an error that lists it."""
+    """Settings that differ from the checkpoint's and may, one sentence each; those that may not are an error."""
     old = dict(_flat({**saved.run.model_dump(mode="json"), "texts": saved.trained.get("texts", {})}))
     new = dict(_flat({**config.model_dump(mode="json"), "texts": texts}))
     changed = {

@@ -7,8 +7,7 @@ from safetensors.torch import save as save_tensors
 
 from heed import ModelConfig, Transformer
 from heed.artifacts import folder, writing
-from heed.errors import FolderError
-from heed.training.checkpoint import (
+from heed.artifacts.checkpoint import (
     Progress,
     checkpoint_path,
     checkpoints,
@@ -18,6 +17,7 @@ from heed.training.checkpoint import (
     training_state,
     write_checkpoint,
 )
+from heed.errors import FolderError
 
 CONFIG = ModelConfig(vocab_size=10, d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=8)
 
@@ -41,7 +41,8 @@ def save(run: Path, step: int) -> tuple[Transformer, torch.optim.Optimizer]:
 def test_a_restored_run_has_the_same_weights_moments_and_progress(tmp_path: Path) -> None:
     model, optimizer = save(tmp_path, 7)
     again, its_optimizer = trained()
-    progress = restore(checkpoint_path(tmp_path, 7), again, its_optimizer)
+    progress, raw_weights = restore(checkpoint_path(tmp_path, 7), again, its_optimizer)
+    assert raw_weights == {}
     assert progress == Progress(step=7, best_loss=1.5)
     for name, weight in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight)

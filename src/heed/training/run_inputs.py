@@ -1,0 +1,258 @@
+"""Raw text and settings to what a run is made from: ids on disk, tokenizers, and the settings in force.
+
+Text is read through once before anything else, so that its first mistake is found at once; then tokenizers are trained
+(a resumed run keeps its own) and all pairs become ids in the cache. Of several processes the first does all this and
+sends the others the result as bytes: the ids themselves are on the disk. Knows text, no tensors.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from heed.artifacts.folder import read_model_folder
+from heed.config import DataConfig, RunConfig, model_preset
+from heed.errors import ConfigError, DataError
+from heed.text.corpus import Corpus, read_pairs
+from heed.text.hold_out import hold_out, pairs_to_hold_out
+from heed.text.language_codes import languages_of
+from heed.text.prepare import Encoders, Survey, prepare, survey
+from heed.text.prepared import Prepared, open_prepared
+from heed.text.sentences import SourceLengths, source_lengths
+from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer_training import learn_tokenizers
+from heed.training.presets import Nested, check_positions, merged, preset_for, training_preset
+from heed.training.resume import RunRecord, checkpoint_of, differences
+from heed.training.step_log import Listener
+from heed.training.tasks import task_named
+from heed.training.tasks.base import Task
+
+_SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all
+
+Report = Callable[[str, int, int | None], None]  # `Listener.work`: what is done, pairs done, pairs in all if known
+Surveyed = list[tuple[Corpus, Survey]]
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """What a run's text and settings have become."""
+
+    config: RunConfig
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    pairs: Prepared
+    validation: Prepared | None
+    samples: list[list[str]]  # source and reference of validation sentences to translate
+    texts: dict[str, list[dict[str, Any]]]  # names and digests of the texts, for the model card and for resuming
+    lengths: SourceLengths | None  # of the training sources; none where there are none
+    checkpoint: Path | None  # to go on from
+
+    def to_bytes(self) -> bytes:
+        """For the other processes of the group."""
+        source, target = self.tokenizers
+        content = {
+            "config": self.config.model_dump(mode="json"),
+            "tokenizers": [one.to_json() for one in ([target] if source is target else [source, target])],
+            "folders": [str(one.folder) for one in (self.pairs, self.validation) if one is not None],
+            "samples": self.samples,
+            "texts": self.texts,
+            "lengths": None if self.lengths is None else self.lengths.to_json(),
+            "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
+        }
+        return json.dumps(content).encode()
+
+    @classmethod
+    def from_bytes(cls, received: bytes) -> "RunInputs":
+        """What `to_bytes` wrote."""
+        content = json.loads(received)
+        config = RunConfig.model_validate_json(json.dumps(content["config"]))
+        tokenizers = [Tokenizer.from_json(text, config.data.tokenizer) for text in content["tokenizers"]]
+        pairs, *validation = (open_prepared(Path(folder)) for folder in content["folders"])
+        return cls(
+            config,
+            (tokenizers[0], tokenizers[-1]),
+            pairs,
+            validation[0] if validation else None,
+            content["samples"],
+            content["texts"],
+            SourceLengths.from_json(content["lengths"]),
+            None if content["checkpoint"] is None else Path(content["checkpoint"]),
+        )
+
+
+def gather_inputs(
+    folder: Path,
+    start: RunRecord,
+    preset: str | None,
+    layers: Sequence[Nested],
+    listener: Listener,
+    *,
+    resume: bool,
+) -> RunInputs:
+    """The inputs of the run in `folder`, whose record is then written there.
+
+    layers: settings on top of those recorded, or of the preset, which the size of the corpus chooses if none is named.
+    """
+    data = DataConfig.model_validate(merged(start.settings, *layers)["data"])
+    task = task_named(data.task)
+    training = survey_all([task.corpus(one, data) for one in start.training], listener.work)
+    is_translation = data.task == "translate"
+    languages, said = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
+    defaults = merged(task.defaults, languages)
+    pairs = sum(found.pairs for _, found in training)
+    settings, origin = _settings(folder, start, preset, defaults, layers, pairs)
+    validation = survey_all([task.corpus(one, data) for one in start.validation], listener.work)
+    for note in filter(None, (origin, said)):
+        listener.note(note)
+    record = replace(start, settings=settings)
+    inputs = _prepare_all(folder, record, training, validation, listener, resume=resume)
+    record.write(folder)
+    return inputs
+
+
+def _settings(
+    folder: Path, start: RunRecord, preset: str | None, defaults: Nested, layers: Sequence[Nested], pairs: int
+) -> tuple[Nested, str]:
+    """All settings in force, and a sentence on where they come from."""
+    if start.settings:
+        named = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
+        note = f"texts and settings: as recorded in {folder}, and what you set"
+        return merged(start.settings, *named, *layers), note
+    name = preset or preset_for(pairs)
+    shape = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
+    settings = merged({"training": training_preset(name)}, shape, defaults, *layers)
+    return settings, f"settings: those of the preset {name}, and what you set"
+
+
+def survey_all(corpora: Iterable[Corpus], report: Report) -> Surveyed:
+    """Read every corpus through; none may be empty."""
+    surveyed = []
+    for corpus in corpora:
+        found = survey(corpus, lambda done: report("reading", done, None))
+        if found.pairs == 0:
+            raise DataError(f"{corpus.name} is empty")
+        surveyed.append((corpus, found))
+    return surveyed
+
+
+def language_settings(training: Sequence[Corpus], validation: Sequence[Corpus], data: DataConfig) -> tuple[Nested, str]:
+    """The language codes in the files' names, as settings, and a sentence on all codes in force."""
+    set_, found = (data.source_language, data.target_language), languages_of(training) or languages_of(validation)
+    if all(set_):
+        return {}, f"languages: {' → '.join(set_)}, as set"
+    if len(found) == 1:
+        codes = set_[0] or found[0].source, set_[1] or found[0].target
+        otherwise = "--source-language and --target-language say otherwise"
+        settings = {"source_language": codes[0], "target_language": codes[1]}
+        return {"data": settings}, f"languages: {' → '.join(codes)}, from {found[0].origin} ({otherwise})"
+    why = "the files' names say " + " and ".join(f"{one.source} → {one.target}" for one in found)
+    return {}, (
+        f"languages: unknown, since {why if found else 'no name of a file says them'}; heed serve will call them "
+        "'source' and 'target' unless you say them: --source-language en --target-language de here, or --languages "
+        "en-de there"
+    )
+
+
+def with_validation(
+    training: Surveyed, validation: Surveyed, data: DataConfig, listener: Listener, *, hold_some_out: bool = True
+) -> tuple[Surveyed, Surveyed]:
+    """Text to train on and text to validate on, held out of the first where none is given."""
+    if validation:
+        if data.hold_out:
+            raise ConfigError(f"data.hold_out = {data.hold_out} is for runs without validation text, and some is given")
+        return training, validation
+    pairs = sum(found.pairs for _, found in training)
+    if hold_some_out and (count := pairs_to_hold_out(pairs, data.hold_out)):
+        sides = task_named(data.task).sides
+        training, validation = hold_out(training, count, sides, lambda done: listener.work("holding out", done, pairs))
+    if held_out := sum(found.pairs for _, found in validation):
+        listener.note(
+            f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
+        )
+    else:
+        why = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
+        listener.note(f"validation: none ({why}): no early stopping, and the last checkpoint becomes the model")
+    return training, validation
+
+
+def prepare_texts(surveyed: Surveyed, encoders: Encoders, max_tokens: int, cache: Path, report: Report) -> Prepared:
+    """The ids of all pairs that are neither empty nor too long; there must be some."""
+    count = sum(found.pairs for _, found in surveyed)
+    pairs = prepare(surveyed, encoders, max_tokens, cache, lambda done: report("preparing", done, count))
+    if len(pairs) == 0:
+        raise DataError(f"nothing to use is left: {'; '.join(str(kept) for kept in pairs.corpora)}")
+    return pairs
+
+
+def _prepare_all(
+    folder: Path, record: RunRecord, training: Surveyed, validation: Surveyed, listener: Listener, *, resume: bool
+) -> RunInputs:
+    settings, cache = record.settings, record.cache
+    checkpoint = checkpoint_of(folder, listener, resume=resume)
+    wanted = DataConfig.model_validate(settings["data"])
+    task = task_named(wanted.task)
+    saved = None if checkpoint is None else read_model_folder(checkpoint)
+    began_without = saved is not None and not saved.trained.get("texts", {}).get("validation")
+    training, validation = with_validation(training, validation, wanted, listener, hold_some_out=not began_without)
+    data = task.settle(wanted, (corpus for corpus, _ in training))
+    if saved is not None:
+        tokenizers = saved.tokenizers
+    elif record.init_from is not None:
+        tokenizers = read_model_folder(record.init_from).tokenizers
+    else:
+        tokenizers = train_tokenizers(training, data, task.sides, cache, listener)
+    config = _with_vocabulary({**settings, "data": data.model_dump()}, tokenizers, task)
+    texts = {"training": _describe(training), "validation": _describe(validation)}
+    if saved is not None:
+        for note in differences(saved, config, texts):
+            listener.note(note)
+    encoders = task.encoders(tokenizers, data)
+    pairs = prepare_texts(training, encoders, data.max_tokens, cache, listener.work)
+    held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work) if validation else None
+    for note in (*pairs.notes, *map(str, pairs.corpora), *(held_out.notes if held_out else ())):
+        listener.note(note)
+    samples, lengths = _samples(validation, task.sides), _lengths(training, pairs)
+    return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, checkpoint)
+
+
+def train_tokenizers(
+    training: Surveyed, data: DataConfig, sides: tuple[str, ...], cache: Path, listener: Listener
+) -> tuple[Tokenizer, Tokenizer]:
+    """Tokenizers trained on this text, or those in the cache."""
+    trained = learn_tokenizers(training, data, sides, cache, partial(listener.work, "learning a vocabulary", 0, None))
+    for note in trained.notes:
+        listener.note(note)
+    return trained.source, trained.target
+
+
+def _lengths(training: Surveyed, pairs: Prepared) -> SourceLengths | None:
+    tokens = pairs.source.lengths()
+    return source_lengths(tokens, max(found.sentences for _, found in training)) if tokens.any() else None
+
+
+def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
+    source, target = tokenizers
+    data = DataConfig.model_validate(settings["data"])
+    model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size, "kind": task.kind}
+    model.update(task.shape(data))
+    # Two tokenizers need not be two vocabularies: an imported model may segment each side differently, to shared ids.
+    if data.separate_vocabularies:
+        model["source_vocab_size"] = source.vocab_size
+    check_positions(model, data.max_tokens)
+    return RunConfig.model_validate({**settings, "model": model})
+
+
+def _samples(validation: Surveyed, sides: tuple[str, ...]) -> list[list[str]]:
+    """The first pairs that lack no side."""
+    read = (pair for corpus, _ in validation for pair in read_pairs(corpus))
+    complete = (pair for pair in read if all(getattr(pair, side) for side in sides))
+    return [[pair.source, pair.target] for pair in islice(complete, _SAMPLES)]
+
+
+def _describe(surveyed: Surveyed) -> list[dict[str, Any]]:
+    return [
+        {"name": corpus.name, "weight": corpus.weight, "pairs": found.pairs, "digest": found.digest}
+        for corpus, found in surveyed
+    ]

@@ -1,0 +1,197 @@
+"""What a run reports while it trains: to `journal.jsonl`, to TensorBoard, and to whoever listens.
+
+Enters: reports of steps and validations. Leaves: one JSON object per line in `RUN/journal.jsonl`, TensorBoard events in
+`RUN/tensorboard`, calls of a `Listener`. The JSON is strict: a number that is not finite is written as null. Needs no
+torch, unless TensorBoard is installed.
+"""
+
+import json
+import logging
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from heed.artifacts.writing import sync, write_safely
+from heed.errors import FolderError
+
+JOURNAL = "journal.jsonl"
+METRICS = {"bleu": "BLEU {:.1f}", "bits_per_byte": "{:.3f} bits a byte", "accuracy": "accuracy {:.1f} %"}
+_FLUSH_SECONDS = 10  # of TensorBoard: what a kill may lose of the copy
+_LOG = logging.getLogger("heed")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One optimiser step: its mean loss per target token, learning rate, target tokens and seconds."""
+
+    step: int
+    epoch: int
+    loss: float
+    rate: float
+    tokens: int
+    seconds: float
+    gradient_norm: float = math.nan
+    max_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A model's loss and score on validation text."""
+
+    loss: float
+    score: float | None = None  # by the task's metric
+    sample: tuple[str, str, str] | None = None  # source, reference, output
+    metric: str = "bleu"  # one of METRICS
+    outputs: int = 0  # translations made for the score
+    truncated: int = 0  # those that the length limit ended
+
+
+class Listener:
+    """Whoever wants to follow a run: override the methods of interest, the others do nothing."""
+
+    def work(self, doing: str, done: int, total: int | None) -> None:
+        """Text is being read or tokenised: so many pairs are done, of a total if it is known."""
+
+    def step(self, report: StepReport) -> None:
+        """A step is done."""
+
+    def validation(self, step: int, found: Validation, best: bool) -> None:
+        """The model was validated; best: better than at any validation before."""
+
+    def note(self, message: str) -> None:
+        """A line for a person to read."""
+
+    def warning(self, message: str) -> None:
+        """A line about something that may be wrong; a note, unless overridden."""
+        self.note(message)
+
+
+class Listeners(Listener):
+    """Several listeners as one; warnings also reach the logger `heed`."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def work(self, doing: str, done: int, total: int | None) -> None:
+        """To all."""
+        for listener in self._listeners:
+            listener.work(doing, done, total)
+
+    def step(self, report: StepReport) -> None:
+        """To all."""
+        for listener in self._listeners:
+            listener.step(report)
+
+    def validation(self, step: int, found: Validation, best: bool) -> None:
+        """To all."""
+        for listener in self._listeners:
+            listener.validation(step, found, best)
+
+    def note(self, message: str) -> None:
+        """To all."""
+        for listener in self._listeners:
+            listener.note(message)
+
+    def warning(self, message: str) -> None:
+        """To all, and to the logger."""
+        _LOG.warning(message)
+        for listener in self._listeners:
+            listener.warning(message)
+
+
+class Journal:
+    """`journal.jsonl` of a run. Continuing from a step drops the lines after it."""
+
+    def __init__(self, path: Path, after_step: int) -> None:
+        self._path = path
+        kept = [line for line in read_journal(path) if line["step"] <= after_step]
+        with _explaining(path):
+            building = path.with_suffix(".writing")
+            write_safely(building, "".join(_line(entry) for entry in kept).encode())
+            building.replace(path)
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Append a line."""
+        with _explaining(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(_line(entry))
+
+    def sync(self) -> None:
+        """Flush all lines to the disk, before the checkpoint that follows them."""
+        with _explaining(self._path):
+            sync(self._path)
+            sync(self._path.parent)
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All complete lines; a last one that was cut off while being written does not count."""
+    if not path.exists():
+        return []
+    # Bytes: the cut may go through a letter, and text has line ends that JSON does not escape (U+2028).
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    return [_entry(path, number, line) for number, line in enumerate(complete.splitlines(), start=1)]
+
+
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line, parse_constant=lambda _: None)  # NaN, in journals of older versions
+    except (ValueError, RecursionError):
+        entry = None
+    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        found = line[:40].decode(errors="replace")
+        raise FolderError(f"{path}:{number}: expected a JSON object with a step, found {found!r}")
+    return entry
+
+
+def _line(entry: dict[str, Any]) -> str:
+    strict = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in entry.items()
+    }
+    return json.dumps(strict, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FolderError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def tensorboard_listener(folder: Path, after_step: int) -> Listener | None:
+    """A listener that writes to the run's `tensorboard` folder; None where TensorBoard is not installed."""
+    return None if find_spec("tensorboard") is None else TensorBoard(folder / "tensorboard", after_step)
+
+
+class TensorBoard(Listener):
+    """Reports as TensorBoard's scalars and text, a copy of the journal. Continuing from a step hides what came after.
+
+    Nothing reads it back.
+    """
+
+    def __init__(self, folder: Path, after_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - fails without the package
+
+        self._writer = SummaryWriter(str(folder), purge_step=after_step + 1, flush_secs=_FLUSH_SECONDS)
+        weakref.finalize(self, self._writer.close)  # at the latest when Python ends, so no caller has to remember it
+
+    def step(self, report: StepReport) -> None:
+        """Loss, learning rate and speed."""
+        self._writer.add_scalar("loss/training", report.loss, report.step)
+        self._writer.add_scalar("learning_rate", report.rate, report.step)
+        self._writer.add_scalar("tokens_per_second", report.tokens / report.seconds, report.step)
+
+    def validation(self, step: int, found: Validation, best: bool) -> None:  # noqa: ARG002 - the listener's signature
+        """Loss, score and a sample."""
+        self._writer.add_scalar("loss/validation", found.loss, step)
+        if found.score is not None:
+            self._writer.add_scalar(found.metric, found.score, step)
+        if found.sample is not None:
+            named = zip(("source", "wanted", "got"), found.sample, strict=True)
+            # TensorBoard reads Markdown: four spaces keep the user's text as it is.
+            self._writer.add_text("sample", "\n".join(f"    {name:<7}{text}" for name, text in named), step)
+        self._writer.flush()
