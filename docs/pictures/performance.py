@@ -20,7 +20,7 @@ from xml.etree.ElementTree import Element
 
 from heed.inside.lettering import widest
 from heed.inside.svg import EDGE, SMALL, WHITE, document, element, header, hover, note, pen, text
-from heed.training.label_places import apart
+from heed.plots.curves import apart
 
 HERE = Path(__file__).parent
 WIDE = 732.0  # what is between the edges: about as wide as a page shows it
