@@ -20,7 +20,8 @@ from xml.etree.ElementTree import Element
 
 from heed.inside.lettering import widest
 from heed.inside.svg import EDGE, SMALL, WHITE, document, element, header, hover, note, pen, text
-from heed.plots.curves import apart
+
+from heed.plots.chart import apart
 
 HERE = Path(__file__).parent
 WIDE = 732.0  # what is between the edges: about as wide as a page shows it

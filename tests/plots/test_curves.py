@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
-from heed.training.step_log import METRICS
 from hypothesis import given
 from hypothesis import strategies as st
 

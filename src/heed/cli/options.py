@@ -1,6 +1,6 @@
 """Options that several verbs share, and what they become: settings, an open translator, a path to write to.
 
-Enters: strings and paths as typer parsed them. Leaves: nested settings (`--set section.name=value`), standard input in a
+Enters: strings and paths as typer parsed them. Leaves: settings (`--set section.name=value`), standard input in a
 file, and a `Translator`. Imports torch only where a model is opened.
 """
 
