@@ -13,8 +13,8 @@ from heed.evaluation.metrics import bleu
 from heed.inference.engines import export_for, open_engine
 from heed.interop.engine_names import ENGINES, EngineName, engine_named
 from heed.serving.batcher import Batcher, Job, Ticket
-from heed.serving.kinds import Translating
-from heed.serving.models import open_served
+from heed.serving.jobs import Translating
+from heed.serving.models import open_translators
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 
@@ -120,7 +120,7 @@ def test_engines_are_known_by_name() -> None:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_a_server_translates_with_an_engine(name: EngineName, model: Path) -> None:
-    [served] = open_served([model], [], {"beam": 1}, partial(open_engine, name=name))
+    [served] = open_translators([model], [], {"beam": 1}, partial(open_engine, name=name))
     assert (served.source, served.target) == ("en", "de")
     batcher = Batcher(patience=0.0, budget=4096)
     jobs: list[Job[Any]] = [

@@ -8,9 +8,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from heed.errors import ConfigError
-from heed.serving.addresses import answers_to, check_addresses, through_proxies
 from heed.serving.config import ServeConfig
-from heed.serving.language_codes import is_code, name_of, nearest_code
+from heed.serving.guard import answers_to, check_addresses, through_proxies
+from heed.serving.languages import is_code, name_of, nearest_code
 from heed.serving.limits import add_key
 from tests.serving.running import CLIENT, Running, refused, serving
 

@@ -14,13 +14,13 @@ import torch
 from heed import SearchConfig, Transformer, Translator, load
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
-from heed.serving.batcher import Batcher, Job, Kind, Ticket, WorkerGoneError
+from heed.serving.batcher import Batcher, Job, JobType, Ticket, WorkerGoneError
 from heed.serving.config import ServeConfig
-from heed.serving.events import Outcome
-from heed.serving.kinds import Classifying, Translating, Writing
-from heed.serving.models import Directions, Served, open_served
+from heed.serving.jobs import Classifying, Generating, Translating
+from heed.serving.models import Directions, ServedTranslator, open_translators
 from heed.serving.problems import Problem
-from heed.serving.schemas import Alternatives, Look, Stream, Translate
+from heed.serving.requests import Alternatives, Look, Stream, Translate
+from heed.serving.responses import Outcome
 from heed.serving.service import Service
 from tests.serving.folders import TOKENIZER, make_half
 
@@ -45,12 +45,12 @@ def hold(batcher: Batcher) -> Callable[[], None]:
         begun.set()
         assert released.wait(60)
 
-    batcher.submit([Job(Ticket(), 1, errand=wait)])
+    batcher.submit([Job(Ticket(), 1, call=wait)])
     assert begun.wait(60)
     return released.set
 
 
-def pieces(texts: list[str], kind: Kind, ticket: Ticket | None = None) -> list[Job[object]]:
+def pieces(texts: list[str], kind: JobType, ticket: Ticket | None = None) -> list[Job[object]]:
     lengths = [len(ids) for ids in TOKENIZER.encode(texts)]
     return [Job(ticket or Ticket(), length, kind, text) for text, length in zip(texts, lengths, strict=True)]
 
@@ -139,7 +139,7 @@ def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batch
             between()
         return True
 
-    job: Job[bool] = Job(Ticket(), 1, errand=endless)
+    job: Job[bool] = Job(Ticket(), 1, call=endless)
     batcher.submit([job])
     assert begun.wait(60)
     batcher.submit(short)
@@ -149,7 +149,7 @@ def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batch
 
 def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(translator: Translator) -> None:
     slow, stepped = slow_translator(translator, steps=60)
-    model = Served(Path("ende"), "en", "de", slow, {})
+    model = ServedTranslator(Path("ende"), "en", "de", slow, {})
     service = Service(Directions([model]), ServeConfig())
     lengths: list[int] = []
     submit = service.batcher.submit
@@ -184,7 +184,7 @@ def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: 
 @pytest.mark.parametrize("route", ["alternatives", "stream"])
 def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Translator, route: str) -> None:
     slow, stepped = slow_translator(translator, steps=10_000)
-    model = Served(Path("ende"), "en", "de", slow, {})
+    model = ServedTranslator(Path("ende"), "en", "de", slow, {})
     service, ticket = Service(Directions([model]), ServeConfig()), Ticket()
 
     async def ask() -> None:
@@ -216,8 +216,8 @@ def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
 
     held = Held(translator.model.config).eval()
     held.load_state_dict(translator.model.state_dict())
-    model = Served(Path("ende"), "en", "de", Translator([held], translator.tokenizers, translator.search), {})
-    other = Served(Path("deen"), "de", "en", translator, {})
+    model = ServedTranslator(Path("ende"), "en", "de", Translator([held], translator.tokenizers, translator.search), {})
+    other = ServedTranslator(Path("deen"), "de", "en", translator, {})
     service, ticket = Service(Directions([model, other]), ServeConfig()), Ticket()
 
     async def ask() -> None:
@@ -236,7 +236,7 @@ def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
 def test_looks_and_translations_at_the_same_time_see_nothing_of_each_other(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directions = Directions(open_served(folders[:1], [], {}))
+    directions = Directions(open_translators(folders[:1], [], {}))
     service, model = Service(directions, ServeConfig()), directions.served[0]
     ours, its = model.translator.model, model.looker.model
     assert {*map(id, ours.modules())}.isdisjoint(map(id, its.modules()))  # hooks hang on modules
@@ -355,7 +355,7 @@ def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_
     generator.model.step = counted  # type: ignore[method-assign, assignment]
     tickets = [Ticket(), going, Ticket()]
     jobs: list[Job[object]] = [
-        Job(ticket, 40, Writing(generator, search), prompt) for ticket, prompt in zip(tickets, prompts, strict=True)
+        Job(ticket, 40, Generating(generator, search), prompt) for ticket, prompt in zip(tickets, prompts, strict=True)
     ]
     release = hold(batcher)
     batcher.submit(jobs)
@@ -368,7 +368,7 @@ def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_
 def test_what_is_drawn_is_drawn_alone(batcher: Batcher, tmp_path: Path) -> None:
     generator = Generator.open(make_half(tmp_path / "lm", "language-model"))
     search = SearchConfig(beam=1, sample=True, seed=3, temperature=5.0, max_length=30)
-    jobs: list[Job[object]] = [Job(Ticket(), 30, Writing(generator, search), "A dog") for _ in range(3)]
+    jobs: list[Job[object]] = [Job(Ticket(), 30, Generating(generator, search), "A dog") for _ in range(3)]
     release, before = hold(batcher), batcher.batches
     batcher.submit(jobs)
     release()

@@ -23,13 +23,13 @@ from starlette.testclient import TestClient
 from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.fallbacks import note_fallback
-from heed.serving.admission import HungUpError
 from heed.serving.app import make_app
 from heed.serving.batcher import Failures, Job, Ticket, WorkerGoneError
 from heed.serving.health import Health
-from heed.serving.models import Directions, open_served
+from heed.serving.limits import DisconnectedError
+from heed.serving.models import Directions, open_translators
 from heed.serving.problems import Problem
-from heed.serving.schemas import Translate
+from heed.serving.requests import Translate
 from heed.serving.service import Service
 from tests.serving.folders import make_folder
 from tests.serving.running import CLIENT, serving, serving_with_errors_to, until
@@ -40,7 +40,7 @@ ASKED = Translate(q="A dog", source="en", target="de")
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(Directions(open_served([make_folder(tmp_path / "ende")], [], {})), ServeConfig(deadline=5))
+    made = Service(Directions(open_translators([make_folder(tmp_path / "ende")], [], {})), ServeConfig(deadline=5))
     yield made
     if made.batcher.alive:
         made.close()
@@ -219,7 +219,7 @@ def test_a_thread_that_is_killed_is_noticed_and_nobody_waits_for_it(service: Ser
 def test_a_thread_that_hangs_is_noticed(service: Service) -> None:
     released = threading.Event()
     with served(service) as ready:
-        service.batcher.submit([Job(Ticket(), 1, errand=lambda _: released.wait(60))])
+        service.batcher.submit([Job(Ticket(), 1, call=lambda _: released.wait(60))])
         until_it_says(ready, "The thread that translates does not answer")
         released.set()
         until(lambda: ready()[0] == 200, "it recovers", 30)
@@ -272,7 +272,7 @@ def test_a_busy_server_is_not_a_broken_one(service: Service, monkeypatch: pytest
 
     monkeypatch.setattr("heed.serving.health._EVERY", 0.1)
     with served(service) as ready:
-        jobs: list[Job[None]] = [Job(Ticket(), 50, errand=lambda _: time.sleep(0.05), arrived=0.0) for _ in range(300)]
+        jobs: list[Job[None]] = [Job(Ticket(), 50, call=lambda _: time.sleep(0.05), arrived=0.0) for _ in range(300)]
         service.batcher.submit(jobs)
         end = time.monotonic() + 4
         while time.monotonic() < end:
@@ -326,7 +326,7 @@ def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:
         await asyncio.sleep(60)
 
     tickets: list[Ticket] = []
-    with pytest.raises(HungUpError):
+    with pytest.raises(DisconnectedError):
         asyncio.run(service.admission.work(gone, never))
     assert service.admission.taken == 0
     assert all(ticket.gone for ticket in tickets)
@@ -352,28 +352,28 @@ def test_a_stream_whose_client_goes_before_it_begins_leaves_no_place_taken(servi
 def test_folders_that_do_not_go_together_are_refused(folders: tuple[Path, Path]) -> None:
     ende, deen = folders
     with pytest.raises(ConfigError, match=f"{ende} and {ende} both translate en to de: serve one, or say"):
-        open_served([ende, ende], [], {})
+        open_translators([ende, ende], [], {})
     with pytest.raises(ConfigError, match="--languages en: expected two language codes; say which with --languages"):
-        open_served([ende], ["en"], {})
+        open_translators([ende], ["en"], {})
     with pytest.raises(ConfigError, match="--languages is given 1 times for 2 models"):
-        open_served([ende, deen], ["en-de"], {})
-    (other,) = open_served([ende], ["xx-yy"], {"beam": 3})
+        open_translators([ende, deen], ["en-de"], {})
+    (other,) = open_translators([ende], ["xx-yy"], {"beam": 3})
     assert (other.source, other.target, other.translator.search.beam) == ("xx", "yy", 3)
 
 
 def test_a_model_that_does_not_name_its_languages_is_served_and_they_can_be_named(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "nameless", "", "")
     for languages, codes in (([], ("source", "target")), (["en-de"], ("en", "de"))):
-        (served,) = open_served([folder], languages, {})
+        (served,) = open_translators([folder], languages, {})
         assert (served.source, served.target) == codes
     other = make_folder(tmp_path / "other", "", "")
     with pytest.raises(ConfigError, match=r"both translate source to target: .* --languages en-de --languages de-en"):
-        open_served([folder, other], [], {})
+        open_translators([folder, other], [], {})
 
 
 def test_without_profiles_auto_is_refused_only_where_it_would_be_a_guess(tmp_path: Path) -> None:
     folders = [make_folder(tmp_path / name, name, "de") for name in ("xx", "yy")]
-    one, both = (Service(Directions(open_served(folders[:count], [], {})), ServeConfig()) for count in (1, 2))
+    one, both = (Service(Directions(open_translators(folders[:count], [], {})), ServeConfig()) for count in (1, 2))
     assert one.route("hello", "xx", "de")[1] == ("xx", 100.0)
     assert one.directions.detect("hello", ["xx"]) == ("xx", 0.0)
     assert both.directions.detect("hello", ["xx", "yy"]) is None

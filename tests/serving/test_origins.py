@@ -7,7 +7,7 @@ import pytest
 
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
-from heed.serving.origins import Origins
+from heed.serving.guard import Origins
 from tests.serving.running import CLIENT, Running, serving
 
 GOOD = {"q": "A dog", "source": "en", "target": "de"}

@@ -15,7 +15,7 @@ import pytest
 
 from heed import ServeConfig
 from heed.errors import ConfigError
-from heed.serving.channel import Channel, Message, packed, received
+from heed.serving.processes import Channel, Message, packed, received
 from heed.serving.remote import Remote
 from tests.serving.conftest import MANY
 from tests.serving.folders import make_folder
@@ -78,10 +78,9 @@ def test_a_terminals_signals_to_all_processes_end_them_in_order(folders: tuple[P
 
 
 def test_the_servers_process_has_no_torch() -> None:
-    imports = (
-        "import sys, heed.cli.serve, heed.serving.front, heed.serving.keeper, heed.serving.remote, heed.serving.server"
-    )
-    subprocess.run([sys.executable, "-c", f"{imports}; assert 'torch' not in sys.modules"], check=True)
+    imports = ", ".join(f"heed.serving.{name}" for name in ("guard", "processes", "remote", "server"))
+    code = f"import sys, heed.cli.serve, {imports}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def ask(remote: Remote, path: str = "/translate") -> tuple[int, bytes]:
@@ -100,7 +99,7 @@ def ask(remote: Remote, path: str = "/translate") -> tuple[int, bytes]:
         await asyncio.sleep(0.01)
         scope = {"type": "http", "method": "POST", "path": path, "state": {"fields": {}}, "headers": []}
         await remote(scope, receive, send)  # type: ignore[arg-type]
-        remote.closed = True
+        remote.admission.closed = True
         keeping.cancel()
 
     asyncio.run(asked())

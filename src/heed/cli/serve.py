@@ -13,9 +13,8 @@ from heed.cli.options import from_options
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
-from heed.serving.config import ServeConfig
+from heed.serving.config import LOOPBACK, ServeConfig
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EPILOG = "\n\n".join(
     (
         "Settings, with --set:",
@@ -51,8 +50,8 @@ def serve(
     if not models:
         raise ConfigError("heed serve needs a model folder: heed serve runs/ende")
     settings, search = _settings(set_, {"port": port, "host": host})
-    lets_in = f"--host {settings.host}" if settings.host not in _LOOPBACK else ""
-    if set(settings.allowed_hosts) - set(_LOOPBACK):
+    lets_in = f"--host {settings.host}" if settings.host not in LOOPBACK else ""
+    if set(settings.allowed_hosts) - LOOPBACK:
         lets_in = lets_in or f"serve.allowed_hosts={','.join(settings.allowed_hosts)}"
     if lets_in and keys is None and not insecure:
         raise ConfigError(
@@ -92,10 +91,9 @@ def _serve(
 ) -> int:
     if not hasattr(os, "fork"):
         raise ConfigError("heed serve needs a system that forks processes, such as Linux or macOS; on Windows, use WSL")
-    from heed.serving.addresses import check_addresses  # noqa: PLC0415 - these take long to import
-    from heed.serving.front import make_front  # noqa: PLC0415
-    from heed.serving.keeper import Keeper  # noqa: PLC0415
+    from heed.serving.guard import check_addresses, make_front  # noqa: PLC0415 - these take long to import
     from heed.serving.limits import Keys  # noqa: PLC0415
+    from heed.serving.processes import Keeper  # noqa: PLC0415
     from heed.serving.remote import Remote  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
 
@@ -110,8 +108,8 @@ def _serve(
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(
-        make_front(remote, settings, known, remote.busy),
-        remote,
+        make_front(remote, settings, known, remote.admission.busy),
+        remote.admission,
         settings,
         listening,
         lambda: typer.echo("\n".join((f"heed serves on {address}", *notes)), err=True),

@@ -1,1 +1,1 @@
-"""HTTP to translations: the API that LibreTranslate's clients speak, and more of our own."""
+"""HTTP to translations: the API that LibreTranslate's clients use, and routes of our own."""

@@ -1,4 +1,4 @@
-"""The settings of a server: what it takes in, from whom, and how much. `heed.config` has all others."""
+"""The settings of a server: addresses, limits and batching. `heed.config` has all others."""
 
 from typing import Annotated, Self
 
@@ -8,41 +8,45 @@ from heed.config import Size
 from heed.errors import ConfigError
 from heed.settings import Names, Settings
 
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
 
 class ServeConfig(Settings):
-    """What a server takes in, and what it refuses. Everything has a limit unless told otherwise."""
+    """What a server accepts and refuses. Every limit is on by default."""
 
-    host: str = Field("127.0.0.1", description="The address to listen on; this machine alone unless told otherwise.")
-    port: Annotated[int, Field(ge=0, lt=65536)] = Field(8080, description="The port to listen on; 0: any that is free.")
+    host: str = Field("127.0.0.1", description="Address to listen on; by default this machine only.")
+    port: Annotated[int, Field(ge=0, lt=65536)] = Field(8080, description="Port to listen on; 0: any free one.")
     allowed_hosts: Names = Field((), description="Host names that this server answers to, besides its own; *: any.")
-    trusted_proxies: Names = Field((), description="Proxies (addresses, networks) whose X-Forwarded-For is believed.")
+    trusted_proxies: Names = Field((), description="Proxies (addresses, networks) whose X-Forwarded-For is trusted.")
     body_bytes: Size | None = Field(
-        None, description="Largest body of a request, in bytes; none: what `characters` may take, however written."
+        None, description="Largest request body, in bytes; none: what `characters` may take, however encoded."
     )
-    header_bytes: Size = Field(16 << 10, description="Largest head of a request, in bytes, its address included.")
+    header_bytes: Size = Field(16 << 10, description="Largest request head, in bytes, its URL included.")
     allowed_origins: Names = Field(
         (), description="Origins of other web pages that may send requests, such as https://a.example; *: any (CORS)."
     )
-    bodies_bytes: Size = Field(16 << 20, description="Most bytes of long bodies that are being read at the same time.")
+    bodies_bytes: Size = Field(
+        16 << 20, description="Memory for long bodies that are being read, all together, in bytes."
+    )
     connections: Size = Field(
-        2048, description="Most connections; above it the one that has been silent longest is closed."
+        2048, description="Maximum number of connections; above it the one that has been silent longest is closed."
     )
-    characters: Size = Field(5000, description="Most characters of a request's texts together.")
-    texts: Size = Field(64, description="Most texts of a request.")
-    alternatives: Annotated[int, Field(ge=0)] = Field(5, description="Most alternatives that may be asked for.")
-    look_tokens: Size = Field(64, description="Longest sentence to look inside of, in tokens.")
-    queue: Size = Field(128, description="Requests taken in, waiting and in work; more are refused at once.")
-    deadline: Annotated[float, Field(gt=0)] = Field(
-        30.0, description="Seconds until an answer, or a request is given up."
-    )
+    characters: Size = Field(5000, description="Maximum characters per request, all texts together.")
+    texts: Size = Field(64, description="Maximum texts per request.")
+    alternatives: Annotated[int, Field(ge=0)] = Field(5, description="Maximum alternatives per text.")
+    look_tokens: Size = Field(64, description="Longest sentence to trace, in tokens.")
+    queue: Size = Field(128, description="Maximum requests queued and in work; more are refused at once.")
+    deadline: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds after which a request is given up.")
     read_timeout: Annotated[float, Field(gt=0)] = Field(10.0, description="Seconds for a request to arrive whole.")
-    requests_per_minute: Size = Field(1200, description="Requests of one key, or else of one address, in the long run.")
+    requests_per_minute: Size = Field(1200, description="Sustained rate of one key, or else of one address.")
     burst: Size = Field(240, description="Requests of one key or address at once, after a pause.")
-    patience: Annotated[float, Field(ge=0)] = Field(0.004, description="Seconds that a text waits for company.")
-    tokens_per_batch: Size | None = Field(
-        None, description="Tokens in work at a time, padding included, times beam; none: by the device."
+    patience: Annotated[float, Field(ge=0)] = Field(
+        0.004, description="Maximum time a request waits for a batch to fill, in seconds."
     )
-    batching: bool = Field(default=True, description="Translate what is waiting together; otherwise one by one.")
+    tokens_per_batch: Size | None = Field(
+        None, description="Tokens per batch, padding included, times beam; none: by the device."
+    )
+    batching: bool = Field(default=True, description="Batch queued requests; otherwise one at a time.")
 
     @model_validator(mode="after")
     def _origins_are_origins(self) -> Self:
@@ -58,5 +62,5 @@ class ServeConfig(Settings):
 
     @property
     def largest_body(self) -> int:
-        """Bytes: twelve for a character (four of %XX in a form, two escapes in JSON), and 16 KiB for the rest."""
+        """In bytes: twelve per character (four %XX in a form, two escapes in JSON), and 16 KiB for the rest."""
         return self.body_bytes or 12 * self.characters + (16 << 10)

@@ -1,9 +1,9 @@
-"""Requests to fields: what can be refused by a request's head is refused before its body is read.
+"""ASGI middleware from requests to fields: whatever can be refused by its head is refused before its body is read.
 
-In this order: a server that is busy or ending, the key, the rate, the size of the body, memory for it; then the body is
-read, within limits, and its fields (`heed.serving.fields`) are put in the scope's state for the route. A key may also
-be a field of the body, as LibreTranslate's clients send it: then a short body is read before the key is known, and a
-long one counts against the rate of its address first.
+In this order: a server that is busy or shutting down, the key, the rate, the size of the body, memory for it; then the
+body is read, within limits, and its fields (`heed.serving.requests`) are put in the scope's state for the route. A key
+may also be a field of the body, as LibreTranslate's clients send it: then a short body is read before the key is known,
+and a long one counts against the rate of its address first.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.serving.config import ServeConfig
-from heed.serving.fields import Fields, fields_of_body, fields_of_query
 from heed.serving.limits import Keys, Rates
 from heed.serving.problems import Problem, answer
+from heed.serving.requests import Fields, fields_of_body, fields_of_query
 
-# What tells nothing that is not on the door anyway. The page itself is public; what it does is not.
+# Routes without a key: the page itself is public, what it does is not.
 PUBLIC = frozenset(
     {"/", "/others", "/docs", "/docs.css", "/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
 )
 PUBLIC_FOLDER = "/page/"
 
-# What needs a model, and so a place among the requests in work.
+# Routes that run a model, and so need a place among the requests in work.
 WORKING = frozenset({"/translate", "/translate/stream", "/alternatives", "/look", "/generate", "/classify", "/embed"})
 TAKING_FIELDS = WORKING | {"/detect"}
 
-# Who asks for these is told so, whatever came with it.
+# Routes that LibreTranslate has and this server refuses.
 CLOSED = {
     "/suggest": "Suggestions are disabled on this server.",
     "/translate_file": "Files translation are disabled on this server.",
@@ -37,12 +37,12 @@ CLOSED = {
 
 _OTHERS = frozenset({"/models", "/metrics"})
 
-_SHORT_BODY = 16 << 10  # bytes; what is shorter is bounded by the number of connections alone
-_DISCARDED = 16 << 20  # bytes: how much of a refused body is read, so that its sender gets to read our answer
+_SHORT_BODY = 16 << 10  # bytes; shorter bodies are bounded by the number of connections alone
+_DISCARDED = 16 << 20  # bytes of a refused body that are read, so that its sender can read the answer
 
 
 class Entrance:
-    """An ASGI application that stands before another. busy: what to say while there is no place."""
+    """The inner middleware. busy: the refusal while there is no place for another request."""
 
     def __init__(
         self, app: ASGIApp, config: ServeConfig, keys: Keys | None, busy: Callable[[], Problem | None]
@@ -75,7 +75,7 @@ class Entrance:
             await self._app({**scope, "state": {**scope.get("state", {}), "fields": fields}}, receive, send)
 
     async def _admit(self, request: Request) -> Fields:
-        """The fields of a request; raises what stands against it."""
+        """The fields of a request; raises the `Problem` it is refused with."""
         path, has_fields = request.scope["path"], request.method == "POST" and request.scope["path"] in TAKING_FIELDS
         if request.method == "POST" and path in CLOSED:
             raise Problem(403, CLOSED[path])
@@ -101,7 +101,7 @@ class Entrance:
         return fields
 
     def _check(self, request: Request, key: object, *, address_has_paid: bool = False) -> None:
-        """Raise what stands against a request with this key."""
+        """Check a request's key and rate."""
         known = self._keys.knows(key) if self._keys is not None and isinstance(key, str) and key else None
         if known is not None or not address_has_paid:
             self._take_from_rate(request, known)
@@ -121,7 +121,7 @@ class Entrance:
             )
 
     async def _body(self, request: Request, length: int | None) -> bytes:
-        """A body that is not too large. length: what its head says; none: it does not say."""
+        """The body, if it is not too large. length: as the head says; None: it does not say."""
         limit, seconds = self._config.largest_body, self._config.read_timeout
         if length is not None and length > limit:
             raise _too_large(limit)
@@ -170,14 +170,14 @@ class Entrance:
 
 
 class _Memory:
-    """What the bodies that are being read may take together."""
+    """The memory for all bodies that are being read."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
-        """So many bytes while the block lasts."""
+        """Hold so many bytes while the block lasts."""
         if size > self._left:
             raise Problem(503, "Too busy: too many long requests are being read already", {"Retry-After": "1"})
         self._left -= size
@@ -188,14 +188,14 @@ class _Memory:
 
 
 def route_name(path: str) -> str:
-    """A path as the routes name it: what someone made up must not be counted by name."""
+    """A path as metrics name it: paths that a client made up are all `other`."""
     if path.startswith(PUBLIC_FOLDER):
         return f"{PUBLIC_FOLDER}{{name}}"
     return path if path in PUBLIC | TAKING_FIELDS | CLOSED.keys() | _OTHERS else "other"
 
 
 def body_length(scope: Scope) -> int | None:
-    """How many bytes a request's head says its body has; none: it comes in chunks, and only its end will tell."""
+    """The length of the body by a request's head; None: it comes in chunks."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return None

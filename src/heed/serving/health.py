@@ -1,10 +1,9 @@
-"""Whether the server can do its work: asked of the models themselves, every second, not assumed.
+"""Whether the server can do its work: the models are run every second, nothing is assumed.
 
-Each model must do with a short text what its requests have done with theirs, by the same code in the same thread: a
-translation, the next tokens of a text, a label, an embedding. What really failed counts too: several requests' texts in
-a row are a problem, whatever became of the short one. Each folder must still be there, for a server whose model is gone
-would not come back after its next start. A disk that is full does this server no harm, since it writes nothing: it is
-mentioned, and the work goes on.
+Each model runs a short text through the same code, in the same thread, as requests do: a translation, the next tokens
+of a text, a label, an embedding. Real failures count too: several texts of requests in a row are a problem, whatever
+the short text gave. Each folder must still be there, for a server whose model is gone would not start again. A full
+disk does no harm to this server, which writes nothing: it is a warning.
 """
 
 import asyncio
@@ -19,31 +18,30 @@ from heed.fallbacks import fallbacks
 from heed.inference.classifier import Classified
 from heed.inference.generator import Generated
 from heed.inference.translation import Translation
-from heed.serving.batcher import Job, Kind, Ticket, WorkerGoneError
-from heed.serving.halves import Half
-from heed.serving.kinds import Classifying, Embedding, Translating, Writing
-from heed.serving.models import Served
+from heed.serving.batcher import Job, JobType, Ticket, WorkerGoneError
+from heed.serving.jobs import Classifying, Embedding, Generating, Translating
+from heed.serving.models import ServedModel, ServedTranslator
 from heed.serving.service import Service
 
-_EVERY, _PATIENCE = 1.0, 3.0  # seconds; together less than the five in which a fault is to show
-_STALE = 4.5  # seconds after which what was found out is not believed any more
-_FAILURES = 5  # in a row: then it is not the texts
-_REMEMBERED = 30.0  # seconds for which such failures count, if nothing else is asked
-_FULL = 1 << 20  # bytes: with less than that a disk is as good as full
+_EVERY, _PATIENCE = 1.0, 3.0  # seconds; together less than the five within which a fault must show
+_STALE = 4.5  # seconds after which a result is out of date
+_FAILURES = 5  # in a row: then it is not the texts' fault
+_REMEMBERED = 30.0  # seconds for which failures count if no other request comes
+_FULL = 1 << 20  # bytes free: less is a full disk
 
 
 class Health:
-    """What is wrong, if anything; `watch` keeps it up to date."""
+    """The last check of the models; `watch` repeats it."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._problem: str | None = "The models have not been tried yet"
         self._tried = self._worked = time.monotonic()
-        self.warning: str | None = None  # what the operator should see to, while all is well
+        self.warning: str | None = None  # for the operator; the server still works
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the models or their thread."""
+        """Why the server cannot work; None: it can."""
         if not self._service.alive:
             return "The thread that translates has ended"
         if self._problem is None and (past := time.monotonic() - self._tried) > _STALE:
@@ -57,17 +55,17 @@ class Health:
 
     @property
     def sick_for(self) -> float:
-        """Seconds since the models last worked, as far as opening them again might help."""
+        """Seconds since the models last worked, where opening them again may help."""
         return math.inf if not self._service.alive else time.monotonic() - self._worked
 
     async def watch(self) -> None:
-        """Look after the models for ever."""
+        """Check for ever."""
         while True:
             await asyncio.sleep(_EVERY)
             await self.look()
 
     async def look(self) -> None:
-        """Try everything once, and remember what was found."""
+        """Check every model and folder once."""
         self._problem = await self._found()
 
     def _failing(self) -> str | None:
@@ -106,8 +104,8 @@ class Health:
         self.warning = warning
         return None
 
-    async def _score(self, model: Served | Half) -> float:
-        """By the thread that translates, before anything that waits: a busy server is not a broken one."""
+    async def _score(self, model: ServedModel) -> float:
+        """In the thread that translates, ahead of its queue: a busy server is not a broken one."""
         ticket = Ticket()
         job: Job[Any] = Job(ticket, 0, _trial(model), "a", arrived=-math.inf, counts=False)
         try:
@@ -119,12 +117,12 @@ class Health:
             ticket.gone = True
 
 
-def _trial(model: Served | Half) -> Kind:
-    """What is done with texts of requests to this model, made short."""
-    if isinstance(model, Served):
+def _trial(model: ServedModel) -> JobType:
+    """The job type of this model's requests, with a short search."""
+    if isinstance(model, ServedTranslator):
         return Translating(model.translator, _short(model.translator.search))
     if model.generator is not None:
-        return Writing(model.generator, _short(model.generator.search))
+        return Generating(model.generator, _short(model.generator.search))
     if model.classifier is not None:
         return Classifying(model.classifier, model.tokenizer)
     return Embedding(model.model, model.tokenizer, model.max_tokens)
@@ -135,7 +133,7 @@ def _short(search: SearchConfig) -> SearchConfig:
 
 
 def _number(found: Translation | Generated | Classified | list[float]) -> float:
-    """A number that depends on every weight that the result does."""
+    """A number that is not finite if a weight behind the result is not."""
     if isinstance(found, Translation | Generated):
         return found.log_prob
     return sum(found.probabilities.values() if isinstance(found, Classified) else found)

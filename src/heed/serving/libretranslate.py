@@ -1,7 +1,7 @@
-"""LibreTranslate's interface, as its clients use it: https://docs.libretranslate.com, and what they send in fact.
+"""LibreTranslate's API, as its clients use it: https://docs.libretranslate.com, and what they really send.
 
-Differences, all on purpose: every limit is on, wrong types are the client's mistakes and not the server's, `/health`
-tells the truth, and HTML never comes alive.
+Deliberate differences: every limit is on, wrong types are the client's mistakes and not the server's, `/health` runs
+the models, and translated HTML never gains markup.
 """
 
 from typing import Any
@@ -11,13 +11,12 @@ from fastapi import FastAPI, Request
 from heed.serving.config import ServeConfig
 from heed.serving.entrance import CLOSED
 from heed.serving.health import Health
-from heed.serving.language_codes import AUTO, name_of
-from heed.serving.pieces import Answer
+from heed.serving.languages import AUTO, name_of
 from heed.serving.problems import Problem
+from heed.serving.requests import Detect, Translate, body_of
 from heed.serving.responses import ERRORS, Details, Detected, Language, Translated
 from heed.serving.responses import Health as Healthy
-from heed.serving.schemas import Detect, Translate, body_of
-from heed.serving.service import Service
+from heed.serving.service import Answer, Service
 
 
 def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: bool) -> None:
@@ -32,27 +31,27 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
     )
     async def translate(request: Request) -> Translated:
         """Translate a text, or a list of texts."""
-        service.able("translate")
-        asked = Translate.of(request.state.fields)
-        check_size(asked.q, service.config)
-        check_alternatives(asked.alternatives, service.config)
-        answers = await service.admission.work(request.receive, lambda ticket: service.translate(asked, ticket))
-        return _translated(asked, answers)
+        service.require("translate")
+        fields = Translate.of(request.state.fields)
+        check_size(fields.q, service.config)
+        check_alternatives(fields.alternatives, service.config)
+        answers = await service.admission.work(request.receive, lambda ticket: service.translate(fields, ticket))
+        return _translated(fields, answers)
 
     @app.post("/detect", response_model=list[Detected], responses=ERRORS, openapi_extra=body_of(Detect))
     async def detect(request: Request) -> list[Detected]:
-        """Which of the served languages a text is in, the likeliest first."""
-        service.able("translate")
-        asked = Detect.of(request.state.fields)
-        check_size(asked.q, service.config)
+        """Which of the served languages a text is in, the most probable first."""
+        service.require("translate")
+        fields = Detect.of(request.state.fields)
+        check_size(fields.q, service.config)
         directions = service.directions
-        ranked = directions.detector.detect(asked.q) or [(directions.codes[0], 0.0)]
+        ranked = directions.detector.detect(fields.q) or [(directions.codes[0], 0.0)]
         return [Detected(confidence=confidence, language=language) for language, confidence in ranked]
 
     @app.get("/languages", response_model=list[Language], responses=ERRORS)
     @app.post("/languages", response_model=list[Language], responses=ERRORS)
     async def languages() -> list[Language]:
-        """Which languages there are, and what each can be translated to."""
+        """The languages, and what each can be translated to."""
         directions = service.directions
         return [Language(code=code, name=name_of(code), targets=directions.targets(code)) for code in directions.codes]
 
@@ -65,22 +64,22 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
 
     @app.get("/frontend/settings", responses=ERRORS)
     async def settings() -> dict[str, Any]:
-        """What a page should know."""
+        """Settings for a web page."""
         return _settings(service, key_required=key_required)
 
     @app.post("/suggest", responses=ERRORS)
     async def suggest() -> None:
-        """Not here: nothing that is sent is kept."""
+        """Switched off: nothing that is sent is kept."""
         raise Problem(403, CLOSED["/suggest"])
 
     @app.post("/translate_file", responses=ERRORS)
     async def translate_file() -> None:
-        """Not here."""
+        """Switched off."""
         raise Problem(403, CLOSED["/translate_file"])
 
 
 def check_size(q: str | list[str], config: ServeConfig) -> None:
-    """Refuse what is too much, before anything is done about it."""
+    """Refuse too many texts or characters."""
     texts = [q] if isinstance(q, str) else q
     if len(texts) > config.texts:
         raise Problem(400, f"Invalid request: request ({len(texts)}) exceeds text limit ({config.texts})")
@@ -90,26 +89,26 @@ def check_size(q: str | list[str], config: ServeConfig) -> None:
 
 
 def check_alternatives(count: int | None, config: ServeConfig) -> None:
-    """Refuse to look for more than is allowed."""
+    """Refuse more alternatives than the server allows."""
     if count is not None and count > config.alternatives:
         raise Problem(400, f"Invalid request: alternatives parameter must be <= {config.alternatives}")
 
 
-def _translated(asked: Translate, answers: list[Answer]) -> Translated:
-    """A list for a list, even of one; else the one."""
+def _translated(fields: Translate, answers: list[Answer]) -> Translated:
+    """A list for a list, even of one; else a single value."""
     found: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
-    if asked.alternatives:
+    if fields.alternatives:
         found["alternatives"] = [answer.alternatives for answer in answers]
-    if asked.source.lower() == AUTO:
+    if fields.source.lower() == AUTO:
         found["detectedLanguage"] = [
             Detected(language=language, confidence=confidence) for language, confidence in (a.language for a in answers)
         ]
     if any(answer.truncated for answer in answers):
         found["truncated"] = [answer.truncated for answer in answers]
-    if asked.details and asked.format == "text":
+    if fields.details and fields.format == "text":
         found["details"] = [_details(answer) for answer in answers]
     return Translated.model_validate(
-        {name: each[0] if isinstance(asked.q, str) else each for name, each in found.items()}
+        {name: each[0] if isinstance(fields.q, str) else each for name, each in found.items()}
     )
 
 

@@ -1,4 +1,4 @@
-"""HTML to the texts in it, and back with other texts in their offset; every other character stays as it is.
+"""HTML to the texts in it, and back with other texts in their place; every other character stays as it is.
 
 Tags, attributes, comments and declarations are never changed, nor is the content of elements that hold no prose
 (`script`, `style`, `code` and the like) or that are marked `translate="no"` or `class="notranslate"`. Each text between

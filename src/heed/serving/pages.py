@@ -1,25 +1,44 @@
-"""What a browser opens: the page that translates, and the one that describes the interface.
+"""What a browser opens: the page that translates, and the one that describes the API.
 
-The first is hand-written, in `page/`: one HTML file, style sheets and ES modules, served as they are. Its policy lets
-run what is served here and, in the frame that looks inside, the script and the style of the report, which it names by
-their hashes: the report stands in the page as the very file that `heed look` writes, and lets nothing in with it.
+The first is hand-written, in `page/`: HTML, style sheets and ES modules, served as they are. Its policy allows what is
+served here and, in the frame that looks inside a model, the script and style of the report, named by their hashes: the
+report is the very file that `heed look` writes, and lets nothing else in. The second is made from the OpenAPI document,
+so nothing is fetched from anywhere.
 """
 
+from html import escape
 from importlib.resources import files
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response
 
 from heed.interpret.report import digest, style_and_script
-from heed.serving import docs
 from heed.serving.guard import POLICY
 from heed.serving.problems import Problem
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_API_STYLE = """\
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem }
+code { font: 14px/1.5 ui-monospace, monospace }
+h3 code { font-size: 17px; font-weight: 600 }
+h2 { margin-top: 3rem }
+h3 { margin: 2rem 0 0; border-top: 1px solid color-mix(in srgb, currentcolor 25%, transparent); padding-top: 1rem }
+h2 + p, h3 + p { margin-top: 0.3rem }
+td { text-align: left; vertical-align: top; padding: 0.2rem 1rem 0.2rem 0 }
+td:not(:last-child) { white-space: nowrap }
+td:nth-child(2) { opacity: 0.75 }
+@media (max-width: 40rem) {
+  td { display: block; padding: 0; white-space: normal }
+  tr { display: block; margin: 0.6rem 0 }
+}
+"""
+_LIMITS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< "}
 
 
 def add_routes(app: FastAPI, *, translates: bool) -> None:
-    """Add the pages and what belongs to them. translates: else the first page is the one of the other models."""
+    """Add the pages and their files. translates: otherwise `/` is the page for language models and classifiers."""
     served = page_files()
     policy = page_policy()
 
@@ -40,22 +59,22 @@ def add_routes(app: FastAPI, *, translates: bool) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def documented() -> Response:
-        return _file("docs.html", docs.page(app.openapi()).encode(), {})
+        return _file("docs.html", _api_page(app.openapi()).encode(), {})
 
     @app.get("/docs.css", include_in_schema=False)
     async def style() -> Response:
-        return _file("docs.css", docs.STYLE.encode(), {})
+        return _file("docs.css", _API_STYLE.encode(), {})
 
 
 def page_files() -> dict[str, bytes]:
-    """All that the page is made of, by name; its colours and letters are the report's."""
+    """The files of the page by name; its colours and fonts are the report's."""
     here = files("heed.serving") / "page"
     found = {file.name: file.read_bytes() for file in here.iterdir() if file.name.rpartition(".")[2] in _TYPES}
     return {**found, "report.css": style_and_script()[0].encode()}
 
 
 def page_policy() -> str:
-    """The policy of every answer, and the two texts that a report runs and is styled by."""
+    """The policy of every answer, with the hashes of a report's style and script."""
     style, script = (f"'{digest(text)}'" for text in style_and_script())
     return POLICY.replace("script-src 'self'", f"script-src 'self' {script}").replace(
         "style-src 'self'", f"style-src 'self' {style}"
@@ -64,3 +83,53 @@ def page_policy() -> str:
 
 def _file(name: str, content: bytes, headers: dict[str, str]) -> Response:
     return Response(content, media_type=f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8", headers=headers)
+
+
+def _api_page(spec: dict[str, Any]) -> str:
+    """Every route with its fields, by group."""
+    routes = [
+        (route["tags"][0], _route(method.upper(), path, route))
+        for path, methods in spec["paths"].items()
+        for method, route in methods.items()
+    ]
+    groups = "".join(
+        f"<h2>{escape(tag['name'].capitalize())}</h2><p>{escape(tag['description'])}</p>"
+        + "".join(text for name, text in routes if name == tag["name"])
+        for tag in spec["tags"]
+    )
+    title, description = escape(spec["info"]["title"]), escape(spec["info"]["description"])
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="docs.css">'
+        '<link rel="icon" href="page/icon.svg">'
+        f"<title>{title}: the interface</title><h1>{title}: the interface</h1><p>{description}</p>"
+        '<p>For programs: <a href="spec">/spec</a> (OpenAPI). Fields are sent as JSON, as a form or in the address; '
+        "errors are always <code>{&quot;error&quot;: text}</code>.</p>"
+        f"{groups}</html>"
+    )
+
+
+def _route(method: str, path: str, route: dict[str, Any]) -> str:
+    body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    required = body.get("required", [])
+    rows = "".join(
+        f"<tr><td><code>{escape(name)}</code></td>"
+        f"<td>{escape(_type_name(field))}{'' if name in required else ', optional'}</td>"
+        f"<td>{escape(field.get('description', ''))}</td></tr>"
+        for name, field in body.get("properties", {}).items()
+    )
+    fields = f"<table>{rows}</table>" if rows else ""
+    key = " Needs a key." if "security" in route else ""
+    return f"<h3><code>{method} {escape(path)}</code></h3><p>{escape(route.get('description', ''))}{key}</p>{fields}"
+
+
+def _type_name(field: dict[str, Any]) -> str:
+    """The type of a field and its limits, in a few words."""
+    if "anyOf" in field:
+        return " or ".join(_type_name(one) for one in field["anyOf"] if one.get("type") != "null")
+    if "enum" in field:
+        return " | ".join(field["enum"])
+    if field["type"] == "array":
+        return f"list of {_type_name(field['items'])}"
+    limits = [f"{sign}{field[name]:,.10g}" for name, sign in _LIMITS.items() if name in field]
+    return " ".join((field["type"], *limits))

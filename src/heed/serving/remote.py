@@ -1,10 +1,10 @@
-"""Requests to another process and its answers back: an ASGI application without models.
+"""The worker as an ASGI application: requests to another process, and its answers back.
 
-The server's process does all of HTTP and no arithmetic; the one that translates does the rest (`worker`). A message
-says what a request asks for: its method, its path and its fields. The answer comes as an ASGI application gives it: a
-status and headers, then the body, in parts where it is streamed. When a client goes, the other process is told.
+The process that listens does all of HTTP and no arithmetic; the worker does the rest (`worker`). A message holds a
+request's method, path and fields. The answer comes as an ASGI application gives it: a status and headers, then the
+body, in parts where it is streamed. When a client disconnects, the worker is told.
 
-The process that translates is started again when it ends. What it was working on is answered with 503.
+A worker that ends is started again. Requests that it was working on are answered with 503.
 """
 
 import asyncio
@@ -20,34 +20,26 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from heed.errors import ConfigError
-from heed.serving.channel import Channel, Message, received
 from heed.serving.config import ServeConfig
 from heed.serving.entrance import WORKING
-from heed.serving.logs import NAME
+from heed.serving.limits import Admission, disconnected
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines
 from heed.serving.problems import Problem, answer
+from heed.serving.processes import Channel, Message, received
 
-_LOG = logging.getLogger(NAME)
-_GRACE = 5.0  # seconds after its deadline within which the other process must have answered
-_EVERY, _SILENCE = 5.0, 60.0  # seconds: how often it is asked whether it is there, and when it must have answered
-_PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a process is started, by how many have failed to
+_LOG = logging.getLogger(__name__)
+_GRACE = 5.0  # seconds after the deadline within which the worker must have answered
+_PING_EVERY, _SILENCE = 5.0, 60.0  # seconds: between pings, and without any message until the worker is killed
+_PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a worker is started, by how many have failed to start
 _GONE = "the process that translates has ended and is being started again"
-
-
 _NOT_READY = Gauge("heed_ready", "1 if the models work.", 0.0)
 
 
-def _starts(count: int) -> Gauge:
-    return Gauge("heed_worker_starts_total", "Starts of the process that translates.", count, "counter")
-
-
 class Remote:
-    """An ASGI application that another process answers for. start: starts one and returns the socket to it."""
+    """An ASGI application that a worker answers for. start: starts a worker and returns the socket to it."""
 
     def __init__(self, start: Callable[[], socket], config: ServeConfig) -> None:
-        self._start, self._queue, self.deadline = start, config.queue, config.deadline
-        self.taken = 0  # requests in work
-        self.closed = False  # the server is ending: what is in work is finished, and nothing new is begun
+        self._start, self.admission = start, Admission(config.queue, config.deadline)
         self.starts = 0
         self._channel: Channel | None = None
         self._numbers = itertools.count()
@@ -56,7 +48,7 @@ class Remote:
         self._first = self._start()
 
     def open(self) -> list[str]:
-        """Wait until the models are open, or say why they cannot be; what there is to tell about them."""
+        """Wait until the models are open, or say why they cannot be; notes about them."""
         match received(self._first):
             case ({"ready": process, "notes": notes}, _):
                 self._process = process
@@ -66,35 +58,27 @@ class Remote:
             case _:
                 raise ConfigError("the process that translates ended while it opened the models; see above")
 
-    def busy(self) -> Problem | None:
-        """What to say when there is no place; asked before a request's body is read."""
-        if self.closed:
-            return Problem(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
-        if self.taken >= self._queue:
-            return Problem(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})
-        return None
-
     async def keep(self) -> None:
-        """Take answers in, and have the process started again whenever it ends."""
-        await self._take_answers(await Channel.over(self._first))
+        """Receive answers, and start another worker whenever one ends."""
+        await self._receive_answers(await Channel.over(self._first))
         failed = 0
-        while not self.closed:
+        while not self.admission.closed:
             _LOG.critical(_GONE)
             await asyncio.sleep(_PAUSES[min(failed, len(_PAUSES) - 1)])
             channel = await Channel.over(self._start())
             match await channel.receive():  # which takes as long as opening the models does
                 case ({"ready": process}, _):
                     self._process, failed = process, 0
-                    await self._take_answers(channel)
+                    await self._receive_answers(channel)
                 case message:
                     _LOG.critical("it cannot open the models: %s", message and message[0].get("error"))
                     failed += 1
                     channel.close()
 
-    async def _take_answers(self, channel: Channel) -> None:
-        """Until the process ends; if it is silent for long, it is ended."""
+    async def _receive_answers(self, channel: Channel) -> None:
+        """Until the worker ends; if it is silent for long, it is killed."""
         self._channel, self.starts = channel, self.starts + 1
-        asking = asyncio.ensure_future(_ask_whether_there(channel))
+        pinging = asyncio.ensure_future(_ping(channel))
         try:
             while True:
                 async with asyncio.timeout(_SILENCE):
@@ -109,7 +93,7 @@ class Remote:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._process, signal.SIGKILL)
         finally:
-            asking.cancel()
+            pinging.cancel()
             self._channel = None
             channel.close()
             for waiting in self._answers.values():
@@ -120,8 +104,10 @@ class Remote:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
+        is_work = scope["method"] == "POST" and scope["path"] in WORKING
         try:
-            await self._have_answered(scope, receive, send)
+            async with self.admission.place() if is_work else contextlib.nullcontext():
+                await self._forward(scope, receive, send)
         except Problem as problem:
             await answer(problem)(scope, receive, send)
 
@@ -130,33 +116,29 @@ class Remote:
         keeping = asyncio.ensure_future(self.keep())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self.closed = True
+        self.admission.closed = True
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await keeping
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _have_answered(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, working = scope["path"], scope["method"] == "POST" and scope["path"] in WORKING
-        if working and (busy := self.busy()) is not None:
-            raise busy
-        if self.closed and path == "/health/ready":
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, state = scope["path"], dict(scope.get("state", {}))
+        if self.admission.closed and path == "/health/ready":
             raise Problem(503, "This server is shutting down")
-        state = dict(scope.get("state", {}))
         if path == "/metrics":
-            state["requests"] += gauge_lines([_starts(self.starts)])
+            starts = Gauge("heed_worker_starts_total", "Starts of the process that translates.", self.starts, "counter")
+            state["requests"] += gauge_lines([starts])
         if (channel := self._channel) is None:
             if path == "/metrics":
-                await Response(state["requests"] + gauge_lines([_NOT_READY]), media_type=CONTENT_TYPE)(
-                    scope, receive, send
-                )
+                text = state["requests"] + gauge_lines([_NOT_READY])
+                await Response(text, media_type=CONTENT_TYPE)(scope, receive, send)
                 return
             raise Problem(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
         number, answers = next(self._numbers), asyncio.Queue[Message | None]()
         self._answers[number] = answers
-        self.taken += working
         channel.send({"number": number, "method": scope["method"], "path": path, "state": state})
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(disconnected(receive))
         gone = {"number": number, "gone": True}
         leaving.add_done_callback(lambda left: None if left.cancelled() else channel.send(gone))
         try:
@@ -167,10 +149,9 @@ class Remote:
         finally:
             leaving.cancel()
             del self._answers[number]
-            self.taken -= working
 
     async def _relay(self, answers: "asyncio.Queue[Message | None]", send: Send) -> None:
-        end, started, more = asyncio.get_running_loop().time() + self.deadline + _GRACE, False, True
+        end, started, more = asyncio.get_running_loop().time() + self.admission.deadline + _GRACE, False, True
         while more:
             try:
                 async with asyncio.timeout_at(end):
@@ -178,7 +159,7 @@ class Remote:
             except TimeoutError:
                 message = None
             if started and (message is None or "broken" in message[0]):
-                return  # which closes the connection: what was sent is not whole
+                return  # which closes the connection: the answer is incomplete
             if message is None:
                 raise Problem(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
             head, body = message
@@ -190,12 +171,7 @@ class Remote:
             await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _ask_whether_there(channel: Channel) -> None:
+async def _ping(channel: Channel) -> None:
     while True:
         channel.send({"number": -1})
-        await asyncio.sleep(_EVERY)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        await asyncio.sleep(_PING_EVERY)

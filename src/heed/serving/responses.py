@@ -1,13 +1,26 @@
-"""What each route answers, as the OpenAPI document describes it. What is not there is left out of an answer."""
+"""What each route answers, as the OpenAPI document describes it, and answers as server-sent events.
 
+A field without a value is left out of an answer. A stream of events holds its place among the requests in work for as
+long as it lasts, and ends when its client disconnects.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
 
 from heed.inference.translation import Translation
+from heed.serving.batcher import Ticket
+from heed.serving.limits import Admission
+from heed.serving.problems import as_problem
 from heed.serving.provenance import TrainedOn
 
-_TRUNCATED = "Present where the length limit ended some of it, and not the model: something is missing at its end."
+_TRUNCATED = "Present if the length limit ended some of it instead of the model: its end is missing."
 
 
 class Error(BaseModel):
@@ -25,27 +38,27 @@ class Language(BaseModel):
 
 
 class Detected(BaseModel):
-    """A language, and how sure that is, from 0 to 100."""
+    """A language and its confidence, from 0 to 100."""
 
     confidence: float
     language: str
 
 
 class Segment(BaseModel):
-    """A part of a text that was translated by itself: offsets of characters, from and up to."""
+    """A piece of a text that was translated on its own: character offsets, from and up to."""
 
     source: tuple[int, int]
     target: tuple[int, int]
 
 
 class Details(BaseModel):
-    """How a translation came about."""
+    """Score, tokens, alignment and segments of a translation."""
 
     score: float = Field(description="The log-probability, divided by the length penalty.")
     tokens: list[str]
     source_tokens: list[str]
     alignment: list[tuple[int, int]] = Field(description="(source token, target token), both counted from 0.")
-    segments: list[Segment] = Field(description="The parts that were translated one by one, in order.")
+    segments: list[Segment] = Field(description="The pieces that were translated one by one, in order.")
 
     @classmethod
     def of(cls, one: Translation) -> Self:
@@ -64,13 +77,13 @@ class Translated(BaseModel):
 
     translatedText: str | list[str]  # noqa: N815 - LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815 - likewise
+    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815 - LibreTranslate's name
     details: Details | list[Details] | None = None
     truncated: bool | list[bool] | None = Field(None, description=_TRUNCATED)
 
 
 class Alternative(BaseModel):
-    """A translation that goes on with `next` after the prefix."""
+    """A translation that continues with `next` after the prefix."""
 
     text: str
     next: str
@@ -80,29 +93,29 @@ class Alternative(BaseModel):
 
 
 class Offered(BaseModel):
-    """Ways to go on, the likeliest first."""
+    """Continuations, the most probable first."""
 
     alternatives: list[Alternative]
 
 
-class Written(BaseModel):
-    """A text, its beginning included."""
+class GeneratedText(BaseModel):
+    """A generated text, its prompt included."""
 
     text: str
-    log_prob: float = Field(description="Of all of it, its end included.")
-    seed: int | None = Field(None, description="What it was drawn with; send it to have the same again.")
+    log_prob: float = Field(description="Log-probability of the whole text, end of sentence included.")
+    seed: int | None = Field(None, description="Seed of a sampled text; send it to get the same text again.")
     truncated: bool | None = Field(None, description=_TRUNCATED)
 
 
 class Labelled(BaseModel):
-    """What a classifier makes of a text."""
+    """A text's most probable label, and the probability of each."""
 
     label: str
     probabilities: dict[str, float] = Field(description="Of all labels.")
 
 
 class Embedded(BaseModel):
-    """A text as a vector."""
+    """The embedding of a text."""
 
     embedding: list[float]
 
@@ -123,7 +136,7 @@ class Model(BaseModel):
 
 
 class Health(BaseModel):
-    """That all is well."""
+    """The server works."""
 
     status: Literal["ok", "ready"]
     warning: str | None = Field(None, description="What the operator should see to.")
@@ -148,3 +161,44 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         504: "No answer within the time allowed.",
     }.items()
 }
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events that end when their client disconnects, however far they are."""
+
+    def __init__(self, admission: Admission, events: Callable[[Ticket], AsyncGenerator[bytes]]) -> None:
+        super().__init__((), media_type="text/event-stream")
+        self._admission, self._events = admission, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Begin once there is a place: a refusal comes before anything is sent, with its own status."""
+        async with self._admission.place() as ticket, aclosing(self._events(ticket)) as events:
+            self.body_iterator = events
+            await super().__call__(scope, receive, send)
+
+
+@dataclass
+class Outcome:
+    """What is known of a stream only at its end."""
+
+    truncated: bool = False  # the length limit ended it
+
+
+async def as_events(texts: AsyncGenerator[str], name: str, outcome: Outcome, whole: str = "") -> AsyncGenerator[bytes]:
+    """Each text as an event, then `done` with all of them as the field `name`; `whole` is what precedes the first text.
+
+    When the client disconnects, the generator is closed at a yield.
+    """
+    try:
+        async with aclosing(texts):
+            async for text in texts:
+                whole += text
+                yield _event(None, {"text": text})
+    except Exception as error:
+        yield _event("error", {"error": as_problem("POST", error).error})
+    else:
+        yield _event("done", {name: whole, **({"truncated": True} if outcome.truncated else {})})
+
+
+def _event(name: str | None, data: dict[str, Any]) -> bytes:
+    return (f"event: {name}\n" if name else "").encode() + f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()

@@ -1,14 +1,15 @@
-"""Texts to translations, for one request: languages found out, HTML taken apart, long texts cut, all of it batched.
+"""Texts to translations, for one request: detect languages, take HTML apart, split long texts, batch the pieces.
 
-Knows nothing of HTTP but the problems it may have. Nothing here blocks the event loop: cutting and counting go to
+Knows nothing of HTTP but the `Problem` it may raise. Nothing here blocks the event loop: splitting and tokenising go to
 threads, models to the batcher.
 """
 
 import asyncio
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -17,148 +18,163 @@ from heed.config import SearchConfig, Split
 from heed.decoding.cancellation import Watch
 from heed.errors import InputError
 from heed.inference.translation import Translation, joined
+from heed.inference.translator import Translator
 from heed.interpret.report import report
 from heed.interpret.saving import document, rounded
 from heed.serving import markup
-from heed.serving.admission import Admission
 from heed.serving.batcher import Batcher, Job, Ticket
 from heed.serving.config import ServeConfig
-from heed.serving.events import Outcome
-from heed.serving.halves import Half
-from heed.serving.kinds import Translating
-from heed.serving.language_codes import AUTO
-from heed.serving.models import Directions, Served
-from heed.serving.pieces import Answer, Cut, cut, others, ranks, unchanged
+from heed.serving.jobs import BetweenSteps, Translating
+from heed.serving.languages import AUTO
+from heed.serving.limits import Admission
+from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, ServedTranslator
 from heed.serving.problems import Problem
-from heed.serving.schemas import Alternatives, Look, Stream, Translate
+from heed.serving.requests import Alternatives, Look, Stream, Translate
+from heed.serving.responses import Outcome
+from heed.text.sentence_split import Piece
 
 T = TypeVar("T")
-_NEVER = sys.maxsize  # steps: when nobody waits for the one request of a batch, all of it ends
-_ON_CPU, _ON_GPU = 4096, 65_536  # tokens in work at a time
+_NEVER = sys.maxsize  # steps: a batch of one request is cancelled as a whole, and not sentence by sentence
+_TOKENS_ON_CPU, _TOKENS_ON_GPU = 4096, 65_536  # per batch
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The translation of one text of a request."""
+
+    text: str
+    alternatives: list[str]
+    language: tuple[str, float]  # the text's own, and the confidence
+    translation: Translation | None = None  # None: its language was the target's, or it was HTML
+    truncated: bool = False  # the length limit ended some of it, and not the model
 
 
 class Service:
-    """All that is served, and the thread that does it."""
+    """The models that are served, and the threads that run them."""
 
-    def __init__(self, directions: Directions, config: ServeConfig, halves: Sequence[Half] = ()) -> None:
-        self.directions, self.config, self.halves = directions, config, list(halves)
+    def __init__(
+        self, directions: Directions, config: ServeConfig, lms_and_classifiers: Sequence[ServedLmOrClassifier] = ()
+    ) -> None:
+        self.directions, self.config, self.lms_and_classifiers = directions, config, list(lms_and_classifiers)
         self.admission = Admission(config.queue, config.deadline)
-        budget = config.tokens_per_batch or (_ON_GPU if torch.cuda.is_available() else _ON_CPU)
-        self.batcher = Batcher(patience=config.patience, budget=budget, batching=config.batching)
-        self._looking = Batcher(patience=0.0, budget=budget)  # a look takes as long as many translations
-        self._budget = budget
+        self._budget = config.tokens_per_batch or (_TOKENS_ON_GPU if torch.cuda.is_available() else _TOKENS_ON_CPU)
+        self.batcher = Batcher(patience=config.patience, budget=self._budget, batching=config.batching)
+        self._tracing = Batcher(patience=0.0, budget=self._budget)  # a trace takes as long as many translations
 
     @property
-    def models(self) -> list[Served | Half]:
-        """All that is served."""
-        return [*self.directions.served, *self.halves]
+    def models(self) -> list[ServedModel]:
+        """All that are served."""
+        return [*self.directions.served, *self.lms_and_classifiers]
 
-    def able(self, what: str) -> None:
-        """Refuse what no model here can do, and say what they can."""
-        if not any(what in one.abilities for one in self.models):
-            raise Problem(404, f"No model here is for /{what}: {self.offered()}")
+    def require(self, route: str) -> None:
+        """Refuse a route that no model here answers, and list those they do."""
+        if not any(route in model.abilities for model in self.models):
+            raise Problem(404, f"No model here is for /{route}: {self.offered()}")
 
     def offered(self) -> str:
-        """What can be asked of each model, as routes."""
-        each = (f"{one.name}: {', '.join(f'/{what}' for what in one.abilities)}" for one in self.models)
+        """The routes of each model."""
+        each = (f"{model.name}: {', '.join(f'/{route}' for route in model.abilities)}" for model in self.models)
         return f"there is {'; '.join(each)}"
 
-    async def translate(self, asked: Translate, ticket: Ticket) -> list[Answer]:
+    async def translate(self, request: Translate, ticket: Ticket) -> list[Answer]:
         """The translation of each text."""
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
-        routes = [self.route(text, asked.source, asked.target) for text in texts]
+        texts = [request.q] if isinstance(request.q, str) else request.q
+        routes = [self.route(text, request.source, request.target) for text in texts]
         documents = None
-        if asked.format == "html":
-            documents = await asyncio.to_thread(lambda: [markup.parts(text) for text in texts])
         prose = [[text] for text in texts]
-        if documents is not None:
+        if request.format == "html":
+            documents = await asyncio.to_thread(lambda: [markup.parts(text) for text in texts])
             prose = [[part.text for part in parts if part.text is not None] for parts in documents]
-        found = await asyncio.gather(
+        translated = await asyncio.gather(
             *(
-                self._translations(of_text, model, asked, ticket)
+                self._translations(of_text, model, request, ticket)
                 for of_text, (model, _) in zip(prose, routes, strict=True)
             )
         )
         answers = []
-        for number, (_, language) in enumerate(routes):
+        for number, (model, language) in enumerate(routes):
+            translations = translated[number]
             if documents is None:
-                (best,) = found[number]
-                kept = None if routes[number][0] is None else best
-                different = others(best.text, [one.text for one in best.alternatives])
+                (best,) = translations
+                kept = None if model is None else best
+                different = _distinct(best.text, [one.text for one in best.alternatives])
                 answers.append(Answer(best.text, different, language, kept, best.truncated))
             else:
-                whole = [markup.joined(documents[number], rank) for rank in ranks(found[number])]
-                truncated = any(one.truncated for one in found[number])
-                answers.append(Answer(whole[0], others(whole[0], whole[1:]), language, truncated=truncated))
+                best_html, *others = (markup.joined(documents[number], rank) for rank in _ranks(translations))
+                truncated = any(one.truncated for one in translations)
+                answers.append(Answer(best_html, _distinct(best_html, others), language, truncated=truncated))
         return answers
 
-    def route(self, text: str, source: str, target: str) -> tuple[Served | None, tuple[str, float]]:
-        """The model for a text (none: it is in the target's language already), and the text's language."""
+    def route(self, text: str, source: str, target: str) -> tuple[ServedTranslator | None, tuple[str, float]]:
+        """The model for a text (None: it is in the target language already), and the text's language."""
         source, target = self._code(source), self._code(target)
         if target == AUTO:
             raise Problem(400, f"{AUTO} is not supported")
         language = (source, 100.0)
         if source == AUTO:
-            among = self.directions.sources(target)
-            if (found := self.directions.detect(text, among)) is None:
+            detected = self.directions.detect(text, self.directions.sources(target))
+            if detected is None:
                 raise Problem(400, "auto is not supported: these models do not say how to tell their languages apart")
-            language = found
+            language = detected
         try:
             return self.directions.between(language[0], target), language
         except KeyError:
             raise Problem(400, f"{target} is not available as a target language from {language[0]}") from None
 
-    def _code(self, asked: str) -> str:
-        if (code := self.directions.code_of(asked)) is None:
-            raise Problem(400, f"{asked[:50]} is not supported")
+    def _code(self, requested: str) -> str:
+        if (code := self.directions.code_of(requested)) is None:
+            raise Problem(400, f"{requested[:50]} is not supported")
         return code
 
     async def _translations(
-        self, texts: list[str], model: Served | None, asked: Translate, ticket: Ticket
+        self, texts: list[str], model: ServedTranslator | None, request: Translate, ticket: Ticket
     ) -> list[Translation]:
         if model is None:
-            return [unchanged(text) for text in texts]
-        in_pieces = await self._cut(texts, model, asked.split)
-        kind = Translating(model.translator, self._search(model, asked.alternatives), asked.details)
+            return [Translation(text, 0.0, 0.0, (), (), (), ()) for text in texts]
+        split = await self._split(texts, model, request.split)
+        job_type = Translating(model.translator, self._search(model, request.alternatives), request.details)
         jobs: list[Job[Translation]] = []
-        for one in in_pieces:
-            texts_of = [piece.text for piece in one.pieces if piece.text]
-            jobs += [Job(ticket, length, kind, text) for text, length in zip(texts_of, one.lengths, strict=True)]
-        self.batcher.submit(jobs)
-        found = iter(await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs)))
-        return [joined([next(found) if piece.text else None for piece in one.pieces], one.pieces) for one in in_pieces]
+        for pieces, lengths in split:
+            of_text = [piece.text for piece in pieces if piece.text]
+            jobs += [Job(ticket, length, job_type, text) for text, length in zip(of_text, lengths, strict=True)]
+        results = iter(await self.run(jobs))
+        return [joined([next(results) if piece.text else None for piece in pieces], pieces) for pieces, _ in split]
 
-    async def _cut(self, texts: Sequence[str], model: Served, split: Split | None) -> list[Cut]:
-        try:
-            return await asyncio.to_thread(cut, texts, model.translator, split)
-        except InputError as error:
-            raise Problem(400, f"Invalid request: {error}") from None
+    async def _split(
+        self, texts: Sequence[str], model: ServedTranslator, split: Split | None
+    ) -> list[tuple[list[Piece], list[int]]]:
+        """Each text as pieces, and the lengths in tokens of those that are not empty."""
+        with input_errors_answered():
+            return await asyncio.to_thread(lambda: [_pieces(text, model.translator, split) for text in texts])
 
-    def _search(self, model: Served, alternatives: int) -> SearchConfig:
-        """The model's own settings, wide enough for what is asked, and never cut into smaller batches again."""
+    def _search(self, model: ServedTranslator, alternatives: int) -> SearchConfig:
+        """The model's own settings, with a beam wide enough for the alternatives; batches are not split again."""
         nbest = alternatives + 1
         own = model.translator.search
-        wider = {"nbest": nbest, "beam": max(own.beam, nbest), "tokens_per_batch": self._budget}
-        return own.model_copy(update=wider)
+        return own.model_copy(update={"nbest": nbest, "beam": max(own.beam, nbest), "tokens_per_batch": self._budget})
 
-    async def errand(
-        self, ticket: Ticket, length: int, do: Callable[[Callable[[], None]], T], by: Batcher | None = None
+    async def run(self, jobs: Sequence[Job[T]], by: Batcher | None = None) -> list[T]:
+        """The results of jobs, in order. by: another thread than the one that translates."""
+        (by or self.batcher).submit(jobs)
+        return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
+
+    async def call(
+        self, ticket: Ticket, length: int, call: Callable[[BetweenSteps], T], by: Batcher | None = None
     ) -> T:
-        """Have something else done, by the thread that translates or another; what is wrong with it is answered."""
-        job: Job[T] = Job(ticket, length, errand=do)
-        (by or self.batcher).submit([job])
-        try:
-            return await asyncio.wrap_future(job.future)
-        except InputError as error:
-            raise Problem(400, f"Invalid request: {error}") from None
+        """The result of a job that is not batched. length: its estimated cost, in tokens."""
+        with input_errors_answered():
+            (result,) = await self.run([Job(ticket, length, call=call)], by)
+        return result
 
-    async def stream(self, asked: Stream, model: Served, ticket: Ticket, outcome: Outcome) -> AsyncGenerator[str]:
-        """The greedy translation, piece by piece as it comes; the time for it is counted from here."""
+    async def stream(
+        self, request: Stream, model: ServedTranslator, ticket: Ticket, outcome: Outcome
+    ) -> AsyncGenerator[str]:
+        """The greedy translation, piece by piece as it is decoded; the deadline counts from here."""
         end = self.deadline()
-        (in_pieces,) = await self._cut([asked.q], model, asked.split)
+        ((_, lengths),) = await self._split([request.q], model, request.split)
 
-        def texts(between: Callable[[], None]) -> Generator[str, None, bool]:
-            stream = model.translator.stream(asked.q, split=asked.split)
+        def texts(between: BetweenSteps) -> Generator[str, None, bool]:
+            stream = model.translator.stream(request.q, split=request.split)
             try:
                 while True:
                     yield next(stream)
@@ -166,38 +182,38 @@ class Service:
             except StopIteration as over:
                 return bool(over.value)
 
-        async with aclosing(self.streamed(ticket, sum(in_pieces.lengths) + 1, texts, end, outcome)) as pieces:
+        async with aclosing(self.streamed(ticket, sum(lengths) + 1, texts, end, outcome)) as pieces:
             async for text in pieces:
                 yield text
 
     def deadline(self) -> float:
-        """When what begins now must be done, by the event loop's clock."""
+        """When what begins now must be finished, by the event loop's clock."""
         return asyncio.get_running_loop().time() + self.admission.deadline
 
     async def streamed(
         self,
         ticket: Ticket,
         length: int,
-        texts: Callable[[Callable[[], None]], Generator[str, None, bool]],
+        texts: Callable[[BetweenSteps], Generator[str, None, bool]],
         end: float,
         outcome: Outcome,
     ) -> AsyncGenerator[str]:
-        """What an errand has to tell, as it tells it. texts: is given what to call between its steps, and returns
-        whether it was cut off.
+        """What a generator in the batcher's thread yields, as it yields it. texts: makes the generator from what it is
+        to call between its steps; the generator returns whether the length limit ended it.
         """
         loop, arrived = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
-        def do(between: Callable[[], None]) -> None:
-            def all_of_it() -> Generator[str]:
+        def call(between: BetweenSteps) -> None:
+            def all_texts() -> Generator[str]:
                 outcome.truncated = yield from texts(between)
 
             try:
-                for text in all_of_it():
+                for text in all_texts():
                     loop.call_soon_threadsafe(arrived.put_nowait, text)
             finally:
                 loop.call_soon_threadsafe(arrived.put_nowait, None)
 
-        working = asyncio.ensure_future(self.errand(ticket, length, do))
+        working = asyncio.ensure_future(self.call(ticket, length, call))
         working.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (text := await self._until(end, arrived.get())) is not None:
@@ -206,60 +222,99 @@ class Service:
         finally:
             working.cancel()
 
-    async def _until(self, end: float, what: Awaitable[T]) -> T:
+    async def _until(self, end: float, result: Awaitable[T]) -> T:
         try:
             async with asyncio.timeout_at(end):
-                return await what
+                return await result
         except TimeoutError:
             raise self.admission.late() from None
 
-    async def alternatives(self, asked: Alternatives, model: Served, ticket: Ticket) -> list[Translation]:
-        """Other ways to go on after a prefix."""
-        translator, prefix = model.translator, asked.prefix
-        if translator.tokenizers[1].kind not in ("characters", "bytes"):  # where a word brings the space before it
+    async def alternatives(self, request: Alternatives, model: ServedTranslator, ticket: Ticket) -> list[Translation]:
+        """Translations with a forced prefix and different next tokens."""
+        translator, prefix = model.translator, request.prefix
+        if translator.tokenizers[1].kind not in ("characters", "bytes"):  # a token brings the space before it
             prefix = prefix.rstrip()
-        (in_pieces,) = await self._cut([asked.q], model, "line")
-        (begun,) = await asyncio.to_thread(translator.tokenizers[1].encode, [prefix])
-        count = self.config.alternatives if asked.alternatives is None else asked.alternatives
+        ((_, lengths),) = await self._split([request.q], model, "line")
+        (prefix_ids,) = await asyncio.to_thread(translator.tokenizers[1].encode, [prefix])
+        count = self.config.alternatives if request.alternatives is None else request.alternatives
 
-        def do(between: Callable[[], None]) -> list[Translation]:
-            watch = Watch(lambda _: ticket.gone, between, _NEVER)
-            return translator.alternatives(asked.q, prefix, max(1, count), watch)
+        def call(between: BetweenSteps) -> list[Translation]:
+            return translator.alternatives(request.q, prefix, max(1, count), only_between_steps(between))
 
-        return await self.errand(ticket, sum(in_pieces.lengths) + len(begun) + 1, do)
+        return await self.call(ticket, sum(lengths) + len(prefix_ids) + 1, call)
 
-    async def look(self, asked: Look, model: Served | Half, ticket: Ticket) -> bytes:
-        """The trace of a sentence as the JSON document of `heed.interpret.saving`, with the parts that were asked for,
-        or as the page of `heed.interpret.report`.
+    async def look(self, request: Look, model: ServedModel, ticket: Ticket) -> bytes:
+        """The trace of a sentence: the JSON document of `heed.interpret.saving` with the requested parts, or the page
+        of `heed.interpret.report`.
         """
-        longest = await asyncio.to_thread(model.tokens, asked.q, asked.translation)
+        longest = await asyncio.to_thread(model.tokens, request.q, request.translation)
         if longest > self.config.look_tokens:
             raise Problem(
                 400,
                 f"Invalid request: {longest} tokens are too many to look at; the limit is {self.config.look_tokens}",
             )
 
-        def do(_: Callable[[], None]) -> bytes:
-            trace = model.trace(asked.q, asked.translation)
-            found: dict[str, Any] = document(trace)
-            if asked.format == "html":
-                return report(trace, found)
-            if asked.parts:
+        def call(_: BetweenSteps) -> bytes:
+            trace = model.trace(request.q, request.translation)
+            contents: dict[str, Any] = document(trace)
+            if request.format == "html":
+                return report(trace, contents)
+            if request.parts:
                 known = trace.names()
-                for name in asked.parts:
+                for name in request.parts:
                     if name not in known:
                         raise InputError(f"there is no part {name[:50]!r}")
-                found["values"] = {name: rounded(part.values) for name, part in trace.parts(asked.parts).items()}
-            return json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+                contents["values"] = {name: rounded(part.values) for name, part in trace.parts(request.parts).items()}
+            return json.dumps(contents, ensure_ascii=False, allow_nan=False).encode()
 
-        return await self.errand(ticket, longest, do, self._looking)
+        return await self.call(ticket, longest, call, self._tracing)
 
     @property
     def alive(self) -> bool:
         """Whether the threads still work."""
-        return self.batcher.alive and self._looking.alive
+        return self.batcher.alive and self._tracing.alive
 
     def close(self) -> None:
-        """Finish what waits."""
+        """Finish the queues."""
         self.batcher.close()
-        self._looking.close()
+        self._tracing.close()
+
+
+@contextmanager
+def input_errors_answered() -> Iterator[None]:
+    """Where only the request can be wrong, an `InputError` is answered with 400."""
+    try:
+        yield
+    except InputError as error:
+        raise Problem(400, f"Invalid request: {error}") from None
+
+
+def only_between_steps(between: BetweenSteps) -> Watch:
+    """For a search of one request: `between` raises to cancel all of it."""
+    return Watch(lambda _: False, between, _NEVER)
+
+
+def _pieces(text: str, translator: Translator, split: Split | None) -> tuple[list[Piece], list[int]]:
+    """A text as pieces, and the lengths of those that are not empty; a piece without letters counts as white space."""
+    pieces = [
+        piece if has_letters(piece.text) else Piece(piece.before + piece.text + piece.after, "", "", piece.abuts)
+        for piece in translator.pieces(text, split)
+    ]
+    encoded = translator.tokenizers[0].encode([piece.text for piece in pieces if piece.text])
+    return pieces, [len(ids) for ids in encoded]
+
+
+def has_letters(text: str) -> bool:
+    """Whether there is anything to translate: numbers, punctuation and emoji are the same in every language."""
+    return any(character.isalpha() for character in text)
+
+
+def _distinct(best: str, texts: Sequence[str]) -> list[str]:
+    """Alternatives that differ from the best and from each other: several token sequences may spell one text."""
+    return [text for text in dict.fromkeys(texts) if text != best]
+
+
+def _ranks(translations: Sequence[Translation]) -> list[list[str]]:
+    """The best of each, then the second best of each, as far as all have one."""
+    depth = min((len(one.alternatives) for one in translations), default=0)
+    return [[(one, *one.alternatives)[rank].text for one in translations] for rank in range(depth + 1)]

@@ -1,7 +1,7 @@
-"""The process that translates: models, batches, routes; no HTTP. `remote` is what asks it.
+"""The worker process: models, batches and routes, no HTTP. `remote` sends it requests.
 
-It ends when the server's end of its socket closes. It also ends, to be started again, when its models have not worked
-for so long that they will not recover by themselves.
+It ends when the server's end of its socket closes. It also ends, to be started again, when its models have failed for
+so long that they will not recover by themselves.
 """
 
 import asyncio
@@ -20,17 +20,16 @@ from starlette.types import ASGIApp, Message
 from heed.errors import HeedError
 from heed.inference.translator import Translator
 from heed.serving.app import make_routes
-from heed.serving.channel import Channel, Head, packed
 from heed.serving.config import ServeConfig
-from heed.serving.halves import open_models
 from heed.serving.health import Health
-from heed.serving.logs import NAME, only_our_own
-from heed.serving.models import UNNAMED, Directions, Served
+from heed.serving.models import UNNAMED, Directions, ServedTranslator, open_models
+from heed.serving.problems import log_only_own_defects
+from heed.serving.processes import Channel, Head, packed
 from heed.serving.service import Service
 
-_LOG = logging.getLogger(NAME)
-_SICK = 60.0  # seconds without a translation after which opening the models again is worth it
-_WRITTEN = 0.5  # seconds for what was logged last
+_LOG = logging.getLogger(__name__)
+_SICK = 60.0  # seconds of failures after which opening the models again is worth it
+_LOG_SECONDS = 0.5  # for the last log line to be written
 
 
 def work(
@@ -43,27 +42,27 @@ def work(
     *,
     key_required: bool,
 ) -> None:
-    """Open models and answer requests to them until nobody can ask any more."""
+    """Open models and answer requests until the socket closes."""
     try:
-        served, halves = open_models(models, languages, search, open_model)
+        translators, others = open_models(models, languages, search, open_model)
     except HeedError as error:
         connection.sendall(packed({"error": str(error)}))
         return
     except OSError as error:  # a path that cannot even be looked at
         connection.sendall(packed({"error": f"{error.filename}: {error.strerror}"}))
         return
-    service = Service(Directions(served), config, halves)
+    service = Service(Directions(translators), config, others)
     health = Health(service)
     app = make_routes(service, health, key_required=key_required)
-    with only_our_own():
-        asyncio.run(_answer(connection, app, health, _notes(served)))
+    with log_only_own_defects():
+        asyncio.run(_answer(connection, app, health, _notes(translators)))
 
 
-def _notes(served: Sequence[Served]) -> list[str]:
+def _notes(translators: Sequence[ServedTranslator]) -> list[str]:
     return [
         f"note: {one.path} does not name its languages: called {one.source!r} and {one.target!r} here; "
         "--languages en-de names them"
-        for one in served
+        for one in translators
         if {one.source, one.target} & {*UNNAMED}
     ]
 
@@ -86,8 +85,8 @@ async def _answer(connection: socket, app: FastAPI, health: Health, notes: list[
                 task.add_done_callback(tasks.discard)
                 task.add_done_callback(partial(_forget, gone, number))
             else:
-                channel.send({"number": number})  # whether we are there, is all that was asked
-        os._exit(0)  # the server has gone: nobody waits for anything
+                channel.send({"number": number})  # a ping
+        os._exit(0)  # the server has ended: nobody waits for anything
 
 
 def _forget(gone: dict[int, asyncio.Event], number: int, _: "asyncio.Task[None]") -> None:
@@ -95,23 +94,23 @@ def _forget(gone: dict[int, asyncio.Event], number: int, _: "asyncio.Task[None]"
 
 
 async def _end_when_sick(health: Health) -> None:
-    """End the process when its models have not worked for long, or never will: another is started in its place."""
+    """End the process when its models have failed for long, or always will: another is started."""
     while health.sick_for < _SICK:
         await asyncio.sleep(1)
     _LOG.critical("the models do not work: %s", health.problem)
-    await asyncio.sleep(_WRITTEN)
+    await asyncio.sleep(_LOG_SECONDS)
     os._exit(1)
 
 
-async def _answer_one(channel: Channel, app: ASGIApp, asked: Head, gone: asyncio.Event) -> None:
+async def _answer_one(channel: Channel, app: ASGIApp, request: Head, gone: asyncio.Event) -> None:
     """An ASGI application's answer to one request, as messages."""
-    number, path = asked["number"], asked["path"]
+    number, path = request["number"], request["path"]
     start, sent, more = dict[str, Any](), False, True
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.1",
-        "method": asked["method"],
+        "method": request["method"],
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),
@@ -120,7 +119,7 @@ async def _answer_one(channel: Channel, app: ASGIApp, asked: Head, gone: asyncio
         "headers": [],
         "client": None,
         "server": None,
-        "state": asked["state"],
+        "state": request["state"],
     }
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""Routes that LibreTranslate does not have: word by word, other ways to go on, a look inside, how the server is."""
+"""heed's own routes: streamed translation, alternatives, a trace of the model, metrics, readiness, the models."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -6,23 +6,20 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-from heed.serving.events import Events, Outcome, as_events
-from heed.serving.half_service import half_named
-from heed.serving.halves import Half
 from heed.serving.health import Health
 from heed.serving.libretranslate import check_alternatives, check_size
+from heed.serving.lm_and_classifier_routes import lm_or_classifier_named
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines, histogram_lines, process_gauges
-from heed.serving.models import Served
-from heed.serving.pieces import has_letters
+from heed.serving.models import ServedLmOrClassifier, ServedModel, ServedTranslator
 from heed.serving.problems import Problem
-from heed.serving.responses import ERRORS, Alternative, Details, Model, Offered
+from heed.serving.requests import Alternatives, Look, Stream, body_of
+from heed.serving.responses import ERRORS, Alternative, Details, EventStream, Model, Offered, Outcome, as_events
 from heed.serving.responses import Health as Healthy
-from heed.serving.schemas import Alternatives, Look, Stream, body_of
-from heed.serving.service import Service
+from heed.serving.service import Service, has_letters
 
 
 def add_routes(app: FastAPI, service: Service, health: Health) -> None:
-    """Add our own routes."""
+    """Add them."""
     _add_translation(app, service)
     _add_looking(app, service)
     _add_state(app, service, health)
@@ -36,16 +33,18 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         openapi_extra=body_of(Stream),
     )
     async def stream(request: Request) -> StreamingResponse:
-        """The greedy translation as server-sent events: `{"text"}` as it comes, last `done` with all of it."""
-        service.able("translate")
-        asked = Stream.of(request.state.fields)
-        model = _model(service, asked)
-        if model is None or not has_letters(asked.q):
-            return Events(service.admission, lambda _: as_events(_nothing(), "translatedText", Outcome(), asked.q))
+        """The greedy translation as server-sent events: `{"text"}` as it is decoded, last `done` with all of it."""
+        service.require("translate")
+        fields = Stream.of(request.state.fields)
+        model = _model(service, fields)
+        if model is None or not has_letters(fields.q):
+            return EventStream(
+                service.admission, lambda _: as_events(_nothing(), "translatedText", Outcome(), fields.q)
+            )
         outcome = Outcome()
-        return Events(
+        return EventStream(
             service.admission,
-            lambda ticket: as_events(service.stream(asked, model, ticket, outcome), "translatedText", outcome),
+            lambda ticket: as_events(service.stream(fields, model, ticket, outcome), "translatedText", outcome),
         )
 
     @app.post(
@@ -56,23 +55,25 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         openapi_extra=body_of(Alternatives, alternatives=service.config.alternatives),
     )
     async def alternatives(request: Request) -> Offered:
-        """Translations that begin alike and go on differently, the likeliest next word first."""
-        service.able("translate")
-        asked = Alternatives.of(request.state.fields)
-        check_alternatives(asked.alternatives, service.config)
-        check_size(asked.q + asked.prefix, service.config)
-        if (model := _model(service, asked)) is None:
+        """Translations with a forced prefix and different continuations, the most probable next word first."""
+        service.require("translate")
+        fields = Alternatives.of(request.state.fields)
+        check_alternatives(fields.alternatives, service.config)
+        check_size(fields.q + fields.prefix, service.config)
+        if (model := _model(service, fields)) is None:
             return Offered(alternatives=[])
-        found = await service.admission.work(request.receive, lambda ticket: service.alternatives(asked, model, ticket))
-        found = list({one.text: one for one in reversed(found)}.values())[::-1]  # each text once, the best of each
-        begun = len(asked.prefix.rstrip())
+        found = await service.admission.work(
+            request.receive, lambda ticket: service.alternatives(fields, model, ticket)
+        )
+        found = list({one.text: one for one in reversed(found)}.values())[::-1]  # each text once, with its best score
+        begun = len(fields.prefix.rstrip())
         offered = [
             Alternative(
                 text=one.text,
                 next=(one.text[begun:].split() or [""])[0],
                 score=one.score,
                 truncated=one.truncated or None,
-                details=Details.of(one) if asked.details else None,
+                details=Details.of(one) if fields.details else None,
             )
             for one in found
         ]
@@ -80,7 +81,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
 
 
 async def _nothing() -> AsyncGenerator[str]:
-    """The texts of a stream that has none."""
+    """A stream without texts."""
     nothing: tuple[str, ...] = ()
     for text in nothing:
         yield text
@@ -89,27 +90,27 @@ async def _nothing() -> AsyncGenerator[str]:
 def _add_looking(app: FastAPI, service: Service) -> None:
     @app.post("/look", responses=ERRORS, openapi_extra=body_of(Look))
     async def look(request: Request) -> Response:
-        """What happens inside the model: attention, likeliest words, search; as `heed look` writes it."""
-        asked = Look.of(request.state.fields)
-        check_size(asked.q + (asked.translation or ""), service.config)
-        model = half_named(service, asked.model) or _translating(service, asked)
-        found = await service.admission.work(request.receive, lambda ticket: service.look(asked, model, ticket))
-        return Response(found, media_type="application/json" if asked.format == "json" else "text/html; charset=utf-8")
+        """A trace of the model: attention, most probable tokens, search; as `heed look` writes it."""
+        fields = Look.of(request.state.fields)
+        check_size(fields.q + (fields.translation or ""), service.config)
+        model = lm_or_classifier_named(service, fields.model) or _translating(service, fields)
+        found = await service.admission.work(request.receive, lambda ticket: service.look(fields, model, ticket))
+        return Response(found, media_type="application/json" if fields.format == "json" else "text/html; charset=utf-8")
 
 
-def _translating(service: Service, asked: Look) -> Served:
+def _translating(service: Service, fields: Look) -> ServedTranslator:
     for name in ("source", "target"):
-        if getattr(asked, name) is None:
+        if getattr(fields, name) is None:
             raise Problem(400, f"Invalid request: missing {name} parameter")
-    model, _ = service.route(asked.q, str(asked.source), str(asked.target))
+    model, _ = service.route(fields.q, str(fields.source), str(fields.target))
     if model is None:
-        raise Problem(400, f"{asked.target} is not available as a target language from {asked.target}")
+        raise Problem(400, f"{fields.target} is not available as a target language from {fields.target}")
     return model
 
 
-def _model(service: Service, asked: Stream | Alternatives) -> Served | None:
-    check_size(asked.q, service.config)
-    return service.route(asked.q, asked.source, asked.target)[0]
+def _model(service: Service, fields: Stream | Alternatives) -> ServedTranslator | None:
+    check_size(fields.q, service.config)
+    return service.route(fields.q, fields.source, fields.target)[0]
 
 
 def _add_state(app: FastAPI, service: Service, health: Health) -> None:
@@ -123,7 +124,7 @@ def _add_state(app: FastAPI, service: Service, health: Health) -> None:
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def measured(request: Request) -> Response:
-        """What was done, for Prometheus."""
+        """Counters, gauges and histograms for Prometheus."""
         batcher = service.batcher
         gauges = [
             Gauge("heed_requests_in_work", "Requests taken in and not yet answered.", service.admission.taken),
@@ -132,7 +133,7 @@ def _add_state(app: FastAPI, service: Service, health: Health) -> None:
             Gauge("heed_texts_total", "Pieces of text done.", batcher.texts, "counter"),
             Gauge("heed_source_tokens_total", "Their tokens.", batcher.tokens, "counter"),
             Gauge("heed_ready", "1 if the models work.", float(health.problem is None)),
-            *process_gauges("heed_worker"),  # the server's own are with its requests
+            *process_gauges("heed_worker"),  # those of the process that listens are with its requests
         ]
         found = request.state.requests + gauge_lines(gauges)
         found += histogram_lines("heed_queue_seconds", "How long a piece of text waited for the models.", batcher.waits)
@@ -155,9 +156,9 @@ def _add_state(app: FastAPI, service: Service, health: Health) -> None:
         ]
 
 
-def _particulars(model: Served | Half) -> dict[str, Any]:
-    """What not every model has."""
-    if isinstance(model, Half):
+def _particulars(model: ServedModel) -> dict[str, Any]:
+    """Fields that not every model has."""
+    if isinstance(model, ServedLmOrClassifier):
         return {"labels": list(model.labels)} if model.labels else {}
     known = {"source": model.source, "target": model.target, "beam": model.translator.search.beam}
     return known | ({"examples": list(model.examples)} if model.examples else {})

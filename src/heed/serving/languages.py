@@ -32,12 +32,12 @@ def is_code(text: str) -> bool:
     return text.isascii() and all(part.isalnum() for part in text.replace("_", "-").split("-")) and text != AUTO
 
 
-def nearest_code(asked: str, known: Sequence[str]) -> str | None:
-    """The known code that is nearest to what was asked for: of the same language, and not of another script.
+def nearest_code(requested: str, known: Sequence[str]) -> str | None:
+    """The known code nearest to a requested one: of the same language, and not of another script.
 
-    The very same first, then the one with most in common, then the shortest, then the first.
+    The identical code first, then the one with most subtags in common, then the shortest, then the first.
     """
-    wanted = _subtags(asked)
+    wanted = _subtags(requested)
     fitting = [code for code in known if _is_same_language(wanted, _subtags(code))]
     if not fitting:
         return None

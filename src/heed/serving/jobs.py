@@ -1,6 +1,6 @@
-"""What can be done with many texts at once: translating, writing on, sorting into classes, making vectors of them.
+"""What a model does with a batch of texts: translate, generate, classify, embed.
 
-Each is a kind of job (`batcher.Kind`). Two jobs are of one kind if model and settings are the same.
+Each class is a `batcher.JobType`: jobs are batched together if their types are equal, in model and settings.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from heed.model.transformer import Transformer
 from heed.serving.batcher import Job
 from heed.text.tokenizer import Tokenizer
 
-Between = Callable[[], None]
+BetweenSteps = Callable[[], None]
 Jobs = Sequence[Job[Any]]
 Pooling = Literal["mean", "first"]
 
@@ -32,43 +32,39 @@ class Translating:
 
     @property
     def rows(self) -> int:
-        """A row for each hypothesis."""
+        """One per hypothesis."""
         return self.search.beam
 
     @property
-    def alone(self) -> bool:
-        """What is drawn depends on the place."""
+    def unbatched(self) -> bool:
+        """A sample depends on its row."""
         return self.search.sample
 
-    def work(self, jobs: Jobs, between: Between) -> list[Translation]:
+    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Translation]:
         """The translation of each."""
         watch = _watch(jobs, between, self.search.min_length)
         return self.translator.translate_pieces(_texts(jobs), self.search, align=self.align, watch=watch)
 
 
 @dataclass(frozen=True)
-class Writing:
-    """The beginnings of texts to texts."""
+class Generating:
+    """Prompts to texts that begin with them."""
 
     generator: Generator
     search: SearchConfig
+    rows: int = 1
 
     @property
-    def rows(self) -> int:
-        """One text each."""
-        return 1
-
-    @property
-    def alone(self) -> bool:
-        """What is drawn depends on the place."""
+    def unbatched(self) -> bool:
+        """A sample depends on its row."""
         return self.search.sample
 
-    def work(self, jobs: Jobs, between: Between) -> list[Generated]:
-        """The text that each becomes."""
+    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Generated]:
+        """The text of each."""
         texts = _texts(jobs)
-        begun = max(len(ids) for ids in self.generator.tokenizer.encode(texts))  # tokens that must be said first
-        watch = _watch(jobs, between, max(begun, self.search.min_length))
-        return [one for (one,) in self.generator.generate(texts, self.search, watch=watch)]
+        prompt = max(len(ids) for ids in self.generator.tokenizer.encode(texts))  # tokens that are forced first
+        watch = _watch(jobs, between, max(prompt, self.search.min_length))
+        return [generated for (generated,) in self.generator.generate(texts, self.search, watch=watch)]
 
 
 @dataclass(frozen=True)
@@ -78,14 +74,14 @@ class Classifying:
     classifier: Classifier
     tokenizer: Tokenizer
     rows: int = 1
-    alone: bool = False
+    unbatched: bool = False
 
     @property
     def max_tokens(self) -> int:
-        """The most that a text may have."""
+        """Longest text."""
         return self.classifier.max_tokens
 
-    def work(self, jobs: Jobs, between: Between) -> list[Classified]:
+    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Classified]:
         """The label of each."""
         between()
         return self.classifier.classify(_texts(jobs))
@@ -93,28 +89,28 @@ class Classifying:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Texts to vectors."""
+    """Texts to embeddings."""
 
     model: Transformer
     tokenizer: Tokenizer
     max_tokens: int
     pooling: Pooling = "mean"
     rows: int = 1
-    alone: bool = False
+    unbatched: bool = False
 
-    def work(self, jobs: Jobs, between: Between) -> list[list[float]]:
-        """The vector of each."""
+    def run(self, jobs: Jobs, between: BetweenSteps) -> list[list[float]]:
+        """The embedding of each."""
         between()
-        vectors: list[list[float]] = embed(
+        embeddings: list[list[float]] = embed(
             self.model, self.tokenizer, _texts(jobs), self.pooling, self.max_tokens
         ).tolist()
-        return vectors
+        return embeddings
 
 
 def _texts(jobs: Jobs) -> list[str]:
     return [job.text for job in jobs]
 
 
-def _watch(jobs: Jobs, between: Between, free_after: int) -> Watch:
-    """Between the steps of a search: who has gone leaves, once the rules let a sentence end."""
+def _watch(jobs: Jobs, between: BetweenSteps, free_after: int) -> Watch:
+    """Between search steps: sentences of disconnected clients leave the batch, once the search may end them."""
     return Watch(lambda number: jobs[number].ticket.gone, between, free_after)
