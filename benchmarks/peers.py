@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from heed import ModelConfig, Transformer
 from heed.benchmarking.training import Pair, Step
-from heed.interop.marian_export import to_marian
+from heed.interop.marian import to_marian
 
 Ids = list[list[int]]
 Translate = Callable[[Ids, int, int], Ids]  # sources, a beam and a length to translations, special tokens left out

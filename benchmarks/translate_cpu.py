@@ -135,7 +135,7 @@ def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
     from heed.artifacts.writing import write_folder  # noqa: PLC0415
     from heed.config import DataConfig, ModelConfig, RunConfig  # noqa: PLC0415
     from heed.interop.ctranslate2_export import ctranslate2_files, vocabularies  # noqa: PLC0415
-    from heed.interop.marian_export import export_marian  # noqa: PLC0415
+    from heed.interop.marian import export_marian  # noqa: PLC0415
     from heed.model.transformer import Transformer  # noqa: PLC0415
     from heed.text.tokenizer import Tokenizer  # noqa: PLC0415
 

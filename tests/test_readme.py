@@ -15,7 +15,7 @@ from heed import Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
-from heed.interop.marian_export import export_marian
+from heed.interop.marian import export_marian
 from heed.settings import Settings
 from heed.text.tokenizer import Tokenizer
 from tests.installed import PROJECT, brought, not_installed

@@ -20,7 +20,7 @@ from heed import DataConfig, ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.artifacts.checkpoint import Progress, checkpoint_path, training_state, write_checkpoint
 from heed.artifacts.folder import model_files
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.save import write_rounded
+from heed.artifacts.save import write_quantized
 from heed.artifacts.writing import write_folder
 from heed.interop.spm import SpmModel, tokenizer_of
 from heed.text.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ def whole_folders(path: Path) -> dict[str, Files]:
         write_folder(path / name, files)
         if name == "translate":
             _write_checkpoint(path, files, config)
-    write_rounded(path / "translate", path / "rounded")
+    write_quantized(path / "translate", path / "rounded")
     (checkpoint_path(path, 3)).rename(path / "checkpoint")
     names = (*shapes, "rounded", "checkpoint")
     return {

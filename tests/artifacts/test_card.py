@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heed.artifacts.card import Evaluation, digest_of, with_scores, without_scores, write_scores
-from heed.artifacts.folder import verify
+from heed.artifacts.manifest import verify
 from heed.artifacts.writing import write_folder
 from heed.evaluation.metrics import Score
 

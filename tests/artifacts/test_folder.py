@@ -14,9 +14,9 @@ from safetensors.torch import load, save
 
 import heed
 from heed.artifacts import folder as folder_module
-from heed.artifacts.folder import is_rounded, read_model_folder
+from heed.artifacts.folder import is_quantized, read_model_folder
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.weights_header import shapes_of
+from heed.artifacts.weights import shapes_of
 from heed.artifacts.writing import write_folder
 from heed.errors import FolderError, HeedError
 from heed.inference.engines import open_engine
@@ -70,7 +70,7 @@ def test_a_file_that_the_manifest_does_not_list_changes_nothing(copy: Path, name
     left_over = Tokenizer.train(["zebra " * 9], "bpe", 280).to_json()
     (copy / name).write_text(left_over)
     assert heed.load(copy)(["A dog runs."]) == expected
-    assert not is_rounded(copy)
+    assert not is_quantized(copy)
     assert open_engine(copy)(["A dog runs."]) == expected
 
 

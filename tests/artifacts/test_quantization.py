@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from heed.artifacts.quantization import in_floats, in_integers, rounded
+from heed.artifacts.quantization import dequantize_weights, quantize_rows, quantize_weights
 from heed.errors import FolderError
 from tests.model.examples import COMBINATIONS, make
 
@@ -12,7 +12,7 @@ def test_a_rounded_matrix_is_off_by_half_a_step_at_most() -> None:
     weight = torch.randn(40, 30)
     weight[3] *= 1000
     weight[4] = 0
-    integers, scales = rounded(weight)
+    integers, scales = quantize_rows(weight)
     assert integers.dtype == torch.int8
     assert integers.abs().amax(1)[:4].tolist() == [127] * 4
     assert ((integers * scales[:, None] - weight).abs() <= 0.501 * scales[:, None]).all()
@@ -21,9 +21,9 @@ def test_a_rounded_matrix_is_off_by_half_a_step_at_most() -> None:
 @pytest.mark.parametrize("config", COMBINATIONS[::4], ids=str)
 def test_rounding_what_was_rounded_changes_nothing(config: object) -> None:
     weights = make(config, CPU, torch.float32).state_dict()  # type: ignore[arg-type]
-    once = in_integers(weights)
-    twice = in_integers(in_floats(once))
-    assert in_floats(once).keys() == weights.keys()
+    once = quantize_weights(weights)
+    twice = quantize_weights(dequantize_weights(once))
+    assert dequantize_weights(once).keys() == weights.keys()
     assert once.keys() == twice.keys()
     for name, integers in once.items():
         if integers.dtype == torch.int8:
@@ -39,4 +39,4 @@ def test_integers_without_their_scales_are_refused(scales: torch.Tensor | None, 
         weights["a.weight.scales"] = scales
     message = rf"weight a.weight of shape \(3, 4\) needs a scale for each row, found {found}"
     with pytest.raises(FolderError, match=message):
-        in_floats(weights)
+        dequantize_weights(weights)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heed.artifacts import writing
-from heed.artifacts.folder import verify
+from heed.artifacts.manifest import verify
 from heed.artifacts.writing import MANIFEST, current, finish_publishing, publish, write_folder
 from heed.errors import FolderError
 

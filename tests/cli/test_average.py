@@ -6,7 +6,9 @@ import torch
 
 import heed
 from heed.artifacts.average import last_checkpoints
-from heed.artifacts.folder import read_model_folder, read_tensors, verify
+from heed.artifacts.folder import read_model_folder
+from heed.artifacts.manifest import verify
+from heed.artifacts.weights import read_tensors
 from tests.cli.command import heed as command
 
 

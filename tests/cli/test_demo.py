@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from heed import load
-from heed.artifacts.folder import verify
+from heed.artifacts.manifest import verify
 from heed.cli.demo import FAMOUS
 from heed.text.sentences import sentence_starts
 from tests.cli.command import heed

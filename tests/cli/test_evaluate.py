@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from heed.artifacts.folder import model_files, verify
+from heed.artifacts.folder import model_files
+from heed.artifacts.manifest import verify
 from heed.artifacts.writing import write_folder
 from heed.cli.main import app
 from heed.config import RunConfig

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.artifacts.folder import read_model_folder, verify
+from heed.artifacts.folder import read_model_folder
+from heed.artifacts.manifest import verify
 from heed.microworld.corpus import corpus
 from tests.cli.command import heed
 

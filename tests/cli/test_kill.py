@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from heed.artifacts.checkpoint import newest_checkpoint, restore
-from heed.artifacts.folder import read_model_folder, verify
+from heed.artifacts.folder import read_model_folder
+from heed.artifacts.manifest import verify
 from heed.artifacts.writing import MANIFEST
 from heed.training.optimizer import make_optimizer
 from heed.training.step_log import read_journal

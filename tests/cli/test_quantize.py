@@ -7,13 +7,13 @@ import pytest
 
 from heed import load
 from heed.artifacts.folder import read_model_folder
-from heed.artifacts.quantization import in_floats, in_integers
+from heed.artifacts.quantization import dequantize_weights, quantize_weights
 from heed.decoding.engine import Stepwise
 from heed.inference.engines import open_engine
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 
-REFUSED = "holds weights rounded to integers of 8 bits, which translate, score and can be looked into; to train further"
+REFUSED = "holds weights quantised to int8, which translate, score and can be looked into; to train further"
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def test_the_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, quan
         for place, name in ((model, "model.safetensors"), (quantized, "model.int8.safetensors"))
     )
     assert after < before / 2  # a small model has much that is no matrix
-    assert "rounded to integers of 8 bits by `heed quantize`" in (quantized / "README.md").read_text()
+    assert "quantised to int8 by `heed quantize`" in (quantized / "README.md").read_text()
     assert json.loads((quantized / "config.json").read_text())["trained"]["quantized"] == "int8"
     assert read_model_folder(quantized).run == read_model_folder(model).run
 
 
 def test_its_weights_are_the_models_own_rounded(model: Path, quantized: Path) -> None:
-    expected = in_floats(in_integers(read_model_folder(model).model().state_dict()))
+    expected = dequantize_weights(quantize_weights(read_model_folder(model).model().state_dict()))
     found = read_model_folder(quantized).model().state_dict()
     assert found.keys() == expected.keys()
     assert all((found[name] == weight).all() for name, weight in expected.items())

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.artifacts.folder import read_model_folder, read_tensors, verify
+from heed.artifacts.folder import read_model_folder
+from heed.artifacts.manifest import verify
+from heed.artifacts.weights import read_tensors
 from heed.artifacts.writing import write_folder
 from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD, heed

@@ -15,7 +15,7 @@ from heed.backends.kv_cache import Hypotheses
 from heed.backends.torch.decoder import LeanDecoder
 from heed.decoding.steps import _lean, begin
 from heed.fallbacks import fallbacks
-from heed.model.feed_forward import FeedForward
+from heed.model.layers import FeedForward
 from tests.decoding.small_models import small_model
 
 CPU = torch.device("cpu")

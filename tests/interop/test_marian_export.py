@@ -13,8 +13,7 @@ from heed.artifacts.folder import model_files, read_model_folder
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
 from heed.errors import ConfigError, FolderError
-from heed.interop.marian_export import export_marian
-from heed.interop.marian_import import import_marian
+from heed.interop.marian import export_marian, import_marian
 from heed.interop.name_mapping import layers_from_heed, layers_to_heed, sines_then_cosines
 from heed.microworld.corpus import corpus
 from heed.model.positions import sinusoids

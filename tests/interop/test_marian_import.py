@@ -18,7 +18,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.config import SearchConfig
 from heed.errors import DataError, FolderError
 from heed.inference.translator import Translator
-from heed.interop.marian_import import import_marian
+from heed.interop.marian import import_marian
 from heed.interop.name_mapping import Numbering
 from heed.interop.spm import read_spm
 from heed.interpret.tokens import Tokens

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, Transformer
-from heed.model.feed_forward import FeedForward
-from heed.model.layers import Residual
+from heed.model.layers import FeedForward, Residual
 from heed.model.vocabulary import Vocabulary
 from tests.model.examples import SHAPE, VOCAB
 

@@ -23,9 +23,9 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
-from heed.artifacts.folder import WEIGHTS, put_weights, read_tensors
+from heed.artifacts.folder import WEIGHTS
 from heed.artifacts.manifest import Listed, memory_of_this_machine, verify
-from heed.artifacts.weights_header import FLOATS, check_weights, read_header
+from heed.artifacts.weights import FLOATS, check_weights, put_weights, read_header, read_tensors
 from heed.artifacts.writing import finish_publishing, write_folder
 from heed.errors import FolderError, TrainingError
 from heed.model.transformer import Transformer

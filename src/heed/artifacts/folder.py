@@ -1,19 +1,18 @@
 """A model on disk: a folder that is whole or absent.
 
     config.json          the model's settings, and how it was trained
-    model.safetensors    its weights; model.int8.safetensors where they are rounded (rounded.py)
+    model.safetensors    its weights; model.int8.safetensors where they are quantised (quantization.py)
     tokenizer.json       the (target) vocabulary; source_tokenizer.json where the source has its own
     README.md            the model card
     manifest.json        the sha256 of each file and the format's version; written last
 
-How it is written, so that a crash at any moment leaves the old model or the new one, is in writing.py. Reading opens
-only files that the manifest lists, compares settings, tokenizers and the weights' header with one another, and checks
-every byte against the manifest, all before a model is built. No pickle anywhere: safetensors and JSON only. Knows
-nothing of training.
+Enters: a path. Leaves: a `ModelFolder`; or the other way round, a model's parts to the files of a folder (writing.py
+writes them so that a crash leaves the old model or the new one). Reading opens only files that the manifest lists,
+compares settings, tokenizers and the weights' header with one another, and checks every byte against the manifest, all
+before a model is built. No pickle anywhere: safetensors and JSON only. Knows nothing of training.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,24 +20,20 @@ from typing import Any
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic takes this one in Python 3.11
 
-from heed.artifacts.foreign import hugging_face
-from heed.artifacts.manifest import MANIFEST, Listed, memory_of_this_machine, verify
-from heed.artifacts.quantization import in_floats
-from heed.artifacts.weights_header import check_sizes, check_weights, read_header
-from heed.artifacts.writing import EXPORTED, ROUNDED, as_json
+from heed.artifacts.manifest import MANIFEST, Listed, hugging_face
+from heed.artifacts.quantization import dequantize_weights
+from heed.artifacts.weights import check_sizes, check_weights, put_weights, read_finite, read_header
+from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, as_json
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer
-from heed.untrusted import read_regular, reason, shortened
-
-__all__ = ["MANIFEST", "ModelFolder", "read_model_folder", "verify"]
+from heed.untrusted import shortened
 
 CONFIG = "config.json"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
@@ -63,7 +58,9 @@ class ModelFolder:
     @torch_defaults()
     def model(self) -> Transformer:
         """The model with its weights, on the CPU, ready to use."""
-        weights = in_floats(read_finite(self.path / ROUNDED)) if is_rounded(self.path) else self.weights()
+        weights = (
+            dequantize_weights(read_finite(self.path / INT8_WEIGHTS)) if is_quantized(self.path) else self.weights()
+        )
         with torch.device("meta"):  # random first weights would take time, and torch's global random state
             model = Transformer(self.run.model).float()
         model.to_empty(device="cpu")
@@ -72,20 +69,20 @@ class ModelFolder:
 
     def weights(self) -> dict[str, Tensor]:
         """The weights as they were trained; quantised ones are refused."""
-        refuse_rounded(self.path)
+        refuse_quantized(self.path)
         return read_finite(self.path / WEIGHTS)
 
 
-def is_rounded(path: Path) -> bool:
-    """Whether a model folder's weights are integers of 8 bits."""
-    return ROUNDED in Listed.of(path)
+def is_quantized(path: Path) -> bool:
+    """Whether a model folder's weights are int8."""
+    return INT8_WEIGHTS in Listed.of(path)
 
 
-def refuse_rounded(path: Path) -> None:
-    """For what needs the weights as they were learnt."""
-    if is_rounded(path):
+def refuse_quantized(path: Path) -> None:
+    """Refuse a quantised folder where the weights are needed as they were trained."""
+    if is_quantized(path):
         raise FolderError(
-            f"{path} holds weights rounded to integers of 8 bits, which translate, score and can be looked into; to "
+            f"{path} holds weights quantised to int8, which translate, score and can be looked into; to "
             "train further, average, export or quantize, give the model folder it was made from"
         )
 
@@ -104,11 +101,13 @@ def read_model_folder(path: Path) -> ModelFolder:
     trained = _trained(config.pop("trained", None), path / CONFIG)
     run = parse_settings(config, path / CONFIG)
     tokenizers = read_tokenizers(listed, run)
-    weights = ROUNDED if ROUNDED in listed else WEIGHTS
+    weights = INT8_WEIGHTS if INT8_WEIGHTS in listed else WEIGHTS
     listed.require(weights)
-    if weights == ROUNDED and WEIGHTS in listed:
-        raise FolderError(f"{path} is damaged: {MANIFEST} lists both {WEIGHTS} and {ROUNDED}, expected one of them")
-    check_weights(run.model, read_header(path / weights), path / weights, rounded=weights == ROUNDED)
+    if weights == INT8_WEIGHTS and WEIGHTS in listed:
+        raise FolderError(
+            f"{path} is damaged: {MANIFEST} lists both {WEIGHTS} and {INT8_WEIGHTS}, expected one of them"
+        )
+    check_weights(run.model, read_header(path / weights), path / weights, quantized=weights == INT8_WEIGHTS)
     listed.verify()
     return ModelFolder(path, run, trained, tokenizers)
 
@@ -199,38 +198,3 @@ def model_files(
     if source is not target:
         files[SOURCE_TOKENIZER] = source.to_json().encode()
     return files
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
-    read_header(path)
-    try:
-        return load(read_regular(path, memory_of_this_machine()))
-    except (OSError, ValueError) as error:
-        raise FolderError(f"{path} cannot be read: {reason(error)}") from None
-    except (SafetensorError, MemoryError) as error:
-        raise FolderError(f"{path} cannot be read: {error or 'it does not fit into memory'}") from None
-
-
-def read_finite(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, if they hold numbers; only the output's bias may rule a token out by -inf."""
-    tensors = read_tensors(path)
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            low, high = (float(bound) for bound in tensor.aminmax())
-            if not math.isfinite(high) or not (
-                math.isfinite(low) or name in ("vocabulary.bias", "vocabulary.output.bias")
-            ):
-                raise FolderError(f"{path}: weight {name} is not finite ({low} to {high})")
-    return tensors
-
-
-def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model its weights; every one must be there, and of the right shape."""
-    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            shapes = f"{found.get(name, 'none')}, but the settings ask for {expected.get(name, 'none')}"
-            raise FolderError(f"{path}: weight {name} has shape {shapes}")
-    model.load_state_dict(dict(weights))

@@ -1,4 +1,8 @@
-"""Weights in int8: each row of a matrix with a scale of its own, its largest number over 127."""
+"""Weights in int8: every matrix as integers from -127 to 127 with a float scale per row.
+
+Enters: a model's weights by name. Leaves: the same with each matrix as int8 and `name.scales` beside it, as they lie in
+`model.int8.safetensors`; or back in float32. Knows nothing of files, nor of the arithmetic that uses them.
+"""
 
 from collections.abc import Mapping
 
@@ -13,35 +17,35 @@ _LARGEST = 127
 
 
 def row_scales(weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows"]:
-    """What one step of each row's integers is worth."""
+    """The value of one integer step in each row: its largest absolute value over 127."""
     return weight.detach().float().abs().amax(1).clamp(min=1e-12) / _LARGEST
 
 
-def rounded(weight: Float[Tensor, "rows columns"]) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, "rows"]]:
+def quantize_rows(weight: Float[Tensor, "rows columns"]) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, "rows"]]:
     """A matrix as integers, and the scale of each row."""
     scales = row_scales(weight)
     return (weight.detach() / scales[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
 
 
-def is_rounded_matrix(name: str, dimensions: int) -> bool:
-    """Whether a weight is kept as integers: matrices are, but tables of positions are not."""
+def is_quantized_matrix(name: str, dimensions: int) -> bool:
+    """Whether a weight is stored as integers: matrices are, except the table of learned positions."""
     return dimensions == 2 and not name.endswith("positions.table.weight")
 
 
-def in_integers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model's weights with its matrices rounded."""
-    found: dict[str, Tensor] = {}
+def quantize_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model's weights with its matrices in int8 and their scales beside them."""
+    quantized: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        if is_rounded_matrix(name, weight.ndim):
-            found[name], found[name + SCALES] = rounded(weight)
+        if is_quantized_matrix(name, weight.ndim):
+            quantized[name], quantized[name + SCALES] = quantize_rows(weight)
         else:
-            found[name] = weight
-    return found
+            quantized[name] = weight
+    return quantized
 
 
-def in_floats(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights as a model takes them: integers times scales."""
-    found = {}
+def dequantize_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that `quantize_weights` wrote, in float32: integers times scales."""
+    floats = {}
     for name, weight in weights.items():
         if weight.dtype == torch.int8:
             scales = weights.get(name + SCALES)
@@ -50,7 +54,7 @@ def in_floats(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 raise FolderError(
                     f"weight {name} of shape {tuple(weight.shape)} needs a scale for each row, found {shape}"
                 )
-            found[name] = weight.float() * scales[:, None]
+            floats[name] = weight.float() * scales[:, None]
         elif name.removesuffix(SCALES) not in weights or name == name.removesuffix(SCALES):
-            found[name] = weight
-    return found
+            floats[name] = weight
+    return floats

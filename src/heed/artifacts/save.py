@@ -13,8 +13,8 @@ from torch import Tensor
 from heed.artifacts.card import read_card, without_scores
 from heed.artifacts.folder import WEIGHTS, check_tokenizers, model_files, read_model_folder
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.quantization import in_integers
-from heed.artifacts.writing import ROUNDED, current, write_folder
+from heed.artifacts.quantization import quantize_weights
+from heed.artifacts.writing import INT8_WEIGHTS, current, write_folder
 from heed.config import DataConfig, RunConfig, SearchConfig
 from heed.errors import FolderError, InputError
 from heed.model.size import parameters
@@ -105,21 +105,19 @@ Saved with `heed.save`, which does not know what it was trained on. All settings
 """
 
 
-def write_rounded(path: Path, out: Path) -> tuple[int, int]:
-    """Round the weights of the model folder `path` into the folder `out`; returns the bytes of both."""
+def write_quantized(path: Path, out: Path) -> tuple[int, int]:
+    """Write the model folder `path` with its weights in int8 as the folder `out`; returns the bytes of both."""
     if out.exists():
         raise FolderError(f"{out} is already there: choose another --out")
     folder = read_model_folder(path)
     kind = folder.run.model.kind
     if kind != "encoder-decoder":
-        raise FolderError(f"{path} has kind = {kind!r}: integers of 8 bits are for models that translate")
+        raise FolderError(f"{path} has kind = {kind!r}: int8 is for models that translate")
     weights = folder.weights()
     card = without_scores(read_card(path))
-    card += (
-        "\nIts weights were rounded to integers of 8 bits by `heed quantize`; scores measured before that may differ.\n"
-    )
+    card += "\nIts weights were quantised to int8 by `heed quantize`; scores measured before that may differ.\n"
     files = model_files(weights, folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card)
     whole = len(files.pop(WEIGHTS))
-    files[ROUNDED] = to_bytes({name: weight.contiguous() for name, weight in in_integers(weights).items()})
+    files[INT8_WEIGHTS] = to_bytes({name: weight.contiguous() for name, weight in quantize_weights(weights).items()})
     write_folder(out, files)
-    return whole, len(files[ROUNDED])
+    return whole, len(files[INT8_WEIGHTS])

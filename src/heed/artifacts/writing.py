@@ -1,5 +1,7 @@
 """Files to a folder that is whole or absent, whatever happens meanwhile.
 
+Enters: a path, and the content of each file by name. Leaves: a folder with a manifest. Knows nothing of models.
+
 A folder is written beside its place, brought safely to the disk and renamed into it. Where it replaces another one, the
 new one is first put whole into a folder inside, `.publishing`; from that moment on this is the one that is read, until
 all its files are in their places. So a crash at any moment leaves the old model or the new one, on every file system,
@@ -20,9 +22,9 @@ from heed.errors import FolderError
 FORMAT = 1
 MANIFEST = "manifest.json"
 EXPORTED = "heed.json"  # a model exported to another system's format has this beside the other's files
-ROUNDED = "model.int8.safetensors"  # the weights of a quantised model (rounded.py)
+INT8_WEIGHTS = "model.int8.safetensors"  # the weights of a quantised model (quantization.py)
 PUBLISHING = ".publishing"  # in a folder whose model is being replaced: the new one, whole
-_OPTIONAL = frozenset(("source_tokenizer.json", ROUNDED, EXPORTED))  # which not every model folder has
+_OPTIONAL = frozenset(("source_tokenizer.json", INT8_WEIGHTS, EXPORTED))  # which not every model folder has
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from heed.backends.cuda.step_ops import Closing, Norm
 from heed.model.attention import MultiHeadAttention
-from heed.model.feed_forward import ACTIVATIONS, FeedForward
-from heed.model.layers import Decoder, DecoderLayer, Residual
+from heed.model.layers import ACTIVATIONS, Decoder, DecoderLayer, FeedForward, Residual
 
 Product: TypeAlias = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]  # a matrix and its bias
 

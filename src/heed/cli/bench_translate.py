@@ -104,7 +104,7 @@ def _device(translator: "Translator", model: Path, engine: str | None) -> "torch
     """Where it translates: other engines than heed's, and exported models, on the CPU."""
     import torch  # noqa: PLC0415
 
-    from heed.interop.exported import is_exported  # noqa: PLC0415
+    from heed.interop.folders import is_exported  # noqa: PLC0415
 
     if is_exported(model) or engine not in (None, "heed"):
         return torch.device("cpu")
@@ -115,13 +115,13 @@ def _limit(
     translator: "Translator", model: Path, engine: str | None, device: "torch.device"
 ) -> "Callable[[Timing], float] | None":
     """What says which share of a CPU a speed is; none where the arithmetic is not known: exported models, and GPUs."""
-    from heed.artifacts.folder import is_rounded  # noqa: PLC0415
+    from heed.artifacts.folder import is_quantized  # noqa: PLC0415
     from heed.benchmarking.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
-    from heed.interop.exported import is_exported  # noqa: PLC0415
+    from heed.interop.folders import is_exported  # noqa: PLC0415
 
     if is_exported(model) or device.type != "cpu":
         return None
-    in_integers = is_rounded(model) if engine is None else engine.endswith("int8")
+    in_integers = is_quantized(model) if engine is None else engine.endswith("int8")
     arithmetic: Arithmetic = "int8" if in_integers else "float32"
     config, each = translator.model.config, 1 if in_integers else 4
     operations, read = operations_a_second(arithmetic, device), bytes_a_second(device)

@@ -72,9 +72,9 @@ def quantize(
     out: Annotated[Path, out_option("The model folder to write.")],
 ) -> None:
     """Quantise a model's weights to int8: a quarter of the size, and translating on a CPU is faster."""
-    from heed.artifacts.save import write_rounded  # noqa: PLC0415 - torch takes seconds to import
+    from heed.artifacts.save import write_quantized  # noqa: PLC0415 - torch takes seconds to import
 
-    before, after = write_rounded(model, out)
+    before, after = write_quantized(model, out)
     typer.echo(f"{model} in int8 is in {out}: {after / 1e6:.1f} MB instead of {before / 1e6:.1f}", err=True)
 
 
@@ -85,7 +85,7 @@ def _one_of(formats: Mapping[str, Format], option: str, name: str) -> Format:
 
 
 def _export_marian(model: Path, out: Path) -> None:
-    from heed.interop.marian_export import export_marian  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interop.marian import export_marian  # noqa: PLC0415 - torch takes seconds to import
 
     export_marian(model, out)
 
@@ -100,7 +100,7 @@ def _export_for(engine: EngineName) -> Callable[[Path, Path], None]:
 
 
 def _import_marian(folder: Path, out: Path, weights: str | None, languages: Languages) -> None:
-    from heed.interop.marian_import import import_marian  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interop.marian import import_marian  # noqa: PLC0415 - torch takes seconds to import
 
     import_marian(folder, out, weights, languages)
 

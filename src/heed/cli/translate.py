@@ -16,8 +16,7 @@ from heed.cli.output import Translated, TranslationProgress, output_is_seen, say
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
 from heed.text.corpus import at, read_lines
-from heed.text.rows import parse_object, take_text
-from heed.text.tokenizer_checks import read_members, write_members
+from heed.text.rows import parse_object, read_members, take_text, write_members
 
 if TYPE_CHECKING:
     from heed.inference.translation import Translation

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from heed.artifacts.folder import is_rounded
+from heed.artifacts.folder import is_quantized
 from heed.backends.torch.int8 import int8_decoder
 from heed.config import ModelConfig
 from heed.decoding.engine import Engine, Stepwise
@@ -19,7 +19,7 @@ from heed.decoding.steps import begin_with
 from heed.errors import ConfigError
 from heed.inference.translator import Translator, load
 from heed.interop.engine_names import EngineName, family, require
-from heed.interop.exported import export, is_exported, read_exported
+from heed.interop.folders import export, is_exported, read_exported
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.sentence_split import Splitter
@@ -34,7 +34,7 @@ def open_engine(path: Path, name: EngineName | None = None) -> Translator:
     if is_exported(path):
         return _open_exported(path, name)
     translator = load(path)
-    if name == "heed-int8" or (name is None and is_rounded(path)):
+    if name == "heed-int8" or (name is None and is_quantized(path)):
         translator.engine = _in_integers(translator.model)
     elif name is not None and name != "heed":
         require(name)

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from heed.config import ModelConfig
 from heed.errors import ConfigError
 from heed.model.attention import MultiHeadAttention
-from heed.model.feed_forward import FeedForward
-from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
+from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
 from heed.model.positions import sinusoids
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer

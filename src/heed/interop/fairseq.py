@@ -30,10 +30,10 @@ from torch import Tensor
 
 from heed.config import DataConfig, ModelConfig, RunConfig
 from heed.errors import FolderError
-from heed.interop.imported import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
+from heed.interop.folders import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
 from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled
 from heed.interop.spm import read_spm, tokenizer_of
-from heed.text.sentencepiece import HIDDEN, UNKNOWN
+from heed.text.imported_tokenizers import HIDDEN, UNKNOWN
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _BOS, _PAD, _EOS, _UNK = range(4)

@@ -15,9 +15,9 @@ from typing import Any
 from heed.artifacts.writing import as_json
 from heed.config import RunConfig
 from heed.errors import FolderError
-from heed.interop.imported import read_json
+from heed.interop.folders import read_json
 from heed.interop.spm import read_spm, spm_of, tokenizer_of
-from heed.text.sentencepiece import UNKNOWN
+from heed.text.imported_tokenizers import UNKNOWN
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
 
 KIND, LANGUAGES = "heed_tokenizer", "heed_languages"  # in an exported config.json: what nothing else there tells

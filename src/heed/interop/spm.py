@@ -20,7 +20,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError
-from heed.text.sentencepiece import HIDDEN, SPACE, UNKNOWN
+from heed.text.imported_tokenizers import HIDDEN, SPACE, UNKNOWN
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from heed.errors import InputError
 from heed.interpret.parts import attentions, parts
 from heed.model.attention import Attend, MultiHeadAttention, attention_weights, plain_attention
-from heed.model.feed_forward import FeedForward
-from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
+from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
 from heed.model.layout import Padded, Sight
 from heed.model.positions import angles, sinusoids
 from heed.model.torch_state import torch_defaults

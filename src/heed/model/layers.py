@@ -1,4 +1,4 @@
-"""The layers and the two stacks of them (paper, section 3.1 and figure 1).
+"""Feed-forward network, encoder and decoder layers, and the two stacks of them (paper, section 3 and figure 1).
 
 Enters: embedded tokens in any layout, and a `Sight` that says who may see whom. Leaves: tokens in the same layout.
 Nothing here knows how sentences are laid out.
@@ -11,13 +11,44 @@ from typing import cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from heed.config import ModelConfig
 from heed.model.attention import Attend, KeysValues, MultiHeadAttention, View
 from heed.model.cache import Past
-from heed.model.feed_forward import FeedForward
 from heed.model.layout import Sight
 from heed.model.positions import PositionCode
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "swish": functional.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """The position-wise feed-forward network (paper, section 3.3): each token on its own.
+
+    FFN(x) = max(0, x W₁ + b₁) W₂ + b₂; with GELU or swish(x) = x / (1 + e⁻ˣ) in the place of max(0, x); or SwiGLU,
+    (swish(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.widen = nn.Linear(config.d_model, config.d_ff)
+        self.gate = nn.Linear(config.d_model, config.d_ff) if config.activation == "swiglu" else None
+        self.narrow = nn.Linear(config.d_ff, config.d_model)
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
+        """Each token's hidden state, widened to d_ff, activated and projected back."""
+        return self.narrow(self.dropout(self._activate(x)))
+
+    def _activate(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens F"]:
+        if self.gate is not None:
+            return functional.silu(self.gate(x)) * self.widen(x)
+        return ACTIVATIONS[self.activation](self.widen(x))
 
 
 class Residual(nn.Module):

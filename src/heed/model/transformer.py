@@ -10,8 +10,10 @@ Enters: token ids, padded rows unless a layout says otherwise. Leaves: logits. O
 Knows nothing of text, loss or search.
 """
 
+import copy
 import math
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -56,6 +58,7 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
                 nn.init.xavier_uniform_(projection.weight, gain=1 / math.sqrt(2))
 
 
+Module = TypeVar("Module", bound=nn.Module)
 Given: TypeAlias = Padded | Packed | None  # a layout, or none: padded rows
 
 
@@ -211,3 +214,17 @@ def _layout(name: str, ids: Tensor, vocab_size: int, layout: Given, pad_id: int)
     check_ids(name, ids, vocab_size, ("sentences", "tokens") if isinstance(layout, Padded) else ("tokens",))
     check_layout(name, ids, layout)
     return layout
+
+
+def sharing_weights(model: Transformer) -> Transformer:
+    """A copy of a model with modules of its own and the same weights: hooks and replaced modules stay in the copy."""
+    shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def replace_parts(model: nn.Module, kind: type[Module], make: Callable[[Module], nn.Module]) -> None:
+    """Replace every submodule of a class by what `make` makes of it, in the same training or evaluation mode."""
+    for parent in list(model.modules()):
+        for name, part in list(parent.named_children()):
+            if isinstance(part, kind):
+                setattr(parent, name, make(part).train(part.training))

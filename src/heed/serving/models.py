@@ -17,8 +17,7 @@ from heed.inference.generator import Generator
 from heed.inference.translator import Translator, load
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
-from heed.model.transformer import Transformer
-from heed.model.weight_sharing import sharing_weights
+from heed.model.transformer import Transformer, sharing_weights
 from heed.serving.languages import AUTO, is_code, nearest_code
 from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.language_identification import LanguageDetector

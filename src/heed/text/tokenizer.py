@@ -30,7 +30,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError, InputError
-from heed.text.sentencepiece import UNKNOWN, SentencePiece, Spaced
+from heed.text.imported_tokenizers import UNKNOWN, SentencePiece, Spaced
 from heed.text.tokenizer_checks import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
 from heed.untrusted import read_regular, reason
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from heed.errors import DataError
-from heed.text.sentencepiece import HIDDEN, SPACE, UNKNOWN
+from heed.text.imported_tokenizers import HIDDEN, SPACE, UNKNOWN
 from heed.untrusted import parse_json, reason, shortened
 
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -21,8 +21,7 @@ from heed.backends.cuda.fused_qkv import with_joined_products
 from heed.backends.cuda.layer_norm import with_quick_norms
 from heed.backends.cuda.loss import linear_cross_entropy
 from heed.config import RunConfig
-from heed.model.transformer import Transformer
-from heed.model.weight_sharing import sharing_weights
+from heed.model.transformer import Transformer, sharing_weights
 from heed.training.batches import Batch
 from heed.training.bucketing import Shape, parts
 from heed.training.learner import compile_layers, is_half, layers_of, will_compile

@@ -22,8 +22,7 @@ from heed.config import RunConfig
 from heed.errors import ConfigError
 from heed.model.attention import Attend, fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
-from heed.model.transformer import Transformer
-from heed.model.weight_sharing import sharing_weights
+from heed.model.transformer import Transformer, sharing_weights
 from heed.training.batches import Batch
 from heed.training.bucketing import Shape
 from heed.training.tasks import task_of

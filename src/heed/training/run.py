@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from heed.artifacts.checkpoint import Progress, require_finite, restore, training_state, write_checkpoint
-from heed.artifacts.folder import ModelFolder, model_files, put_weights
+from heed.artifacts.folder import ModelFolder, model_files
+from heed.artifacts.weights import put_weights
 from heed.backends.cpu.bpe import quickest_bpe_dropout
 from heed.backends.cuda.graph import missing_for_capture
 from heed.config import RunConfig

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heed.artifacts.quantization import rounded
+from heed.artifacts.quantization import quantize_rows
 from heed.backends.cpu import packed_linear as compiled_products
 from heed.backends.cpu.build import CannotCompileError
 from heed.backends.cpu.large_pages import LargePages
@@ -29,7 +29,7 @@ SIZES = [
 
 def plain_integers(weight: Tensor, bias: Tensor | None) -> Product:
     """The product that the compiled code takes in integers, in plain torch."""
-    whole, scales = rounded(weight)
+    whole, scales = quantize_rows(weight)
 
     def multiply(x: Tensor) -> Tensor:
         largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-12)

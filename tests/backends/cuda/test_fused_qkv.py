@@ -8,7 +8,7 @@ from heed.backends.cuda.fused_qkv import JoinedAttention, JoinedDecoder, with_jo
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder
 from heed.model.layout import Packed, Sight
-from heed.model.weight_sharing import sharing_weights
+from heed.model.transformer import sharing_weights
 from tests.model.examples import COMBINATIONS, both_sides, make, packed
 
 # A first product on the way back, in a thread that torch has not yet given the GPU: it says that it does so itself.

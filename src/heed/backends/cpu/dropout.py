@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from heed.backends.cpu.packed_linear import native
 from heed.backends.cpu.pointers import pointer
 from heed.backends.cuda.dropout import threshold
-from heed.model.weight_sharing import replace_parts
+from heed.model.transformer import replace_parts
 
 
 class Dropout(ctypes.Structure):

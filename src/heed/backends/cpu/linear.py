@@ -17,7 +17,7 @@ from torch.nn import functional
 from heed.backends.chunked_loss import by_torch
 from heed.backends.cpu.packed_linear import check_done, native
 from heed.backends.cpu.pointers import pointer, pointer_or_none, strided_pointer
-from heed.model.weight_sharing import replace_parts
+from heed.model.transformer import replace_parts
 
 _SMALL = 2**22  # multiplications of a product below which asking for it takes too long
 _address, _integer = ctypes.c_void_p, ctypes.c_int64

@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional
 
-from heed.artifacts.quantization import rounded
+from heed.artifacts.quantization import quantize_rows
 from heed.backends.cpu.build import CannotCompileError, library
 from heed.backends.cpu.large_pages import LargePages
 from heed.backends.cpu.pointers import pointer, pointer_or_none
@@ -53,7 +53,7 @@ class Panels:
         outputs, inputs = weight.shape
         weight, scales, sums = weight.detach(), None, None
         if integers:
-            weight, scales = rounded(weight)
+            weight, scales = quantize_rows(weight)
             sums = weight.sum(1, dtype=torch.int32)
         together = _TOGETHER if integers else 1
         panels = in_panels(weight, together, pages or LargePages())

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from heed.model.weight_sharing import replace_parts
+from heed.model.transformer import replace_parts
 
 
 class HashedDropout(nn.Module):

@@ -18,7 +18,7 @@ from heed.backends.cuda.attention import packed_self_attention
 from heed.backends.fused_weights import keys_values_of_memory, queries_keys_values, side_by_side
 from heed.model.attention import KeysValues, MultiHeadAttention, View
 from heed.model.layers import Decoder, DecoderLayer
-from heed.model.weight_sharing import replace_parts
+from heed.model.transformer import replace_parts
 
 
 class JoinedAttention(MultiHeadAttention):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.backends.cuda.triton import layer_norm as programs
-from heed.model.weight_sharing import replace_parts
+from heed.model.transformer import replace_parts
 
 # Found by trying on an H200: 25,728 tokens of width 512 take 41 µs, and torch's own kernels 137.
 _PROGRAMS = 1056

@@ -22,12 +22,10 @@ from heed.backends.memory import keep_freed_memory
 from heed.backends.torch.linear import Multiply, Product, product
 from heed.fallbacks import note_fallback
 from heed.model.attention import MultiHeadAttention
-from heed.model.feed_forward import ACTIVATIONS, FeedForward
-from heed.model.layers import Decoder, DecoderLayer, Residual
+from heed.model.layers import ACTIVATIONS, Decoder, DecoderLayer, FeedForward, Residual
 from heed.model.layout import Packed
 from heed.model.positions import PositionCode, Rotation, sinusoids
-from heed.model.transformer import Transformer
-from heed.model.weight_sharing import replace_parts, sharing_weights
+from heed.model.transformer import Transformer, replace_parts, sharing_weights
 
 _ROOM = 64  # columns that a first buffer has room for
 

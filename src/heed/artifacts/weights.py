@@ -1,8 +1,11 @@
-"""The header of a safetensors file, compared with the settings before anything is built or loaded.
+"""A model's weights in a safetensors file: compared with the settings by its header, then read and put into a model.
 
-A safetensors file is 8 bytes that say how long its header is, the header (JSON: name, dtype, shape and offsets of every
-tensor) and the tensors' bytes. All of a model's shapes follow from its settings, so a file that does not fit is found
-out by reading its header alone, whatever sizes the settings or the header claim.
+Enters: a file that somebody else may have written, and a `ModelConfig`. Leaves: tensors of the right names, shapes and
+dtypes, all finite; anything else is a `FolderError`.
+
+A safetensors file is 8 bytes with the length of its header, the header (JSON: name, dtype, shape and offsets of every
+tensor) and the tensors' bytes. All of a model's shapes follow from its settings, so a file that does not fit is refused
+by its header alone, before memory is taken, whatever sizes the settings or the header claim.
 """
 
 import math
@@ -13,12 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
 
-from heed.artifacts.quantization import SCALES, is_rounded_matrix
+from heed.artifacts.manifest import memory_of_this_machine
+from heed.artifacts.quantization import SCALES, is_quantized_matrix
 from heed.config import ModelConfig
 from heed.errors import FolderError
 from heed.model.transformer import Transformer
-from heed.untrusted import open_regular, parse_json, reason, shortened
+from heed.untrusted import open_regular, parse_json, read_regular, reason, shortened
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _INTEGERS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
@@ -100,7 +107,7 @@ def shapes_of(config: ModelConfig, most: int) -> dict[str, tuple[int, ...]] | in
     }
 
 
-def check_weights(config: ModelConfig, found: Mapping[str, Entry], path: Path, *, rounded: bool = False) -> None:
+def check_weights(config: ModelConfig, found: Mapping[str, Entry], path: Path, *, quantized: bool = False) -> None:
     """The file of a model's weights must have all of them and no others, each of the right shape and kind."""
     expected = shapes_of(config, most=len(found) + 1000)  # where a few are missing, one is named
     if isinstance(expected, int):
@@ -108,7 +115,7 @@ def check_weights(config: ModelConfig, found: Mapping[str, Entry], path: Path, *
     wanted: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for name, shape in expected.items():
         wanted[name] = (shape, tuple(FLOATS))
-        if rounded and is_rounded_matrix(name, len(shape)):
+        if quantized and is_quantized_matrix(name, len(shape)):
             wanted[name] = (shape, ("I8",))
             wanted[name + SCALES] = (shape[:1], tuple(FLOATS))
     for name in sorted(wanted.keys() | found.keys()):
@@ -118,3 +125,38 @@ def check_weights(config: ModelConfig, found: Mapping[str, Entry], path: Path, *
             raise FolderError(f"{path}: weight {shortened(name)} has shape {shapes}")
         if there.dtype not in asked[1]:
             raise FolderError(f"{path}: weight {name} is of type {there.dtype}, expected {' or '.join(asked[1])}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
+    read_header(path)
+    try:
+        return load(read_regular(path, memory_of_this_machine()))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path} cannot be read: {reason(error)}") from None
+    except (SafetensorError, MemoryError) as error:
+        raise FolderError(f"{path} cannot be read: {error or 'it does not fit into memory'}") from None
+
+
+def read_finite(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, if they hold numbers; only the output's bias may rule a token out by -inf."""
+    tensors = read_tensors(path)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            low, high = (float(bound) for bound in tensor.aminmax())
+            if not math.isfinite(high) or not (
+                math.isfinite(low) or name in ("vocabulary.bias", "vocabulary.output.bias")
+            ):
+                raise FolderError(f"{path}: weight {name} is not finite ({low} to {high})")
+    return tensors
+
+
+def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Give a model its weights; every one must be there, and of the right shape."""
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            shapes = f"{found.get(name, 'none')}, but the settings ask for {expected.get(name, 'none')}"
+            raise FolderError(f"{path}: weight {name} has shape {shapes}")
+    model.load_state_dict(dict(weights))

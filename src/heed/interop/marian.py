@@ -1,28 +1,40 @@
-"""A Hugging Face MarianMT folder to a model folder.
+"""A Hugging Face MarianMT folder to a model folder, and a model folder to a MarianMT folder.
 
-What MarianMT does otherwise, and what becomes of it:
+Import: what MarianMT does otherwise, and what becomes of it:
 
-    all sines, then all cosines        the width is reordered: see weight_names.py
+    all sines, then all cosines        the width is reordered: see name_mapping.py
     no √d_model before the embeddings  folded into the word matrix and the decoder's last norm
-    decoding starts with the pad token its vector becomes that of ⟨s⟩, which is never said
+    decoding starts with the pad token its embedding becomes that of ⟨s⟩, which is never generated
     final_logits_bias                  `output_bias`, the bias of the output
     ids in the order of vocab.json     reordered: ⟨pad⟩ ⟨s⟩ ⟨/s⟩ first, the unknown token last
 
-Settings that change what the model computes and that heed does not have are refused.
+Export: a folder that `MarianMTModel.from_pretrained` and `AutoTokenizer.from_pretrained` open. Imported again, each
+weight is the same bit for bit. Settings that change what is computed and that the other side does not have are refused.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
+from heed.artifacts.folder import read_model_folder, refuse_quantized
+from heed.artifacts.writing import as_json, write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
-from heed.errors import FolderError
-from heed.interop.imported import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
-from heed.interop.marian_tokenizer import Side, read_tokenizers
-from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled, sines_then_cosines
+from heed.errors import ConfigError, FolderError
+from heed.interop.folders import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
+from heed.interop.marian_tokenizer import KIND, LANGUAGES, Side, read_tokenizers, tokenizer_files
+from heed.interop.name_mapping import (
+    Numbering,
+    layers_from_heed,
+    layers_to_heed,
+    never_start,
+    scaled,
+    sines_then_cosines,
+)
 from heed.model.positions import sinusoids
 
 _ACTIVATIONS: dict[str, Literal["relu", "gelu", "swish"]] = {
@@ -32,7 +44,7 @@ _ACTIVATIONS: dict[str, Literal["relu", "gelu", "swish"]] = {
     "silu": "swish",
 }
 # What a setting must be if it is there, and why nothing else can be taken over.
-_ONLY: dict[str, tuple[Any, str]] = {
+_IMPORTABLE: dict[str, tuple[Any, str]] = {
     "model_type": ("marian", "other models of the library compute something else"),
     "normalize_before": (False, "MarianMT normalises after each residual sum"),
     "normalize_embedding": (False, "heed does not normalise the embeddings"),
@@ -53,6 +65,14 @@ _DEFAULTS: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "num_beams": 4,
 }
+# What MarianMT can express, and what it does instead of anything else.
+_EXPRESSIBLE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "kind": (("encoder-decoder",), "it has an encoder and a decoder"),
+    "norm": (("post",), "it normalises after each residual sum"),
+    "positions": (("sinusoidal",), "its positions are sinusoids"),
+    "activation": (("relu", "gelu", "swish"), "its feed-forward network has no gate"),
+    "norm_eps": ((1e-5,), "its layer norm adds 1e-5"),
+}
 
 
 def import_marian(folder: Path, out: Path, weights: str | None = None, languages: tuple[str, str] = ("", "")) -> None:
@@ -63,7 +83,7 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     """
     refuse_to_overwrite(out)
     config = _DEFAULTS | read_json(folder / "config.json")
-    _check(folder, config)
+    _check_config(folder, config)
     tokenizers = read_tokenizers(folder, config)
     numberings = tuple(
         Numbering.of(size, config["pad_token_id"], start, config["eos_token_id"], one.unk)
@@ -155,7 +175,7 @@ def _starts(config: Mapping[str, Any], source: Side, target: Side) -> tuple[int,
     return start if source.names.get(start) == target.names.get(start) else config["pad_token_id"], start
 
 
-def _check(folder: Path, config: Mapping[str, Any]) -> None:
+def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse what cannot be taken over."""
     file = folder / "config.json"
     needed = ["d_model", "vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
@@ -163,7 +183,7 @@ def _check(folder: Path, config: Mapping[str, Any]) -> None:
     for name in needed:
         if not isinstance(config.get(name), int):
             raise FolderError(f"{file}: {name} should be a number, found {config.get(name)!r}")
-    for name, (only, why) in _ONLY.items():
+    for name, (only, why) in _IMPORTABLE.items():
         if name in config and config[name] != only:
             raise FolderError(f"{file}: {name} = {config[name]!r} cannot be taken over: {why}")
     if config["activation_function"] not in _ACTIVATIONS:
@@ -194,3 +214,98 @@ def _check_positions(folder: Path, theirs: dict[str, Tensor], d_model: int) -> N
             formula = sinusoids(torch.arange(len(table)), d_model)
             if not torch.allclose(table[:, sines_then_cosines(d_model)].double(), formula.double(), atol=1e-4):
                 raise FolderError(f"{folder}: the positions of the {side} are not MarianMT's sinusoids")
+
+
+def export_marian(folder: Path, out: Path) -> None:
+    """Write the model folder `folder` as the MarianMT folder `out`."""
+    refuse_to_overwrite(out)
+    opened = read_model_folder(folder)
+    refuse_quantized(folder)
+    _check_expressible(folder, opened.run.model)
+    weights = to_marian(opened.model().state_dict(), opened.run.model)
+    files = {
+        "config.json": as_json(_config(opened.run)),
+        "generation_config.json": as_json(_generation(opened.run)),
+        "model.safetensors": save(weights, {"format": "pt"}),
+        **tokenizer_files(opened.tokenizers, opened.run),
+    }
+    write_folder(out, files)
+
+
+def to_marian(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """All weights by MarianMT's names, in its order of the width; the ids keep theirs."""
+    order = sines_then_cosines(config.d_model)
+    back = order.argsort()
+    theirs = {f"model.{name}": weight for name, weight in layers_from_heed(ours, order).items()}
+    words = ours["vocabulary.embedding.weight"][:, back]
+    if config.shares_embedding:
+        theirs["model.shared.weight"] = words
+    else:
+        theirs["model.decoder.embed_tokens.weight"] = words
+        theirs["model.encoder.embed_tokens.weight"] = ours["vocabulary.source_embedding.weight"][:, back]
+    if not config.tie_embeddings:
+        theirs["lm_head.weight"] = ours["vocabulary.output.weight"][:, back]
+    bias = ours.get("vocabulary.bias" if config.tie_embeddings else "vocabulary.output.bias")
+    theirs["final_logits_bias"] = torch.zeros(1, config.vocab_size, dtype=torch.float32) if bias is None else bias[None]
+    return {name: weight.contiguous() for name, weight in theirs.items()}
+
+
+def _config(run: RunConfig) -> dict[str, Any]:
+    model = run.model
+    both = {"attention_heads": model.heads, "ffn_dim": model.d_ff}
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": model.source_vocab_size or model.vocab_size,
+        "decoder_vocab_size": model.vocab_size,
+        "d_model": model.d_model,
+        "encoder_layers": model.encoder_layers,
+        "decoder_layers": model.decoder_layers,
+        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in both.items()},
+        "activation_function": model.activation,
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": model.activation_dropout,
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": model.shares_embedding,
+        "tie_word_embeddings": model.tie_embeddings,
+        "max_position_embeddings": model.max_length,
+        "dtype": "float32",
+        **_special(model),
+        KIND: run.data.tokenizer,
+        LANGUAGES: [run.data.source_language, run.data.target_language],
+    }
+
+
+def _special(model: ModelConfig) -> dict[str, Any]:
+    return {
+        "pad_token_id": model.pad_id,
+        "bos_token_id": model.bos_id,
+        "eos_token_id": model.eos_id,
+        "decoder_start_token_id": model.bos_id,
+        "forced_eos_token_id": model.eos_id,
+    }
+
+
+def _generation(run: RunConfig) -> dict[str, Any]:
+    """Beam search as in the run's settings, as far as `generate` can express them."""
+    never = [[run.model.pad_id], [run.model.bos_id]]
+    places = run.model.max_length - 1
+    return {
+        **_special(run.model),
+        "bad_words_ids": never,
+        "num_beams": run.search.beam,
+        **({"length_penalty": run.search.length_penalty} if run.search.beam > 1 else {}),
+        "max_length": min(places, run.data.max_tokens + 50),
+    }
+
+
+def _check_expressible(folder: Path, config: ModelConfig) -> None:
+    for name, (possible, why) in _EXPRESSIBLE.items():
+        found = getattr(config, name)
+        if found not in possible:
+            raise ConfigError(
+                f"{folder}: {name} = {json.dumps(found)} cannot be expressed by MarianMT: {why}. "
+                "The other formats of heed export may have it"
+            )
