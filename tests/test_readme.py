@@ -97,11 +97,6 @@ def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], 
         assert f"| `{name}` | {default} | {field.description} |" in text
 
 
-def test_no_file_of_the_source_is_too_long_to_read_at_once() -> None:
-    for file in _sources():
-        assert len(file.read_text().splitlines()) <= 350, file
-
-
 def test_what_the_readme_shows_comes_with_what_it_installs() -> None:
     assert "\n    pip install .\n" in README
     there = brought()

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from heed import ModelConfig, Transformer
-from heed.artifacts import folder, writing
+from heed.artifacts import writing
 from heed.artifacts.checkpoint import (
     Progress,
     checkpoint_path,
@@ -17,6 +17,7 @@ from heed.artifacts.checkpoint import (
     training_state,
     write_checkpoint,
 )
+from heed.artifacts.manifest import verify
 from heed.errors import FolderError
 
 CONFIG = ModelConfig(vocab_size=10, d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=8)
@@ -132,12 +133,12 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
     manifest = tmp_path / "model" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
     with pytest.raises(FolderError, match="has format 9, and this heed reads format 1: update heed"):
-        folder.verify(tmp_path / "model")
+        verify(tmp_path / "model")
     with pytest.raises(FolderError, match=r"is not a model folder: it has no manifest\.json; did you mean .*/model\?"):
-        folder.verify(tmp_path)
+        verify(tmp_path)
     save(tmp_path, 1)
     with pytest.raises(FolderError, match=r"not finished: go on with heed train --resume .*/step-00000001$"):
-        folder.verify(tmp_path)
+        verify(tmp_path)
 
 
 def test_a_folder_of_another_name_is_no_checkpoint_and_stays(tmp_path: Path) -> None:

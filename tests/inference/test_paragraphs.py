@@ -8,8 +8,8 @@ import pytest
 
 from heed import SearchConfig, Translator
 from heed.decoding.search import Hypothesis
-from heed.text.sentence_split import Splitter
-from heed.text.sentences import SourceLengths, sentence_starts
+from heed.text.sentence_split import SourceLengths, Splitter
+from heed.text.sentences import sentence_starts
 from heed.text.tokenizer import Tokenizer
 
 SENTENCES = {

@@ -13,8 +13,7 @@ from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
 from heed.decoding.forced import token_log_probs, word_links
 from heed.errors import InputError
-from heed.text.sentence_split import Splitter
-from heed.text.sentences import SourceLengths
+from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.tokenizer import Tokenizer
 from tests.serving.folders import make_folder
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.errors import InputError
-from heed.text.sentence_split import Count, Piece, Splitter
-from heed.text.sentences import SourceLengths
+from heed.text.sentence_split import Count, Piece, SourceLengths, Splitter
 
 
 def characters(texts: Sequence[str]) -> list[int]:

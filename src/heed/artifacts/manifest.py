@@ -33,7 +33,7 @@ class Listed:
 
     @classmethod
     def of(cls, path: Path) -> "Listed":
-        """Read the manifest of a folder; one that has none is told from what it is."""
+        """Read the manifest of a folder; where there is none, the error says what the path is instead."""
         path = current(path)
         manifest = path / MANIFEST
         try:

@@ -46,7 +46,7 @@ def publish(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def finish_publishing(path: Path) -> None:
-    """Put a new model's files in their places. Where that was cut off it is done again; else there is nothing to do."""
+    """Move a new model's files from `.publishing` into the folder; done again where a crash interrupted it."""
     fresh = path / PUBLISHING
     if not (fresh / MANIFEST).is_file():
         return
@@ -64,7 +64,7 @@ def finish_publishing(path: Path) -> None:
 
 
 def current(path: Path) -> Path:
-    """Where the model of a folder is to be read: in the folder itself, but for one that was cut off in `publish`."""
+    """Where the model of a folder is to be read: in `.publishing` if `publish` was interrupted, else in the folder."""
     fresh = path / PUBLISHING
     return fresh if (fresh / MANIFEST).is_file() else path
 
@@ -88,7 +88,7 @@ def _beside(path: Path) -> Path:
 
 
 def _put(file: Path, place: Path) -> None:
-    """The same file in a second place, in one moment."""
+    """Link or copy a file to another path, which at every moment is the old file or the new one."""
     new = _beside(place)
     new.unlink(missing_ok=True)
     try:

@@ -132,7 +132,7 @@ def _refuse_bad_rows(health: "Health") -> None:
 
 
 def _without(spool: str, health: "Health") -> "Health":
-    """The same without the folder that standard input was put into: it is gone when this is read."""
+    """The findings without the path of the temporary folder that standard input was copied to."""
     training, validation = (
         tuple((name.replace(spool, ""), pairs) for name, pairs in corpora)
         for corpora in (health.training, health.validation)
@@ -170,7 +170,7 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
 
 
 def _plan_for(health: "Health", preset: str | None, settings: Nested, data: DataConfig) -> Plan | None:
-    """The plan for a text, if there is anything in it that could be learnt."""
+    """The plan for a text; none where no pair could be trained on."""
     sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[health.form]
     lengths = _cut(health.tokens, data.max_tokens) if data.documents else health.tokens
     lengths = lengths[((lengths > 0) & (lengths <= data.max_tokens))[:, sides].all(1)]
@@ -182,7 +182,7 @@ def _plan_for(health: "Health", preset: str | None, settings: Nested, data: Data
 
 
 def _cut(lengths: "NDArray[np.int64]", most: int) -> "NDArray[np.int64]":
-    """Documents in pieces of so many tokens at most."""
+    """The lengths of documents after they are split into pieces of at most `most` tokens."""
     import numpy as np  # noqa: PLC0415 - --help need not wait for it
 
     whole, rest = np.divmod(lengths[:, 1], most)

@@ -72,7 +72,7 @@ class Lengths:
 
 
 def show_text(console: Console, health: "Health") -> None:
-    """All of it."""
+    """Print how much text there is, how long its sentences are, and every finding with examples and a remedy."""
     unit = "pair" if health.form == "pairs" else "text"
     title(console, "Text")
     table = Table.grid(padding=(0, 2))
@@ -195,7 +195,7 @@ def _escaped(text: str) -> str:
 
 
 def show_plan(console: Console, plan: "Plan", note: str = "") -> None:
-    """What training would take."""
+    """Print what a run would take: time per step and epoch, memory, and how sure the estimate is."""
     one = plan.estimate
     title(console, f"Training with the preset {plan.preset}")
     speed = f"{one.tokens_per_step:,} tokens, {one.tokens_per_second:,.0f} tokens/s"
@@ -238,7 +238,7 @@ def _memory(one: "Estimate") -> str:
 
 
 def show_machine(console: Console, found: "Machine") -> None:
-    """What this machine has."""
+    """Print the processors, GPUs, memory and optional packages of this machine."""
     title(console, "This machine")
     memory = "" if found.memory is None else f", {_size(found.memory)} of memory"
     rows = {
@@ -282,5 +282,5 @@ def _duration(seconds: float) -> str:
 
 
 def _size(number: int) -> str:
-    """Of memory, in GiB."""
+    """Bytes of memory as text in GiB."""
     return f"{number / 2**30:.1f} GiB"

@@ -178,7 +178,7 @@ class _Result:
     disagreements: "list[Disagreement]"
 
     def as_json(self, lines: Lines) -> dict[str, Any]:
-        """What `--json` prints of it."""
+        """The values for `--json`: scores, and of two systems the comparison and their sentences furthest apart."""
         result: dict[str, Any] = {"sentences": len(lines["reference"]), "scores": as_numbers(self.scores)}
         if self.comparisons:
             others = as_numbers([one.other for one in self.comparisons]).items()
@@ -195,7 +195,7 @@ class _Result:
         return result
 
     def print_tables(self, titles: Table, lines: Lines) -> None:
-        """What a person reads of it."""
+        """Print scores or a comparison, then signatures and the sentences furthest apart."""
         console = output_console()
         console.print(titles, self._compared() if self.comparisons else scored(self.scores), sep="")
         console.print(signatures(self.scores), *(_sentence(lines, one) for one in self.disagreements), sep="\n")

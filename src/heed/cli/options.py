@@ -70,7 +70,7 @@ _OLD_SPELLINGS = {"output": "out"}
 
 
 def out_option(what: str) -> Any:
-    """The option, with its help text."""
+    """The option `--out`, or `-o`, spelt alike in every verb. what: its help text."""
     return typer.Option("--out", "-o", parser=_path, metavar="PATH", help=what)
 
 
@@ -108,7 +108,7 @@ def _value(text: str) -> Any:
 
 
 def search_settings(options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
-    """What was set of the search, by `--set search.beam=5` and by options of its own; found wrong here, if it is."""
+    """The search settings given by `--set search.beam=5` and by options of their own, validated."""
     settings = from_options(options)
     for section in settings:
         if section != "search":

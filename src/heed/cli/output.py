@@ -30,19 +30,19 @@ _UNLIMITED = 100_000
 
 
 def output_console() -> Console:
-    """Where to print. A program that reads what is printed has no width: nothing is cut off or wrapped for it."""
+    """A console on standard output; in a pipe it has no width, so that nothing is truncated or wrapped."""
     unlimited = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=_UNLIMITED if unlimited else None)
 
 
 def counted(count: int, unit: str) -> str:
-    """`1 pair`, `1,200 pairs`."""
+    """A number with its unit: `1 pair`, `1,200 pairs`."""
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 @dataclass
 class Translated:
-    """Counts what a person should be told after many texts were translated."""
+    """Counts of translated texts, for the notes after a long translation."""
 
     texts: int = 0
     split: int = 0  # texts that were translated in parts
@@ -50,7 +50,7 @@ class Translated:
     truncated: int = 0  # texts that the length limit cut off
 
     def add(self, found: "Sequence[Translation]") -> None:
-        """Some more translations."""
+        """Count some more translations."""
         for one in found:
             self.texts += 1
             self.truncated += one.truncated or any(other.truncated for other in one.alternatives)
@@ -59,7 +59,7 @@ class Translated:
                 self.parts += len(one.segments)
 
     def notes(self, search: SearchConfig, *, by_default: bool) -> list[str]:
-        """What to say. by_default: nobody asked for texts to be split."""
+        """The notes to print. by_default: texts were split without --split."""
         notes = []
         if self.split and by_default:
             notes.append(
@@ -76,7 +76,7 @@ class Translated:
 
 
 def say(notes: "Iterable[str]") -> None:
-    """Notes, on standard error."""
+    """Print notes to standard error."""
     for note in notes:
         typer.echo(f"note: {note}", err=True)
 
@@ -113,11 +113,11 @@ class TranslationProgress:
         self._bar.stop()
 
     def within(self, lines: int, done: int, pieces: int) -> None:
-        """Of the next `lines` lines so many of all their pieces are translated."""
+        """Show progress within the next `lines` lines: `done` of their `pieces` pieces are translated."""
         self._bar.update(self._task, completed=int(self._done + lines * done / pieces))
 
     def add(self, lines: int) -> None:
-        """So many lines are translated."""
+        """Count lines whose translation is finished."""
         self._done += lines
         self._bar.update(self._task, completed=int(self._done))
 
@@ -137,12 +137,12 @@ def score_table(*headings: str) -> Table:
 
 
 def metric(score: "Score") -> str:
-    """Its name, and which way is better."""
+    """The metric's name with an arrow that says which way is better."""
     return f"{score.metric} {'↓' if score.lower_is_better else '↑'}"
 
 
 def scored(scores: "Sequence[Score]", digits: int = 2) -> Table:
-    """Values and intervals."""
+    """A table of scores with their values and 95 % intervals."""
     table = score_table("value", "95 % interval")
     for score in scores:
         between = f"{score.mean:.{digits}f} ± {score.half_width:.{digits}f}"
@@ -151,7 +151,7 @@ def scored(scores: "Sequence[Score]", digits: int = 2) -> Table:
 
 
 def signatures(scores: "Sequence[Score]") -> Table:
-    """What makes each comparable with others."""
+    """A grid of each score's short signature, which makes it comparable with published ones."""
     found = Table.grid(padding=(0, 2))
     for score in scores:
         found.add_row(score.metric, Text(score.short_signature))
@@ -159,7 +159,7 @@ def signatures(scores: "Sequence[Score]") -> Table:
 
 
 def as_numbers(scores: "Sequence[Score]") -> dict[str, Any]:
-    """For a program."""
+    """Scores as JSON values, by the metric's name in lower case."""
     shown = ("value", "mean", "half_width", "signature")
     return {
         score.metric.lower().replace(" ", "_").replace("-", "_"): {name: getattr(score, name) for name in shown}

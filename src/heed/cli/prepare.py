@@ -28,7 +28,7 @@ def prepare(
     set_: options.Set = [],
     cache: options.Cache = None,
 ) -> None:
-    """Learn a vocabulary and turn text into token ids, once; `heed train` with the same text then starts at once."""
+    """Train the tokenizer and tokenise the text, once; `heed train` with the same text then starts at once."""
     from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.config import DataConfig  # noqa: PLC0415
     from heed.training.run_inputs import (  # noqa: PLC0415

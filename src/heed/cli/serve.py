@@ -125,7 +125,7 @@ def _translate(
     key_required: bool,
     connection: socket.socket,
 ) -> None:
-    """What the process that translates does."""
+    """The main function of the process that translates."""
     from heed.inference.engines import open_engine  # noqa: PLC0415 - torch is for this process alone
     from heed.serving.worker import work  # noqa: PLC0415
 

@@ -50,7 +50,7 @@ def among(values: Integers, ranked: Integers) -> NDArray[np.bool_]:
 
 
 def count_tokens(sample: list[Pair], form: Form, data: DataConfig, suitable: int) -> tuple[Integers, tuple[int, int]]:
-    """How many tokens the texts of a sample have with a tokenizer learnt from it, and how many different ones.
+    """The token counts of a sample's texts with a tokenizer trained on it, and the tokenizers' vocabulary sizes.
 
     A label is one token; texts alone have sources of none.
     """

@@ -117,7 +117,7 @@ class Health:
 
     @property
     def pairs(self) -> int:
-        """Pairs to learn from."""
+        """How many pairs there are to train on."""
         return sum(pairs for _, pairs in self.training)
 
 

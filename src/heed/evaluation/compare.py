@@ -28,7 +28,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A sentence, by its place from 0, and the chrF of both systems on it alone."""
+    """A sentence, by its index, and the chrF of both systems on it."""
 
     place: int
     this: float

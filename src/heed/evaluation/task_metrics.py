@@ -44,7 +44,7 @@ def confusion(given: Sequence[str], right: Sequence[str], labels: Sequence[str])
 def label_scores(
     given: Sequence[str], right: Sequence[str], labels: Sequence[str], resamples: int = RESAMPLES
 ) -> list[Score]:
-    """Accuracy and macro-F1."""
+    """Accuracy and macro-F1 of predicted labels, with intervals by resampling texts."""
     if not right:
         raise DataError("there is nothing to score: no text with a label")
     for label in right:

@@ -56,7 +56,7 @@ _OLD_NORMS = {
 
 
 def import_fairseq(folder: Path, out: Path, weights: str | None = None, languages: tuple[str, str] = ("", "")) -> None:
-    """Write the model folder `out`.
+    """Import the fairseq model in `folder` as the model folder `out`.
 
     weights: the checkpoint to read, which must be named. languages: of source and target, if it does not say.
     """

@@ -76,7 +76,7 @@ _EXPRESSIBLE: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def import_marian(folder: Path, out: Path, weights: str | None = None, languages: tuple[str, str] = ("", "")) -> None:
-    """Write the model folder `out`.
+    """Import the MarianMT folder `folder` as the model folder `out`.
 
     weights: the file of weights to read, if not model.safetensors. languages: of source and target, if they are not
     what the folder says.
@@ -176,7 +176,7 @@ def _starts(config: Mapping[str, Any], source: Side, target: Side) -> tuple[int,
 
 
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what cannot be taken over."""
+    """Refuse settings that heed's model does not have."""
     file = folder / "config.json"
     needed = ["d_model", "vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
     needed += [f"{side}_{what}" for side in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")]

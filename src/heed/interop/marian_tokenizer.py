@@ -38,12 +38,12 @@ class Side:
     names: Mapping[int, str]  # of its tokens, or at least of the special ones
 
     def same(self, other: "Side") -> bool:
-        """Whether one tokenizer does for both."""
+        """Whether both sides have one tokenizer."""
         return self.files == other.files
 
 
 def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
-    """Source and target."""
+    """The tokenizers of source and target in a MarianMT folder."""
     languages = config.get(LANGUAGES, ("", ""))
     if (folder / _FAST).is_file() and KIND in config:
         own = _FAST_TARGET if (folder / _FAST_TARGET).is_file() else _FAST
@@ -86,7 +86,7 @@ def tokenizer_files(tokenizers: tuple[Tokenizer, Tokenizer], run: RunConfig) -> 
 
 
 def _ids(tokenizer: Tokenizer) -> bytes:
-    """A vocab.json."""
+    """The content of `vocab.json`: every token with its id."""
     return as_json({name: number for number, name in enumerate(spm_of(tokenizer)[1])})
 
 
@@ -124,7 +124,7 @@ def _as_fast(tokenizer: Tokenizer) -> bytes:
 
 
 def _fast(path: Path, kind: Any, language: str) -> Side:
-    """What `_as_fast` made, undone."""
+    """The tokenizer that `_as_fast` wrote, read back."""
     parts = read_json(path)
     parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
     if parts["decoder"]["type"] == "Sequence":

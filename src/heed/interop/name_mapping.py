@@ -99,19 +99,19 @@ class Numbering:
         return cls((pad, start, eos, *others, *last))
 
     def rows(self, matrix: Shaped[Tensor, "V *D"]) -> Shaped[Tensor, "N *D"]:
-        """The rows of a word matrix, or the numbers of a bias, in heed's order."""
+        """The rows of an embedding matrix, or the values of a bias, in heed's order of ids."""
         return matrix[torch.tensor(self.theirs)]
 
 
 def never_start(bias: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
-    """The output's bias with which ⟨s⟩, a copy of another token, is never said and takes no probability from others."""
+    """An output bias that gives ⟨s⟩, a copy of another token, no probability."""
     changed = bias.clone()
     changed[1] += _NEVER
     return changed
 
 
 def scaled(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """The weights of a model whose word vectors were not multiplied by √d_model as those of one whose are.
+    """The weights of a model that does not scale its embeddings by √d_model, for one that does.
 
     heed always multiplies them, so they are divided here. Tied, they make the logits too, which would be divided as
     well: so what enters the output, the scale and shift of the decoder's last norm, is multiplied instead.

@@ -165,14 +165,14 @@ class _Writer:
             self.rotation = (g("Unsqueeze", cos, g.constant([1])), g("Unsqueeze", sin, g.constant([1])))
 
     def embed(self, matrix: str, ids: str) -> str:
-        """Tokens as rows."""
+        """Embeddings of the tokens, scaled, one row per token."""
         g = self.g
         words = g("Gather", g.weight(f"{matrix}.weight"), g("Reshape", ids, g.constant([-1])))
         x = g("Mul", words, g.constant(math.sqrt(self.config.d_model), np.float32))
         return g("Add", x, self.positions) if self.positions else x
 
     def logits(self, x: str) -> str:
-        """A score for every word."""
+        """Logits over the vocabulary."""
         if not self.config.tie_embeddings:
             return self.linear(x, "vocabulary.output")
         bias = [self.g.weight("vocabulary.bias")] if self.config.output_bias else []
@@ -183,7 +183,7 @@ class _Writer:
         return self.g("Gemm", x, self.g.weight(f"{name}.weight"), self.g.weight(f"{name}.bias"), transB=1)
 
     def norm(self, x: str, name: str) -> str:
-        """Layer norm."""
+        """Layer norm with the weights of a module."""
         scale, bias = self.g.weight(f"{name}.weight"), self.g.weight(f"{name}.bias")
         return self.g("LayerNormalization", x, scale, bias, axis=-1, epsilon=self.config.norm_eps)
 

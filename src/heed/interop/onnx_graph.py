@@ -18,7 +18,7 @@ Shape = Sequence[int | str]  # a string names a length that is not known in adva
 
 
 class Graph:
-    """Nodes, weights, inputs and outputs, in the order they were asked for. A value is known by its name."""
+    """Nodes, weights, inputs and outputs in the order they were added; a value is known by its name."""
 
     def __init__(self, name: str, weights: Mapping[str, Tensor]) -> None:
         self._name = name
@@ -29,12 +29,12 @@ class Graph:
         self._outputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, kind: type, shape: Shape) -> str:
-        """Something that enters."""
+        """Add an input of the graph; returns its name."""
         self._inputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
         return name
 
     def output(self, value: str, name: str, kind: type, shape: Shape) -> None:
-        """Something that leaves."""
+        """Make a value an output of the graph."""
         self._nodes.append(helper.make_node("Identity", [value], [name]))
         self._outputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
 

@@ -30,7 +30,7 @@ _MODELS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 @dataclass(frozen=True)
 class SpmModel:
-    """How a SentencePiece model cuts text."""
+    """The parts of a SentencePiece model that decide how it segments text."""
 
     pieces: dict[str, float]  # those that occur in text, with their scores
     charsmap: bytes  # the table of normal characters; empty: text stays as it is

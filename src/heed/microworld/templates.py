@@ -48,7 +48,7 @@ class Choose(Protocol):
     """Returns one of the options: where all randomness of the corpus comes in."""
 
     def __call__(self, options: Sequence[T], /) -> T:
-        """One of the options."""
+        """Choose one of the options."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def plain_attention(
     sight: Sight,
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
-    """Attention as the paper writes it."""
+    """softmax(Q Kᵀ / √d_k) V as the paper writes it, with the weights materialised."""
     weights = functional.dropout(attention_weights(queries, keys, sight), dropout)
     heads = weights @ _by_head(sight.keys.rows(values))
     return sight.queries.flat(heads.transpose(1, 2))
@@ -62,7 +62,7 @@ def fused_attention(
     sight: Sight,
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
-    """The same through torch's fused kernels, which need no memory for the weights."""
+    """Attention through torch's fused kernels, which never materialise the weights."""
     with sdpa_kernel(_KERNELS):
         heads = functional.scaled_dot_product_attention(
             _by_head(sight.queries.rows(queries)),

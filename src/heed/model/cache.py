@@ -35,7 +35,7 @@ class Past:
         self.length = length
 
     def copy(self) -> "Past":
-        """Another value of the same columns; no numbers are copied."""
+        """Another `Past` of the same cache slots; no tensor is copied."""
         return Past(self._buffer, self.length)
 
     def append(
@@ -52,7 +52,7 @@ class Past:
         return keys, values
 
     def select(self, rows: Int[Tensor, "R"]) -> "Past":
-        """The same columns of other rows."""
+        """The cached keys and values of these rows."""
         if self._buffer is None:
             return self
         return Past(_Buffer(self._buffer.room.index_select(1, rows), self.length), self.length)

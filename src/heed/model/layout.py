@@ -61,7 +61,7 @@ class Padded:
         return x
 
     def mean(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
-        """The mean of each sentence's vectors."""
+        """The mean of each sentence's hidden states."""
         real = self.real[..., None].to(x.dtype)
         return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
@@ -123,7 +123,7 @@ class Packed:
         return cells.index_copy(0, self.cells, x).unflatten(0, self.real.shape)
 
     def mean(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "B D"]:
-        """The mean of each sentence's vectors."""
+        """The mean of each sentence's hidden states."""
         lengths, exact = self.offsets.diff(), torch.promote_types(x.dtype, torch.float32)
         sums = torch.zeros(len(lengths), x.shape[1], dtype=exact, device=x.device)
         return (sums.index_add(0, self.owners, x.to(exact)) / lengths.clamp(min=1)[:, None]).to(x.dtype)

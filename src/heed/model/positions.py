@@ -52,7 +52,7 @@ class Rotation:
         return cls(angle.cos().to(dtype), angle.sin().to(dtype))
 
     def __call__(self, heads: Float[Tensor, "*tokens H K"]) -> Float[Tensor, "*tokens H K"]:
-        """The heads, turned."""
+        """Rotate queries or keys by the angles of their positions."""
         even, odd = heads[..., 0::2], heads[..., 1::2]
         turned = (even * self.cos - odd * self.sin, even * self.sin + odd * self.cos)
         return torch.stack(turned, -1).flatten(-2)
@@ -68,7 +68,7 @@ class PositionCode(nn.Module):
         self.table = nn.Embedding(config.max_length, config.d_model) if self.kind == "learned" else None
 
     def forward(self, embedded: Float[Tensor, "*tokens D"], sight: Sight) -> Float[Tensor, "*tokens D"]:
-        """The embedded tokens with their places added, unless the places are told by rotation."""
+        """The embeddings with the position encoding added; unchanged where positions are rotary."""
         if self.kind == "rotary":
             return embedded
         if self.table is None:

@@ -19,7 +19,7 @@ class Part:
 
     @property
     def total(self) -> int:
-        """The numbers in all of them."""
+        """The parameters in all parts of this kind."""
         return self.times * self.each
 
 

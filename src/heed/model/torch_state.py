@@ -39,7 +39,7 @@ def torch_defaults() -> Iterator[None]:
 
 
 def each_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -> Callable[P, Generator[T, None, R]]:
-    """The same for a generator: whoever takes its items keeps torch as it was in between."""
+    """`torch_defaults` for a generator: they hold while an item is computed, not while the caller uses it."""
 
     @wraps(function)
     def stepped(*args: P.args, **kwargs: P.kwargs) -> Generator[T, None, R]:

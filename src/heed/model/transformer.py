@@ -63,7 +63,7 @@ Given: TypeAlias = Padded | Packed | None  # a layout, or none: padded rows
 
 
 class Transformer(nn.Module):
-    """An encoder-decoder, an encoder alone or a decoder alone, as `config.kind` says.
+    """An encoder-decoder, encoder-only or decoder-only Transformer, as `config.kind` says.
 
     Every call takes `attend`, the function that does attention's arithmetic: `fused_attention` unless told otherwise.
     """
@@ -87,7 +87,7 @@ class Transformer(nn.Module):
         cross_mask: Bool[Tensor, "B T S"] | None = None,
         attend: Attend = fused_attention,
     ) -> Float[Tensor, "*tokens V"]:
-        """Logits for every target position; for every source position in an encoder alone.
+        """Logits for every target position; for every source position of an encoder-only model.
 
         An encoder that has classes gives logits of these, one row a sentence.
 
@@ -146,7 +146,7 @@ class Transformer(nn.Module):
         rows: int | None = None,
         attend: Attend = fused_attention,
     ) -> Cache:
-        """Before the first step: the source encoded. A decoder alone is told how many `rows` it will have instead."""
+        """The cache before the first step, with the source encoded. rows: how many, of a decoder-only model."""
         decoder = self._decoder_to_step_with()
         past = tuple(Past() for _ in decoder.layers)
         if self.encoder is None:

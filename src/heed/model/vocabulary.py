@@ -13,7 +13,7 @@ from heed.model.layout import Layout, Packed, Padded
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int, shape: tuple[str, ...]) -> None:
-    """Ids must be int64, of as many dimensions as `shape` has names, not empty, and words of the vocabulary."""
+    """Ids must be int64, of as many dimensions as `shape` has names, not empty, and in the vocabulary."""
     if ids.dtype != torch.int64:
         raise InputError(f"{name} holds token ids and must be int64, found {ids.dtype}")
     if ids.ndim != len(shape) or ids.numel() == 0:
@@ -34,7 +34,7 @@ def check_layout(name: str, ids: Tensor, layout: Layout) -> None:
 
 
 class Vocabulary(nn.Module):
-    """The word matrices: source words in, target words in, target words out.
+    """The embedding matrices of source and target, and the output projection; tied, they are one matrix.
 
     tied, one vocabulary     one matrix for all three
     tied, two vocabularies   the source has its own
@@ -55,16 +55,16 @@ class Vocabulary(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
 
     def source(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
-        """Source words as vectors."""
+        """Embeddings of source ids, times √d_model."""
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         return embedding(ids) * self.scale
 
     def target(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
-        """Target words as vectors."""
+        """Embeddings of target ids, times √d_model."""
         return self.embedding(ids) * self.scale
 
     def logits(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens V"]:
-        """A score for every word of the target vocabulary."""
+        """Logits over the target vocabulary."""
         return functional.linear(x, *self.output_matrix())
 
     def output_matrix(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "V"] | None]:
@@ -81,5 +81,5 @@ class Classes(nn.Module):
         self.output = nn.Linear(config.d_model, labels)
 
     def forward(self, hidden: Float[Tensor, "*tokens D"], layout: Padded | Packed) -> Float[Tensor, "B labels"]:
-        """One row of logits a text."""
+        """Logits over the labels, one row per text."""
         return self.output(self.dropout(layout.mean(hidden)))

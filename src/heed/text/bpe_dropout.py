@@ -118,7 +118,7 @@ class BpeDropout:
         return state.pieces
 
     def _merge(self, word: Word, dropped: Iterator[int]) -> list[int]:
-        """The same, step by step."""
+        """The pieces that a long word ends in, merged step by step without remembered states."""
         pieces, never = list(word), len(self._merges)
 
         def rank(place: int) -> int:
@@ -146,7 +146,7 @@ class BpeDropout:
         return words
 
     def _in_bytes(self, text: str) -> list[Word]:
-        """The same as the ids of their bytes."""
+        """The words of a sentence, each as the ids of its bytes."""
         return [word for run in _RUNS.split(text) for word in self._runs.get(run) or self._words_of_run(run)]
 
     def _words_of_run(self, run: str) -> list[Word]:

@@ -77,7 +77,7 @@ class _Smallest:
         self._heap: list[int] = []  # negative, so that the largest comes first
 
     def take(self, code: int, target: str) -> bool:
-        """Whether a pair is among them."""
+        """Offer a pair; returns whether it is among the smallest so far."""
         if code not in self.targets:
             if len(self._heap) < self._count:
                 heappush(self._heap, -code)

@@ -15,7 +15,7 @@ FIRST = len(SPECIAL)  # the id of the first label: those below it mean what they
 
 
 def are_too_many(labels: int, texts: int) -> bool:
-    """Whether there are too many different labels to learn any: then columns are swapped, more likely than not."""
+    """Whether so many labels differ that the columns of label and text are probably swapped."""
     return labels > 10_000 or (texts >= 20 and labels > texts / 2)
 
 
@@ -49,7 +49,7 @@ class Labels:
 
     @property
     def vocab_size(self) -> int:
-        """The largest id, and one."""
+        """The number of ids, those of special tokens included."""
         return FIRST + len(self.names)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -62,7 +62,7 @@ class Labels:
         return self._ids[label]
 
     def to_json(self) -> str:
-        """The names, in order."""
+        """The names in the order of their ids, as JSON."""
         return json.dumps(self.names)
 
 
@@ -74,7 +74,7 @@ class JoinedTexts:
 
     @property
     def vocab_size(self) -> int:
-        """The tokenizer's."""
+        """The vocabulary size of the tokenizer."""
         return self._tokenizer.vocab_size
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -85,7 +85,7 @@ class JoinedTexts:
         return [_with_ends_between(ids) if all(ids) else [] for ids in each]
 
     def to_json(self) -> str:
-        """The tokenizer's, marked."""
+        """The tokenizer's JSON after a mark that two-part texts are encoded differently."""
         return "joined " + self._tokenizer.to_json()
 
 

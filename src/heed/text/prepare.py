@@ -27,7 +27,7 @@ import numpy as np
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
 from heed.text.prepared import FORMAT, IdType, Kept, Prepared, SideWriter, open_prepared, write_description
-from heed.text.sentences import SentenceCounter
+from heed.text.sentence_split import SentenceCounter
 from heed.text.tokenizer import Tokenizer
 from heed.text.word_cache import EndToEnd, KnownWords, Numbers, end_to_end
 
@@ -44,7 +44,7 @@ Report = Callable[[int], None]
 
 @runtime_checkable
 class Encoder(Protocol):
-    """What makes ids of texts; a tokenizer does."""
+    """Encodes texts as ids; a `Tokenizer` is one."""
 
     @property
     def vocab_size(self) -> int:
@@ -54,19 +54,19 @@ class Encoder(Protocol):
         """The ids of each text."""
 
     def to_json(self) -> str:
-        """All that decides on them."""
+        """Everything that decides which ids a text gets."""
 
 
 @dataclass(frozen=True)
 class Encoders:
-    """What makes ids of both sides. source: none where there is no source. cut: what is too long is cut to pieces."""
+    """The encoders of both sides. source: none where there is no source. cut: longer texts are split into pieces."""
 
     source: Encoder | None
     target: Encoder
     cut: bool = False
 
     def both(self) -> list[Encoder]:
-        """Those there are."""
+        """The encoders of the sides that exist."""
         return [encoder for encoder in (self.source, self.target) if encoder is not None]
 
 
@@ -93,7 +93,7 @@ def survey(corpus: Corpus, report: Report = lambda _pairs: None) -> Survey:
 
 
 class _Digest:
-    """Of pairs. Their lengths come first, so that no other pairs spell the same, whatever stands in the texts."""
+    """A digest of pairs. Lengths come before the texts, so that no other pairs give the same bytes."""
 
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
@@ -147,7 +147,7 @@ def _has_renamed(building: Path, folder: Path) -> bool:
 
 
 def _named(prepared: Prepared, corpora: list[tuple[Corpus, Survey]], notes: list[str]) -> Prepared:
-    """The same text may have been prepared from other files; messages name those of today."""
+    """Prepared text with the names of today's files, since the same text may have come from others."""
     both = zip(prepared.corpora, corpora, strict=True)
     return replace(prepared, corpora=tuple(replace(kept, name=one.name) for kept, (one, _) in both), notes=tuple(notes))
 

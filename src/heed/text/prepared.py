@@ -66,7 +66,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Pairs as ids; `corpora` says which came from where, in order. notes: what a person should be told."""
+    """Pairs as ids; `corpora` says which came from where, in order. notes: messages for the user."""
 
     folder: Path
     source: Side
@@ -96,7 +96,7 @@ class _Description(BaseModel):
     checksum: int = 0
 
     def sealed(self) -> "_Description":
-        """With the right checksum."""
+        """A copy with the checksum of its content."""
         return self.model_copy(update={"checksum": zlib.crc32(self.model_dump_json(exclude={"checksum"}).encode())})
 
 
@@ -142,7 +142,7 @@ class SideWriter:
 
 
 def write_description(folder: Path, key: str, ids: IdType, corpora: list[Kept], sides: list[SideWriter]) -> None:
-    """Write what makes the folder whole."""
+    """Write prepared.json, without which a folder is incomplete."""
     files = {name: file for side in sides for name, file in side.files().items()}
     description = _Description(format=FORMAT, key=key, ids=ids, corpora=tuple(corpora), files=files).sealed()
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:

@@ -1,8 +1,14 @@
-"""One line of a TSV, CSV or JSON Lines file to its texts: which columns or keys hold them, found or given."""
+"""Rows of TSV, CSV and JSON Lines files: which columns or keys hold the texts, and JSON objects with more members.
+
+Enters: numbered lines, or one line. Leaves: the texts of a row, or a `DataError` that says what is wrong with it. An
+object that is written back keeps all it had, to the letter: a number stays as long and as precise as it was written.
+Knows nothing of files.
+"""
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from heed.errors import DataError
@@ -11,25 +17,11 @@ from heed.text.language_codes import is_known_code
 Row = TypeVar("Row")
 _LABELS = ("label", "labels", "class", "category", "sentiment", "intent")
 _HEADER = frozenset(
-    (
-        *_LABELS,
-        *("source", "target", "src", "tgt", "trg", "source_text", "target_text", "input", "output", "translation"),
-        *(
-            "id",
-            "idx",
-            "index",
-            "text",
-            "text1",
-            "text2",
-            "sentence",
-            "sentence1",
-            "sentence2",
-            "premise",
-            "hypothesis",
-        ),
-        *("question", "review", "title", "content", "score"),
-    )
+    """label labels class category sentiment intent source target src tgt trg source_text target_text input output
+    translation id idx index text text1 text2 sentence sentence1 sentence2 premise hypothesis question review title
+    content score""".split()  # noqa: SIM905 - a list of these would be half a page
 )
+_JSON_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Columns:
@@ -198,3 +190,29 @@ def _keys(row: dict[str, Any]) -> Iterator[str]:
             yield from (f"{name}.{inner}" for inner in value)
         else:
             yield name
+
+
+def read_members(text: str) -> dict[str, str]:
+    """The members of a JSON object as they are written, by key: ``"id": 1e400``; of two with one key the last."""
+    decode, members = json.JSONDecoder(parse_int=str).raw_decode, {}
+    at = _after_space(text, _after_space(text, 0) + 1)  # behind the brace
+    while text[at] != "}":
+        key, after_key = decode(text, at)
+        value = _after_space(text, _after_space(text, after_key) + 1)  # behind the colon
+        _, end = decode(text, value)
+        members[str(key)] = f"{text[at:after_key]}: {text[value:end]}"
+        at = _after_space(text, end)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+    return members
+
+
+def write_members(members: Mapping[str, str], new: Mapping[str, Any]) -> str:
+    """A JSON object of these members and new values; a new value replaces the member of its key."""
+    added = {key: json.dumps({key: value}, ensure_ascii=False)[1:-1] for key, value in new.items()}
+    return f"{{{', '.join({**members, **added}.values())}}}"
+
+
+def _after_space(text: str, start: int) -> int:
+    found = _JSON_SPACE.match(text, start)
+    return found.end() if found else start

@@ -1,19 +1,25 @@
-"""A text to the pieces that a model translates at once.
+"""A text to the pieces that a model translates at once, by how long the sources it was trained on were.
 
 A model that was trained on single sentences translates the first of two and forgets the second. So a line that holds
-more than training lines did is cut where sentences end, a sentence longer than any of training also at clauses, and
+more than training lines did is split where sentences end, a sentence longer than any of training also at clauses, and
 only where that is not enough between words, or anywhere. Nothing is dropped: what stands before, in and after the
-pieces, joined, is the text. Knows nothing of tokens: how long a piece is, it is told.
+pieces, joined, is the text.
+
+Enters: texts, and a function that counts tokens. Leaves: pieces. The lengths of a training text (`SourceLengths`) are
+counted while it is read, and kept in the model folder. Knows nothing of tokenizers or models.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heed.config import DataConfig, Split
 from heed.errors import InputError
-from heed.text.sentences import SourceLengths, sentence_starts
+from heed.text.sentences import sentence_starts
 
 Count = Callable[[Sequence[str]], Sequence[int]]  # the length of each piece
 
@@ -21,6 +27,60 @@ _CLOSING = "\"'”’»)]}"
 _CLAUSE = ".!?…:,;–—"  # end a clause where white space follows
 _CLAUSE_ANYWHERE = "。！？、，；："  # end one wherever they stand
 _LINE_ENDS = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+_SAMPLE = 20_000  # lines whose sentences are counted, at most twice as many
+
+
+@dataclass(frozen=True)
+class SourceLengths:
+    """How long the sources were that a model was trained on."""
+
+    sentences: int  # that 95 of 100 lines have at most
+    common: int  # tokens that 99 of 100 lines have at most
+    longest: int  # tokens of the longest line
+
+    def to_json(self) -> dict[str, int]:
+        """As it is kept in a model folder."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Any) -> "SourceLengths | None":
+        """What `to_json` wrote; none for a folder of an earlier heed, or an imported model."""
+        match kept:
+            case {"sentences": int(sentences), "common": int(common), "longest": int(longest)}:
+                return cls(max(sentences, 1), max(common, 1), max(longest, 1))
+            case _:
+                return None
+
+
+class SentenceCounter:
+    """Counts the sentences of a bounded sample of lines, evenly spread over a text of unknown size."""
+
+    def __init__(self, language: str = "") -> None:
+        self._language, self._counts, self._seen, self._stride = language, list[int](), 0, 1
+
+    def add(self, line: str) -> None:
+        """Count the sentences of the next line, if it is in the sample."""
+        if self._seen % self._stride == 0:
+            self._counts.append(1 + len(sentence_starts(line, self._language)))
+            if len(self._counts) == 2 * _SAMPLE:
+                self._counts, self._stride = self._counts[::2], 2 * self._stride
+        self._seen += 1
+
+    def usual(self) -> int:
+        """The number of sentences that 95 of 100 lines do not exceed."""
+        return _at_most(np.array(self._counts or [1]), 95)
+
+
+def source_lengths(tokens: NDArray[np.int64], sentences: int) -> SourceLengths:
+    """From the token count of each source, and the usual number of sentences."""
+    return SourceLengths(sentences, _at_most(tokens, 99), int(tokens.max()))
+
+
+def _at_most(numbers: NDArray[np.int64], percent: int) -> int:
+    """The least number that so many of a hundred do not exceed."""
+    return int(np.percentile(numbers, percent, method="higher"))
 
 
 @dataclass(frozen=True)
@@ -42,7 +102,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Cuts texts for one model.
+    """Splits texts for one model.
 
     max_tokens: no piece is longer. trained: how long its training sources were; none: unknown, then every sentence is
     a piece, since most models were trained on single sentences. language: of the texts, if known.
@@ -58,7 +118,7 @@ class Splitter:
         return cls(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)
 
     def pieces(self, text: str, how: Split, count: Count) -> list[Piece]:
-        """The pieces of a text. What need not be cut is one piece, white space and all.
+        """The pieces of a text. What need not be split is one piece, white space and all.
 
         how: "sentences" cuts lines that hold more than training lines did, "line" only those of more than
         `max_tokens`, and "none" nothing at all: a text of several lines is one piece, and one that is too long raises.

@@ -11,10 +11,10 @@ that looks like one stays text.
     characters  whole characters where they occur, bytes where they do not
     bytes       256 bytes and nothing else
 
-A model that was trained elsewhere brings its own way of cutting text, which heed takes but does not learn:
+A model that was trained elsewhere brings a tokenizer that heed uses but does not train (imported_tokenizers.py):
 
-    sentencepiece    pieces of a SentencePiece model; see sentencepiece.py
-    spaced           words of a list, in text that has been cut before; see spaced.py
+    sentencepiece    pieces of a SentencePiece model
+    spaced           words of a list, in pre-tokenised text
 
 Knows nothing of files of text, batches or models.
 """
@@ -30,7 +30,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError, InputError
-from heed.text.imported_tokenizers import UNKNOWN, SentencePiece, Spaced
+from heed.text.imported_tokenizers import UNKNOWN, Pretokenized, SentencePiece
 from heed.text.tokenizer_checks import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
 from heed.untrusted import read_regular, reason
 
@@ -64,7 +64,7 @@ def _found(value: object) -> str:
 
 
 class Tokenizer:
-    """A trained tokenizer: `encode` and `decode` are inverse to each other on every text, if heed has learnt it."""
+    """A trained tokenizer; of heed's own kinds, `decode` gives back exactly every text that `encode` was given."""
 
     def __init__(self, parts: dict[str, Any], kind: AnyKind) -> None:
         """parts: of a tokenizer.json, as `tokenizer_parts` has checked them."""
@@ -72,11 +72,11 @@ class Tokenizer:
         self.kind = kind
         self._text = json.dumps(parts, indent=2, ensure_ascii=False)
         self.prefix = " " if kind in _WITH_SPACE else ""  # put before every text but the empty one
-        self._elsewhere = _elsewhere(kind, parts, self._backend)
+        self._imported = _imported(kind, parts, self._backend)
 
     @classmethod
     def train(cls, texts: Iterable[str], kind: AnyKind = "bpe", vocab_size: int = 8000) -> "Tokenizer":
-        """Learn a vocabulary of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
+        """Train a vocabulary of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
         smallest = len(SPECIAL) + len(BYTES)
         if vocab_size < smallest:
             raise DataError(f"vocab_size = {vocab_size} has no room for {len(SPECIAL)} special tokens and 256 bytes")
@@ -107,8 +107,8 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """How many ids there are."""
-        if self._elsewhere is not None:
-            return self._elsewhere.unk_id + 1
+        if self._imported is not None:
+            return self._imported.unk_id + 1
         return int(self._backend.get_vocab_size())
 
     @property
@@ -120,8 +120,8 @@ class Tokenizer:
         """The ids of each text, without special tokens; on all cores. An empty text has none."""
         check_texts(texts)
         try:
-            if self._elsewhere is not None:
-                return self._elsewhere.encode(texts)
+            if self._imported is not None:
+                return self._imported.encode(texts)
             encoded = self._backend.encode_batch_fast([self.prefix + text if text else "" for text in texts])
         except TypeError:
             for index, text in enumerate(texts):
@@ -133,24 +133,24 @@ class Tokenizer:
 
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """The text of each sequence of ids. Special tokens are silent."""
-        if self._elsewhere is not None:
-            return [self._elsewhere.decode(ids) for ids in batch]
+        if self._imported is not None:
+            return [self._imported.decode(ids) for ids in batch]
         plain = [[token for token in ids if token >= len(SPECIAL)] for ids in batch]
         return [text.removeprefix(self.prefix) for text in self._backend.decode_batch(plain)]
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes that each token stands for; joined, they are the text, after a space where kinds put one before."""
-        if self._elsewhere is not None:
-            return self._elsewhere.pieces(ids)
+        if self._imported is not None:
+            return self._imported.pieces(ids)
         names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
         return [bytes(BYTE[character] for character in name) for name in names]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Each token as text to be shown; bytes that are no whole character are shown as �."""
         shown = [piece.decode(errors="replace") for piece in self.pieces(ids)]
-        if self._elsewhere is None:
+        if self._imported is None:
             return shown
-        return [UNKNOWN if token == self._elsewhere.unk_id else text for token, text in zip(ids, shown, strict=True)]
+        return [UNKNOWN if token == self._imported.unk_id else text for token, text in zip(ids, shown, strict=True)]
 
     def to_json(self) -> str:
         """Everything there is to know, in Hugging Face's format."""
@@ -179,15 +179,15 @@ def suitable_vocab_size(pairs: int) -> int:
     return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
 
 
-def _elsewhere(kind: AnyKind, parts: dict[str, Any], backend: Backend) -> SentencePiece | Spaced | None:
-    """How a tokenizer that heed has not learnt cuts text; none: heed has learnt it."""
+def _imported(kind: AnyKind, parts: dict[str, Any], backend: Backend) -> SentencePiece | Pretokenized | None:
+    """The implementation of a kind that heed does not train; none for its own kinds."""
     if kind == "sentencepiece":
         return SentencePiece(parts, backend, len(SPECIAL))
-    return Spaced(parts, len(SPECIAL)) if kind == "spaced" else None
+    return Pretokenized(parts, len(SPECIAL)) if kind == "spaced" else None
 
 
 def _backend(parts: dict[str, Any], kind: AnyKind) -> Backend:
-    """What cuts text, put together from the vocabulary alone: everything else is known from the kind."""
+    """The tokenizers library's object, built from the vocabulary alone: everything else follows from the kind."""
     model, vocabulary = parts["model"], parts["model"]["vocab"]
     match kind:
         case "sentencepiece":
@@ -202,7 +202,7 @@ def _backend(parts: dict[str, Any], kind: AnyKind) -> Backend:
 
 
 def _pieces(kind: Kind) -> pre_tokenizers.PreTokenizer:
-    """How text is cut before the model sees it: at words, or at every character."""
+    """The pre-tokenizer: splits text into words, or into characters."""
     if kind == "characters":
         every_character = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -218,7 +218,7 @@ def _empty(model: models.Model, kind: Kind) -> Backend:
 
 
 def _in_parts(texts: Iterable[str]) -> Iterator[str]:
-    """Texts, taken apart inside words that are longer than the trainers can take."""
+    """Texts, split inside words that are too long for the trainers."""
     for text in texts:
         ends = [end.end() for end in _END_OF_PART.finditer(text)] if len(text) > _LONGEST_WORD else []
         yield from (text[start:end] for start, end in pairwise((0, *ends, len(text))))

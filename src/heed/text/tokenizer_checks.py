@@ -6,44 +6,12 @@ them is wrong. heed writes few of them, each in one form; all else is refused, a
 has no id, an id that has no token or a byte that has none.
 """
 
-import json
-import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from heed.errors import DataError
 from heed.text.imported_tokenizers import HIDDEN, SPACE, UNKNOWN
 from heed.untrusted import parse_json, reason, shortened
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-
-
-def read_members(text: str) -> dict[str, str]:
-    """Key to member, such as ``"id": 1e400``; of members with the same key the last, as parsers do."""
-    decode, members = json.JSONDecoder(parse_int=str).raw_decode, {}
-    at = _after_space(text, _after_space(text, 0) + 1)  # behind the brace
-    while text[at] != "}":
-        key, after_key = decode(text, at)
-        value = _after_space(text, _after_space(text, after_key) + 1)  # behind the colon
-        _, end = decode(text, value)
-        members[str(key)] = f"{text[at:after_key]}: {text[value:end]}"
-        at = _after_space(text, end)
-        if text[at] == ",":
-            at = _after_space(text, at + 1)
-    return members
-
-
-def write_members(members: Mapping[str, str], new: Mapping[str, Any]) -> str:
-    """The object with new values; one whose key is there already takes its place."""
-    added = {key: json.dumps({key: value}, ensure_ascii=False)[1:-1] for key, value in new.items()}
-    return f"{{{', '.join({**members, **added}.values())}}}"
-
-
-def _after_space(text: str, start: int) -> int:
-    found = _SPACE.match(text, start)
-    return found.end() if found else start
-
 
 Kind = Literal["bpe", "unigram", "words", "characters", "bytes"]
 AnyKind = Literal[Kind, "sentencepiece", "spaced"]

@@ -35,7 +35,7 @@ Surveyed = Sequence[tuple[Corpus, Survey]]
 
 
 class TrainedTokenizers(NamedTuple):
-    """The tokenizers of source and target, and what a person should be told about them."""
+    """The tokenizers of source and target, and messages for the user about them."""
 
     source: Tokenizer
     target: Tokenizer
@@ -62,7 +62,7 @@ def learn_tokenizers(
     cache: Path,
     announce: Callable[[], None],
 ) -> TrainedTokenizers:
-    """The tokenizers of source and target.
+    """Train the tokenizers of source and target, or read them from the cache.
 
     text: the sides of a pair that are text. announce: called if there is something to train, which takes a while.
     """

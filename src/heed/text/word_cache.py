@@ -29,7 +29,7 @@ class EndToEnd(NamedTuple):
 
 
 class KnownWords:
-    """Encodes texts by the words it knows.
+    """Encodes texts word by word, from a cache of encoded words.
 
     encode: the ids of each text, which puts a space before it. remembered: when the words known have more ids than
     that, all are forgotten before the next texts; a matter of speed and of memory, no result depends on it.
@@ -45,7 +45,7 @@ class KnownWords:
         self._ids = self._ends = np.zeros(0, np.int64)  # of the words in the order of their numbers, end to end
 
     def __call__(self, texts: Sequence[str]) -> EndToEnd:
-        """The ids of these texts."""
+        """The ids of these texts, concatenated, with the length of each."""
         if len(self._ids) > self._remembered:
             self._forget()
         number_of = self._numbers.__getitem__
@@ -61,7 +61,7 @@ class KnownWords:
         return EndToEnd(ids, np.diff(ends, prepend=0))
 
     def _learn(self) -> None:
-        """Encode the words that have a number and no ids."""
+        """Encode the words that have a number and no ids yet."""
         new = len(self._numbers) - len(self._ends)
         ids, lengths = end_to_end(self._encode(list(islice(reversed(self._numbers), new))[::-1]))
         self._ends = np.concatenate((self._ends, len(self._ids) + np.cumsum(lengths)))

@@ -21,7 +21,7 @@ from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import languages_of
 from heed.text.prepare import Encoders, Survey, prepare, survey
 from heed.text.prepared import Prepared, open_prepared
-from heed.text.sentences import SourceLengths, source_lengths
+from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
 from heed.text.tokenizer_training import learn_tokenizers
 from heed.training.presets import Nested, check_positions, merged, preset_for, training_preset

@@ -22,7 +22,7 @@ from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
-from heed.text.sentences import SourceLengths
+from heed.text.sentence_split import SourceLengths
 from heed.text.tokenizer import Tokenizer
 from heed.training.batches import Batch, Numbers, Ragged, Random, in_order, target_tokens
 from heed.training.distributed import ProcessGroup

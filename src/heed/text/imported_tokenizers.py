@@ -1,14 +1,14 @@
-"""Text to pieces as SentencePiece cuts it, for models that were trained on its pieces elsewhere.
+"""The two kinds of tokenizer that heed uses but does not train: SentencePiece's, and words of pre-tokenised text.
 
-Enters: a `tokenizer.json` with a Unigram model in the order of ids; `heed.interop` makes one. Leaves: the ids and the
-text that SentencePiece itself would give. Unlike heed's own kinds this one normalises text (NFKC, single
-spaces) and has an unknown piece, so not every text comes back exactly.
+Enters: the checked parts of a `tokenizer.json` that an importer of `heed.interop` made. Leaves: ids and text as they
+are in the system that the model was trained with. Unlike heed's own kinds, these have an unknown token, and
+SentencePiece normalises text (NFKC, single spaces): not every text comes back exactly. In a SentencePiece vocabulary
 
-    ids 0, 1, 2      special tokens, as everywhere
-    3 … unk_id - 1   the model's other tokens. A name that begins with a space is never found in text, where spaces
+    ids 0, 1, 2      are the special tokens, as everywhere
+    3 … unk_id - 1   are the model's other tokens. A name that begins with a space is never found in text, where spaces
                      become ▁: a token that only the other side's SentencePiece makes, or a language code: >>fra<<
-    unk_id           the last token of the model
-    unk_id + 1 …     pieces that SentencePiece makes but the model does not have: unknown to the model
+    unk_id           is the last token of the model
+    unk_id + 1 …     are pieces that SentencePiece makes but the model does not have: unknown to the model
 """
 
 import base64
@@ -27,7 +27,7 @@ _CODE = re.compile(r">>.*?<<", re.DOTALL)
 
 
 class SentencePiece:
-    """A Unigram model and the normalisation before it."""
+    """A SentencePiece Unigram model with the normalisation before it (kind "sentencepiece")."""
 
     def __init__(self, parts: dict[str, Any], backend: Backend, special: int) -> None:
         """special: how many ids, from 0 on, are no part of a text."""
@@ -82,7 +82,7 @@ class CharacterMap:
         self._replacements = table[4 + size :]
 
     def __call__(self, text: str) -> str:
-        """The text in normal characters."""
+        """The text with every entry of the table replaced."""
         return b"".join(self._parts(text.encode(errors="replace"))).decode(errors="replace")
 
     def _parts(self, data: bytes) -> Iterator[bytes]:
@@ -124,8 +124,8 @@ def _normalisers(parts: dict[str, Any]) -> list[dict[str, Any]]:
     return list(normaliser.get("normalizers", [normaliser]))
 
 
-class Spaced:
-    """A list of words."""
+class Pretokenized:
+    """A list of words, for text whose words are separated by white space already (kind "spaced")."""
 
     def __init__(self, parts: dict[str, Any], special: int) -> None:
         """special: how many ids, from 0 on, are no part of a text."""

@@ -1,0 +1,87 @@
+"""How the source is written: files and functions that can be read at once, docstrings that say something."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "heed"
+MODULES = sorted(SOURCE.rglob("*.py"))
+MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 350, 60
+LEAST_WORDS_OF_A_MODULE, LEAST_WORDS = 5, 3
+TRITON = "backends/cuda/triton/"  # programs whose constants are arguments
+
+# Functions that are longer today, to be shortened and taken out of here. None may grow, none may be added.
+LONG_FUNCTIONS = {"cli.train.train": 66, "training.setup.set_up": 62}
+# Docstrings of one or two words, by module, today: how many there are. None may be added.
+SHORT_DOCSTRINGS = {
+    "backends/cpu/packed_linear.py": 1,
+    "backends/cuda/triton_ops.py": 3,
+    "backends/kv_cache.py": 1,
+    "benchmarking/translating.py": 1,
+    "decoding/steps.py": 1,
+    "plots/curves.py": 1,
+    "serving/libretranslate.py": 1,
+    "serving/protocol.py": 1,
+    "training/learner.py": 1,
+    "training/task.py": 1,
+    "training/tasks/translate.py": 1,
+}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def named(module: Path) -> str:
+    return module.relative_to(SOURCE).as_posix()
+
+
+@cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+def functions(module: Path) -> Iterator[tuple[str, int]]:
+    """The name of each function, a method's with its class, and its lines: signature and docstring included."""
+
+    def walk(node: ast.AST, path: str) -> Iterator[tuple[str, int]]:
+        for child in ast.iter_child_nodes(node):
+            inner = f"{path}.{child.name}" if isinstance(child, Function | ast.ClassDef) else path
+            if isinstance(child, Function):
+                yield inner, (child.end_lineno or 0) - child.lineno + 1
+            yield from walk(child, inner)
+
+    return walk(parsed(module), named(module).removesuffix(".py").replace("/", "."))
+
+
+def documented(module: Path) -> Iterator[tuple[str, str]]:
+    """The first paragraph of each docstring of a class or a function, with its name."""
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, Function | ast.ClassDef) and (text := ast.get_docstring(node)):
+            yield node.name, text.partition("\n\n")[0]
+
+
+def test_no_file_of_the_source_is_too_long_to_read_at_once() -> None:
+    sources = [file for ending in ("py", "c", "h") for file in SOURCE.rglob(f"*.{ending}")]
+    lengths = {named(file): len(file.read_text(encoding="utf-8").splitlines()) for file in sources}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FILE} == {}
+
+
+def test_no_function_is_too_long_to_read_at_once() -> None:
+    lengths = {name: lines for module in MODULES if TRITON not in named(module) for name, lines in functions(module)}
+    too_long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES_OF_A_FUNCTION}
+    new = {name: lines for name, lines in too_long.items() if lines > LONG_FUNCTIONS.get(name, 0)}
+    assert new == {}, f"at most {MOST_LINES_OF_A_FUNCTION} lines: split it into steps that have a name"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    texts = {named(module): ast.get_docstring(parsed(module)) or "" for module in MODULES}
+    assert {name: text for name, text in texts.items() if len(text.split()) < LEAST_WORDS_OF_A_MODULE} == {}
+
+
+def test_a_docstring_says_more_than_a_word_or_two() -> None:
+    short = {
+        named(module): [name for name, text in documented(module) if len(text.split()) < LEAST_WORDS]
+        for module in MODULES
+    }
+    new = {name: found for name, found in short.items() if len(found) > SHORT_DOCSTRINGS.get(name, 0)}
+    assert new == {}, f"fewer than {LEAST_WORDS} words: say what the name does not"
