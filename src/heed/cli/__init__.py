@@ -1,1 +1,1 @@
-"""The command line: one file a verb. It parses, prints and exits; what it prints, the other rooms know."""
+"""The command line: one file per verb, or per group of verbs that share their work. Parses, prints and exits."""

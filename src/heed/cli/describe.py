@@ -1,4 +1,4 @@
-"""`heed describe`: a model's settings and where its numbers are, before anything is trained."""
+"""`heed describe`: a preset's settings and its number of parameters, part by part. Trains and imports nothing."""
 
 from typing import Annotated
 

@@ -1,4 +1,8 @@
-"""`heed doctor`: what is wrong with the text, and what training would take here, before anything is trained."""
+"""`heed doctor`: faults of a text, and what training on it would take on this machine, before anything is trained.
+
+Enters: the options of `heed train`. Leaves: a report or one JSON object on standard output, perhaps a file without the
+bad pairs; exit code 2 where training would stop at a row that cannot be read.
+"""
 
 import json
 import tempfile

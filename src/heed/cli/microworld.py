@@ -1,4 +1,4 @@
-"""`heed microworld`: the built-in corpus as text, to train other things on than the demo does."""
+"""`heed microworld`: sentences of the built-in corpus on standard output, to train models other than the demo's."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`heed prepare`: what `heed train` would do to its text before training, done ahead of time."""
+"""`heed prepare`: trains the tokenizers and tokenises a text ahead of `heed train`, which finds both in the cache."""
 
 from heed.cli import options
 from heed.cli.options import from_options

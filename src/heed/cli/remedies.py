@@ -1,4 +1,4 @@
-"""What the doctor says of each kind of fault: what it is, what is counted, and what to do about it."""
+"""The words of `heed doctor` for each kind of finding: what it is, what is counted, and what to do about it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`heed score`: how likely a model finds given translations."""
+"""`heed score`: log-probabilities that a model gives to existing translations, one per line, and their perplexity."""
 
 import json
 import math

@@ -1,4 +1,8 @@
-"""`heed serve`: models as a server."""
+"""`heed serve`: model folders behind an HTTP server.
+
+Enters: folders, an address, API keys, settings. Leaves: an exit code when the server ends. This process answers HTTP
+and imports no torch; a second one, forked before, translates.
+"""
 
 import os
 import socket

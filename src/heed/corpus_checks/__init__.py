@@ -1,1 +1,1 @@
-"""What is wrong with parallel text, found before a model is trained on it."""
+"""What is wrong with a training text, found before a model is trained on it."""

@@ -1,10 +1,10 @@
-"""What is wrong with the text of a run, found before a model learns it.
+"""The checks of a run's text, over two passes.
 
-Enters: corpora, read twice. Leaves: how many pairs there are, how long they are, and what was found in them (`faults`).
-
-Two texts are the same if their words are. No text is kept but a sample of bounded size: of a pair, 21 bytes (a hash of
-each side, its line, what is wrong with it) stay, so millions of pairs fit into a few hundred MB. Knows nothing of
-torch, terminals or remedies.
+Enters: corpora. Leaves: how many pairs there are, how long they are, and the findings (text_errors.py). The first pass
+looks at each text by itself and counts what is usual; hashes then say which texts occur again; the second pass judges
+each pair by what is usual. Texts are the same if their words are. No text is kept but a sample of bounded size: 21
+bytes per pair (a hash of each side, its line, its fault), so that millions of pairs fit into a few hundred MB. Knows
+nothing of torch, terminals or remedies.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""Text that was examined, without what is wrong with it.
+"""A checked text written anew without its bad pairs.
 
-Enters: training corpora and what was found in each of their pairs. Leaves: a .tsv or .jsonl file of the pairs that are
-left, or the lines of texts alone; and how many were left out, by kind of fault. Nothing is corrected, with one
-exception that is counted: tabs and line ends inside a text of a .tsv file become spaces.
+Enters: training corpora and the fault of each of their pairs. Leaves: a .tsv or .jsonl file of the good pairs, or the
+lines of single texts; and how many were left out, by kind of fault. Nothing is corrected, with one exception that is
+counted: tabs and line ends inside a text of a .tsv file become spaces.
 """
 
 import json

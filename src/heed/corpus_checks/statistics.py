@@ -1,4 +1,8 @@
-"""What corpus checks read and count: pieces of a corpus, texts that occur again, tokens per text."""
+"""What the corpus checks read and count: batches of pairs, texts that occur again, tokens per text.
+
+Enters: corpora, hashes of texts, a sample. Leaves: numbered pairs, the numbers of repetitions, token counts. Knows no
+kind of fault.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What can be wrong with text that a model is to learn from, and how it is told.
+"""The kinds of fault that a training text can have, and the values that report them.
 
     unreadable              a row that is not text, or not a pair: training stops at it
     empty, copied           a side has nothing in it; both sides are the same
@@ -13,9 +13,9 @@
     unknown_label           a validation pair has a label that training has not
     replacement, control, spaces, mojibake, markup, decomposed      characters that should not be there
 
-Texts alone have no sides: of these, they can be empty, too long, repeated, leaked and of characters that should not be
-there. A text with a label can also be ambiguous (it has several labels), leaked with another label (leaked_source), or
-have an unknown one; where nearly all labels differ, label and text are swapped.
+Single texts have no sides: they can be empty, too long, repeated, leaked, and have characters that should not be there.
+A labelled text can also be ambiguous (it has several labels), leaked with another label (leaked_source), or have an
+unknown one; where nearly all labels differ, label and text are swapped. Knows nothing of files or terminals.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Strings to scores. No torch."""
+"""Strings to scores with signature and interval. No torch."""

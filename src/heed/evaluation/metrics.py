@@ -4,7 +4,7 @@ Enters: translations and their references, one for each. Leaves: a `Score` for e
 sacreBLEU's bootstrap, whose seed stands in every signature. Knows nothing of files.
 
     BLEU                cased, tokenised by 13a unless told otherwise
-    BLEU lowercased     the same, in lower case: what papers call tokenised lowercased BLEU
+    BLEU lowercased     BLEU in lower case: what papers call tokenised lowercased BLEU
     chrF2               character n-grams
     TER                 edits and shifts a reference word; sacreBLEU's default is in lower case
     exact match         translations that are their reference, white space at the ends aside

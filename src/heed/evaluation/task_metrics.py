@@ -1,5 +1,8 @@
-"""How well a language model predicts texts (perplexity, bits per byte) and how well a classifier predicts labels
-(accuracy, macro-F1, confusion)."""
+"""Scores of models that do not translate, each with its signature and bootstrap interval.
+
+Enters: log-probabilities of texts, or predicted and true labels. Leaves: perplexity, bits per byte and nats per text of
+a language model; accuracy, macro-F1 and the confusion matrix of a classifier. Knows nothing of models or files.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +23,7 @@ def likelihood(
         raise DataError("there is nothing to score: no text")
     nats, counts = -np.array(log_probs), np.array(tokens)
     sizes = np.array([len(text.encode()) + 1 for text in texts])
-    measures: dict[str, Callable[[Int[np.ndarray, texts]], float]] = {
+    measures: dict[str, Callable[[Int[np.ndarray, "texts"]], float]] = {
         "perplexity": lambda some: math.exp(min(nats[some].sum() / counts[some].sum(), 700.0)),
         "bits per byte": lambda some: float(nats[some].sum() / sizes[some].sum() / math.log(2)),
         "nats per text": lambda some: float(nats[some].mean()),

@@ -1,9 +1,9 @@
-"""What decoding remembers between steps, so that a step costs one token and not the whole sentence again.
+"""The KV cache of decoding: a step costs one token and not the whole sentence again.
 
 A `Cache` is a value: a step takes one and returns another, and the one it took still means what it meant. Yet nothing
-is copied at each step: keys and values lie in buffers with room to spare, a value sees only the columns that were its
-own, and the newest value writes behind them. Only continuing an older value a second time, or running out of room
-(which doubles), copies. Knows nothing of search; `select` is all that a beam needs.
+is copied at each step: keys and values lie in buffers with spare slots, a value reads only its own slots, and the
+newest value writes behind them. Only continuing an older value a second time, or a full buffer (which doubles), copies.
+Knows nothing of search; `select` is all that a beam needs.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """Feed-forward network, encoder and decoder layers, and the two stacks of them (paper, section 3 and figure 1).
 
-Enters: embedded tokens in any layout, and a `Sight` that says who may see whom. Leaves: tokens in the same layout.
+Enters: embedded tokens in any layout, and a `Sight`, the attention pattern. Leaves: hidden states in the same layout.
 Nothing here knows how sentences are laid out.
 """
 

@@ -1,14 +1,14 @@
-"""Where tokens lie, and which of them attention may see.
+"""How the tokens of a batch are laid out, and which of them may attend to which.
 
 Only attention mixes positions; everything else in the model treats each token on its own and works on any leading
-shape. So one model serves three layouts:
+shape. So one model serves three layouts of hidden states:
 
-    Padded    rows of equal length, filled up with padding:       vectors are (B, T, D)
-    Packed    sentences end to end, nothing between them:         vectors are (N, D), N tokens in all
-    Beams     W hypotheses of each sentence, a few tokens each:   vectors are (B·W, T, D), one row of W·T a sentence
+    Padded    rows of equal length, padded at the end:            (B, T, D)
+    Packed    sequences concatenated without padding:             (N, D), N tokens in all
+    Beams     W hypotheses of each sentence, a few tokens each:   (B·W, T, D), one row of W·T per sentence
 
-A layout turns vectors into rows, one sentence each, and back. `Sight` joins the layout of the queries with that of the
-keys and says who may see whom. Knows nothing of words, weights or heads.
+A layout turns hidden states into rows, one sentence each, and back. `Sight`, the attention pattern, joins the layout of
+the queries with that of the keys. Knows nothing of vocabularies, weights or heads.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
-"""Where a token stands in its sentence (paper, section 3.5).
+"""Position encodings (paper, section 3.5).
 
-    PE[pos, 2i] = sin(pos / 10000^(2i/d))        PE[pos, 2i+1] = cos(the same)
+    PE[pos, 2i] = sin(pos / 10000^(2i/d))        PE[pos, 2i+1] = cos(pos / 10000^(2i/d))
 
-Enters: integer positions, as a layout gives them. Leaves: vectors to add to the embeddings (sinusoidal, learned), or
-a `Rotation` that turns queries and keys inside self-attention (rotary). No table is kept: the formula is cheap, and
-so has no longest sentence.
+Enters: integer positions, as a layout gives them. Leaves: encodings to add to the embeddings (sinusoidal, learned), or
+a `Rotation` of queries and keys inside self-attention (rotary). The formulas are computed at every call, so they have
+no longest sentence.
 """
 
 from dataclasses import dataclass

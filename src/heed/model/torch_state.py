@@ -1,10 +1,10 @@
-"""heed's arithmetic is the same whatever torch was told for the rest of the program.
+"""heed computes the same whatever torch is set to for the rest of the program.
 
 `torch.autocast`, `torch.set_default_device` and `torch.inference_mode` reach into every call that is made while they
 are on. A translation that changes with them is wrong (in bfloat16 some CPUs even end the process), so the functions
-that users call put them aside while they run. A model that is called directly, as any `nn.Module`, obeys them as usual.
+that users call suspend them while they run. A model that is called directly, as any `nn.Module`, obeys them as usual.
 
-torch's default dtype belongs to the whole process and all its threads, so it is not put aside: heed names its dtypes,
+torch's default dtype belongs to the whole process and all its threads, so it is not suspended: heed names its dtypes,
 and `float32_by_default` is for the moment in which torch's own modules are made.
 """
 

@@ -1,9 +1,9 @@
-"""The Transformer, whole or one half of it (paper, figure 1).
+"""The Transformer: encoder-decoder, encoder-only or decoder-only (paper, figure 1).
 
 Enters: token ids, padded rows unless a layout says otherwise. Leaves: logits. One set of layers, three ways through:
 
     logits = model(src, tgt_in)               every position at once: training, scoring, looking inside
-    memory = model.encode(src)                the encoder alone
+    memory = model.encode(src)                only the encoder
     cache = model.start(src)                  one step at a time: decoding
     logits, cache = model.step(ids, cache)
 

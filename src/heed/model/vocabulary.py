@@ -1,4 +1,8 @@
-"""Ids to vectors and vectors to logits, through one matrix when tied (paper, section 3.4)."""
+"""Embeddings and output projection, one matrix when tied (paper, section 3.4); and a classifier's head.
+
+Enters: ids, or hidden states. Leaves: embeddings times √d_model, or logits over tokens or labels. Knows nothing of
+text.
+"""
 
 import math
 

@@ -1,16 +1,16 @@
-"""The same text cut into other tokens every time: BPE-dropout (Provilkov et al. 2020), decided by a key.
+"""BPE-dropout (Provilkov et al. 2020): a text re-segmented at random each time, as a key decides.
 
 Enters: sentences as ids without special tokens, and a key for each. Leaves: the same sentences in other ids. These are
 a pure function of the sentence and its key: they depend on no other sentence, on no order and on no process.
 
-The algorithm is the paper's. A word, as the tokenizer cuts text into words, starts as bytes. In every round each merge
-that applies, wherever it does, is dropped with the given chance; the best of the others is applied (the leftmost, if it
-applies twice); the word is done when no merge is left. Two observations make this fast:
+The algorithm is the paper's. A word, as the pre-tokenizer splits text into words, starts as bytes. In every round each
+merge that applies, wherever it does, is dropped with the given chance; the best of the others is applied (the leftmost,
+if it applies twice); the word is done when no merge is left. Two observations make this fast:
 
 -   That a round drops its best `k` merges and keeps the next has the chance `chance**k * (1 - chance)`. So a round is
     one number drawn from a geometric distribution.
 -   Where a round leads depends on the pieces that the word is in, and on `k`. So a state of a word, and the steps from
-    it, are worked out once and remembered, and to cut a word is to walk along known steps. Only very long words, such
+    it, are computed once and remembered, and segmenting a word is a walk along known steps. Only very long words, such
     as whole sentences of a language without spaces, are merged step by step every time.
 
 The dropout of the `tokenizers` library takes no seed, and drops less than the paper's: merges that no longer apply stay

@@ -1,7 +1,7 @@
-"""The bytes of a file line by line, unpacked while they are read.
+"""A file's bytes as a stream, decompressed while they are read.
 
-Enters: a path, perhaps ending in ``.gz`` or ``.zst``, or ``-`` for standard input, which is never unpacked. Leaves: an
-open stream. A file that was cut short gives all that is there, then an error. Knows nothing of text.
+Enters: a path, perhaps ending in ``.gz`` or ``.zst``, or ``-`` for standard input, which is never decompressed. Leaves:
+an open stream. A truncated file gives all that is there, then an error. Knows nothing of text.
 """
 
 import contextlib

@@ -1,12 +1,11 @@
-"""Text as a stream of pairs.
+"""Text files as a stream of sentence pairs.
 
-Enters: two files whose lines belong together, or one TSV, CSV or JSONL file; plain, ``.gz`` or ``.zst``, or standard
-input.
-Leaves: one `Pair` after another, however long the corpus: no more than a line and a few buffers is held at a time, and
-a line, or a document, longer than a fixed limit is refused, so that a packed file cannot fill the memory.
-A text alone is a pair whose source is empty; a text with a label has the label for a target.
-Whatever is not text is refused with a `DataError` that names file and line. Nothing is trimmed, dropped or
-normalised: an empty line is an empty string, and what to do with it is decided elsewhere. Knows nothing of tokens.
+Enters: two files whose lines belong together, or one TSV, CSV or JSONL file, or one file of single texts; plain,
+``.gz`` or ``.zst``, or standard input. Leaves: one `Pair` after another, however long the corpus: no more than a line
+and a few buffers is held at a time, and a line, or a document, longer than a fixed limit is refused, so that a
+compressed file cannot fill the memory. A single text is a pair whose source is empty; a labelled text has its label for
+a target. Whatever is not text is refused with a `DataError` that names file and line. Nothing is trimmed, dropped or
+normalised: an empty line is an empty string, for others to decide on. Knows nothing of tokens.
 """
 
 import functools

@@ -1,6 +1,7 @@
-"""Texts with labels as ids: what a classifier reads, and what it is to say.
+"""A classifier's data as ids: texts of one or two parts, and labels.
 
-Two texts that share a label come as one with a tab between, and become ids with an end between. A label is one id.
+Enters: texts, of two parts as one with a tab between; labels. Leaves: the ids of a text, ⟨/s⟩ between its parts; one id
+per label. Knows nothing of models.
 """
 
 import json

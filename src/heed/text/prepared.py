@@ -1,8 +1,8 @@
-"""Token ids on disk: a folder of arrays that is checked when it is opened, then read by memory map.
+"""Token ids on disk: a folder of arrays that is checked when it is opened, then memory-mapped.
 
-    source.ids      the ids of all sentences, concatenated       source.ends     where each sentence ends
-    target.ids      likewise                                     target.ends
-    prepared.json   what was kept and left out, the width of an id, sizes and checksums; written last
+    source.ids, target.ids     the ids of all sentences of one side, concatenated
+    source.ends, target.ends   where each sentence of that side ends
+    prepared.json              what was kept and left out, the dtype of an id, sizes and checksums; written last
 
 A folder is never changed once it has its name, nor removed: whoever has it open or is about to open it can rely on it.
 Opening reads every byte once, for the checksums (CRC-32, 4 GB/s on one core of an AMD EPYC). Whatever is not as it was

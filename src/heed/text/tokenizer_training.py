@@ -1,11 +1,11 @@
-"""A corpus to the tokenizers for it, trained once and kept.
+"""The tokenizers of a corpus, trained once and cached.
 
-Enters: corpora that have been read through, and settings. Leaves: the source's tokenizer and the target's, the same one
-unless they are to be separate; from the cache if they were trained on the same text and settings before.
+Enters: corpora that have been read through, and settings. Leaves: the source's tokenizer and the target's, one and the
+same unless they are to be separate; from the cache if they were trained on the same text and settings before.
 
-Training a vocabulary takes memory for every different word: the `tokenizers` library needs about 115 bytes for each of
-its bytes. A text without spaces is made of long words that hardly ever come twice. So the text is sampled until its
-different words fit, and a note says how much of it was used.
+Training takes memory for every distinct word: the `tokenizers` library needs about 115 bytes for each of its bytes. A
+text without spaces is made of long words that hardly ever occur twice. So the text is sampled until its distinct words
+fit, and a note says how much of it was used.
 """
 
 import hashlib

@@ -1,11 +1,11 @@
-"""Texts to ids word by word: what a word becomes is worked out once and remembered.
+"""Texts to ids through a cache of encoded words.
 
-Enters: texts. Leaves: the ids that a tokenizer gives them, all texts end to end. To look a word up takes a small part
-of the time that cutting it into tokens takes, and texts are made of few different words.
+Enters: texts. Leaves: the ids that a tokenizer gives them, all texts concatenated. Looking a word up takes a small part
+of the time that tokenising it takes, and texts are made of few distinct words.
 
-A tokenizer that cuts text into words gives a word the same ids wherever it stands. A space that something other than
-white space follows begins a word, whatever stands before it: there a text is taken apart, and nowhere else. So `well,`
-is one word here though the tokenizer makes two of it, and a text without spaces is one word.
+A tokenizer that splits text into words gives a word the same ids wherever it stands. A space that something other than
+white space follows begins a word, whatever stands before it: there a text is split, and nowhere else. So `well,` is one
+word here though the tokenizer makes two of it, and a text without spaces is one word.
 """
 
 import re
