@@ -23,7 +23,7 @@ def likelihood(
         raise DataError("there is nothing to score: no text")
     nats, counts = -np.array(log_probs), np.array(tokens)
     sizes = np.array([len(text.encode()) + 1 for text in texts])
-    measures: dict[str, Callable[[Int[np.ndarray, "texts"]], float]] = {
+    measures: dict[str, Callable[[Int[np.ndarray, texts]], float]] = {
         "perplexity": lambda some: math.exp(min(nats[some].sum() / counts[some].sum(), 700.0)),
         "bits per byte": lambda some: float(nats[some].sum() / sizes[some].sum() / math.log(2)),
         "nats per text": lambda some: float(nats[some].mean()),
