@@ -100,8 +100,8 @@ def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], 
 def test_what_the_readme_shows_comes_with_what_it_installs() -> None:
     assert "\n    pip install .\n" in README
     there = brought()
-    assert {"torch", "fastapi", "uvicorn", "python-multipart", "matplotlib", "starlette", "h11"} <= there
-    assert not {"pytest", "ruff", "ctranslate2", "transformers"} & there
+    assert {"torch", "fastapi", "uvicorn", "python-multipart", "vl-convert-python", "starlette", "h11"} <= there
+    assert not {"pytest", "ruff", "matplotlib", "ctranslate2", "transformers"} & there
     assert "pytest" in not_installed()
 
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from heed.inside.chart import curve
-from heed.text.microworld_entropy import log_probability
 
+from heed.microworld.entropy import log_probability
+from heed.plots.chart import curve
 from heed.text.corpus import read_lines
 from heed.text.tokenizer import Tokenizer
 from heed.training.step_log import read_journal

@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
-from heed.inside.chart import distance_curve
-from heed.inside.picture import dots_by_distance, head_grid, heat_map, position_picture, removal_map
-
 import heed
 from heed.model.positions import sinusoids
+from heed.plots.chart import distance_curve
+from heed.plots.figures import dots_by_distance, head_grid, heat_map, position_picture, removal_map
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 HERE = Path(__file__).parent

@@ -34,7 +34,7 @@ def test_a_run_is_drawn_into_its_own_folder(folder: Path) -> None:
     assert (made.returncode, made.stdout) == (0, "")
     assert made.stderr == f"the curves are in {folder}/first/curves.svg\n"
     content = (folder / "first" / "curves.svg").read_bytes()
-    assert content == draw(read_curves([folder / "first"]), "steps", "svg")  # the same bytes in every process
+    assert content.decode() == draw(read_curves([folder / "first"]), "steps")  # the same bytes in every process
     svg = ElementTree.fromstring(content)  # noqa: S314 - our own
     assert {"first", "validation 1.25", "BLEU", "step"} <= {text.text for text in svg.iter() if text.text}
 
@@ -50,6 +50,11 @@ def test_several_runs_are_compared_by_minutes_and_one_that_has_not_begun_is_left
     assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+def test_a_pdf_is_a_pdf(folder: Path, tmp_path: Path) -> None:
+    plot([folder / "first"], tmp_path / "curves.pdf")
+    assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF-")
+
+
 def test_a_folder_that_is_no_run_is_named(folder: Path) -> None:
     made = heed("plot", str(folder / "first"), str(folder / "other"))
     assert made.returncode == 2
@@ -60,8 +65,8 @@ def test_a_folder_that_is_no_run_is_named(folder: Path) -> None:
     ("run", "out", "by", "message"),
     [
         ("new", None, "steps", "{folder}/new: no step with a finite loss yet, so there is nothing to draw"),
-        ("first", "curves.pdf", "steps", "curves.pdf ends in .pdf: expected .svg or .png"),
-        ("first", "curves", "steps", "curves ends in nothing: expected .svg or .png"),
+        ("first", "curves.gif", "steps", "curves.gif ends in .gif: expected .svg, .png, .pdf"),
+        ("first", "curves", "steps", "curves ends in nothing: expected .svg, .png, .pdf"),
         ("first", None, "hours", "--by hours: expected steps or minutes"),
         ("first", "missing/curves.svg", "steps", "missing/curves.svg: No such file or directory"),
     ],

@@ -1,22 +1,23 @@
 import json
 import math
 import re
-import struct
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from heed.cli.plot import read_curves
 from heed.errors import FolderError
-from heed.plots.chart import apart, thinned
+from heed.plots.chart import apart, log_ticks, thinned
 from heed.plots.curves import By, Curves, draw, smoothed
+from heed.plots.svg import Kind, rendered
 from heed.training.step_log import METRICS, Journal
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,7 +50,7 @@ def whole_run(folder: Path, steps: int = 30, shift: float = 0.0) -> Path:
 
 
 def picture(runs: list[Path], by: By = "steps") -> ElementTree.Element:
-    return ElementTree.fromstring(draw(read_curves(runs), by, "svg"))  # noqa: S314 - our own
+    return ElementTree.fromstring(draw(read_curves(runs), by))  # noqa: S314 - our own
 
 
 def words(svg: ElementTree.Element) -> list[str]:
@@ -58,26 +59,30 @@ def words(svg: ElementTree.Element) -> list[str]:
 
 def strokes(svg: ElementTree.Element, name: str) -> list[list[tuple[float, float]]]:
     """The points of a line by its name, stretch by stretch between the gaps."""
-    (line,) = (group for group in svg.iter(f"{SVG}g") if group.get("id") == name)
-    path = line.find(f"{SVG}path")
-    assert path is not None
+    (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
     found: list[list[tuple[float, float]]] = []
-    for command, x, y in re.findall(r"([ML]) (\S+) (\S+)", path.attrib["d"]):
+    for command, x, y in re.findall(r"([ML])(\S+) ([\d.]+)", path.attrib["d"]):
         if command == "M":
             found.append([])
         found[-1].append((float(x), float(y)))
     return found
 
 
-def dots(svg: ElementTree.Element, name: str) -> int:
-    (line,) = (group for group in svg.iter(f"{SVG}g") if group.get("id") == name)
-    return len(list(line.iter(f"{SVG}use")))
+def circles(svg: ElementTree.Element, name: str) -> list[tuple[float, float]]:
+    """The middles of the circles that a path draws."""
+    (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
+    found = re.findall(r"M(\S+) (\S+) a(\S+) ", path.attrib["d"])
+    return [(float(x) + float(radius), float(y)) for x, y, radius in found]
+
+
+def names(svg: ElementTree.Element) -> set[str]:
+    return {path.get("class", "") for path in svg.iter(f"{SVG}path")}
 
 
 def assert_straight(values: list[float], places: list[float]) -> None:
     """An axis is a straight line from values to places on the paper."""
     slope, offset = np.polyfit(values, places, 1)
-    np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=1e-3)
+    np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=0.011)  # hundredths are written
 
 
 def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> None:
@@ -87,7 +92,8 @@ def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> Non
         svg = picture([run], by)
         for name, values in (("loss", np.log(curves.validation_loss)), ("bleu", curves.score)):
             (points,) = strokes(svg, f"validation-{name}-0")
-            assert len(points) == 5 == dots(svg, f"validation-{name}-0")
+            np.testing.assert_allclose(circles(svg, f"dots validation-{name}-0"), points, atol=0.011)
+            assert len(points) == 5
             x = curves.tried if by == "steps" else [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.tried]
             assert_straight(list(x), [place for place, _ in points])
             assert_straight(list(values), [place for _, place in points])
@@ -104,11 +110,13 @@ def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path
         "validation 3",
         "○ best: 2 at step 20",
         f"training {smoothed(curves.loss)[1][-1]:.4g}",
-        "35.0",
+        "validation 35.0",
+        "○ 25.0 at step 20",
     ):
         assert expected in found
-    ((ring,),) = strokes(svg, "best-loss-0")
-    assert ring == strokes(svg, "validation-loss-0")[0][1]
+    for panel in ("loss", "bleu"):
+        (ring,) = circles(svg, f"best validation-{panel}-0")
+        assert ring == pytest.approx(strokes(svg, f"validation-{panel}-0")[0][1], abs=0.011)
     assert len(strokes(svg, "loss-0")[0]) == 30
 
 
@@ -122,16 +130,30 @@ def test_several_runs_are_told_apart_by_name_and_colour(tmp_path: Path) -> None:
     short = journal(tmp_path / "no-valid", [step(1, 5.0), step(2, 4.0)])
     svg = picture([whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20, shift=1.0), short])
     found = words(svg)
-    for expected in ("one 3", "two 3", "no-valid 4", "○ 2 at step 20", "○ 3 at step 20", "one 35.0", "two 25.0"):
+    for expected in (
+        "one 3",
+        "two 3",
+        "no-valid 4",
+        "○ best: 2 at step 20",
+        "○ best: 3 at step 20",
+        "one 35.0",
+        "two 25.0",
+    ):
         assert any(text == expected for text in found), (expected, found)
-    styles = [
-        path.attrib["style"]
+    looks = [
+        (path.get("stroke"), path.get("stroke-dasharray"))
         for number in range(3)
-        for group in svg.iter(f"{SVG}g")
-        for path in group.findall(f"{SVG}path")
-        if group.get("id") == f"smoothed-{number}"
+        for path in svg.iter(f"{SVG}path")
+        if path.get("class") == f"smoothed-{number}"
     ]
-    assert len(set(styles)) == 3
+    assert len(set(looks)) == 3
+    assert "Training of 3 runs" in found
+
+
+def test_fifteen_runs_look_different(tmp_path: Path) -> None:
+    svg = picture([whole_run(tmp_path / str(number), 20) for number in range(15)])
+    lines = [path for path in svg.iter(f"{SVG}path") if path.get("class", "").startswith("smoothed-")]
+    assert len({(path.get("stroke"), path.get("stroke-dasharray")) for path in lines}) == 15
 
 
 def test_runs_of_the_same_name_are_called_by_their_paths(tmp_path: Path) -> None:
@@ -142,20 +164,28 @@ def test_runs_of_the_same_name_are_called_by_their_paths(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: Any) -> None:
+def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: Kind) -> None:
     runs = [whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20)]
-    first = draw(read_curves(runs), "steps", kind)
-    with mpl.rc_context({"font.size": 30, "axes.facecolor": "black", "svg.hashsalt": None}):  # somebody's own
-        assert draw(read_curves(runs), "steps", kind) == first
+    first, again = (rendered(draw(read_curves(runs), "steps"), kind) for _ in range(2))
+    assert first == again
     assert b"date" not in first.lower()
 
 
-def test_a_png_is_a_png_of_a_size_to_look_at(tmp_path: Path) -> None:
-    content = draw(read_curves([whole_run(tmp_path / "run")]), "steps", "png")
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", content[16:24])
-    assert 1200 < width < 2000
-    assert 900 < height < 1600
+def test_a_png_has_a_size_to_look_at(tmp_path: Path) -> None:
+    with Image.open(BytesIO(rendered(draw(read_curves([whole_run(tmp_path / "run")]), "steps"), "png"))) as png:
+        assert 1200 < png.width < 2000
+        assert 900 < png.height < 1600
+
+
+def test_a_step_far_off_the_others_leaves_the_panel_where_it_crosses_its_edge(tmp_path: Path) -> None:
+    losses = [2.0 + 0.01 * (number % 7) for number in range(400)]
+    losses[200] = 90.0
+    svg = picture([journal(tmp_path / "run", [step(number, loss) for number, loss in enumerate(losses, start=1)])])
+    before, after = strokes(svg, "loss-0")
+    top = min(y for _, y in (*before, *after))
+    assert before[-1][1] == after[0][1] == top
+    assert before[-2][1] > top + 50
+    assert "90" not in words(svg)
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -164,7 +194,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 def test_a_run_that_has_just_begun_is_a_dot(tmp_path: Path) -> None:
     svg = picture([journal(tmp_path / "run", [step(1, 7.5)])], "minutes")
-    assert dots(svg, "smoothed-0") == 1
+    assert len(circles(svg, "dots smoothed-0")) == 1
     assert "training 7.5" in words(svg)
 
 
@@ -175,16 +205,16 @@ def test_each_task_has_its_own_score_under_its_loss(tmp_path: Path) -> None:
     ]
     curves = read_curves(runs)
     assert [one.metric for one in curves] == list(METRICS)
-    svg = draw(curves, "steps", "svg").decode()
-    assert all(f'id="validation-{metric}-{number}"' in svg for number, metric in enumerate(METRICS))
+    svg = ElementTree.fromstring(draw(curves, "steps"))  # noqa: S314 - our own
+    assert names(svg) >= {f"dots validation-{metric}-{number}" for number, metric in enumerate(METRICS)}
+    assert {"BLEU", "Accuracy, %", "Bits per byte", "Learning rate", "Loss, nats (log scale)"} <= set(words(svg))
 
 
 def test_a_run_without_validation_has_neither_its_line_nor_bleu(tmp_path: Path) -> None:
     svg = picture([journal(tmp_path / "run", [step(1, 7.5), step(2, 7.0)])])
     assert "BLEU" not in words(svg)
-    names = {group.get("id") for group in svg.iter(f"{SVG}g")}
-    assert {"loss-0", "smoothed-0", "rate-0"} <= names
-    assert not names & {"validation-loss-0", "best-loss-0"}
+    assert {"loss-0", "smoothed-0", "rate-0"} <= names(svg)
+    assert not any("validation" in name or "best" in name for name in names(svg))
 
 
 def test_a_loss_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
@@ -194,9 +224,10 @@ def test_a_loss_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
     run = journal(tmp_path / "run", entries + tried)
     svg = picture([run])
     for name in ("loss-0", "smoothed-0"):
-        assert [len(stretch) for stretch in strokes(svg, name)] == [2, 1, 2, 2]
-        assert dots(svg, name) == 1  # the step between two gaps
-    assert [len(stretch) for stretch in strokes(svg, "validation-loss-0")] == [1, 1]
+        assert [len(stretch) for stretch in strokes(svg, name)] == [2, 2, 2]
+        assert len(circles(svg, f"dots {name}")) == 1  # the step between two gaps
+    assert len(circles(svg, "dots validation-loss-0")) == 2
+    assert "validation-loss-0" not in names(svg)
     assert "○ best: 2.9 at step 9" in words(svg)
 
 
@@ -252,7 +283,7 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
     steps = np.arange(1, 100_001)
     none = np.empty(0)
     run = Curves("long", steps, steps / 60, np.abs(y), np.abs(y), np.empty(0, dtype=int), none, none, "bleu", None)
-    assert len(draw([run], "steps", "svg")) < 300_000
+    assert len(draw([run], "steps")) < 300_000
 
 
 @given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
@@ -269,3 +300,12 @@ def test_labels_that_have_room_stay_where_they_are() -> None:
     assert apart([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], room=200.0) == pytest.approx([20.0, 60.0, 100.0])
     assert apart([50.0, 50.0], [14.0, 14.0], room=200.0) == pytest.approx([43.0, 57.0])
     assert apart([], [], room=200.0) == []
+
+
+@given(st.floats(1e-7, 1e5), st.floats(1.0, 1e7))
+def test_a_logarithmic_axis_has_two_ticks_or_more_and_not_too_many(low: float, factor: float) -> None:
+    high = low * max(factor, 1.04)  # the panel's margins make it no less
+    found = log_ticks(low, high)
+    assert 2 <= len(found) <= 16
+    assert all(low * 0.999 <= tick <= high * 1.001 for tick in found)
+    assert found == sorted(found)

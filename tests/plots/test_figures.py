@@ -7,20 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.ft2font import FT2Font
-from matplotlib.image import imread
+from PIL import Image
 
 from heed.errors import ConfigError, InputError
 from heed.plots.chart import curve, distance_curve
+from heed.plots.curves import curves_of, draw
 from heed.plots.figures import (
     dots_by_distance,
     head_grid,
@@ -30,7 +29,7 @@ from heed.plots.figures import (
     removal_map,
 )
 from heed.plots.lettering import fitted, label, spelt, width
-from heed.plots.svg import ANY, BLACK, WHITE, Paper, rendered
+from heed.plots.svg import ANY, BLACK, WHITE, Paper, element, rendered
 
 SVG = "{http://www.w3.org/2000/svg}"
 ENGLISH = " The, animal, did, not, cross, the, street, because, it, was, too, tired,.,</s>".split(",")  # noqa: SIM905
@@ -54,6 +53,11 @@ HOSTILE = [
     "👩\u200d🌾",
 ]
 
+# How far the pen moves after each of these characters, in 2048ths of an em.
+DEJAVU_SANS = {563: "'", 569: "il", 651: " ,.", 803: "t", 821: "!", 842: "r", 1067: "s", 1126: "c", 1186: "k"}
+DEJAVU_SANS |= {1251: "T", 1253: "oö", 1255: "a", 1260: "e", 1290: "ß", 1298: "hnuü", 1300: "Sbdgq", 1995: "m"}
+DEJAVU_SANS |= {1303: "0123456789"}
+
 tokens = st.lists(st.text(st.characters(), max_size=30) | st.sampled_from(HOSTILE), min_size=1, max_size=6)
 
 
@@ -75,6 +79,17 @@ LOSSES = {
 }
 
 
+def training_curves(names: list[str], paper: Paper) -> str:
+    entries: list[dict[str, Any]] = []
+    for step, loss in zip(STEPS, LOSSES["training"][1], strict=True):
+        entries.append({"step": int(step), "loss": float(loss), "rate": 1e-3 / step, "seconds": 0.5})
+        if step % 30 == 0:
+            entries.append({"step": int(step), "validation_loss": float(loss) + 0.1, "bleu": 40 - float(loss)})
+    return draw(
+        [curves_of(name, entries[: len(entries) - 9 * number]) for number, name in enumerate(names)], "steps", paper
+    )
+
+
 def all_pictures(rows: list[str], columns: list[str], title: str, paper: Paper = WHITE) -> dict[str, str]:
     weights = softmax(2, 3, len(rows), len(columns))
     return {
@@ -85,6 +100,8 @@ def all_pictures(rows: list[str], columns: list[str], title: str, paper: Paper =
         "position_picture": position_picture(sinusoids(20, 16), title, paper),
         "distance_curve": distance_curve(dots_by_distance(sinusoids(20, 16)), title, paper),
         "curve": curve({**LOSSES, title or "untitled": LOSSES["training"]}, "step", "loss", title, paper),
+        "training": training_curves([title], paper),
+        "trainings": training_curves([*rows, *columns], paper),
     }
 
 
@@ -115,13 +132,14 @@ def told(shape: Element) -> str:
 def pixels(image: Element) -> np.ndarray:
     """Red, green, blue and opacity, as another library reads them."""
     data = base64.b64decode(image.attrib["href"].removeprefix("data:image/png;base64,"))
-    return imread(io.BytesIO(data))
+    with Image.open(io.BytesIO(data)) as picture:
+        return np.asarray(picture.convert("RGBA")) / 255
 
 
 def trail(path: str) -> Iterator[tuple[float, float]]:
     """The points that a path names."""
     x = y = 0.0
-    for letter, rest in re.findall("([MLCHhvaz])([^MLCHhvaz]*)", path):
+    for letter, rest in re.findall("([MLCHVhvaz])([^MLCHVhvaz]*)", path):
         given = [float(number) for number in rest.split()]
         if letter == "a":
             yield from ((x, y - given[0]), (x, y + given[0]))
@@ -130,6 +148,8 @@ def trail(path: str) -> Iterator[tuple[float, float]]:
             x, y = given[-2:]
         elif letter == "H":
             (x,) = given
+        elif letter == "V":
+            (y,) = given
         elif letter != "z":
             across, down = {"h": (*given, 0), "v": (0, *given), "a": given[-2:]}[letter]
             x, y = x + across, y + down
@@ -256,10 +276,16 @@ def test_the_pointer_tells_a_shortened_token_whole() -> None:
     "words", ["The animal didn't cross the street", "Straßenüberquerungsmöglichkeiten!", "0123,456.789"]
 )
 def test_words_are_no_wider_than_thought_and_little_narrower(words: str) -> None:
-    font = FT2Font(str(Path(mpl.get_data_path(), "fonts/ttf/DejaVuSans.ttf")))
-    font.set_size(10, 72)
-    true = sum(font.load_char(ord(character)).linearHoriAdvance for character in words) / 65536
+    advances = {character: advance for advance, some in DEJAVU_SANS.items() for character in some}
+    true = 10 * sum(advances[character] for character in words) / 2048
     assert true <= width(words, 10.0) <= 1.1 * true
+    sheet = parsed(heat_map(np.ones((1, 1)), ["a"], ["b"], paper=ANY))
+    sheet[:] = [element(f"{SVG}text", {"x": 5.0, "y": 30.0, "font-size": 20.0}, words=words)]
+    for name, size in (("width", "900"), ("height", "40"), ("viewBox", "0 0 900 40"), ("fill", "black")):
+        sheet.set(name, size)
+    with Image.open(io.BytesIO(rendered(ElementTree.tostring(sheet, "unicode"), "png", 1.0))) as picture:
+        left, _, right, _ = picture.getchannel("A").getbbox() or (0, 0, 0, 0)
+    assert 0.7 * width(words, 20.0) <= right - left <= width(words, 20.0)
 
 
 @given(st.text(st.characters(), max_size=40), st.floats(10.0, 200.0))
@@ -372,7 +398,9 @@ def test_the_dot_product_of_sinusoids_depends_on_the_distance_alone() -> None:
 def test_a_curve_goes_through_its_points_and_is_named_at_its_end() -> None:
     svg = parsed(curve(LOSSES, "step", "loss"))
     lines = [path.attrib["d"] for path in svg.iter(f"{SVG}path") if path.get("class") == "line"]
-    assert [line.count("M") for line in lines] == [1, 1, 2]
+    assert [line.count("M") for line in lines] == [1, 1, 1]
+    (dot,) = (path.attrib["d"] for path in svg.iter(f"{SVG}path") if path.get("class") == "dots line")
+    assert dot.count("M") == 1  # the point before the gap, which has no neighbours
     drawn, (x, y) = np.array(list(trail(lines[0]))), LOSSES["training"]
     for axis, true in zip(drawn.T, (x, y), strict=True):
         slope, offset = np.polyfit(true, axis, 1)
@@ -434,15 +462,16 @@ def test_a_picture_becomes_a_png_twice_as_large_or_a_pdf() -> None:
     svg = heat_map(softmax(len(HOSTILE), 3), HOSTILE, ["a", "b", "c"], "自然")
     png, pdf = rendered(svg, "png"), rendered(svg, "pdf")
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    height, across, _ = imread(io.BytesIO(png)).shape
+    with Image.open(io.BytesIO(png)) as picture:
+        across, height = picture.size
     assert (2 * float(parsed(svg).attrib["width"]), 2 * float(parsed(svg).attrib["height"])) == (across, height)
     assert pdf.startswith(b"%PDF-")
     assert rendered(svg, "svg").decode() == svg
 
 
 @pytest.mark.parametrize("kind", ["png", "pdf"])
-def test_without_the_extra_the_user_is_told_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_what_renders_it_the_user_is_told_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    message = f"a {kind.upper()} needs vl-convert-python, which is not installed: pip install 'heed[pictures]'"
+    message = f"a {kind.upper()} needs vl-convert-python, which is not installed: pip install vl-convert-python"
     with pytest.raises(ConfigError, match=re.escape(message)):
         rendered(PICTURES["curve"], "png" if kind == "png" else "pdf")

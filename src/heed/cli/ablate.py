@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
@@ -17,7 +17,6 @@ from heed.text.corpus import Corpus, read_pairs
 
 if TYPE_CHECKING:
     from heed.interpret.ablation import Ablation, Change
-    from heed.plots.svg import Kind
 
 Metric = Literal["log-prob", "exact", "bleu"]
 _TITLES: dict[Metric, str] = {"log-prob": "log-probability a token", "exact": "exact match", "bleu": "BLEU"}
@@ -64,20 +63,11 @@ def ablate(
 def _check_picture(out: Path | None) -> None:
     """A picture that cannot be drawn is refused before minutes are spent on it."""
     if out is not None:
-        from heed.plots.svg import rendered  # noqa: PLC0415 - numpy takes a while to import
+        from heed.plots.svg import kind_of, rendered  # noqa: PLC0415 - numpy takes a while to import
 
-        rendered('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>', _kind(out))
+        rendered('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>', kind_of(out))
         if not out.parent.is_dir():
             raise DataError(f"{out}: there is no folder {out.parent}")
-
-
-def _kind(out: Path) -> "Kind":
-    from heed.plots.svg import Kind  # noqa: PLC0415
-
-    for kind in get_args(Kind):
-        if out.suffix == f".{kind}":
-            return kind
-    raise ConfigError(f"{out} ends in {out.suffix or 'nothing'}: expected .{', .'.join(get_args(Kind))}")
 
 
 def _table(found: "Ablation") -> Table:
@@ -101,13 +91,13 @@ def _cells(one: "Change", digits: int) -> list[str]:
 
 def _draw(found: "Ablation", out: Path) -> None:
     from heed.plots.figures import removal_map  # noqa: PLC0415 - numpy takes a while to import
-    from heed.plots.svg import rendered  # noqa: PLC0415
+    from heed.plots.svg import kind_of, rendered  # noqa: PLC0415
 
     changes, rows = found.of_heads()
     columns = [f"head.{number}" for number in range(1, changes.shape[1] + 1)]
     picture = removal_map(changes, rows, columns, f"change of {_TITLES[found.metric]} without one head")
     try:
-        out.write_bytes(rendered(picture, _kind(out)))
+        out.write_bytes(rendered(picture, kind_of(out)))
     except OSError as error:
         raise DataError(f"{out}: {error.strerror}") from None
     typer.echo(f"the heat map is in {out}", err=True)

@@ -28,7 +28,7 @@ def look(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     sentence: Annotated[str, typer.Argument(help="What it is to translate, or to read.")],
     target: Annotated[str | None, typer.Option(help="A translation to look at; none: the model's own.")] = None,
-    out: Annotated[Path | None, out_option("Save as .html, .svg, .png or .json.")] = None,
+    out: Annotated[Path | None, out_option("Save as .html, .svg, .png, .pdf or .json.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Save the numbers of every layer and part.")] = False,
     set_: SearchSet = [],
 ) -> None:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs' folders; finished or not.")],
-    out: Annotated[Path | None, out_option("A .svg or .png; else RUN/curves.svg.")] = None,
+    out: Annotated[Path | None, out_option("A .svg, .png or .pdf; else RUN/curves.svg.")] = None,
     by: Annotated[str, typer.Option(help="What to go by: steps, or minutes of training.")] = "steps",
 ) -> None:
     """Draw loss, BLEU and learning rate of one run, or of several to compare."""
-    from heed.plots.curves import draw  # noqa: PLC0415 - numpy, and matplotlib to draw with
+    from heed.plots.curves import draw  # noqa: PLC0415 - numpy takes its time
+    from heed.plots.svg import kind_of, rendered  # noqa: PLC0415
 
     out = out or runs[0] / "curves.svg"
-    if out.suffix not in (".svg", ".png"):
-        raise ConfigError(f"{out} ends in {out.suffix or 'nothing'}: expected .svg or .png")
+    kind = kind_of(out)
     if by not in ("steps", "minutes"):
         raise ConfigError(f"--by {by}: expected steps or minutes")
     curves = read_curves(runs)
@@ -33,9 +33,9 @@ def plot(
     for one in curves:
         if one.is_blank():
             typer.echo(f"{one.name} is left out: no step with a finite loss yet", err=True)
-    picture = draw(shown, "steps" if by == "steps" else "minutes", "svg" if out.suffix == ".svg" else "png")
+    picture = draw(shown, "steps" if by == "steps" else "minutes")
     try:
-        out.write_bytes(picture)
+        out.write_bytes(rendered(picture, kind))
     except OSError as error:
         raise FolderError(f"{out}: {error.strerror}") from None
     typer.echo(f"the curves are in {out}", err=True)

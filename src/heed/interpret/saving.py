@@ -1,8 +1,8 @@
 """A trace for the world outside: a file, a notebook cell, bertviz. The path's ending says which format a file has.
 
-    .json       for any program; below
-    .html       an interactive page: see `report`
-    .svg .png   cross-attention of the layer that alignment is read off; without cross-attention, all heads
+    .json           for any program; below
+    .html           an interactive page: see `report`
+    .svg .png .pdf  cross-attention of the layer that alignment is read off; without cross-attention, all heads
 
 The JSON is one object. Numbers have four significant digits; what this kind of model does not have is null or empty.
 
@@ -196,4 +196,5 @@ _WRITERS: dict[str, Callable[["heed.interpret.trace.Trace", bool], bytes]] = {
     ".html": _html,
     ".svg": lambda trace, _full: picture(trace, "svg"),
     ".png": lambda trace, _full: picture(trace, "png"),
+    ".pdf": lambda trace, _full: picture(trace, "pdf"),
 }

@@ -1,9 +1,11 @@
-"""Named lines, drawn without a plotting library: a training, or how alike two position codes are by their distance.
+"""Line charts: axes with ticks and gridlines, lines with gaps, and each line's name beside its end.
 
-Enters: points. Leaves: an SVG document as a string, of which `heed.plots.svg.rendered` makes a PNG or PDF.
+Enters: points. Leaves: SVG elements, or with `curve` a whole SVG document as a string, of which
+`heed.plots.svg.rendered` makes a PNG or PDF.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, floor, log10
 from xml.etree.ElementTree import Element
 
@@ -14,11 +16,182 @@ from heed.errors import InputError
 from heed.plots.lettering import fitted, widest, width
 from heed.plots.svg import EDGE, SMALL, WHITE, Paper, document, element, header, hover, note, pen, said, text
 
-Line = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]  # x and y
+Points = Float[np.ndarray, "points"]
+Line = tuple[Points, Points]  # x and y
 
-STRETCHES = 1000  # of a long line that are told apart: about the figure's width in pixels
-_LONGEST = 260.0  # of names
-_RING = ("a", 2.0, 2.0, 0.0, 1.0, 0.0, 4.0, 0.0, "a", 2.0, 2.0, 0.0, 1.0, 0.0, -4.0, 0.0)
+STRETCHES = 1000  # of a long line that are told apart: about the chart's width in pixels
+TEXT = 12.0  # the size of names
+_LONGEST = 260.0  # of names, in the document's units
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Numbers from low to high as coordinates from start to end; the y axis starts at the bottom."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, numbers: Sequence[float] | Points) -> Points:
+        """Where numbers are drawn; all in the middle where low and high are the same."""
+        values, low, high = np.asarray(numbers, dtype=float), self.low, self.high
+        if self.log:
+            values, low, high = np.log(values), np.log(low), np.log(high)
+        share = (values - low) / (high - low) if high > low else values * 0 + 0.5
+        return self.start + (self.end - self.start) * share
+
+
+def grid(x: Axis, y: Axis, x_ticks: Sequence[float], y_ticks: Sequence[float], paper: Paper) -> list[Element]:
+    """A gridline and a number for each y tick, a fainter line for each x tick."""
+    upright = (pen("M", across, y.start, "V", y.end) for across in x(x_ticks))
+    parts = [element("path", {"d": rule, "stroke": paper.ink, **_faint(0.05)}) for rule in upright]
+    for tick, down in zip(y_ticks, y(y_ticks), strict=True):
+        rule = {"d": pen("M", x.start, down, "H", x.end), "stroke": paper.ink}
+        parts.append(element("path", {**rule, **_faint(0.35 if tick == 0 else 0.12)}))
+        parts.append(note(x.start - 8, down, said(tick), "end"))
+    return parts
+
+
+def x_numbers(x: Axis, x_ticks: Sequence[float], bottom: float) -> list[Element]:
+    """The numbers under the x axis."""
+    return [note(across, bottom + 12, said(tick), "middle") for tick, across in zip(x_ticks, x(x_ticks), strict=True)]
+
+
+def _faint(opacity: float) -> dict[str, float]:
+    return {"stroke-opacity": opacity}
+
+
+def stroke(number: int, paper: Paper) -> dict[str, str | float | None]:
+    """How the line of this number looks: five colours that all readers tell apart, then the same dashed."""
+    colours = (paper.more, paper.less, "#0b8a66", "#b0619b", paper.ink)
+    return {"stroke": colours[number % 5], "stroke-dasharray": (None, "7 3", "2 3")[number // 5 % 3]}
+
+
+def line(
+    points: Line, look: Mapping[str, str | float | None], name: str = "line", told: str = "", dots: bool = False
+) -> Iterable[Element]:
+    """A line between points, with a gap where y is not a number; dots at all points, or where one has no neighbours.
+
+    look: SVG attributes; name: the class; told: what the pointer tells.
+    """
+    x, y = thinned(*points)
+    there = np.pad(np.isfinite(x) & np.isfinite(y), 1)
+    here, before, after = there[1:-1], there[:-2], there[2:]
+    steps = zip(x, y, here & (before | after), before, strict=True)
+    path = "".join(pen("L" if joined else "M", across, down) for across, down, drawn, joined in steps if drawn)
+    about = [hover(told)] * bool(told)
+    round_ends = {"fill": "none", "stroke-linecap": "round", "stroke-linejoin": "round"}
+    if path:
+        yield element("path", {"class": name, "d": path, "stroke-width": 1.6, **round_ends, **look}, *about)
+    dotted = here & (dots | ~(before | after))
+    if dotted.any():
+        circles = "".join(circle(across, down, 2.4) for across, down in zip(x[dotted], y[dotted], strict=True))
+        yield element("path", {"class": f"dots {name}", "d": circles, "fill": look["stroke"]}, *about)
+
+
+def circle(x: float, y: float, radius: float) -> str:
+    """A circle as a path."""
+    half = ("a", radius, radius, 0.0, 1.0, 0.0)
+    return pen("M", x - radius, y, *half, 2 * radius, 0.0, *half, -2 * radius, 0.0)
+
+
+def clipped(x: Points, y: Points, low: float, high: float) -> Line:
+    """The part of a line between two heights, ended where it crosses them."""
+    for limit in (low, high):
+        above = y > limit
+        (leaving,) = np.nonzero((above[:-1] != above[1:]) & np.isfinite(y[:-1] + y[1:]))
+        share = (limit - y[leaving]) / (y[leaving + 1] - y[leaving])
+        crossing = x[leaving] + share * (x[leaving + 1] - x[leaving])
+        x, y = np.insert(x, leaving + 1, crossing), np.insert(y, leaving + 1, limit)
+    return x, np.where((y >= low) & (y <= high), y, np.nan)
+
+
+def thinned(x: Points, y: Points) -> Line:
+    """Of a long line, the lowest and highest point of each of a thousand stretches: it looks the same."""
+    if len(y) <= 2 * STRETCHES:
+        return x, y
+    kept: list[int] = []
+    for stretch in np.array_split(np.arange(len(y)), STRETCHES):
+        there = stretch[np.isfinite(y[stretch])]
+        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [stretch[0]]
+    return x[kept], y[kept]
+
+
+@dataclass(frozen=True)
+class EndLabel:
+    """Words beside the end of a line, and smaller ones under them."""
+
+    end: tuple[float, float]
+    colour: str
+    words: str
+    under: str = ""
+    whole: str = ""  # what the pointer tells, where the words are shortened
+
+
+def label_height(under: str) -> float:
+    """The height of a label beside a chart, with or without words under it."""
+    return 28.0 if under else 15.0
+
+
+def end_labels(labels: Iterable[EndLabel], right: float, between: tuple[float, float]) -> tuple[list[Element], float]:
+    """Labels to the right of a chart, each as near to its line's end as the others allow, and where they end.
+
+    between: what of the chart's height they may take.
+    """
+    above, below = between
+    labels = sorted(labels, key=lambda label: label.end[1])
+    heights = [label_height(label.under) for label in labels]
+    wanted = [label.end[1] - above + height / 2 - 7.5 for label, height in zip(labels, heights, strict=True)]
+    parts, furthest = [], right
+    for label, height, middle in zip(labels, heights, apart(wanted, heights, below - above), strict=True):
+        y = above + middle - height / 2 + 7.5
+        thread = {"d": pen("M", label.end[0] + 4, label.end[1], "H", right + 4, "L", right + 12, y), "fill": "none"}
+        parts.append(element("path", {**thread, "stroke": label.colour, **_faint(0.4), "stroke-dasharray": "1 2"}))
+        named = text(right + 16, y, label.words, TEXT, colour=label.colour)
+        parts.append(element("g", {}, hover(label.whole), named) if label.whole else named)
+        if label.under:
+            parts.append(note(right + 16, y + 13, label.under))
+        furthest = max(furthest, right + 16 + max(width(label.words, TEXT), width(label.under, SMALL)))
+    return parts, furthest
+
+
+def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
+    """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
+
+    Less the heights before them, middles may only rise; the nearest rising numbers are the means of those that fall.
+    """
+    before = np.cumsum([0.0, *heights])[:-1] + np.array(heights) / 2
+    groups: list[list[float]] = []
+    for number in np.array(wanted) - before:
+        groups.append([float(number)])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    rising = [np.mean(group) for group in groups for _ in group]
+    return [float(number) for number in np.clip(rising, 0, room - sum(heights)) + before]
+
+
+def ticks(low: float, high: float, about: int, beyond: bool = False, whole: bool = False) -> list[float]:
+    """About so many round numbers from low to high, or to just beyond both; whole: integers only."""
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        around = abs(high) / 2 or 1.0
+        return [low - around, low, low + around] if beyond else [low]
+    rough = max((high - low) / about, 1.0 if whole else 0.0)
+    power = 10.0 ** floor(log10(rough))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= 0.999 * rough)
+    first, last = (floor(low / step), ceil(high / step)) if beyond else (ceil(low / step), floor(high / step))
+    return [number * step for number in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers from low to high for a logarithmic axis, the closer together the less there is between the two."""
+    for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 6, 8)):
+        powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+        found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(found) >= 5:
+            return found
+    return found if len(found) > 2 else ticks(low, high, 4)
 
 
 def distance_curve(dots: Float[np.ndarray, "P"], title: str = "", paper: Paper = WHITE) -> str:
@@ -31,72 +204,41 @@ def curve(series: Mapping[str, Line], x_label: str, y_label: str, title: str = "
     """Lines through points, each with its name at its end. What is not a number is a gap."""
     if not series:
         raise InputError("found no line to draw: expected one or more")
-    lines = {name: _points(name, line) for name, line in series.items()}
+    lines = {name: _checked(name, points) for name, points in series.items()}
     xs, ys = (np.concatenate(both) for both in zip(*lines.values(), strict=True))
     low, high = float(np.nanmin(xs)), float(np.nanmax(xs))
     x_ticks, y_ticks = ticks(low, high, 6), ticks(float(np.nanmin(ys)), float(np.nanmax(ys)), 5, beyond=True)
     left = EDGE + max(widest(map(said, y_ticks), SMALL) + 8, widest(map(said, x_ticks), SMALL) / 2)
     right, above = left + 520, header(title) + 24
     below = above + max(260.0, 15.0 * len(lines))
-
-    def across(x: np.ndarray) -> np.ndarray:
-        return left + (right - left) * ((x - low) / (high - low) if high > low else x * 0 + 0.5)
-
-    def down(y: np.ndarray) -> np.ndarray:
-        return below - (below - above) * (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-
+    x_axis, y_axis = Axis(low, high, left, right), Axis(y_ticks[0], y_ticks[-1], below, above)
     parts = [
         note(EDGE, above - 20, fitted(y_label, 520.0, SMALL)),
         note(right, below + 30, fitted(x_label, 520.0, SMALL), "end"),
+        *grid(x_axis, y_axis, x_ticks, y_ticks, paper),
+        *x_numbers(x_axis, x_ticks, below),
     ]
-    for tick, y in zip(y_ticks, down(np.array(y_ticks)), strict=True):
-        rule = {"d": pen("M", left, y, "H", right), "stroke": paper.ink}
-        parts.append(element("path", {**rule, "stroke-opacity": 0.35 if tick == 0 else 0.12}))
-        parts.append(note(left - 8, y, said(tick), "end"))
-    for tick, x in zip(x_ticks, across(np.array(x_ticks)), strict=True):
-        parts.append(note(x, below + 12, said(tick), "middle"))
-    drawn, end = _lines({name: (across(x), down(y)) for name, (x, y) in lines.items()}, right, (above, below), paper)
-    end = max(end, right + widest(map(said, x_ticks), SMALL) / 2)
-    return document((end, below + 36), title, paper, [*parts, *drawn])
-
-
-def _lines(
-    lines: Mapping[str, Line], right: float, between: tuple[float, float], paper: Paper
-) -> tuple[list[Element], float]:
-    """Lines whose points lie on the sheet, their names to the right of them all, and where the names end."""
-    above, below = between
-    ends = {name: [float(axis[np.isfinite(y)][-1]) for axis in (x, y)] for name, (x, y) in lines.items()}
-    order = sorted(ends, key=lambda name: ends[name][1])
-    middles = apart([ends[name][1] - above for name in order], [15.0] * len(order), below - above)
-    height = {name: above + middle for name, middle in zip(order, middles, strict=True)}
-    colours = (paper.more, paper.less, "#0b8a66", "#b0619b", paper.ink)
-    drawn, furthest = [], right
+    labels = []
     for number, (name, (x, y)) in enumerate(lines.items()):
-        colour, dashes = colours[number % 5], (None, "7 3", "2 3")[number // 5 % 3]
-        ink = {"stroke": colour, "stroke-width": "1.6", "stroke-linecap": "round", "stroke-dasharray": dashes}
-        drawn.append(element("path", {"class": "line", "d": _path(x, y), "fill": "none", **ink}))
+        look, drawn = stroke(number, paper), (x_axis(x), y_axis(y))
+        parts += line(drawn, look)
         if name:
-            shown = fitted(name, _LONGEST, 12.0)
-            thread = pen("M", *ends[name], "H", right + 4, "L", right + 12, height[name])
-            drawn.append(element("path", {"d": thread, "fill": "none", "stroke": colour, "stroke-opacity": 0.4}))
-            drawn.append(element("g", {}, hover(name), text(right + 16, height[name], shown, 12.0, colour=colour)))
-            furthest = max(furthest, right + 16 + width(shown, 12.0))
-    return drawn, furthest
+            shown = fitted(name, _LONGEST, TEXT)
+            labels.append(EndLabel(last_point(drawn) or (right, below), str(look["stroke"]), shown, whole=name))
+    named, end = end_labels(labels, right, (above, below))
+    end = max(end, right + widest(map(said, x_ticks), SMALL) / 2)
+    return document((end, below + 36), title, paper, [*parts, *named])
 
 
-def _path(x: Float[np.ndarray, "points"], y: Float[np.ndarray, "points"]) -> str:
-    """From point to point, with gaps; a point without neighbours is a ring, or nobody would see it."""
-    there = np.pad(np.isfinite(y), 1)
-    steps = zip(x, y, there[1:-1], there[:-2], there[2:], strict=True)
-    return "".join(
-        pen("L" if before else "M", across, down) if before or after else pen("M", across - 2, down, *_RING)
-        for across, down, here, before, after in steps
-        if here
-    )
+def last_point(points: Line) -> tuple[float, float] | None:
+    """Where a line ends; none where it has no point."""
+    x, y = points
+    there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    return (float(x[there[-1]]), float(y[there[-1]])) if len(there) else None
 
 
-def _points(name: str, line: Line) -> Line:
-    x, y = (np.asarray(axis, dtype=float) for axis in line)
+def _checked(name: str, points: Line) -> Line:
+    x, y = (np.asarray(axis, dtype=float) for axis in points)
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(
             f"found x of shape {x.shape} and y of {y.shape} for the line {name!r}: expected two equal lists"
@@ -104,42 +246,4 @@ def _points(name: str, line: Line) -> Line:
     there = np.isfinite(x) & np.isfinite(y)
     if not there.any():
         raise InputError(f"found no point with finite numbers on the line {name!r}: expected one or more")
-    return thinned(np.where(there, x, np.nan), np.where(there, y, np.nan))
-
-
-def ticks(low: float, high: float, about: int, beyond: bool = False) -> list[float]:
-    """About so many round numbers from one to the other, or to just beyond both."""
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        around = abs(high) / 2 or 1.0
-        return [low - around, low, low + around] if beyond else [low]
-    rough = (high - low) / about
-    power = 10.0 ** floor(log10(rough))
-    step = next(size * power for size in (1, 2, 5, 10) if size * power >= 0.999 * rough)
-    first, last = (floor(low / step), ceil(high / step)) if beyond else (ceil(low / step), floor(high / step))
-    return [number * step for number in range(first, last + 1)]
-
-
-def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
-    """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
-
-    Less the heights below them, middles may only rise, and the nearest rising numbers are the means of those that fall.
-    """
-    below = np.cumsum([0.0, *heights])[:-1] + np.array(heights) / 2
-    groups: list[list[float]] = []
-    for number in np.array(wanted) - below:
-        groups.append([float(number)])
-        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    rising = [np.mean(group) for group in groups for _ in group]
-    return [float(number) for number in np.clip(rising, 0, room - sum(heights)) + below]
-
-
-def thinned(x: Float[np.ndarray, "steps"], y: Float[np.ndarray, "steps"]) -> tuple[np.ndarray, np.ndarray]:
-    """Of a long line, the lowest and highest point of each of a thousand stretches: it looks the same."""
-    if len(y) <= 2 * STRETCHES:
-        return x, y
-    kept: list[int] = []
-    for stretch in np.array_split(np.arange(len(y)), STRETCHES):
-        there = stretch[np.isfinite(y[stretch])]
-        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [stretch[0]]
-    return x[kept], y[kept]
+    return np.where(there, x, np.nan), np.where(there, y, np.nan)

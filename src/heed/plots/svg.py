@@ -13,7 +13,8 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 from xml.etree.ElementTree import Element, tostring
 
 import numpy as np
@@ -150,8 +151,10 @@ def scale(x: float, y: float, span: tuple[float, float], paper: Paper) -> tuple[
 
 
 def said(number: float) -> str:
-    """A number for people."""
-    return f"{number:,.9g}".replace("-", "−")
+    """A number for people: 1,000, −0.5, 0.00002; with an exponent only where it is smaller than 1e-6."""
+    small = 1e-6 <= abs(number) < 1e-4
+    shown = np.format_float_positional(number, 9, fractional=False, trim="-") if small else f"{number:,.9g}"
+    return shown.replace("-", "−")
 
 
 def header(title: str) -> float:
@@ -179,13 +182,21 @@ def document(corner: tuple[float, float], title: str, paper: Paper, parts: Itera
     return tostring(element("svg", frame, *under, *parts), encoding="unicode")
 
 
+def kind_of(path: Path) -> Kind:
+    """The format that a path's ending names."""
+    for kind in get_args(Kind):
+        if path.suffix == f".{kind}":
+            return kind
+    raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}: expected .{', .'.join(get_args(Kind))}")
+
+
 def rendered(svg: str, kind: Kind, scale: float = 2.0) -> bytes:
     """The document as the bytes of a file; a PNG has as many pixels to a unit as the scale says."""
     if kind == "svg":
         return svg.encode()
     try:
-        import vl_convert  # noqa: PLC0415 - an extra
+        import vl_convert  # noqa: PLC0415 - 90 MB; a few platforms have no wheel of it
     except ModuleNotFoundError:
         needs = f"a {kind.upper()} needs vl-convert-python, which is not installed"
-        raise ConfigError(f"{needs}: pip install 'heed[pictures]', or ask for SVG, which needs nothing") from None
+        raise ConfigError(f"{needs}: pip install vl-convert-python, or ask for SVG, which needs nothing") from None
     return vl_convert.svg_to_png(svg, scale=scale) if kind == "png" else vl_convert.svg_to_pdf(svg)
