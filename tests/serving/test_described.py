@@ -1,11 +1,12 @@
 """What a server says of itself: the OpenAPI document, the page made of it, and its metrics."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from heed.serving.limits import add_key
 from heed.serving.metrics import Histogram, Metrics, process_gauges
@@ -143,20 +144,48 @@ def test_the_metrics_are_what_prometheus_reads_and_count_what_was_done(server: R
     assert after["process_start_time_seconds"] > 1_600_000_000
 
 
+def families(server: Running) -> dict[str, Metric]:
+    """The metrics by name, as Prometheus's own parser reads them; each is described once."""
+    found = list(text_string_to_metric_families(server.get("/metrics").text))
+    assert len({family.name for family in found}) == len(found)
+    assert all(family.documentation and family.type != "unknown" for family in found)
+    return {family.name: family for family in found}
+
+
 def metrics_of(server: Running) -> dict[str, float]:
-    """By name and labels; every line must be one that the format allows, and every name must be described once."""
-    found: dict[str, float] = {}
-    described: list[str] = []
-    for line in server.get("/metrics").text.splitlines():
-        if line.startswith("# TYPE "):
-            described.append(line.split()[2])
-        elif not line.startswith("# HELP "):
-            parts = re.fullmatch(r'([a-z_]+)((?:\{(?:[a-z]+="[^"]*",?)+\})?) (-?[0-9.]+)', line)
-            assert parts is not None, line
-            assert re.sub("_(bucket|sum|count)$", "", parts[1]) in described or parts[1] in described
-            found[parts[1] + parts[2]] = float(parts[3])
-    assert len(described) == len(set(described))
-    return found
+    """The values by name and labels."""
+    samples = [sample for family in families(server).values() for sample in family.samples]
+    return {
+        sample.name + "".join(f'{{{name}="{value}"}}' for name, value in sample.labels.items()): sample.value
+        for sample in samples
+    }
+
+
+def test_the_series_that_dashboards_read_keep_their_names_labels_and_buckets(server: Running) -> None:
+    server.post("/translate", q="A dog", source="en", target="de")
+    found = families(server)
+    process = {"cpu_seconds": "counter", "open_fds": "gauge", "max_fds": "gauge", "resident_memory_bytes": "gauge"}
+    process["start_time_seconds"] = "gauge"
+    assert {name: family.type for name, family in found.items()} == {
+        "heed_requests": "counter",  # the parser leaves _total out
+        "heed_request_seconds": "histogram",
+        "heed_queue_seconds": "histogram",
+        "heed_batch_texts": "histogram",
+        "heed_batches": "counter",
+        "heed_texts": "counter",
+        "heed_source_tokens": "counter",
+        "heed_worker_starts": "counter",
+        "heed_requests_in_work": "gauge",
+        "heed_jobs_waiting": "gauge",
+        "heed_ready": "gauge",
+        **{f"process_{name}": kind for name, kind in process.items()},
+        **{f"heed_worker_{name}": kind for name, kind in process.items()},
+    }
+    assert {tuple(sample.labels) for sample in found["heed_requests"].samples} == {("route", "status")}
+    seconds = "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 +Inf"
+    sizes = "1 2 4 8 16 32 64 128 256 +Inf"
+    for name, bounds in {"heed_queue_seconds": seconds, "heed_batch_texts": sizes}.items():
+        assert [one.labels["le"] for one in found[name].samples if "le" in one.labels] == bounds.split()
 
 
 def test_this_process_is_measured() -> None:

@@ -1,0 +1,67 @@
+"""Languages by any of their codes; texts in no language at all."""
+
+import pytest
+
+from heed.serving.languages import is_code, name_of, nearest_code
+from tests.serving.running import Running
+
+
+@pytest.mark.parametrize(
+    ("requested", "known", "nearest"),
+    [
+        ("de", ["en", "de"], "de"),
+        ("DE", ["en", "de"], "de"),
+        ("pt-BR", ["en", "pt"], "pt"),
+        ("pt_br", ["pt", "pt-BR"], "pt-BR"),
+        ("pt-PT", ["pt-BR", "pt"], "pt"),
+        ("pt", ["pt-BR"], "pt-BR"),
+        ("zh-Hans", ["zh"], "zh"),
+        ("zh-Hans-CN", ["zh-Hant", "zh-Hans"], "zh-Hans"),
+        ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"),
+        ("zh-Hans", ["zh-Hant"], None),  # another script is another text
+        ("sr-Latn", ["sr-Cyrl", "en"], None),
+        ("d", ["de"], None),
+        ("deu", ["de"], None),
+        ("", ["de"], None),
+        ("-", ["de"], None),
+    ],
+)
+def test_a_code_finds_the_nearest_model(requested: str, known: list[str], nearest: str | None) -> None:
+    assert nearest_code(requested, known) == nearest
+
+
+def test_codes_have_names_and_are_told_from_what_is_none() -> None:
+    assert [name_of(code) for code in ("de", "PT-br", "zz")] == ["German", "Portuguese (br)", "zz"]
+    assert [is_code(text) for text in ("en", "pt-BR", "zh_Hans", "", "e n", "auto", "en-", "ä")] == [True] * 3 + [
+        False
+    ] * 5
+
+
+def test_codes_in_capitals_with_regions_and_auto_are_understood(server: Running) -> None:
+    plain = server.post("/translate", q="A dog", source="en", target="de").json()
+    assert server.post("/translate", q="A dog", source="EN-GB", target="De-AT").json() == plain
+    found = server.post("/translate", q="A dog runs.", source="AUTO", target="de_DE").json()
+    assert found["detectedLanguage"]["language"] == "en"
+    assert server.post("/translate", q="A dog", source="de-CH", target="DE").json() == {"translatedText": "A dog"}
+    for route in ("/translate/stream", "/alternatives", "/look"):
+        assert server.post(route, q="A dog", source="en-US", target="DE").status_code == 200, route
+
+
+@pytest.mark.parametrize("text", ["😀😀", "---", "3.14 + 1,000", "  ", "\n12\n", "→ ∞"])
+def test_a_text_without_letters_comes_back_as_it_was(server: Running, text: str) -> None:
+    for q in (text, [text, "A dog"]):
+        found = server.post("/translate", q=q, source="en", target="de", alternatives=2).json()["translatedText"]
+        assert (found if isinstance(q, str) else found[0]) == text
+    cells = f"<td>{text}</td><td>&#8212; &copy;</td>"
+    assert server.post("/translate", q=cells, source="en", target="de", format="html").json()["translatedText"] == cells
+    assert text.strip() in server.post("/translate/stream", q=f"{text}.", source="en", target="de").text or "\n" in text
+
+
+def test_alternatives_are_all_different(server: Running) -> None:
+    for text in ("A dog runs.", "Cat", "x y", "<b>a</b> b"):
+        for form in ("text", "html"):
+            found = server.post("/translate", q=text, source="en", target="de", alternatives=5, format=form).json()
+            texts = [found["translatedText"], *found["alternatives"]]
+            assert len(set(texts)) == len(texts)
+        offers = server.post("/alternatives", q=text, source="en", target="de", prefix="").json()["alternatives"]
+        assert len({offer["text"] for offer in offers}) == len(offers)
