@@ -155,10 +155,8 @@ def families(server: Running) -> dict[str, Metric]:
 def metrics_of(server: Running) -> dict[str, float]:
     """The values by name and labels."""
     samples = [sample for family in families(server).values() for sample in family.samples]
-    return {
-        sample.name + "".join(f'{{{name}="{value}"}}' for name, value in sample.labels.items()): sample.value
-        for sample in samples
-    }
+    labelled = ((one, ",".join(f'{name}="{value}"' for name, value in one.labels.items())) for one in samples)
+    return {one.name + (f"{{{labels}}}" if labels else ""): one.value for one, labels in labelled}
 
 
 def test_the_series_that_dashboards_read_keep_their_names_labels_and_buckets(server: Running) -> None:

@@ -78,7 +78,7 @@ class Classifying:
 
     @property
     def max_tokens(self) -> int:
-        """Longest text."""
+        """Longest text, in tokens."""
         return self.classifier.max_tokens
 
     def run(self, jobs: Jobs, between: BetweenSteps) -> list[Classified]:

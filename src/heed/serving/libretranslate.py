@@ -74,7 +74,7 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
 
     @app.post("/translate_file", responses=ERRORS)
     async def translate_file() -> None:
-        """Switched off."""
+        """Switched off: only texts are translated."""
         raise Problem(403, CLOSED["/translate_file"])
 
 

@@ -47,7 +47,7 @@ class ServedTranslator:
 
     @property
     def model(self) -> Transformer:
-        """The network."""
+        """The network, for what is not translation."""
         return self.translator.model
 
     @property

@@ -19,7 +19,7 @@ from heed.serving.service import Service, has_letters
 
 
 def add_routes(app: FastAPI, service: Service, health: Health) -> None:
-    """Add them."""
+    """Add them all."""
     _add_translation(app, service)
     _add_looking(app, service)
     _add_state(app, service, health)

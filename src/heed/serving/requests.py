@@ -200,7 +200,7 @@ def _explained(problem: Mapping[str, Any]) -> str:
 
 
 class Translate(RequestFields):
-    """`POST /translate`."""
+    """The fields of `POST /translate`."""
 
     q: Texts
     source: Source
@@ -213,14 +213,14 @@ class Translate(RequestFields):
 
 
 class Detect(RequestFields):
-    """`POST /detect`."""
+    """The fields of `POST /detect`."""
 
     q: Text
     api_key: ApiKey = None
 
 
 class Stream(RequestFields):
-    """`POST /translate/stream`."""
+    """The fields of `POST /translate/stream`."""
 
     q: Text
     source: Source
@@ -230,7 +230,7 @@ class Stream(RequestFields):
 
 
 class Alternatives(RequestFields):
-    """`POST /alternatives`."""
+    """The fields of `POST /alternatives`."""
 
     q: str = Field(description="The sentence to translate; it is not split.", examples=["A dog runs."])
     source: Source
@@ -242,7 +242,7 @@ class Alternatives(RequestFields):
 
 
 class Look(RequestFields):
-    """`POST /look`."""
+    """The fields of `POST /look`."""
 
     q: Text
     source: str | None = Field(None, description="Language of the text, or auto; for a model that translates.")
@@ -255,7 +255,7 @@ class Look(RequestFields):
 
 
 class Generate(RequestFields):
-    """`POST /generate`."""
+    """The fields of `POST /generate`."""
 
     prompt: str = Field("", description="Beginning of the text; may be empty.", examples=["The old cat"])
     max_length: Positive | None = Field(None, description="Maximum number of tokens; default: the training length.")
@@ -273,7 +273,7 @@ class Generate(RequestFields):
 
 
 class Classify(RequestFields):
-    """`POST /classify`."""
+    """The fields of `POST /classify`."""
 
     q: str | list[str] = Field(
         description="The text, or a list of texts; a pair of texts has a tab between them.", examples=["A dog runs."]
@@ -283,7 +283,7 @@ class Classify(RequestFields):
 
 
 class Embed(RequestFields):
-    """`POST /embed`."""
+    """The fields of `POST /embed`."""
 
     q: Texts
     pooling: Literal["mean", "first"] = Field("mean", description="Mean of the tokens' hidden states, or the first.")

@@ -147,7 +147,7 @@ def _protocol(read_timeout: float, most: int) -> type[H11Protocol]:
 
 
 class _Protocol(H11Protocol):
-    """One connection."""
+    """One HTTP connection."""
 
     read_timeout: float  # seconds
     most: int
@@ -235,7 +235,7 @@ class _Protocol(H11Protocol):
         return self.transport.get_write_buffer_size()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers."""
+        """Forget the connection and its timers."""
         self.waiting.pop(self, None)
         for timer in (self._late, self._unread):
             if timer is not None:
