@@ -15,7 +15,7 @@ from heed.interpret.saving import document
 from heed.interpret.trace import look
 from tests import browser as browsing
 from tests.browser import Opened
-from tests.interpret.test_halves import poisoned as hostile_half
+from tests.interpret.test_encoder_only_decoder_only import poisoned as hostile_half
 from tests.interpret.translators import small_model, small_translator
 
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -302,6 +302,7 @@ def test_labels_that_have_room_stay_where_they_are() -> None:
     assert apart([], [], room=200.0) == []
 
 
+@settings(max_examples=1000, deadline=None)
 @given(st.floats(1e-7, 1e5), st.floats(1.0, 1e7))
 def test_a_logarithmic_axis_has_two_ticks_or_more_and_not_too_many(low: float, factor: float) -> None:
     high = low * max(factor, 1.04)  # the panel's margins make it no less

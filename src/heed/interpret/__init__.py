@@ -1,1 +1,1 @@
-"""A model and a sentence to numbers, to pictures."""
+"""A model and a text to a trace of the forward pass, to experiments, to pages."""

@@ -1,11 +1,11 @@
-"""Beam search as a tree: what was thought of, how good it was, and why each branch ended.
+"""Beam search as a tree: every candidate, its score, and why its branch ended.
 
 Enters: a `Start`, as for any search, for one sentence. Leaves: a `BeamTree` whose results are those of `beam_search`.
-That one works on batches of tensors and forgets what loses; this is the same search on lists, written plainly, which
-forgets nothing. Tests prove that they agree. Knows neither text nor Transformers.
+`beam_search` works on batches of tensors and drops what loses; this is the same search on lists, written plainly, and
+keeps everything. Tests prove that they agree. Knows neither text nor Transformers.
 
-At each step the tree holds the 2·W best continuations: the W that live on are among them, since no more than W of
-those before them can end.
+At each step the tree holds the top 2·W expansions: the W that stay in the beam are among them, since at most W of those
+ranked before them can finish.
 """
 
 from collections.abc import Callable
@@ -22,39 +22,39 @@ from heed.errors import InputError
 from heed.model.torch_state import torch_defaults
 
 Fate = Literal[
-    "went on",  # it lived, and what it continued with is in the tree
-    "ended",  # with eos, among the best W: set aside with its score
-    "greatest length",  # likewise, but it had no choice
-    "fell out of the beam",  # there was better
-    "could not win any more",  # the search stopped: whatever came, it could not beat what had ended
+    "went on",  # it stayed in the beam, and its expansions are in the tree
+    "ended",  # with eos, among the top W: finished, with a score
+    "greatest length",  # finished because the length limit forced eos
+    "fell out of the beam",  # others ranked higher
+    "could not win any more",  # the search stopped: no expansion of it could beat the finished ones
     "enough had ended",  # the search stopped since stop = 'first', or the beam is 1
 ]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One token of one hypothesis; the tokens from the root down to it are what was written."""
+    """One token of one hypothesis, which is the path from the root to it."""
 
-    parent: int | None  # its place in the list of nodes; none for the root
-    step: int  # how many tokens are written, this one included; 0 for the root
+    parent: int | None  # its index in the list of nodes; none for the root
+    step: int  # the length of the hypothesis, this token included; 0 for the root
     id: int
     token: str
     log_prob: float  # of this token after those before it
     total: float  # of all tokens so far
-    rank: int  # among all continuations of its step by `total`, from 1
+    rank: int  # by `total` among all expansions of its step, from 1
     fate: Fate
-    score: float | None = None  # of one that has ended: total / length penalty
-    place: int | None = None  # among the search's results, from 1; none: it is no result
+    score: float | None = None  # of a finished one: total / length penalty
+    place: int | None = None  # rank among the search's results, from 1; none: it is no result
 
 
 @dataclass(frozen=True)
 class BeamTree:
-    """Every node after its parent; the first is the root."""
+    """The nodes, each after its parent; the first is the root."""
 
     nodes: tuple[Node, ...]
 
     def written(self, place: int) -> tuple[int, ...]:
-        """The tokens from the first up to this node."""
+        """The hypothesis that ends at this node."""
         tokens: list[int] = []
         node = self.nodes[place]
         while node.parent is not None:
@@ -63,7 +63,7 @@ class BeamTree:
         return tuple(reversed(tokens))
 
     def results(self) -> list[Hypothesis]:
-        """What the search found, best first."""
+        """The results of the search, best first."""
         found = [(node.place, number) for number, node in enumerate(self.nodes) if node.place is not None]
         return [
             Hypothesis(self.written(number)[:-1], self.nodes[number].total, self.nodes[number].score or 0.0)
@@ -74,7 +74,7 @@ class BeamTree:
 @torch_defaults()
 @torch.no_grad()
 def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callable[[int], str]) -> BeamTree:
-    """The search of one sentence of at most `longest` tokens; `show` tells how a token is written."""
+    """The search for a translation of at most `longest` tokens; show: a token id as text."""
     if config.sample:
         raise InputError("search.sample = true draws tokens at random: there is no beam to show")
     if len(start.first) != 1:
@@ -102,7 +102,7 @@ def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callabl
 
 @dataclass
 class _Search:
-    """The tree while it grows."""
+    """The tree during the search."""
 
     config: SearchConfig
     eos_id: int
@@ -115,7 +115,7 @@ class _Search:
         return BeamTree(tuple(self.nodes))
 
     def grow(self, live: list[int], values: list[list[float]], ids: list[list[int]]) -> list[int]:
-        """One token more: adds the best continuations of those that live, and returns those that live on."""
+        """One beam step: add the top expansions of the live nodes, and return the nodes that stay in the beam."""
         width, step = self.config.beam, self.nodes[live[0]].step + 1
         thought_of = [
             (self.nodes[parent].total + log_prob, log_prob, token, parent)
@@ -123,7 +123,7 @@ class _Search:
             for log_prob, token in zip(of_parent, tokens, strict=True)
             if log_prob > -inf
         ]
-        best = sorted(thought_of, key=lambda each: -each[0])[: 2 * width]  # of equals, the first stays the first
+        best = sorted(thought_of, key=lambda each: -each[0])[: 2 * width]  # a stable sort: ties keep their order
         living: list[int] = []
         for rank, (total, log_prob, token, parent) in enumerate(best, 1):
             fate, score = self._fate(token, rank, step, len(living)), None
@@ -156,10 +156,10 @@ class _Search:
         return None if bound > worst else "could not win any more"
 
     def best_ended(self) -> list[tuple[int, float, float]]:
-        """The nbest best that have ended: place in the list of nodes, log-probability, score."""
+        """The nbest best finished nodes: index in the list of nodes, log-probability, score."""
         ended = [(at, node.total, node.score) for at, node in enumerate(self.nodes) if node.score is not None]
         return sorted(ended, key=lambda each: -each[2])[: self.config.nbest]
 
     def settle(self, at: int, fate: Fate) -> None:
-        """Now it is known what became of a node."""
+        """Record what became of a node."""
         self.nodes[at] = replace(self.nodes[at], fate=fate)

@@ -1,18 +1,19 @@
-"""What each head does, over a corpus: numbers, and a word that stands for them.
+"""What each head does, over a corpus: statistics of its attention weights, and a word that sums them up.
 
-A row is one token that looks, and each number is the mean over all rows of a head that have a choice: a token that can
-see only one token, such as the first of the decoder, has none. Tokens are those of the model's vocabulary. On the
-target's side the row of a token is the one that reads it and predicts the next.
+A row is one query, and each number is the mean over all rows of a head with more than one key: the decoder's first
+token, for instance, can attend only to itself. Tokens are those of the model's vocabulary. On the target side, the row
+of a token is the one that reads it and predicts the next.
 
-    entropy      of the row's weights, in bits: n tokens looked at evenly have log2(n)
-    evenness     entropy divided by the most that it could be: 1 is a glance at everything
-    distance     how many tokens away the weights lie; self-attention only
-    previous     the share of the token before, over rows that may see one; likewise `same` and `next`
-    end          the share of ⟨/s⟩, where the source is looked at
-    start        the share of ⟨s⟩, where the target is looked at
-    sharpness    the largest share of one source word, over rows that predict a word; cross-attention only
-    coverage     of each sentence, the different words that have this largest share, divided by how many there could
-                 be: a head that stares at one word is sharp, but aligns nothing
+    entropy      of the row's weights, in bits: uniform attention to n tokens has log2(n)
+    evenness     entropy divided by its maximum: 1 is uniform attention
+    distance     mean distance of the attended tokens; self-attention only
+    previous     the weight on the token before, over rows that may attend to one
+    same, next   the weight on the token itself, and on the one after, likewise
+    end          the weight on ⟨/s⟩, where keys are source tokens
+    start        the weight on ⟨s⟩, where keys are target tokens
+    sharpness    the largest weight on one source token, over rows that predict a token; cross-attention only
+    coverage     of each sentence, the number of different tokens with this largest weight, divided by its maximum: a
+                 head that attends to one token everywhere is sharp, but aligns nothing
 
 Enters: ids. Leaves: numbers. Knows nothing of text.
 """
@@ -39,17 +40,17 @@ from heed.model.transformer import Transformer
 Description = Literal["previous word", "next word", "same word", "end", "start", "alignment", "broad", "mixed"]
 Ids = Sequence[int]
 Batch = tuple[list[Ids], list[Ids]]  # sources and targets, without special tokens; empty where there is no such side
-Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and of how many
+Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and the number of summands
 
-HALF = 0.5  # the share that makes a head one of previous, next or same word, end or start
+HALF = 0.5  # the weight that makes a head one of previous, next or same word, end or start
 SHARP, COVERING = 0.5, 0.5  # the sharpness and coverage that make it one of alignment
 EVEN = 0.8  # the evenness that makes it broad
-_CELLS = 2**25  # weights held at once
+_CELLS = 2**25  # attention weights in memory at once
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """One head; none where a number makes no sense for its kind of attention."""
+    """One head; none where a statistic is not defined for its kind of attention."""
 
     path: str  # of its attention, such as `encoder.1.self`
     head: int  # from 1
@@ -83,7 +84,7 @@ class HeadStatistics:
 
 
 def batches(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Batch]:
-    """Pairs of like length together, so many that their weights fit into memory."""
+    """Pairs of similar length, as many per batch as memory allows for their attention weights."""
     each = model.config.heads * len(attentions(model.config))  # matrices of a pair
     pairs = sorted(zip(sources, targets, strict=True), key=_longest)
     found: list[Batch] = []
@@ -98,7 +99,7 @@ def batches(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) 
 
 @torch_defaults()
 def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStatistics]:
-    """The statistics of every head, in the order of a pass."""
+    """The statistics of every head, in the order of computation."""
     paths = attentions(model.config)
     sums: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(model.config.heads))
     counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -126,7 +127,7 @@ def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStat
 def measured(
     path: str, weights: Float[Tensor, "B H R C"], mask: Bool[Tensor, "B R C"], real: Bool[Tensor, "B R"]
 ) -> dict[str, Total]:
-    """Every number that this kind of attention has, over the rows of a batch that are real and have a choice."""
+    """The statistics of this kind of attention, over the rows of a batch that are real and have two keys or more."""
     visible = mask.sum(-1)
     rows = real & (visible > 1)
     entropy = -(weights * weights.clamp(min=torch.finfo(weights.dtype).tiny).log2()).sum(-1)
@@ -150,12 +151,14 @@ def measured(
     return found
 
 
-def _aligned(weights: Float[Tensor, "B H R C"], rows: Bool[Tensor, "B R"], words: Int[Tensor, "B"]) -> dict[str, Total]:
-    """Sharpness and coverage, of weights that have none on the source's end."""
-    largest, places = weights.max(-1)
-    chosen = functional.one_hot(places, weights.shape[-1]).bool() & rows[:, None, :, None]
+def _aligned(
+    weights: Float[Tensor, "B H R C"], rows: Bool[Tensor, "B R"], tokens: Int[Tensor, "B"]
+) -> dict[str, Total]:
+    """Sharpness and coverage, from weights with ⟨/s⟩ masked out."""
+    largest, positions = weights.max(-1)
+    chosen = functional.one_hot(positions, weights.shape[-1]).bool() & rows[:, None, :, None]
     different = chosen.any(-2).sum(-1)  # (B, H)
-    possible = rows.sum(-1).minimum(words)
+    possible = rows.sum(-1).minimum(tokens)
     coverage = (different / possible.clamp(min=1)[:, None]).T  # (H, B)
     return {"sharpness": _total(largest, rows), "coverage": _total(coverage[None], (possible > 0)[None])}
 
@@ -165,8 +168,8 @@ def _total(values: Float[Tensor, "B H R"], where: Bool[Tensor, "B R"]) -> Total:
 
 
 def _distances(weights: Float[Tensor, "B H R R"]) -> Float[Tensor, "R R"]:
-    places = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
-    return (places[:, None] - places).abs()
+    positions = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
+    return (positions[:, None] - positions).abs()
 
 
 def _longest(pair: tuple[Ids, Ids]) -> int:

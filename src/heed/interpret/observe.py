@@ -1,10 +1,10 @@
-"""A pass through a model, with every number on the way: ids to parts.
+"""A forward pass with every activation on the way: ids to parts.
 
     seen = observe(model, src, tgt_in)["encoder.1.self.weights"]        # (B, H, S, S)
 
-The model needs no change and keeps nothing. What modules take in and give out is read by hooks that exist only while
-the pass lasts; what happens inside attention is seen by the function that does its arithmetic, which is an argument
-of the call. Names and shapes are those of `parts`, with the batch as one axis more in front. Knows nothing of text.
+The model needs no change and keeps nothing. Inputs and outputs of modules are read by forward hooks that exist only
+during the pass; the inside of attention is read by the attention function, which is an argument of the call. Names and
+shapes are those of `parts`, with a batch axis in front. Knows nothing of text.
 """
 
 import math
@@ -28,7 +28,7 @@ from heed.model.transformer import Transformer
 from heed.settings import nearest
 
 Seen: TypeAlias = dict[str, Tensor]
-Taps: TypeAlias = Iterator[tuple[str, nn.Module, str]]  # a part, and which module takes it in or gives it out
+Taps: TypeAlias = Iterator[tuple[str, nn.Module, str]]  # a part, the module it passes, and whether as input or output
 
 IN, OUT = "in", "out"
 
@@ -43,9 +43,9 @@ def observe(
     names: Collection[str] | None = None,
     attend: Attend = plain_attention,
 ) -> Seen:
-    """The named parts of one pass over padded rows, each (B, …); no names: every part there is.
+    """The named parts of one pass over padded rows, each (B, …); no names: every part.
 
-    attend does attention's arithmetic. `weights` are those of the equation, whatever it makes of them.
+    attend: computes attention. `weights` are always those of the paper's equation, recomputed.
     """
     if model.training:
         raise InputError("a model in training drops out at random: call model.eval() before looking inside")
@@ -61,7 +61,7 @@ def observe(
                 heads = model.config.heads if known[name].axes[0] == "H" else None
                 hooks.enter_context(module.register_forward_hook(partial(_keep, seen, name, end, heads)))
         logits = model(src, tgt_in, attend=_watched(attend, iter(attentions(model.config)), wanted, seen))
-    if model.classes is not None:  # of a whole text there is one row
+    if model.classes is not None:  # a classifier's output has one row
         seen |= {name: seen[name][:, None] for name in ("mean",) if name in seen}
         logits = logits[:, None]
     seen["logits"] = logits
@@ -69,20 +69,20 @@ def observe(
         seen["probabilities"] = logits.float().softmax(-1)
     for side, stack, ids in (("encoder", model.encoder, src), ("decoder", model.decoder, tgt_in)):
         if stack is not None and ids is not None:
-            seen |= _places(side, stack, ids, model)
+            seen |= _positions(side, stack, ids, model)
     return {name: seen[name] for name in known if name in wanted}
 
 
 def _keep(
     seen: Seen, name: str, end: str, heads: int | None, _: nn.Module, taken: tuple[Any, ...], given: Tensor
 ) -> None:
-    """A hook: what a module takes in or gives out is the part of this name, to be cut into heads if it has any."""
+    """A forward hook: keep a module's input or output as the part of this name, split into heads if it has any."""
     value: Tensor = taken[0] if end == IN else given
     seen[name] = value if heads is None else value.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def _taps(model: Transformer) -> Taps:
-    """Where every part that passes through a module can be read."""
+    """Where each part that is the input or output of a module can be read."""
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is None:
             continue
@@ -130,7 +130,7 @@ def _residual_taps(path: str, around: Residual) -> Taps:
 
 
 def _watched(attend: Attend, paths: Iterator[str], wanted: Collection[str], seen: Seen) -> Attend:
-    """The same arithmetic, which puts what it sees into `seen`; it is called for one path after another."""
+    """The attention function, keeping its parts in `seen`; it is called for one path after another."""
 
     def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
         path, gathered = next(paths), attend(q, k, v, sight, dropout)
@@ -152,8 +152,8 @@ def _watched(attend: Attend, paths: Iterator[str], wanted: Collection[str], seen
     return attend_and_keep
 
 
-def _places(side: str, stack: Encoder | Decoder, ids: Int[Tensor, "B tokens"], model: Transformer) -> Seen:
-    """What tells the tokens where they stand; the one thing here that is worked out a second time."""
+def _positions(side: str, stack: Encoder | Decoder, ids: Int[Tensor, "B tokens"], model: Transformer) -> Seen:
+    """Position codes or rotary angles; the only part that is computed a second time."""
     positions = Padded.of_ids(ids, model.config.pad_id).positions
     if stack.positions.kind == "rotary":
         return {f"{side}.angles": angles(positions, model.config.head_width)}

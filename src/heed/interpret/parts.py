@@ -1,19 +1,18 @@
-"""The names of all the numbers between the words and the logits: every part of a pass, what it is and its axes.
+"""The named parts of a forward pass, from token ids to logits: what each tensor is, and its axes.
 
-A name is a path: side, layer, sub-layer, part; `decoder.3.cross.weights` are the weights of the decoder's third layer
-when it attends to the source. Layers count from 1, as in the paper. The tables below hold every part there is, in the
-order in which a pass meets them:
+A name is a path: side, layer, sub-layer, part; `decoder.3.cross.weights` are the cross-attention weights of the third
+decoder layer. Layers count from 1, as in the paper. The tables below hold every part, in the order of computation:
 
     encoder.embedding  .positions  .sum  .angles          BEFORE    the first layer
     encoder.1.self.…                                      NORM_FIRST, ATTENTION, RESIDUAL
     encoder.1.feed_forward.…                              NORM_FIRST, FEED_FORWARD, RESIDUAL
     encoder.output                                        AFTER     the last layer
-    decoder.…                                             the same, with decoder.1.cross.… between the two
+    decoder.…                                             as the encoder, with decoder.1.cross.… before feed_forward
     logits  probabilities                                 END; of a classifier mean, logits, probabilities: CLASSES
 
-In what a row says, x enters the sub-layer and c is what it attends to: x itself, or the encoder's output in `cross`.
-Axes are the house's letters, N counts labels, and R and C stand for S or T: R tokens of the part's own side, C tokens
-attended to. Knows nothing of text or of models, only of their settings.
+In the meanings, x enters the sub-layer and c is what it attends to: x itself, or the encoder's output in `cross`. Axes
+are the shape letters used everywhere; N counts labels; R and C stand for S or T: R queries, C keys. Knows nothing of
+text or of models, only of their settings.
 """
 
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from heed.config import ModelConfig
 
 
 class Row(NamedTuple):
-    """One part, in every layer that has it; `only` with one of these settings."""
+    """One part, in every layer that has it; only: the settings with which a model has it."""
 
     name: str
     axes: str
@@ -34,25 +33,25 @@ class Row(NamedTuple):
 
 
 BEFORE = (
-    Row("embedding", "R D", "each token's row of the word matrix, times √d_model"),
+    Row("embedding", "R D", "each token's row of the embedding matrix, times √d_model"),
     Row("positions", "R D", "PE[pos, 2i] = sin(pos / 10000^(2i/d)), PE[pos, 2i+1] = cos(the same)", ("sinusoidal",)),
-    Row("positions", "R D", "the learned vector of each token's place", ("learned",)),
+    Row("positions", "R D", "the learned embedding of each token's position", ("learned",)),
     Row("sum", "R D", "embedding + positions: what enters the first layer", ("sinusoidal", "learned")),
-    Row("angles", "R K/2", "by how much each pair of a query or key is turned; nothing is added", ("rotary",)),
+    Row("angles", "R K/2", "by how much each pair of a query or key is rotated; nothing is added", ("rotary",)),
 )
 NORM_FIRST = (Row("norm", "R D", "layer norm of what came before: x", ("pre", "sandwich")),)
 ATTENTION = (
     Row("query", "H R K", "Q = x W_Q + b_Q, each head its share"),
     Row("key", "H C K", "K = c W_K + b_K, each head its share"),
     Row("value", "H C K", "V = c W_V + b_V, each head its share"),
-    Row("turned_query", "H R K", "Q turned by the angles of each token's place", ("rotary",)),  # not in `cross`
-    Row("turned_key", "H C K", "K turned by the angles of each token's place", ("rotary",)),  # not in `cross`
-    Row("scores", "H R C", "Q Kᵀ, of the turned ones where there are any"),
+    Row("turned_query", "H R K", "Q rotated by the angles of each token's position", ("rotary",)),  # not in `cross`
+    Row("turned_key", "H C K", "K rotated by the angles of each token's position", ("rotary",)),  # not in `cross`
+    Row("scores", "H R C", "Q Kᵀ, of the rotated ones where there are any"),
     Row("scaled", "H R C", "scores / √d_k"),
-    Row("mask", "R C", "true where a row may see a column"),
-    Row("weights", "H R C", "softmax of scaled, over the columns that may be seen"),
+    Row("mask", "R C", "true where a query may attend to a key"),
+    Row("weights", "H R C", "softmax of scaled, over the keys that are not masked"),
     Row("heads", "H R K", "weights V"),
-    Row("concat", "R D", "the heads side by side"),
+    Row("concat", "R D", "the heads concatenated"),
     Row("output", "R D", "concat W_O + b_O"),
 )
 FEED_FORWARD = (
@@ -79,12 +78,12 @@ END = (
     Row(
         "logits",
         "R V",
-        "output Eᵀ, a score for every word; E is the word matrix, or one of its own, and may have a bias",
+        "output Eᵀ, a score for every token; E is the embedding matrix, or one of its own, and may have a bias",
     ),
     Row("probabilities", "R V", "softmax of logits"),
 )
 CLASSES = (
-    Row("mean", "1 D", "the mean of output over all tokens: the text as one vector"),
+    Row("mean", "1 D", "the mean of output over all tokens: the text's embedding"),
     Row("logits", "1 N", "mean W + b, a score for every label"),
     Row("probabilities", "1 N", "softmax of logits"),
 )
@@ -92,18 +91,18 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a pass over one pair of sentences."""
+    """One part of the forward pass over one text, or one text and its translation."""
 
     name: str
-    axes: tuple[str, ...]  # the house's letters
+    axes: tuple[str, ...]  # shape letters
     meaning: str
 
     def shape(self, sizes: dict[str, int]) -> tuple[int, ...]:
-        """How long each axis is."""
+        """The length of each axis."""
         return tuple(sizes[axis] for axis in self.axes)
 
     def bytes(self, sizes: dict[str, int]) -> int:
-        """How much memory it takes: float32, but for the mask, which is bool."""
+        """Its size in memory: float32, but bool for a mask."""
         return prod(self.shape(sizes)) * (1 if self.name.endswith(".mask") else 4)
 
 
@@ -124,12 +123,12 @@ def sizes(config: ModelConfig, source: int, target: int) -> dict[str, int]:
 
 
 def parts(config: ModelConfig) -> dict[str, Part]:
-    """Every part that a model of these settings has, by name, in the order in which a pass meets them."""
+    """Every part that a model of these settings has, by name, in the order of computation."""
     return {part.name: part for part in _parts(config)}
 
 
 def attentions(config: ModelConfig) -> list[str]:
-    """The path of every attention, in the order in which a pass meets them."""
+    """The path of every attention sub-layer, in the order of computation."""
     return [name.removesuffix(".weights") for name in parts(config) if name.endswith(".weights")]
 
 
@@ -153,7 +152,7 @@ def _stack(side: str, layers: int, own: str, config: ModelConfig) -> Iterator[Pa
 
 
 def _rows(path: str, rows: tuple[Row, ...], own: str, config: ModelConfig, other: str = "") -> Iterator[Part]:
-    """Those rows of a table that a model of these settings has, R and C replaced by the letters they stand for."""
+    """The rows of a table that a model of these settings has, with S or T in place of R and C."""
     settings = {config.norm, config.positions, config.activation}
     for name, axes, meaning, only in rows:
         if not only or settings & set(only):

@@ -191,7 +191,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
         if len(found) >= 5:
             return found
-    return found if len(found) > 2 else ticks(low, high, 4)
+    return found if len(found) > 2 else ticks(low, high, 6)
 
 
 def distance_curve(dots: Float[np.ndarray, "P"], title: str = "", paper: Paper = WHITE) -> str:

@@ -1,15 +1,15 @@
-"""Figures for papers and pages, drawn without a plotting library.
+"""Figures of attention and positions for papers and pages, as SVG.
 
 Enters: arrays, with the tokens of their own rows and columns. Leaves: an SVG document as a string, of which
 `heed.plots.svg.rendered` makes a PNG or PDF. Knows nothing of models, and needs no torch.
 
-    heat_map            which words one head looks at
-    head_grid           the same for every layer and head, small
-    head_lines          two columns of words and the lines between them
-    removal_map         what changes when a word is taken away
-    position_picture    the codes of positions
+    heat_map            attention weights of one head, or any matrix of tokens by tokens
+    head_grid           small heat maps of every layer and head
+    head_lines          two columns of tokens with lines between them, as opaque as the weights
+    removal_map         a matrix with both signs, such as the changes of an occlusion
+    position_picture    position codes
 
-A number is drawn as the opacity of one colour, and rows look at columns.
+A number is drawn as the opacity of one colour; rows are queries and columns are keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -51,14 +51,14 @@ _TILT = radians(60)  # of the tokens over a map
 def heat_map(
     weights: Map, rows: Tokens, columns: Tokens, title: str = "", top: float | None = None, paper: Paper = WHITE
 ) -> str:
-    """A map of weights with its tokens. The strongest colour stands for the top, or else for the largest weight."""
+    """A heat map with its tokens; top: the weight that full opacity stands for, else the largest."""
     weights = _weights(weights, 2)
     span = 0.0, _top(weights, top)
     return _token_map(weights, rows, columns, title, paper, span, "{} → {}: {:.3g}".format)
 
 
 def removal_map(changes: Map, rows: Tokens, columns: Tokens, title: str = "", paper: Paper = WHITE) -> str:
-    """By how much a row, an output word, changes without a column, an input word: one colour for more, one for less."""
+    """The change of each row, an output token, without each column, an input token: a colour for more, one for less."""
     changes = _numbers(changes, 2)
     span = -_top(changes), _top(changes)
     return _token_map(changes, rows, columns, title, paper, span, "{} without {}: {:+.3g}".format)
@@ -108,7 +108,7 @@ def head_grid(
     top: float | None = None,
     paper: Paper = WHITE,
 ) -> str:
-    """Every layer and head as a small map, all on one scale. Given tokens, the pointer on a row tells its strongest."""
+    """Every layer and head as a small map, all on one scale. Given tokens, a row's tooltip has its top three keys."""
     weights = _weights(weights, 4)
     layers, heads, down, across = weights.shape
     if rows or columns:
@@ -139,7 +139,7 @@ def head_grid(
 
 
 def _strongest(x: float, y: float, unit: float, weights: Map, rows: list[str], columns: list[str]) -> Iterator[Element]:
-    """Over each row of a small map, something for the pointer to find."""
+    """A transparent band over each row of a small map, with a tooltip."""
     for number, row in enumerate(rows):
         best = np.argsort(-weights[number], kind="stable")[:3]
         told = ", ".join(f"{columns[column]} {weights[number, column]:.2f}" for column in best)
@@ -150,7 +150,7 @@ def _strongest(x: float, y: float, unit: float, weights: Map, rows: list[str], c
 def head_lines(
     weights: Map, rows: Tokens, columns: Tokens, title: str = "", top: float | None = None, paper: Paper = WHITE
 ) -> str:
-    """The words of the rows, on the left, with lines to the words they look at; a line too faint to see is left out."""
+    """Rows on the left, with lines to the columns they attend to; a line too faint to see is left out."""
     weights = _weights(weights, 2)
     _match(weights, rows, columns)
     top = _top(weights, top)
@@ -174,7 +174,7 @@ def head_lines(
 
 
 def position_picture(codes: Float[np.ndarray, "P D"], title: str = "", paper: Paper = WHITE) -> str:
-    """The codes of positions, a row each: one colour above zero, one below."""
+    """Position codes, a row each: one colour above zero, one below."""
     codes = _numbers(codes, 2)
     positions, depth = codes.shape
     unit = float(max(1, 512 // depth)), float(max(1, 240 // positions))
@@ -194,7 +194,7 @@ def position_picture(codes: Float[np.ndarray, "P D"], title: str = "", paper: Pa
 
 
 def dots_by_distance(codes: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P"]:
-    """The dot product of two codes so far apart, 0 first; learned codes are not all alike, so it is the mean."""
+    """The dot product of two position codes by their distance, 0 first; a mean, since learned codes differ."""
     codes = _numbers(codes, 2)
     products = codes @ codes.T
     return np.array([products.diagonal(distance).mean() for distance in range(len(codes))])
@@ -218,7 +218,7 @@ def _weights(values: np.ndarray, axes: int) -> np.ndarray:
 
 
 def _top(values: np.ndarray, told: float | None = None) -> float:
-    """The number that the strongest colour stands for."""
+    """The number that full opacity stands for."""
     if told is not None and not told > 0:
         raise InputError(f"found a top of {told}: expected a number above 0")
     return told or float(np.abs(values).max()) or 1.0

@@ -1,4 +1,4 @@
-"""A small language to draw in: words, shapes and mosaics on a paper; what they make as SVG, PNG or PDF.
+"""SVG elements and documents: text, shapes, raster maps; and a document as SVG, PNG or PDF.
 
 Enters: numbers, colours, and text of any kind. Leaves: an SVG document as a string; the same drawing always gives the
 same one. Knows nothing of attention.
@@ -26,14 +26,14 @@ from heed.plots.lettering import fitted, isolated, sayable, spelt, width
 Kind = Literal["svg", "png", "pdf"]
 
 EDGE = 14.0  # around every picture
-SMALL = 10.0  # the size of what is said in passing
+SMALL = 10.0  # the font size of notes
 
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 @dataclass(frozen=True)
 class Paper:
-    """What a picture is drawn on, and with. A number is the opacity of one colour, so zero is the paper itself."""
+    """Background and colours. A number is the opacity of one colour, so zero is the background itself."""
 
     ground: str | None
     ink: str
@@ -47,7 +47,7 @@ ANY = Paper(None, "currentColor", "#3587d9", "#d96a15")  # for a page, light or 
 
 
 def element(name: str, attributes: Mapping[str, str | float | None], *inside: Element, words: str = "") -> Element:
-    """Anything in a drawing. An attribute that is None is left out; numbers are rounded to hundredths."""
+    """An SVG element. An attribute that is None is left out; numbers are rounded to hundredths."""
     made = Element(name, {key: written(value) for key, value in attributes.items() if value is not None})
     made.text = sayable(words)
     made.tail = "\n"
@@ -56,17 +56,17 @@ def element(name: str, attributes: Mapping[str, str | float | None], *inside: El
 
 
 def written(value: str | float) -> str:
-    """An attribute as it stands in the file."""
+    """An attribute's value as text."""
     return sayable(value) if isinstance(value, str) else f"{round(value, 2) + 0.0:.10g}"
 
 
 def pen(*steps: str | float) -> str:
-    """Where the pen goes: the letters and numbers of an SVG path."""
+    """The commands and numbers of an SVG path."""
     return "".join(step if isinstance(step, str) else f"{written(step)} " for step in steps).rstrip()
 
 
 def hover(words: str) -> Element:
-    """What the pointer tells: first inside the element that it is on."""
+    """A tooltip: to be the first child of its element."""
     return element("title", {}, words=words)
 
 
@@ -80,7 +80,7 @@ def text(
     colour: str | None = None,
     opacity: float | None = None,
 ) -> Element:
-    """Words from, around or up to a point on the line through their middle, turned around that point."""
+    """Text that starts, is centred or ends at a point, vertically centred, and rotated around that point."""
     place = {"x": x, "y": y + 0.36 * size, "font-size": size}  # renderers differ on dominant-baseline
     look = {
         "text-anchor": None if anchor == "start" else anchor,
@@ -92,30 +92,30 @@ def text(
 
 
 def note(x: float, y: float, words: str, anchor: str = "start", turn: float = 0.0) -> Element:
-    """Words said in passing: small and faint."""
+    """Small, faint text."""
     return text(x, y, words, SMALL, anchor, turn, opacity=0.7)
 
 
 def token_text(
     x: float, y: float, token: str, shown: str, size: float, anchor: str = "start", turn: float = 0.0
 ) -> Element:
-    """A token as it is shown. The pointer on it tells it whole where there is more to tell."""
+    """A token as it is shown, with the whole token as a tooltip where it was shortened."""
     whole, words = isolated(spelt(token)), text(x, y, shown, size, anchor, turn)
     return words if shown == whole else element("g", {}, hover(whole), words)
 
 
 def panel(x: float, y: float, across: float, height: float) -> Element:
-    """Some ink where numbers are drawn, to show the zeros among them."""
+    """A faint background behind numbers, to show the zeros among them."""
     return element("rect", {"x": x, "y": y, "width": across, "height": height, "fill-opacity": 0.05})
 
 
 def mosaic(
     x: float, y: float, unit: tuple[float, float], shares: Float[np.ndarray, "rows columns"], paper: Paper
 ) -> Element:
-    """Shares of the strongest colour, from -1 to 1, each so large. A PNG in the SVG: many times smaller than shapes."""
+    """A raster map of numbers from -1 to 1, a cell each. A PNG in the SVG: many times smaller than shapes."""
     rows, columns = shares.shape
     colours = np.array([list(bytes.fromhex(colour[1:])) for colour in (paper.more, paper.less)])
-    opacity = np.rint(np.rint(100 * np.abs(shares)) * 2.55)  # by the percent, so that 8 bits tell all colours apart
+    opacity = np.rint(np.rint(100 * np.abs(shares)) * 2.55)  # in percent, so that a palette of 256 colours is enough
     pixels = np.concatenate([colours[(shares < 0).astype(int)], opacity[..., None]], axis=-1).astype(np.uint8)
     place = {"x": x, "y": y, "width": columns * unit[0], "height": rows * unit[1]}
     look = {"preserveAspectRatio": "none", "image-rendering": "pixelated"}
@@ -124,10 +124,10 @@ def mosaic(
 
 
 def _png(pixels: UInt8[np.ndarray, "rows columns 4"]) -> bytes:
-    """The pixels by the numbers of their colours, of which there are 256 at most."""
+    """A PNG with a palette, of at most 256 colours."""
     rows, columns, _ = pixels.shape
     colours, numbers = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
-    lines = np.pad(numbers.reshape(rows, columns), ((0, 0), (1, 0)))  # each begins with how it is coded: plainly
+    lines = np.pad(numbers.reshape(rows, columns), ((0, 0), (1, 0)))  # each row begins with its filter: none
     chunks = {
         b"IHDR": struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0),
         b"PLTE": colours[:, :3].tobytes(),
@@ -142,7 +142,7 @@ def _png(pixels: UInt8[np.ndarray, "rows columns 4"]) -> bytes:
 
 
 def scale(x: float, y: float, span: tuple[float, float], paper: Paper) -> tuple[list[Element], float]:
-    """Which number each colour stands for, and where that ends."""
+    """A colour bar with its numbers, and its right edge."""
     low, high = (said(float(f"{number:.2g}")) for number in span)
     start = float(math.ceil(x + width(low, SMALL) + 5))
     shares = np.linspace(span[0] / span[1], 1, 50)[None]
@@ -158,12 +158,12 @@ def said(number: float) -> str:
 
 
 def header(title: str) -> float:
-    """Where there is room under the title, if there is one."""
+    """The top of what is drawn under the title, if there is one."""
     return EDGE + 30 * bool(title)
 
 
 def document(corner: tuple[float, float], title: str, paper: Paper, parts: Iterable[Element]) -> str:
-    """The drawing whose parts reach from the edge to the corner, or as far as the title does."""
+    """The document whose parts reach down and right to the corner, or right as far as the title does."""
     right = max(corner[0], min(EDGE + width(title, 15.0), 560.0))
     across, down = float(math.ceil(right + EDGE)), float(math.ceil(corner[1] + EDGE))
     frame: dict[str, str | float | None] = {
@@ -191,7 +191,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def rendered(svg: str, kind: Kind, scale: float = 2.0) -> bytes:
-    """The document as the bytes of a file; a PNG has as many pixels to a unit as the scale says."""
+    """The document as the bytes of a file; scale: pixels per unit of a PNG."""
     if kind == "svg":
         return svg.encode()
     try:
