@@ -55,7 +55,7 @@ def sentences(count: int, vocabulary: int) -> Ids:
 def heed_system(folder: Path, name: str) -> Translate:
     """heed's own engine. The end is its 32nd token."""
     from heed.config import SearchConfig  # noqa: PLC0415 - a process imports what it measures
-    from heed.inference.engines import open_engine  # noqa: PLC0415
+    from heed.inference.open import open_engine  # noqa: PLC0415
 
     engine = open_engine(folder / "heed", name).engine  # type: ignore[arg-type]
 

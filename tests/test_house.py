@@ -21,7 +21,6 @@ SHORT_DOCSTRINGS: dict[str, int] = {
     "benchmarking/translating.py": 1,
     "decoding/steps.py": 1,
     "plots/curves.py": 1,
-    "training/learner.py": 1,
     "training/step_log.py": 4,
     "training/tasks/translate.py": 1,
 }

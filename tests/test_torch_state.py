@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.decoding.steps import begin
 from heed.fallbacks import fallbacks
 from heed.model.torch_state import each_with_torch_defaults, float32_by_default, torch_defaults
 from tests.decoding.small_models import small_model
+from tests.reference.backends import begin
 from tests.torch_states import GROUPS
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +85,7 @@ def test_a_model_made_in_inference_mode_steps_itself_and_says_so() -> None:
 
 
 def test_the_number_of_threads_may_change_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.backends.cpu.packed_linear._FOR_A_THREAD", 1)  # so that even this is shared out
+    monkeypatch.setattr("heed.backends.cpu.library._FOR_A_THREAD", 1)  # so that even this is shared out
     model, sources = small_model(0, CPU)
     before = torch.get_num_threads()
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from heed.backends.torch.int8 import can_multiply_integers
 
 import heed
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
-from heed.backends.torch.int8 import can_multiply_integers
 from heed.cli.main import app
 from heed.config import RunConfig
 from heed.inference.classifier import Classifier, embed
-from heed.inference.engines import open_engine
 from heed.inference.generator import Generator
+from heed.inference.open import load
 from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
@@ -120,7 +120,7 @@ def all_that_heed_does(folder: Path, earlier: Translator, out: Path) -> dict[str
         for what, settings in (("greedy", {"beam": 1}), ("beam", {"beam": 4, "nbest": 2}))
     }
     if can_multiply_integers():
-        found["int8"] = found_by(open_engine(folder / "translates", "heed-int8"), beam=2)
+        found["int8"] = found_by(load(folder / "translates", engine="heed-int8"), beam=2)
     return found | {
         "stream": list(earlier.stream(TEXTS[0])),
         "alternatives": [one.text for one in now.alternatives(TEXTS[0], "E")],

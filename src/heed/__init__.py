@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from heed.inference.classifier import Classifier
     from heed.inference.generator import Generator
     from heed.inference.looking import look_into
+    from heed.inference.open import load
     from heed.inference.translation import Translation
-    from heed.inference.translator import Translator, load
+    from heed.inference.translator import Translator
     from heed.interpret.trace import Trace
     from heed.model.transformer import Transformer
     from heed.text.tokenizer import Tokenizer
@@ -63,7 +64,7 @@ _NEED_TORCH = {
     "Translation": "heed.inference.translation",
     "Translator": "heed.inference.translator",
     "Listener": "heed.training.step_log",
-    "load": "heed.inference.translator",
+    "load": "heed.inference.open",
     "look_into": "heed.inference.looking",
     "save": "heed.artifacts.save",
     "train": "heed.training.train",

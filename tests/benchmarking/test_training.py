@@ -7,11 +7,12 @@ import torch
 
 from heed import ConfigError, ModelConfig, RunConfig, TrainingConfig, Transformer
 from heed.artifacts.checkpoint import Progress
+from heed.backends.select import training_plan
 from heed.benchmarking import training as room
 from heed.benchmarking.limits import training_operations
 from heed.benchmarking.training import measure_training, pair_lengths, random_pairs, training_steps
 from heed.training.batches import Batches
-from heed.training.learner import Learner
+from heed.training.gradients import Gradients
 from heed.training.optimizer import EMA, make_optimizer
 from heed.training.run import Run
 from heed.training.step_log import Listener, StepReport
@@ -57,14 +58,16 @@ def test_the_steps_are_those_of_the_trainer(tmp_path: Path, monkeypatch: pytest.
     model = Transformer(MODEL)
     optimizer, batches = make_optimizer(model, config), Batches(pairs, 200, config.training.seed)
     ema, losses = EMA(model, 0.9), Losses()
-    run = Run(tmp_path, config, model, optimizer, batches, lambda *_: {}, None, CPU, ema=ema)
+    run = Run(
+        tmp_path, config, model, optimizer, batches, lambda *_: {}, None, CPU, training_plan(config, CPU), ema=ema
+    )
     run_training(run, Progress(), losses)
 
     found: list[float] = []
 
-    def watched(run: Run, learner: Learner, start: Progress) -> Iterator[PendingStep]:
+    def watched(run: Run, gradients: Gradients, start: Progress) -> Iterator[PendingStep]:
         assert run.ema is not None
-        for pending in launch_steps(run, learner, start):
+        for pending in launch_steps(run, gradients, start):
             found.append(pending.loss())
             yield pending
 

@@ -1,23 +1,25 @@
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from heed import ModelConfig, SearchConfig, Translator
+from heed.backends.base import Hypothesis
 from heed.benchmarking.limits import Search
 from heed.benchmarking.translating import Job, Timing, cut, measure_translating, random_sources, repeated
-from heed.decoding.search import Hypothesis
+from heed.decoding.engine import Engine
 from tests.interop.engine_models import tokenizers_of
+from tests.reference.backends import Unasked
 
 CONFIG = ModelConfig(vocab_size=20, d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=8)
 
 
-@dataclass
-class Echo:
+class Echo(Engine):
     """Says what it reads, or as much of it as it may; remembers how it was asked."""
 
-    asked: list[tuple[int, SearchConfig]] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__(Unasked())
+        self.asked: list[tuple[int, SearchConfig]] = []
 
     def search(
         self, sources: Sequence[Sequence[int]], config: SearchConfig, numbers: Sequence[int], *_: Any

@@ -11,7 +11,7 @@ from heed.cli.main import app
 from heed.config import RunConfig, SearchConfig
 from heed.errors import HeedError
 from heed.evaluation.metrics import bleu
-from heed.inference.translator import load
+from heed.inference.open import load
 from heed.interpret.ablation import ablate as measure
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer

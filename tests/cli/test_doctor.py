@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.cli.doctor_report import _KINDS, Lengths, show_text
 from heed.cli.main import app
 from heed.cli.remedies import WORDS

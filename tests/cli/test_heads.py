@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from heed.cli.main import app
 from heed.config import SearchConfig
 from heed.errors import HeedError
-from heed.inference.translator import load
+from heed.inference.open import load
 from heed.interpret.head_statistics import HeadStatistics, batches, head_statistics
 from tests.cli.test_ablate import write_model
 
@@ -65,7 +65,7 @@ def test_table_and_json_are_what_was_measured() -> None:
 
 @pytest.mark.usefixtures("texts")
 def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.steps._EXTRA", 2)  # a model that has learnt nothing goes on for ever
+    monkeypatch.setattr("heed.decoding.engine._EXTRA", 2)  # a model that has learnt nothing goes on for ever
     run = CliRunner().invoke(app, ["heads", "model", "--source", "s", "--json"])
     assert run.exit_code == 0, run.output
     assert run.stderr == "translating 3 sentences …\nlooking at 3 sentences\n"

@@ -8,8 +8,6 @@ import pytest
 from heed import load
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.quantization import dequantize_weights, quantize_weights
-from heed.decoding.engine import Stepwise
-from heed.inference.engines import open_engine
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 
@@ -51,10 +49,10 @@ def test_its_weights_are_the_models_own_rounded(model: Path, quantized: Path) ->
 
 
 def test_the_folder_translates_in_integers_by_itself(model: Path, quantized: Path) -> None:
-    opened, plain = open_engine(quantized), open_engine(quantized, "heed")
-    again = open_engine(quantized, "heed-int8")
+    opened, plain = load(quantized), load(quantized, engine="heed")
+    again = load(quantized, engine="heed-int8")
     found, whole, asked = (one.translate(TEXTS, beam=2) for one in (opened, plain, again))
-    assert isinstance(opened.engine, Stepwise)
+    assert [one.backend.choice.dtype for one in (opened, plain, again)] == ["int8", "float32", "int8"]
     assert [one.score for one in found] == [one.score for one in asked]
     assert any(one.score != other.score for one, other in zip(found, whole, strict=True))
     ours = load(model).translate(TEXTS, beam=2)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from heed.backends.base import Hypothesis
 from heed.config import SearchConfig
-from heed.decoding.search import Hypothesis
 
 NextLogProbs: TypeAlias = Callable[
     [tuple[int, ...]], Sequence[float]

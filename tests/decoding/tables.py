@@ -7,7 +7,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from heed.decoding.search import Start
+from heed.backends.base import Start
 
 EOS = 1
 FIRST = 77  # what a sentence begins with: no word of any table

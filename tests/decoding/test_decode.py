@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 from heed import Transformer
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search, greedy_stream
+from heed.decoding.engine import greatest_lengths
 from heed.decoding.search import beam_search
-from heed.decoding.steps import begin, greatest_lengths
 from heed.errors import InputError
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.decoding.tables import Tables
+from tests.reference.backends import begin
 
 
 def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
@@ -25,7 +26,7 @@ def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
 
 
 def fast_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
-    lengths = greatest_lengths([model], sources, SearchConfig())
+    lengths = greatest_lengths([model.config], sources, SearchConfig())
     return [list(found.ids) for found in greedy_search(begin([model], sources), lengths, SearchConfig())]
 
 

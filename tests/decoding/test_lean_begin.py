@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from heed import Transformer
+from heed.backends.base import Stepper
 from heed.backends.kv_cache import Hypotheses
-from heed.backends.torch.decoder import LeanDecoder
-from heed.decoding.steps import _lean, begin
+from heed.backends.select import inference_backend
+from heed.backends.torch.decoder import TorchDecoder
 from heed.fallbacks import fallbacks
 from heed.model.layers import FeedForward
 from tests.decoding.small_models import small_model
+from tests.reference.backends import begin
 
 CPU = torch.device("cpu")
 
@@ -62,6 +64,10 @@ CHANGES = [
 ]
 
 
+def stepper_of(model: Transformer) -> Stepper:
+    return inference_backend([model])._stepper(model)
+
+
 def first_step(model: Transformer) -> torch.Tensor:
     start = begin([model], [[5, 6, 7], [8]])
     with torch.no_grad():
@@ -76,7 +82,7 @@ def test_a_changed_model_steps_as_it_is_now(
     before = first_step(model)
     change(model)
     lean = first_step(model)
-    monkeypatch.setattr("heed.decoding.steps.can_be_lean", lambda _: False)
+    monkeypatch.setattr("heed.backends.stepping.why_changed", lambda _: "a test")
     own = first_step(model)
     torch.testing.assert_close(lean, own)
     assert not torch.allclose(before, own)
@@ -85,11 +91,11 @@ def test_a_changed_model_steps_as_it_is_now(
 def test_a_lean_decoder_is_made_once_for_a_model_that_stays_as_it_is() -> None:
     model, _ = small_model(2, CPU)
     first_step(model)
-    made = _lean(model)
+    made = stepper_of(model)
     first_step(model)
-    assert _lean(model) is made
+    assert stepper_of(model) is made
     write_into_a_weight(model)
-    assert _lean(model) is not made
+    assert stepper_of(model) is not made
 
 
 def test_a_lean_decoder_keeps_no_model_alive() -> None:
@@ -121,13 +127,18 @@ def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that
     expected, _ = wanted.step(wanted.first, wanted.state)
     made: list[object] = []
 
-    def refuse(*args: Any, **kwargs: Any) -> LeanDecoder:
-        made.append(args)
-        if len(made) <= failing:
-            raise RuntimeError(f"can't allocate memory, {failing}")
-        return LeanDecoder(*args, **kwargs)
+    def refusing(decoder: type) -> Callable[..., object]:
+        def refuse(*args: Any, **kwargs: Any) -> object:
+            made.append(args)
+            if len(made) <= failing:
+                raise RuntimeError(f"can't allocate memory, {failing}")
+            return decoder(*args, **kwargs)
 
-    monkeypatch.setattr("heed.decoding.steps.LeanDecoder", refuse)
+        return refuse
+
+    monkeypatch.setattr("heed.backends.select.missing_for_compiled_code", lambda: None)
+    monkeypatch.setattr("heed.backends.select.NativeDecoder", refusing(TorchDecoder))
+    monkeypatch.setattr("heed.backends.select.TorchDecoder", refusing(TorchDecoder))
     other = copy.deepcopy(model)
     for _ in range(2):  # what cannot be had is not tried again
         start = begin([other], sources)

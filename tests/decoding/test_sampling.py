@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 import torch
 
+from heed.backends.base import TORCH_OPS
 from heed.config import SearchConfig
 from heed.decoding.decode import draw, greedy_search, sample, uniform
-from heed.decoding.steps import begin
 from heed.errors import InputError
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import Tables
+from tests.reference.backends import begin
 
 DRAWS = 4000
 
@@ -54,7 +55,7 @@ def test_tokens_are_drawn_by_their_probability(settings: dict[str, float], kept:
     probabilities = torch.tensor([0.05, 0.3, 0.0, 0.15, 0.1, 0.36, 0.04], dtype=torch.float64)
     config = SearchConfig.model_validate({"sample": True, **settings})
     random = torch.tensor([uniform(1, sentence, 0, 0)[0] for sentence in range(DRAWS)])
-    drawn = draw(probabilities.log().float().expand(DRAWS, -1), random, config)
+    drawn = draw(probabilities.log().float().expand(DRAWS, -1), random, config, TORCH_OPS)
     counts = torch.bincount(drawn, minlength=7)
 
     wanted = probabilities ** (1 / config.temperature)
@@ -67,7 +68,7 @@ def test_tokens_are_drawn_by_their_probability(settings: dict[str, float], kept:
 def test_the_token_drawn_is_where_the_sum_first_exceeds_the_random_number() -> None:
     alike = torch.tensor([0.0, -torch.inf, 0.0, 0.0, 0.0]) - 1.0
     random = torch.tensor([0.0, 0.25, 0.5 - 2**-53, 0.5, 1 - 2**-53], dtype=torch.float64)
-    assert draw(alike.expand(5, -1), random, SearchConfig(sample=True)).tolist() == [0, 2, 2, 3, 4]
+    assert draw(alike.expand(5, -1), random, SearchConfig(sample=True), TORCH_OPS).tolist() == [0, 2, 2, 3, 4]
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-9}], ids=str)

@@ -7,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed import Transformer
-from heed.backends.torch.topk import likeliest
+from heed.backends.base import Hypothesis, State
+from heed.backends.torch.topk import topk
 from heed.config import SearchConfig
-from heed.decoding.search import Hypothesis, State, beam_search
-from heed.decoding.steps import begin
+from heed.decoding.search import beam_search
 from heed.errors import InputError
 from tests.decoding.reference_beam import NextLogProbs, exhaustive, reference_beam
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.decoding.tables import EOS, Level, Said, Tables
+from tests.reference.backends import begin
 
 ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.5)
 
@@ -120,7 +121,7 @@ def test_the_likeliest_are_those_of_a_stable_sort(device: torch.device) -> None:
         values = -torch.randint(levels, (20, 400), device=device).float()
         values[:3, 7:] = -torch.inf
         for count in (1, 5, 60, 400, 1000):
-            best, tokens = likeliest(values, count)
+            best, tokens = topk(values, count)
             expected, order = values.sort(dim=-1, descending=True, stable=True)
             real = expected[:, :count] > -torch.inf
             assert torch.equal(best, expected[:, :count])

@@ -1,17 +1,16 @@
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from heed import SearchConfig, Transformer
-from heed.decoding.cancellation import Watch
-from heed.decoding.engine import Engine, Stepwise
-from heed.decoding.search import Hypothesis, Start
-from heed.decoding.steps import begin
+from heed.backends.base import Hypothesis, Start, Watch
+from heed.backends.cuda.engine import StaticEngine
+from heed.decoding.engine import Engine
 from tests.backends.cuda.test_engine import engine_of as captured
 from tests.decoding.small_models import forced_log_probs, small_model
+from tests.reference.backends import stepwise
 
 KINDS = {
     "greedy": SearchConfig(beam=1),
@@ -22,8 +21,7 @@ KINDS = {
 
 
 def engine_of(name: str, model: Transformer) -> Engine:
-    plain = Stepwise(partial(begin, [model]), [model])
-    return plain if name == "stepwise" else captured(model, plain)
+    return stepwise(model) if name == "stepwise" else captured(model, StaticEngine)
 
 
 def would_go_on(model: Transformer, source: list[int], one: Hypothesis) -> bool:
@@ -53,19 +51,27 @@ def test_exactly_those_are_marked_that_the_limit_ended_and_not_the_model(
     assert by_themselves > 0  # as long as may be, and whole
 
 
-def test_no_second_search_begins_where_all_end_by_themselves(device: torch.device) -> None:
+def test_no_second_search_begins_where_all_end_by_themselves(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quiet = 0
     for seed in range(4):
         model, sources = small_model(seed, device)
         began: list[int] = []
 
-        def counted(given: Sequence[Sequence[int]], model: Transformer = model, began: list[int] = began) -> Start[Any]:
-            began.append(len(given))
-            return begin([model], given)
+        engine = stepwise(model)
+        start = engine.backend.start
 
+        def counted(
+            given: Sequence[Sequence[int]], began: list[int] = began, start: Callable[..., Start[Any]] = start
+        ) -> Start[Any]:
+            began.append(len(given))
+            return start(given)
+
+        monkeypatch.setattr(engine.backend, "start", counted)
         for number, source in enumerate(sources):
             began.clear()
-            ((one,),) = Stepwise(counted, [model]).search([source], KINDS["greedy"], [number])
+            ((one,),) = engine.search([source], KINDS["greedy"], [number])
             reached = len(one.ids) == len(source) + 50
             assert len(began) == 1 + reached
             assert reached or not one.truncated

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from heed import SearchConfig, Translator
-from heed.decoding.search import Hypothesis
+from heed.backends.base import Hypothesis
+from heed.decoding.engine import Engine
 from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.sentences import sentence_starts
 from heed.text.tokenizer import Tokenizer
+from tests.reference.backends import Unasked
 
 SENTENCES = {
     "en": ["The cat sleeps.", "Is Dr. Smith here?", "No!", "He paid 3.50 dollars.", '"Come," she said.', "It rains…"],
@@ -23,7 +25,7 @@ SENTENCES = {
 TOKENIZER = Tokenizer.train([text for texts in SENTENCES.values() for text in texts], "characters", 400)
 
 
-class Forgetful:
+class Forgetful(Engine):
     """A model that was trained on single sentences: it copies the first sentence that it is given, and no more."""
 
     def search(
@@ -34,6 +36,7 @@ class Forgetful:
         return [[Hypothesis.of(ids, -1.0, 0.6)] for ids in TOKENIZER.encode(first)]
 
     def __init__(self, language: str) -> None:
+        super().__init__(Unasked())
         self.language = language
 
 

@@ -10,8 +10,8 @@ from heed import SearchConfig, load
 from heed.artifacts.writing import as_json, write_folder
 from heed.errors import ConfigError, FolderError, InputError
 from heed.evaluation.metrics import bleu
-from heed.inference.engines import export_for, open_engine
 from heed.interop.engine_names import ENGINES, EngineName, engine_named
+from heed.interop.folders import export_for
 from heed.serving.batcher import Batcher, Job, Ticket
 from heed.serving.jobs import Translating
 from heed.serving.models import open_translators
@@ -40,7 +40,7 @@ def test_an_engine_writes_what_heed_writes_from_either_folder(
     name: EngineName, model: Path, exported: dict[EngineName, Path]
 ) -> None:
     ours = load(model).translate(TEXTS, beam=1, align=False)
-    for translator in (open_engine(model, name), open_engine(exported[name], name), open_engine(exported[name])):
+    for translator in (load(model, engine=name), load(exported[name], engine=name), load(exported[name])):
         assert translator.search == load(model).search
         assert translator.max_tokens == 60
         found = translator.translate(TEXTS, beam=1, align=False)
@@ -50,13 +50,13 @@ def test_an_engine_writes_what_heed_writes_from_either_folder(
 
 
 def test_heeds_own_integers_are_an_engine_that_needs_nothing(model: Path) -> None:
-    ours, integers = (open_engine(model, name).translate(TEXTS, beam=1) for name in ("heed", "heed-int8"))
+    ours, integers = (load(model, engine=name).translate(TEXTS, beam=1) for name in ("heed", "heed-int8"))
     assert any(one.score != other.score for one, other in zip(ours, integers, strict=True))
     assert all(abs(one.score - other.score) < 0.5 for one, other in zip(ours, integers, strict=True))
 
 
 def test_a_model_folder_keeps_what_only_heed_can_do(model: Path) -> None:
-    translator, ours = open_engine(model, "ctranslate2"), load(model)
+    translator, ours = load(model, engine="ctranslate2"), load(model)
     [one] = translator.translate(TEXTS[:1], beam=1)
     [expected] = ours.translate(TEXTS[:1], beam=1)
     assert one.alignment == expected.alignment
@@ -67,7 +67,7 @@ def test_a_model_folder_keeps_what_only_heed_can_do(model: Path) -> None:
 
 
 def test_an_exported_folder_only_translates(model: Path, exported: dict[EngineName, Path]) -> None:
-    translator = open_engine(exported["onnx"])
+    translator = load(exported["onnx"])
     for ask in (
         lambda: translator.translate(TEXTS),
         lambda: translator.score(TEXTS, TEXTS),
@@ -79,7 +79,7 @@ def test_an_exported_folder_only_translates(model: Path, exported: dict[EngineNa
     with pytest.raises(FolderError, match=r"onnx is an exported model: heed translate opens it"):
         load(exported["onnx"])
     with pytest.raises(ConfigError, match=r"was exported for onnx, which is not --engine ctranslate2"):
-        open_engine(exported["onnx"], "ctranslate2")
+        load(exported["onnx"], engine="ctranslate2")
     with pytest.raises(FolderError, match="onnx is already there"):
         export_for("onnx", model, exported["onnx"])
 
@@ -88,7 +88,7 @@ def test_a_damaged_export_is_refused(model: Path, tmp_path: Path) -> None:
     export_for("onnx", model, tmp_path / "out")
     (tmp_path / "out" / "decoder.onnx").write_bytes(b"")
     with pytest.raises(FolderError, match=r"damaged: decoder.onnx is not what manifest.json says"):
-        open_engine(tmp_path / "out")
+        load(tmp_path / "out")
 
 
 def test_an_export_for_no_engine_is_refused(model: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_export_for_no_engine_is_refused(model: Path, tmp_path: Path) -> None
     files = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir() if file.name != "manifest.json"}
     write_folder(tmp_path / "out", files | {"heed.json": as_json(settings | {"engine": "abacus"})})
     with pytest.raises(FolderError, match="names the engine 'abacus', expected one of heed, heed-int8, ctranslate2"):
-        open_engine(tmp_path / "out")
+        load(tmp_path / "out")
 
 
 def test_what_is_not_installed_is_named_with_its_extra(
@@ -107,7 +107,7 @@ def test_what_is_not_installed_is_named_with_its_extra(
     absent = ("onnxruntime", "ctranslate2")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else there(name))
     with pytest.raises(ConfigError, match=r"onnx needs onnxruntime: install with pip install 'heed\[onnx\]'"):
-        open_engine(model, "onnx")
+        load(model, engine="onnx")
     with pytest.raises(ConfigError, match=r"ctranslate2-int8 needs ctranslate2: .* 'heed\[ctranslate2\]'"):
         export_for("ctranslate2-int8", model, tmp_path / "out")
 
@@ -120,7 +120,7 @@ def test_engines_are_known_by_name() -> None:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_a_server_translates_with_an_engine(name: EngineName, model: Path) -> None:
-    [served] = open_translators([model], [], {"beam": 1}, partial(open_engine, name=name))
+    [served] = open_translators([model], [], {"beam": 1}, partial(load, engine=name))
     assert (served.source, served.target) == ("en", "de")
     batcher = Batcher(patience=0.0, budget=4096)
     jobs: list[Job[Any]] = [
@@ -163,7 +163,7 @@ def test_a_trained_model_says_the_same_in_every_engine(tmp_path: Path) -> None:
         search = SearchConfig(beam=beam)
         written = {
             name: [
-                one.text for one in open_engine(tmp_path / "demo", name).translate(sources, search=search, align=False)
+                one.text for one in load(tmp_path / "demo", engine=name).translate(sources, search=search, align=False)
             ]
             for name in ENGINES
         }

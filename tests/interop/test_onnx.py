@@ -9,20 +9,20 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from heed import ModelConfig, SearchConfig, Transformer
-from heed.backends.onnx import OnnxModel
-from heed.decoding.engine import Stepwise
-from heed.decoding.search import State
-from heed.decoding.steps import begin
-from heed.inference.engines import export_for
+from heed.backends.base import TORCH_OPS, Choice, State
+from heed.backends.onnx import OnnxBackend
+from heed.decoding.engine import Engine
+from heed.interop.folders import export_for
 from heed.interop.onnx_export import onnx_files
 from tests.interop.engine_models import CONFIGS, SOURCES, every_model, folder, model_of, sensible_model
 from tests.model.examples import SHAPE
+from tests.reference.backends import stepwise
 
 NUMBERS = range(len(SOURCES))
 
 
-def opened(model: Transformer) -> OnnxModel:
-    return OnnxModel(onnx_files(model), model.config)
+def opened(model: Transformer) -> OnnxBackend:
+    return OnnxBackend(onnx_files(model), model.config, Choice("onnx", "float32", "cpu", "a test"), TORCH_OPS)
 
 
 @every_model
@@ -31,7 +31,7 @@ def test_every_step_of_every_model_gives_our_logits_in_onnx(config: ModelConfig)
     graphs = opened(model)
     rows = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]])  # a beam of three
     src = pad_sequence([torch.tensor([*source, config.eos_id]) for source in SOURCES], batch_first=True)
-    theirs, cache = graphs.begin(SOURCES).state.select(rows), model.start(src).select(rows)
+    theirs, cache = graphs.start(SOURCES).state.select(rows), model.start(src).select(rows)
     ids = torch.full((12,), config.bos_id)
     for step in range(5):
         logits, theirs = graphs.logits(ids, theirs)
@@ -64,11 +64,9 @@ def fond_of_padding() -> Transformer:
 def test_every_search_of_ours_finds_the_same_in_onnx(search: SearchConfig, make: Callable[[], Transformer]) -> None:
     model = make()
     graphs = opened(model)
-    assert isinstance(graphs.begin(SOURCES).state, State)
-    theirs = Stepwise(graphs.begin, [graphs]).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
-    ours = Stepwise(lambda sources: begin([model], sources), [model]).search(
-        SOURCES, search, NUMBERS, [[], [4], [], [5, 6]]
-    )
+    assert isinstance(graphs.start(SOURCES).state, State)
+    theirs = Engine(graphs).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
+    ours = stepwise(model).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
     assert [[one.ids for one in found] for found in theirs] == [[one.ids for one in found] for found in ours]
     for found, expected in zip(theirs, ours, strict=True):
         assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)
@@ -77,7 +75,7 @@ def test_every_search_of_ours_finds_the_same_in_onnx(search: SearchConfig, make:
 def test_learned_positions_end_a_translation_in_onnx_too() -> None:
     model = model_of(ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 8}))
     graphs = opened(model)
-    found = Stepwise(graphs.begin, [graphs]).search(SOURCES, SearchConfig(beam=1), NUMBERS)
+    found = Engine(graphs).search(SOURCES, SearchConfig(beam=1), NUMBERS)
     assert max(len(one.ids) for [one] in found) <= 7
 
 

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, SearchConfig, Transformer, Translator
-from heed.decoding.search import Hypothesis
+from heed.backends.base import Hypothesis
+from heed.decoding.engine import Engine
 from heed.errors import DataError, HeedError
 from heed.evaluation.metrics import bleu
 from heed.inference.looking import run_by_modules
 from heed.interpret.ablation import Piece, ablate, pieces, switched_off
 from tests.interpret.translators import small_translator
 from tests.model.examples import SHAPE, both_sides, make, padded
+from tests.reference.backends import Unasked
 
 SOURCES = ["a dog runs", "the cat sees a bird", "", "a bird", "dog"]
 NORMS = ("post", "pre", "sandwich")
@@ -217,13 +219,13 @@ def test_what_cannot_be_measured_is_refused() -> None:
         with pytest.raises(HeedError, match=f"kind = '{kind}' makes none: expected 'encoder-decoder'"):
             ablate(small_translator(kind=kind), ["a"], ["A"])
 
-    class Engine:
+    class Fixed(Engine):
         """Translates without the model's modules."""
 
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis((5,), -1.0, -1.0)] for _ in sources]
 
-    elsewhere = Translator(translator.models, translator.tokenizers, translator.search, engine=Engine())
+    elsewhere = Translator(translator.models, translator.tokenizers, translator.search, engine=Fixed(Unasked()))
     with pytest.raises(
         HeedError, match=r"encoder\.\*\.self was not ablated: an engine with its own copy of the weights"
     ):

@@ -6,11 +6,11 @@ import torch
 
 from heed.config import SearchConfig
 from heed.decoding.search import beam_search
-from heed.decoding.steps import begin
 from heed.errors import InputError
 from heed.interpret.beam_tree import BeamTree, beam_tree
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import EOS, FIRST, Tables
+from tests.reference.backends import begin
 
 
 def tree_of(tables: Tables, longest: int, config: SearchConfig) -> BeamTree:

@@ -10,12 +10,14 @@ from torch import nn
 
 import heed
 from heed import SearchConfig, Trace, Translator
+from heed.backends.base import Hypothesis
+from heed.decoding.engine import Engine
 from heed.decoding.forced import token_log_probs
-from heed.decoding.search import Hypothesis
 from heed.errors import InputError
 from heed.interpret.matrix import Matrix
 from heed.interpret.trace import look
 from tests.interpret.translators import SOURCE, TARGET, small_model, small_translator
+from tests.reference.backends import Unasked
 
 TEXT, TRANSLATION = "a dog runs", "EIN HUND LÄUFT"
 
@@ -170,13 +172,13 @@ def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
 
 
 def test_its_own_translation_is_the_one_that_its_engine_finds(translator: Translator) -> None:
-    class Engine:
+    class Fixed(Engine):
         """Finds the same translation of everything."""
 
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis(tuple(TARGET.encode([TRANSLATION])[0]), -1.0, -1.0)] for _ in sources]
 
-    engined = Translator([translator.model], translator.tokenizers, translator.search, engine=Engine())
+    engined = Translator([translator.model], translator.tokenizers, translator.search, engine=Fixed(Unasked()))
     assert engined.look(TEXT).target.text == TRANSLATION
     assert translator.look(TEXT).target.text != TRANSLATION
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.backends.select import training_plan
 from heed.training.bucketing import Shape
-from heed.training.learner import Learner, Plain, make_learner
+from heed.training.gradients import EagerGradients, Gradients, make_gradients
 from tests.training.test_bucketing import WORDS, random_batch
 
 GPU = torch.device("cuda")
@@ -32,13 +33,13 @@ def run_config(model: Transformer, precision: str, r_drop: float, compiled: bool
     return RunConfig(model=model.config, training=TrainingConfig.model_validate(settings))
 
 
-def gradients(learner: Learner, model: Transformer, seed: int = 3) -> list[torch.Tensor]:
+def computed(gradients: Gradients, model: Transformer, seed: int = 3) -> list[torch.Tensor]:
     """Those of three batches, one of which does not fit the shape."""
     for number in range(3):
         batch = random_batch(np.random.default_rng(number), 20 if number else 60)
-        learner.learn(learner.prepare(batch), 0.01, seed)
+        gradients.backward(gradients.prepare(batch), 0.01, seed)
     found = [one.grad.clone() for one in model.parameters() if one.grad is not None]
-    learner.forget()
+    gradients.zero_grad()
     return found
 
 
@@ -46,10 +47,10 @@ def shape() -> Shape:
     return Shape.for_batches_like([random_batch(np.random.default_rng(9), 20)], 40)
 
 
-def captured(model: Transformer, config: RunConfig) -> Learner:
-    learner = make_learner(model, config, GPU, shape())
-    assert not isinstance(learner, Plain)
-    return learner
+def captured(model: Transformer, config: RunConfig) -> Gradients:
+    gradients = make_gradients(model, config, training_plan(config, GPU), shape())
+    assert not isinstance(gradients, EagerGradients)
+    return gradients
 
 
 def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
@@ -60,17 +61,18 @@ def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
 
 def same_gradients(precision: str, r_drop: float, compiled: bool) -> bool:
     model = a_model()
-    wanted = gradients(Plain(model, run_config(model, "float32", r_drop, compiled=False), GPU), model)
-    learner = captured(model, run_config(model, precision, r_drop, compiled))
-    gradients(learner, model)
-    found = gradients(learner, model)  # of a second round: what was captured first is not special
+    plain = run_config(model, "float32", r_drop, compiled=False)
+    wanted = computed(EagerGradients(model, plain, training_plan(plain, GPU)), model)
+    gradients = captured(model, run_config(model, precision, r_drop, compiled))
+    computed(gradients, model)
+    found = computed(gradients, model)  # of a second round: what was captured first is not special
     return apart(found, wanted) < (0.03 if precision == "bfloat16" else 1e-3)
 
 
 def dropout_follows_from_the_seed(precision: str, r_drop: float, compiled: bool) -> bool:
     model = a_model(dropout=0.2)
-    learner = captured(model, run_config(model, precision, r_drop, compiled))
-    first, again, other = (gradients(learner, model, seed) for seed in (3, 3, 4))
+    gradients = captured(model, run_config(model, precision, r_drop, compiled))
+    first, again, other = (computed(gradients, model, seed) for seed in (3, 3, 4))
     return apart(first, again) < 0.01 and apart(first, other) > 0.1
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.machine import optional_packages, probe_bfloat16
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
@@ -16,7 +16,7 @@ from heed.model.size import parameters
 from heed.training import estimate as module
 from heed.training.batches import Batch
 from heed.training.estimate import Estimate, estimate
-from heed.training.learner import Plain
+from heed.training.gradients import EagerGradients
 from heed.training.tasks import task_named
 
 MODEL = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=32, encoder_layers=1, decoder_layers=1)
@@ -47,7 +47,7 @@ def test_memory_has_four_copies_of_the_weights_and_a_fifth_for_their_running_mea
 def test_the_batch_in_memory_doubles_where_every_sentence_goes_through_twice_and_both_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("heed.training.learner.can_compile", lambda _: False)
+    monkeypatch.setattr("heed.backends.select.missing_for_compiled_code", lambda: "no compiler")
     once, twice = (estimated(r_drop=r_drop).memory - 16 * PARAMETERS for r_drop in (0.0, 5.0))
     assert 2 * once < twice < 3 * once
 
@@ -60,7 +60,7 @@ def test_memory_is_what_autograd_keeps_for_one_sentence_times_their_number() -> 
 
 @pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 def test_compiled_code_never_has_more_logits_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.training.learner.LOGITS_AT_A_TIME", 300 * 20)
+    monkeypatch.setattr("heed.backends.cpu.training.LOGITS_AT_A_TIME", 300 * 20)
     same = np.full((1, 2), 9)
     small, large, larger = (estimated(same, tokens_per_batch=tokens).memory for tokens in (10, 50, 100))
     assert larger - large == pytest.approx((large - small - 4 * 300 * 10) / 40 * 50, rel=0.02)
@@ -77,11 +77,11 @@ def test_every_task_is_timed_by_its_own_step_and_counted_by_its_text(
     config = RunConfig(model=model, data=data, training=TrainingConfig(tokens_per_batch=100, max_steps=10))
     learnt: list[Batch] = []
 
-    def prepare(_: Plain, batch: Batch) -> list[Batch]:
+    def prepare(_: EagerGradients, batch: Batch) -> list[Batch]:
         learnt.append(batch)
         return [batch]
 
-    monkeypatch.setattr(Plain, "prepare", prepare)
+    monkeypatch.setattr(EagerGradients, "prepare", prepare)
     found = estimate(config, np.full((1, 2), lengths), torch.device("cpu"))
     assert found.tokens_timed == found.tokens_per_step == 100
     largest = max(learnt, key=lambda batch: len(batch.tgt_out))

@@ -10,10 +10,11 @@ import torch
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
 from heed.artifacts.checkpoint import Progress, best_checkpoint, checkpoint_path, checkpoints
+from heed.backends.select import training_plan
 from heed.errors import FolderError, TrainingError
 from heed.training.batches import Batch, Batches
 from heed.training.distributed import ProcessGroup
-from heed.training.learner import Learner
+from heed.training.gradients import Gradients
 from heed.training.optimizer import EMA, make_optimizer
 from heed.training.run import Run
 from heed.training.step_log import Listener, StepReport, Validation, read_journal
@@ -61,6 +62,7 @@ def make_run(folder: Path, losses: list[float] | None = None, device: torch.devi
         lambda _progress, _weights: {"model.safetensors": b""},
         (lambda _model, _step: Validation(next(given))) if losses else None,
         device,
+        training_plan(config, device),
         ema=None if config.training.ema_decay is None else EMA(model, config.training.ema_decay),
     )
 
@@ -120,14 +122,14 @@ def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tm
 
 
 class Poisoned:
-    """A learner one of whose gradients is not finite in some passes, as of an overflow on the way back: the loss is."""
+    """A gradients one of whose gradients is not finite in some passes, as of an overflow on the way back: the loss is."""
 
-    def __init__(self, learner: Learner, run: Run, passes: set[int]) -> None:
-        self._learner, self._run, self._passes, self._pass = learner, run, passes, 0
-        self.prepare, self.forget = learner.prepare, learner.forget
+    def __init__(self, gradients: Gradients, run: Run, passes: set[int]) -> None:
+        self._learner, self._run, self._passes, self._pass = gradients, run, passes, 0
+        self.prepare, self.forget = gradients.prepare, gradients.forget
 
-    def learn(self, prepared: list[Batch], scale: float, seed: int) -> torch.Tensor:
-        loss = self._learner.learn(prepared, scale, seed)
+    def backward(self, prepared: list[Batch], scale: float, seed: int) -> torch.Tensor:
+        loss = self._learner.backward(prepared, scale, seed)
         self._pass += 1
         if self._pass in self._passes:
             gradient = list(self._run.model.parameters())[-1].grad
@@ -137,10 +139,10 @@ class Poisoned:
 
 
 class PoisonedRun(Run):
-    """A run with such a learner."""
+    """A run with such a gradients."""
 
-    def learner(self) -> Learner:
-        return Poisoned(super().learner(), self, {3})
+    def gradients(self) -> Gradients:
+        return Poisoned(super().gradients(), self, {3})
 
 
 def everything(run: Run) -> list[torch.Tensor]:
@@ -159,10 +161,10 @@ def test_a_gradient_that_is_not_finite_changes_neither_weights_nor_moments_nor_e
     if device.type == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     run = make_run(tmp_path, device=device, ema_decay=0.9, clip_norm=clip_norm, capture=capture)
-    learner = Poisoned(run.learner(), run, {2})
+    gradients = Poisoned(run.gradients(), run, {2})
     states, taken = [], []
     for step, numbers in enumerate(run.batches.epoch(0)[:3], start=1):
-        taken.append(take_step(run, learner, micro_batches(run, learner, [numbers], 0), step))
+        taken.append(take_step(run, gradients, micro_batches(run, gradients, [numbers], 0), step))
         states.append(everything(run))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(states[0], states[1], strict=True))
     assert not all(torch.equal(ours, theirs) for ours, theirs in zip(states[1], states[2], strict=True))

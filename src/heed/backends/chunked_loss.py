@@ -1,11 +1,11 @@
-"""The loss of a batch straight from the vectors before the output matrix, and its gradients at once.
+"""Chunked linear + cross-entropy: the loss and its gradients at once, the logits never materialised as a whole.
 
-For 25,000 tokens and 32,000 words the logits are 800 million numbers, and their gradients as many. Here a slice of
-tokens at a time is multiplied out; a kernel reads its logits, finds the losses and leaves the gradient in their place;
-two products take it to the vectors and the matrix; the next slice uses the same memory. The way back has nothing left
-to do but to scale. `cross_entropy` does it on a GPU, `compiled_loss` on a CPU.
+For 25,000 tokens and a vocabulary of 32,000 the logits are 800 million numbers, and their gradients as many. Here a
+chunk of tokens at a time is multiplied out; a kernel reads its logits, computes the losses and leaves the gradient in
+their place; two matmuls take it to the hidden states and the weight; the next chunk uses the same memory. The backward
+pass has nothing left to do but to scale. `cuda/loss.py` and `cpu/loss.py` bring the kernel.
 
-The twin is `training.loss.smoothed_cross_entropy` of `model.vocabulary.logits`.
+The reference is `training.loss.smoothed_cross_entropy` of `model.vocabulary.logits`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from torch import Tensor
 ToGradient: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]  # of logits, right words, and where losses are put
 
 
-class Multiply(Protocol):
+class Matmul(Protocol):
     """A product of matrices."""
 
     def __call__(
@@ -27,7 +27,7 @@ class Multiply(Protocol):
         """A B, and a bias for each row; put, or added, to a matrix that is there already."""
 
 
-def by_torch(
+def torch_matmul(
     a: Tensor, b: Tensor, bias: Tensor | None = None, *, to: Tensor | None = None, adds: bool = False
 ) -> Tensor:
     """By torch's own, on any device. A sum may be more exact than what is added to it."""
@@ -45,7 +45,7 @@ def loss_and_gradients(
     tgt_out: Int[Tensor, "N"],
     to_gradient: ToGradient,
     size: int,
-    multiply: Multiply = by_torch,
+    multiply: Matmul = torch_matmul,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "N D"], Float[Tensor, "V D"], Float[Tensor, "any"]]:
     """The loss, and its gradients by vectors, weight and bias; size: of a slice, at most."""
     slices = -(-len(vectors) // size) or 1

@@ -14,7 +14,8 @@ by our own penalty, `((5 + length) / 6) ** alpha`. What stays different:
 Knows nothing of text.
 """
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,8 @@ from typing import Any
 import ctranslate2
 import torch
 
+from heed.backends.base import Choice, Hypothesis, Prefixes, Sources, Start, Watch
 from heed.config import ModelConfig, SearchConfig
-from heed.decoding.cancellation import Watch
-from heed.decoding.search import Hypothesis, Prefixes
-from heed.decoding.steps import greatest_lengths
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies
 from heed.text.tokenizer import Tokenizer
@@ -35,39 +34,55 @@ _NO_PENALTY = 1e-6  # with 0 itself CTranslate2 waits, beyond that, for the like
 
 
 @dataclass(frozen=True)
-class CTranslate2Engine:
+class CTranslate2Backend:
     """An exported model, opened. It works on the CPU, on as many threads as torch has."""
 
     translator: Any  # a ctranslate2.Translator
-    config: ModelConfig
+    choice: Choice
+    configs: tuple[ModelConfig]
     source: list[str]  # the tokens' names, by id
     target: list[str]
     ids: dict[str, int]  # of the target's names
+    tokens_per_batch: int = 4096
+    can_step: bool = False
 
     @classmethod
     def open(
-        cls, folder: Path, config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer], compute: str
-    ) -> "CTranslate2Engine":
-        """compute: what CTranslate2 calculates with, float32 or int8, whatever the weights were saved as."""
+        cls, files: Mapping[str, bytes], config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer], choice: Choice
+    ) -> "CTranslate2Backend":
+        """Open an exported model; it calculates in the choice's dtype, whatever the weights were saved as."""
         threads = torch.get_num_threads()
-        translator = ctranslate2.Translator(str(folder), device="cpu", compute_type=compute, intra_threads=threads)
+        with tempfile.TemporaryDirectory() as folder:  # once it is open, all of it is in memory
+            for file, content in files.items():
+                (Path(folder) / file).write_bytes(content)
+            translator = ctranslate2.Translator(folder, device="cpu", compute_type=choice.dtype, intra_threads=threads)
         source, target = vocabularies(config, tokenizers)
-        return cls(translator, config, source, target, {name: number for number, name in enumerate(target)})
+        return cls(translator, choice, (config,), source, target, {name: number for number, name in enumerate(target)})
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's settings."""
+        return self.configs[0]
+
+    def start(self, sources: Sources) -> Start[Any]:  # noqa: ARG002 - the protocol's
+        """CTranslate2 searches as a whole."""
+        raise InputError("ctranslate2 searches as a whole: nothing can go step by step over it")
 
     def search(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sources,
+        max_lengths: Sequence[int],
         config: SearchConfig,
-        numbers: Sequence[int],  # noqa: ARG002 - of use to sampling and watching alone
-        prefixes: Prefixes = None,
-        watch: Watch | None = None,  # noqa: ARG002 - the search is CTranslate2's: nothing can stand between its steps
+        prefixes: Prefixes,
+        watch: Watch | None,  # noqa: ARG002 - the search is CTranslate2's: nothing can stand between its steps
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, best first, with our scores."""
         if config.sample:
             raise InputError(
                 "search.sample = true needs the engine heed or onnx: ctranslate2 cannot draw by heed's seeds"
             )
-        longest = self._greatest_lengths(sources, config, prefixes)
+        longest = list(max_lengths)
+        self._check_lengths(sources, longest)
         count = config.nbest if config.stop == "first" else _PATIENCE * config.beam
         written = self._names(self.source, sources)
         results = self.translator.translate_batch(
@@ -111,12 +126,7 @@ class CTranslate2Engine:
         hypothesis = Hypothesis.of([self.ids[name] for name in words], log_prob, config.length_penalty)
         return replace(hypothesis, truncated=not ended)
 
-    def _greatest_lengths(
-        self, sources: Sequence[Sequence[int]], config: SearchConfig, prefixes: Prefixes
-    ) -> list[int]:
-        longest = greatest_lengths([self], sources, config)
-        if prefixes is not None:
-            longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
+    def _check_lengths(self, sources: Sources, longest: Sequence[int]) -> None:
         places = POSITIONS if self.config.positions == "sinusoidal" else None
         needed = max(*longest, *(len(ids) for ids in sources)) + 1
         if places is not None and needed > places:
@@ -124,7 +134,6 @@ class CTranslate2Engine:
                 f"a sequence of {needed} tokens is longer than the {places} positions of a model exported to "
                 "ctranslate2: shorten it, or use --engine heed, which has no limit"
             )
-        return longest
 
     @staticmethod
     def _names(called: list[str], batch: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""What a lean decoder remembers of the hypotheses of a search.
+"""The KV cache of the CPU decoders: keys and values of all hypotheses of a search.
 
 The W hypotheses of a sentence share what is remembered of them: each step adds W columns of keys and values to those
 of the sentence, and each hypothesis knows in which columns its own tokens are. When the search goes on with others only
@@ -8,11 +8,14 @@ that is reordered, never the keys and values; nor do those of sentences that are
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from heed.model.layout import Packed
+from heed.model.positions import PositionCode, Rotation, sinusoids
 
 # Keys and values of one layer: (1, H, columns, K) for one row alone; else (B·H, K, columns) and (B·H, columns, K).
 Context: TypeAlias = tuple[Float[Tensor, "*any"], Float[Tensor, "*any"]]
@@ -134,3 +137,54 @@ def by_layer(both: Float[Tensor, "L 2 B H columns K"], *, alone: bool) -> list[C
     """Keys and values as each layer takes them."""
     keys, values = (both if alone else both.flatten(2, 3)).unbind(1)
     return list(zip((keys if alone else keys.mT).unbind(0), values.unbind(0), strict=True))
+
+
+_FIRST_COLUMNS = 64  # columns of the first cache
+
+
+class PackedSources(NamedTuple):
+    """Source tokens without their padding, which may be anywhere, and their layout."""
+
+    ids: Int[Tensor, "N"]
+    layout: Packed
+    is_padded: bool
+
+    @classmethod
+    def of(cls, src: Int[Tensor, "B S"], pad_id: int) -> "PackedSources":
+        """Of padded rows."""
+        real = src != pad_id
+        lengths = real.sum(1)
+        return cls(src[real], Packed.of_lengths(lengths), bool(lengths.min() < src.shape[1]))
+
+    def hypotheses(self, keys_values: Float[Tensor, "N width"], shape: tuple[int, int, int, int]) -> Hypotheses:
+        """One empty hypothesis per source. keys_values: of all layers, (L, 2, H, K) per token."""
+        memory = self.layout.rows(keys_values).unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+        room = memory.new_empty(*memory.shape[:4], _FIRST_COLUMNS, memory.shape[-1])
+        return Hypotheses(1, 0, 0, Room(room, 0), None, self.layout.real if self.is_padded else None, memory)
+
+
+class PositionTable:
+    """Position codes, an embedding to add or a rotation, computed for many positions at a time."""
+
+    def __init__(self, code: PositionCode, like: Float[Tensor, "V D"]) -> None:
+        self._code, self._like = code, like
+        self._extend(256)
+
+    def at(self, position: int) -> tuple[Float[Tensor, "D"] | None, Rotation | None]:
+        """The code of one position."""
+        if self._code.kind == "rotary":
+            if position >= len(self._rotation.cos):
+                self._extend(2 * position)
+            return None, Rotation(self._rotation.cos[position], self._rotation.sin[position])
+        if position >= len(self._table) and self._code.table is None:
+            self._extend(2 * position)
+        return self._table[position], None
+
+    def _extend(self, count: int) -> None:
+        places, dtype = torch.arange(count, device=self._like.device), self._like.dtype
+        if self._code.kind == "rotary":
+            self._rotation = Rotation.at(places, self._code.head_width, dtype)
+        elif self._code.table is None:
+            self._table = sinusoids(places, self._like.shape[1]).to(dtype)
+        else:
+            self._table = self._code.table.weight.detach()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 
 _PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
 

@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.config import ModelConfig
-from heed.decoding.search import Start
+from heed.backends.base import Choice, Prefixes, SearchOps, Sources, Start, Watch
+from heed.config import ModelConfig, SearchConfig
 from heed.interop.onnx_export import memory_names, past_names
 
 
@@ -35,17 +35,20 @@ class OnnxState:
         return OnnxState(self.real[sentences], tuple(each[sentences] for each in self.memory), past)
 
 
-class OnnxModel:
+class OnnxBackend:
     """The two graphs, ready to run."""
 
-    def __init__(self, files: Mapping[str, bytes], config: ModelConfig) -> None:
-        self.config = config
+    tokens_per_batch = 4096
+    can_step = True
+
+    def __init__(self, files: Mapping[str, bytes], config: ModelConfig, choice: Choice, ops: SearchOps) -> None:
+        self.choice, self.configs, self._ops = choice, (config,), ops
         self._encoder, self._decoder = (_session(files[name]) for name in ("encoder.onnx", "decoder.onnx"))
         self._memory, self._past = memory_names(config.decoder_layers), past_names(config.decoder_layers)
 
-    def begin(self, sources: Sequence[Sequence[int]]) -> Start[OnnxState]:
+    def start(self, sources: Sources) -> Start[OnnxState]:
         """The sources, ids without special tokens, encoded and ready to be translated."""
-        config = self.config
+        (config,) = self.configs
         rows = [torch.tensor([*ids, config.eos_id], device="cpu") for ids in sources]
         src = pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
         outputs = self._encoder.run(["real", *self._memory], {"src": src.numpy()})
@@ -53,7 +56,17 @@ class OnnxModel:
         past = torch.zeros(len(rows), config.heads, 0, config.head_width, dtype=torch.float32, device="cpu")
         state = OnnxState(real, tuple(memory), (past,) * len(self._past))
         first = torch.full((len(rows),), config.bos_id, device="cpu")
-        return Start(self._step, state, first, config.eos_id)
+        return Start(self._step, state, first, config.eos_id, self._ops)
+
+    def search(
+        self,
+        _sources: Sources,
+        _max_lengths: Sequence[int],
+        _config: SearchConfig,
+        _prefixes: Prefixes,
+        _watch: Watch | None,
+    ) -> None:
+        """ONNX Runtime has no search of its own."""
 
     def logits(self, ids: Int[Tensor, "R"], state: OnnxState) -> tuple[Float[Tensor, "R V"], OnnxState]:
         """Logits after the next token of every row, and the state that knows it."""
@@ -66,7 +79,7 @@ class OnnxModel:
 
     def _step(self, ids: Int[Tensor, "R"], state: OnnxState) -> tuple[Float[Tensor, "R V"], OnnxState]:
         logits, state = self.logits(ids, state)
-        never = torch.tensor([self.config.pad_id, self.config.bos_id])
+        never = torch.tensor([self.configs[0].pad_id, self.configs[0].bos_id], device="cpu")
         return logits.log_softmax(-1).index_fill(-1, never, -torch.inf), state
 
 

@@ -7,12 +7,11 @@ threads; every further line is a round, answered with the seconds it took.
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
 
 from heed.errors import HeedError
-from heed.inference.engines import open_engine
+from heed.inference.open import load
 
 
 def main() -> None:
@@ -25,7 +24,7 @@ def main() -> None:
 
 def _answer() -> None:
     asked = json.loads(sys.stdin.readline())
-    translator = open_engine(Path(asked["model"]), asked["engine"])
+    translator = load(asked["model"], engine=asked["engine"])
     texts: list[str] = asked["texts"]
     alone = texts[: asked["alone"]]
 

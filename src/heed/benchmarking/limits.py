@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 
 from heed.backends.machine import device_name, said_apart
-from heed.backends.torch.linear import can_be_laid_out, laid_out
+from heed.backends.select import has_onednn
+from heed.backends.torch.linear import prepacked_linear
 from heed.config import ModelConfig
 
 
@@ -149,8 +150,8 @@ def _products(arithmetic: Arithmetic, side: int, device: torch.device) -> list[C
         torch.randn(side, side, dtype=torch.float32, device=device).to(getattr(torch, arithmetic)) for _ in range(2)
     )
     by_torch: list[Callable[[], object]] = [lambda: one @ other]
-    if arithmetic == "float32" and device.type == "cpu" and can_be_laid_out():
-        laid = laid_out(other, None)
+    if arithmetic == "float32" and device.type == "cpu" and has_onednn():
+        laid = prepacked_linear(other, None)
         by_torch.append(lambda: laid(one))
     return by_torch
 

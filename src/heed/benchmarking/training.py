@@ -15,13 +15,13 @@ import torch
 
 from heed.artifacts.checkpoint import Progress
 from heed.backends.machine import device_name
+from heed.backends.select import training_plan
 from heed.benchmarking.limits import Arithmetic, now, operations_a_second, peak_memory, training_operations
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError
 from heed.model.size import parameters
 from heed.text.prepared import Prepared
 from heed.training.estimate import pairs_of_random_ids, trial_run
-from heed.training.learner import check_precision, is_half
 from heed.training.steps import launch_steps
 
 Step = Callable[[], int]  # takes a step, returns its target tokens
@@ -69,7 +69,7 @@ def random_pairs(lengths: Sequence[Pair], config: ModelConfig) -> Prepared:
 def training_steps(config: RunConfig, pairs: Prepared, device: torch.device) -> Step:
     """A function that takes the next step of `heed train`, for ever; nothing is validated, saved or written down."""
     run = trial_run(config, pairs, device)
-    steps = launch_steps(run, run.learner(), Progress())
+    steps = launch_steps(run, run.gradients(), Progress())
     return lambda: next(steps).tokens
 
 
@@ -78,12 +78,12 @@ def measure_training(
 ) -> TrainingSpeed:
     """Take steps for about so many seconds, after a warm-up. The limit is measured before and after."""
     settings = config.training
-    check_precision(config, device)
+    plan = training_plan(config, device)
     if settings.shard:
         raise ConfigError("training.shard = True needs several processes: only one is measured here")
     lengths = pair_lengths(max(1000, _BATCHES * settings.tokens_per_batch * settings.accumulate // _MEAN))
     sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
-    arithmetic: Arithmetic = "bfloat16" if is_half(config, device) else "float32"
+    arithmetic: Arithmetic = "bfloat16" if plan.bfloat16 else "float32"
     report("the limit: large matmuls")
     limit = operations_a_second(arithmetic, device)
     if device.type == "cuda":

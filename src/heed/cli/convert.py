@@ -28,7 +28,7 @@ def export(
     """Write a model in the format of another system; an encoder-only or decoder-only model as an ONNX graph."""
     write = _one_of(_EXPORTS, "--to", to)
 
-    from heed.inference.folders import read_translating_folder  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import read_translating_folder  # noqa: PLC0415 - torch takes seconds to import
 
     if to != "onnx":
         read_translating_folder(model)  # no other format here takes a model that does not translate
@@ -92,7 +92,7 @@ def _export_marian(model: Path, out: Path) -> None:
 
 def _export_for(engine: EngineName) -> Callable[[Path, Path], None]:
     def write(model: Path, out: Path) -> None:
-        from heed.inference.engines import export_for  # noqa: PLC0415 - torch takes seconds to import
+        from heed.interop.folders import export_for  # noqa: PLC0415 - torch takes seconds to import
 
         export_for(engine, model, out)
 

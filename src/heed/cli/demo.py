@@ -58,7 +58,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Fewer are faster, and not enough.")] = 900,
 ) -> None:
     """Train on a built-in English-French corpus, score held-out sentences, translate, and show what `it` looks at."""
-    from heed.inference.translator import load  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(

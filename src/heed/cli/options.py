@@ -126,12 +126,11 @@ def open_translator(
 
     engine: what translates; none: whatever the folder is for.
     """
-    from heed.inference.engines import open_engine  # noqa: PLC0415
-    from heed.inference.translator import load  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
 
     if others and engine not in (None, "heed"):
         raise ConfigError(f"--with {others[0]}: only heed's own engine translates with several models, found {engine}")
-    translator = load(model, *others) if others or engine == "heed" else open_engine(model, engine)
+    translator = load(model, *others, engine=engine)
     settings = translator.search.model_dump() | search
     if "beam" not in search and not settings["sample"]:
         settings["beam"] = max(settings["beam"], settings["nbest"])

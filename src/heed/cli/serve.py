@@ -130,8 +130,8 @@ def _translate(
     connection: socket.socket,
 ) -> None:
     """The main function of the process that translates."""
-    from heed.inference.engines import open_engine  # noqa: PLC0415 - torch is for this process alone
+    from heed.inference.open import load  # noqa: PLC0415 - torch is for this process alone
     from heed.serving.worker import work  # noqa: PLC0415
 
-    open_model = partial(open_engine, name=engine)
+    open_model = partial(load, engine=engine)
     work(connection, models, languages, settings, search, open_model, key_required=key_required)

@@ -5,7 +5,7 @@ finds the same for all sentences that are wanted to the end. A sentence that is 
 but the end becomes impossible, so the search drops it as it drops any sentence that is done, and its rows are free.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,21 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.decoding.search import Start, State
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Who looks at a search before each of its steps.
-
-    gone: whether nobody waits any more for the sentence of this number. before_step: may do other things, another
-    search too, or raise to end it all. free_after: steps in which the rules (a prefix, a least length) do not let a
-    sentence end.
-    """
-
-    gone: Callable[[int], bool]
-    before_step: Callable[[], None]
-    free_after: int = 0
+from heed.backends.base import Start, State, Watch
 
 
 @dataclass(frozen=True)
@@ -60,4 +46,4 @@ def watched(start: Start[Any], numbers: Sequence[int], watch: Watch) -> Start[Wa
             log_probs = each.flatten(0, 1)
         return log_probs, replace(now, state=state, steps=now.steps + 1)
 
-    return Start(step, Watched(start.state, tuple(numbers)), start.first, start.eos_id)
+    return Start(step, Watched(start.state, tuple(numbers)), start.first, start.eos_id, start.ops)

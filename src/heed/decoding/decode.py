@@ -1,10 +1,11 @@
-"""The likeliest token, then the likeliest next: the simplest search, and the walk that sampling shares.
+"""Searches of one hypothesis per sentence: greedy and sampling, in batches that sentences leave when they end.
 
-A walk goes from token to token, one hypothesis a sentence, and never back. A sentence that has ended leaves the batch,
-so a long one makes no other wait.
+What is sampled for a sentence is a function of seed, sentence number and step alone: batch size and order change
+nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -12,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.torch.topk import likeliest, likeliest_one
+from heed.backends.base import Hypothesis, Prefixes, S, SearchOps, Start
 from heed.config import SearchConfig
-from heed.decoding.search import Hypothesis, Prefixes, Rules, S, Start, precise
+from heed.decoding.search import Rules, precise
 from heed.errors import InputError
 
 # From the log-probabilities the rules allow, the numbers of their sentences and how many tokens are written.
@@ -62,8 +63,9 @@ def whole_walk(start: Start[S], rules: Rules, choose: Choose, alpha: float) -> l
     return [ended[number] for number in range(len(written))]
 
 
-def _likeliest(allowed: Float[Tensor, "B V"], _going: Int[Tensor, "B"], _length: int) -> Int[Tensor, "B"]:
-    return likeliest_one(allowed)
+def greedily(start: Start[S]) -> Choose:
+    """Choose the most probable token."""
+    return lambda allowed, _going, _length: start.ops.argmax(allowed)
 
 
 def greedy_search(
@@ -71,13 +73,13 @@ def greedy_search(
 ) -> list[Hypothesis]:
     """What a beam of one finds, without a beam: the tokens that follow one another most likely."""
     rules = Rules.of(start, max_lengths, config, prefixes)
-    return whole_walk(start, rules, _likeliest, config.length_penalty)
+    return whole_walk(start, rules, greedily(start), config.length_penalty)
 
 
 def greedy_stream(start: Start[S], max_length: int, config: SearchConfig, prefix: Sequence[int] = ()) -> Iterator[int]:
     """The tokens of one sentence by greedy search, each as soon as it is chosen, the prefix included."""
     rules = Rules.of(start, [max_length], config, [prefix])
-    for [(number, token, log_prob)] in walk(start, rules, _likeliest):
+    for [(number, token, log_prob)] in walk(start, rules, greedily(start)):
         rules.check(number, log_prob)
         if token != start.eos_id:
             yield token
@@ -99,13 +101,13 @@ def sample(
     count, device = config.nbest, start.first.device
     rules = Rules.of(start, max_lengths, config, prefixes)
     copies = torch.arange(len(start.first), device=device).repeat_interleave(count)  # each sample leaves when it ends
-    copied = Start(start.step, start.state.select(copies[:, None], copies), start.first[copies], start.eos_id)
+    copied = replace(start, state=start.state.select(copies[:, None], copies), first=start.first[copies])
     random = torch.from_numpy(
         np.stack([uniform(config.seed, number, copy, max(max_lengths)) for number in numbers for copy in range(count)])
     ).to(device, precise(device))
 
     def choose(allowed: Float[Tensor, "B V"], going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
-        return draw(allowed, random[going, length], config)
+        return draw(allowed, random[going, length], config, start.ops)
 
     drawn = whole_walk(copied, rules.select(copies), choose, config.length_penalty)
     each = [drawn[first : first + count] for first in range(0, len(drawn), count)]
@@ -118,12 +120,14 @@ def uniform(seed: int, sentence: int, copy: int, max_length: int) -> Float[np.nd
     return (source.random_raw(max_length + 1) >> 11) * 2.0**-53
 
 
-def draw(log_probs: Float[Tensor, "B V"], random: Float[Tensor, "B"], config: SearchConfig) -> Int[Tensor, "B"]:
+def draw(
+    log_probs: Float[Tensor, "B V"], random: Float[Tensor, "B"], config: SearchConfig, ops: SearchOps
+) -> Int[Tensor, "B"]:
     """The token at which the probabilities, summed from the likeliest down, first exceed the random number.
 
     Temperature comes first, then top-k, then top-p; what is left is scaled to sum to one.
     """
-    values, tokens = likeliest(log_probs, config.top_k or log_probs.shape[-1])
+    values, tokens = ops.topk(log_probs, config.top_k or log_probs.shape[-1])
     values = values.to(random.dtype)
     probabilities = ((values - values[:, :1]) / config.temperature).softmax(-1)
     sums = probabilities.cumsum(-1)

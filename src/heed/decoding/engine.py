@@ -1,28 +1,30 @@
-"""What finds translations: source ids to hypotheses.
+"""Source ids to hypotheses: the search that the settings ask for, over any backend.
 
-A translator needs no more than this of whatever does the arithmetic. `Stepwise` is heed's own search over anything that
-steps, our models or another system's; an engine that brings its own search is a class of its own, elsewhere.
+A backend that has a search of its own for these settings does all of it; else heed's searches go step by step.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any
 
-from heed.config import SearchConfig
-from heed.decoding.cancellation import Watch, watched
+from heed.backends.base import Backend, Hypothesis, Prefixes, Sources, Start, Watch
+from heed.config import ModelConfig, SearchConfig
+from heed.decoding.cancellation import watched
 from heed.decoding.decode import greedy_search, sample
-from heed.decoding.search import Hypothesis, Prefixes, Start, beam_search
-from heed.decoding.steps import Configured, greatest_lengths
+from heed.decoding.search import beam_search
 from heed.decoding.truncation import mark_truncated
 
+_EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
 
-@runtime_checkable
-class Engine(Protocol):
-    """Source ids to hypotheses."""
+
+class Engine:
+    """Searches over one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
 
     def search(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: Sources,
         config: SearchConfig,
         numbers: Sequence[int],
         prefixes: Prefixes = None,
@@ -31,39 +33,42 @@ class Engine(Protocol):
         """The best hypotheses of each source, best first.
 
         numbers: of the sources, among all that are translated at this time; sampling and `watch` go by them. watch:
-        who looks at the search before each step; an engine with a search of its own cannot be watched.
+        who looks at the search before each step; another system's search cannot be watched.
         """
 
-
-@dataclass(frozen=True)
-class Stepwise:
-    """Our own searches, over whatever begins."""
-
-    begin: Callable[[Sequence[Sequence[int]]], Start[Any]]
-    models: Sequence[Configured]  # those that begin: what they are, for the lengths they allow
-
-    def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        config: SearchConfig,
-        numbers: Sequence[int],
-        prefixes: Prefixes = None,
-        watch: Watch | None = None,
-    ) -> list[list[Hypothesis]]:
-        """By the search that the settings ask for."""
-
         def begin(chosen: Sequence[int]) -> Start[Any]:
-            start = self.begin([sources[place] for place in chosen])
-            return start if watch is None else watched(start, [numbers[place] for place in chosen], watch)
+            start = self.backend.start([sources[index] for index in chosen])
+            return start if watch is None else watched(start, [numbers[index] for index in chosen], watch)
 
-        start = begin(range(len(sources)))
-        longest = greatest_lengths(self.models, sources, config)
+        longest = greatest_lengths(self.backend.configs, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
-        if config.sample:
-            found = sample(start, longest, config, numbers, prefixes)
-        elif config.beam == 1:
-            found = [[one] for one in greedy_search(start, longest, config, prefixes)]
-        else:
-            found = beam_search(start, longest, config, prefixes)
-        return mark_truncated(found, longest, config, begin)
+        by_index = None if watch is None else Watch(lambda index: watch.gone(numbers[index]), watch.before_step)
+        hypotheses = self.backend.search(sources, longest, config, prefixes, by_index)
+        if hypotheses is not None and not self.backend.can_step:
+            return hypotheses
+        if hypotheses is None:
+            hypotheses = find(begin(range(len(sources))), longest, config, numbers, prefixes)
+        return mark_truncated(hypotheses, longest, config, begin)
+
+
+def find(
+    start: Start[Any], longest: Sequence[int], config: SearchConfig, numbers: Sequence[int], prefixes: Prefixes
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence by sampling, greedy or beam search, as the settings say."""
+    if config.sample:
+        return sample(start, longest, config, numbers, prefixes)
+    if config.beam == 1:
+        return [[hypothesis] for hypothesis in greedy_search(start, longest, config, prefixes)]
+    return beam_search(start, longest, config, prefixes)
+
+
+def greatest_lengths(configs: Sequence[ModelConfig], sources: Sources, config: SearchConfig) -> list[int]:
+    """The most tokens each translation may have: by default those of its source and 50 more.
+
+    Never fewer than `min_length`, and never more than a model with learned positions has positions for, less the one
+    that its first token takes.
+    """
+    positions = [model.max_length - 1 for model in configs if model.positions == "learned"]
+    wanted = [config.max_length or max(len(ids) + _EXTRA, config.min_length) for ids in sources]
+    return [min(length, *positions) if positions else length for length in wanted]

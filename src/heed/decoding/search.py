@@ -10,9 +10,8 @@ W that end are set aside, and the W best that do not end live on. A sentence is 
 more score better than the worst of the nbest best that have ended: going on would change nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,57 +19,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.cpu.beam_step import Continuations
-from heed.backends.torch.beam_step import grown
+from heed.backends.base import Hypothesis, Prefixes, S, Start, length_penalty
+from heed.backends.torch.beam_step import Continuations
 from heed.config import SearchConfig
 from heed.errors import InputError
-
-S = TypeVar("S", bound="State")
-
-
-@runtime_checkable
-class State(Protocol):
-    """What a step function remembers of R = B·W hypotheses, W for each of B sentences. A model's `Cache` is one."""
-
-    def select(self: S, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> S:
-        """The state in which row rows[b, w] goes on as hypothesis w of sentence b.
-
-        sentences says which of the old sentences those are; none: all of them, as they are.
-        """
-
-
-Prefixes: TypeAlias = Sequence[Sequence[int]] | None  # what each sentence must begin with
-Step: TypeAlias = Callable[[Int[Tensor, "R"], S], tuple[Float[Tensor, "R V"], S]]
-
-
-@dataclass(frozen=True)
-class Start(Generic[S]):
-    """Where a search starts. It works on the device where `first` is."""
-
-    step: Step[S]  # its log-probabilities are at most 0, -inf for what must never be said, and the search's to change
-    state: S  # of B rows, one a sentence
-    first: Int[Tensor, "B"]  # what each sentence begins with; not part of any hypothesis
-    eos_id: int
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A sequence that has ended. Its log-probability counts the eos, which `ids` does not show."""
-
-    ids: tuple[int, ...]
-    log_prob: float
-    score: float  # log_prob / length_penalty, the eos counted in the length too
-    truncated: bool = False  # the length limit ended it, and not the model; see truncation.py
-
-    @classmethod
-    def of(cls, ids: Sequence[int], log_prob: float, alpha: float) -> "Hypothesis":
-        """With the score that follows from the rest."""
-        return cls(tuple(ids), log_prob, log_prob / length_penalty(len(ids) + 1, alpha))
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability is divided by, that the short may not win for being short (Wu et al., 2016)."""
-    return float(((5 + length) / 6) ** alpha)
 
 
 def precise(device: torch.device) -> torch.dtype:
@@ -244,7 +196,7 @@ def beam_search(
     while going:
         log_probs, state = start.step(ids.flatten(), state)
         allowed = rules.allow(log_probs.float().unflatten(0, (-1, width)), live.written)
-        going_on, ending = grown(live.log_probs, allowed.flatten(0, 1), start.eos_id)
+        going_on, ending = start.ops.beam_step(live.log_probs, allowed.flatten(0, 1), start.eos_id)
         if ending is not None:
             penalty = length_penalty(live.written.shape[-1] + 1, config.length_penalty)
             ended = ended.add(live.go_on(ending), start.eos_id, penalty)

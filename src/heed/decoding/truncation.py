@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.torch.topk import likeliest_one
+from heed.backends.base import Hypothesis, Start
 from heed.config import SearchConfig
 from heed.decoding.decode import walk
-from heed.decoding.search import Hypothesis, Rules, Start
+from heed.decoding.search import Rules
 
 
 def mark_truncated(
@@ -49,7 +49,7 @@ def _ends_there(start: Start[Any], written: Sequence[Sequence[int]], config: Sea
     ends = torch.zeros_like(lengths, dtype=torch.bool)
 
     def choose(allowed: Float[Tensor, "B V"], going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
-        best = likeliest_one(allowed)
+        best = start.ops.argmax(allowed)
         done = lengths[going] == length
         ends[going] |= done & (best == start.eos_id)
         return best.masked_fill(done, start.eos_id)

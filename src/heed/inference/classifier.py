@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.artifacts.folder import read_model_folder
 from heed.errors import InputError
+from heed.inference.open import open_folder
 from heed.model.layout import Padded
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
@@ -48,11 +48,10 @@ class Classifier:
     @torch_defaults()
     def open(cls, path: str | Path) -> "Classifier":
         """The classifier of a folder; on a GPU where there is one."""
-        folder = read_model_folder(Path(path))
+        folder, model = open_folder(path)
         data = folder.run.data
         if not data.labels:
             raise InputError(f"{path} is no classifier: it was trained with task = {data.task!r}")
-        model = folder.model().to("cuda" if torch.cuda.is_available() else "cpu")
         return cls(model, folder.tokenizers[0], data.labels, data.max_tokens)
 
     @torch_defaults()

@@ -15,13 +15,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.artifacts.folder import read_model_folder
+from heed.backends.base import Hypothesis, Start, Watch
+from heed.backends.select import search_ops
+from heed.backends.stepping import start_decoder_only
 from heed.config import SearchConfig
-from heed.decoding.cancellation import Watch, watched
-from heed.decoding.decode import draw, greedy_search, sample, uniform, walk
-from heed.decoding.search import Hypothesis, Rules, Start, beam_search, precise
+from heed.decoding.cancellation import watched
+from heed.decoding.decode import draw, uniform, walk
+from heed.decoding.engine import find
+from heed.decoding.search import Rules, precise
 from heed.decoding.truncation import mark_truncated
 from heed.errors import InputError
+from heed.inference.open import open_folder
 from heed.model.cache import Cache
 from heed.model.torch_state import each_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
@@ -57,9 +61,7 @@ class Generator:
     @torch_defaults()
     def open(cls, path: str | Path) -> "Generator":
         """The language model of a folder; on a GPU where there is one."""
-        folder = read_model_folder(Path(path))
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = folder.model().to(device)
+        folder, model = open_folder(path)
         return cls(model, folder.tokenizers[1], folder.run.search, folder.run.data.max_tokens)
 
     @torch_defaults()
@@ -79,17 +81,11 @@ class Generator:
         longest = [self._longest(len(prefix), config) for prefix in prefixes]
 
         def begin(chosen: Sequence[int]) -> Start[Any]:
-            start = begin_alone(self.model, len(chosen))
+            start = self._start(len(chosen))
             return start if watch is None else watched(start, chosen, watch)
 
         start = begin(range(len(prompts)))
-        if config.sample:
-            numbers = range(first, first + len(prompts))
-            found = sample(start, longest, config, numbers, prefixes)
-        elif config.beam == 1:
-            found = [[one] for one in greedy_search(start, longest, config, prefixes)]
-        else:
-            found = beam_search(start, longest, config, prefixes)
+        found = find(start, longest, config, range(first, first + len(prompts)), prefixes)
         return [self._described(hypotheses) for hypotheses in mark_truncated(found, longest, config, begin)]
 
     @each_with_torch_defaults
@@ -103,7 +99,7 @@ class Generator:
         config = search or self.search
         (prefix,) = self.tokenizer.encode([prompt])
         longest = self._longest(len(prefix), config)
-        start: Start[Any] = begin_alone(self.model, 1)
+        start: Start[Any] = self._start(1)
         if watch is not None:
             start = watched(start, [0], watch)
         random = torch.from_numpy(uniform(config.seed, 0, 0, longest)).to(
@@ -111,7 +107,9 @@ class Generator:
         )
 
         def choose(allowed: Float[Tensor, "B V"], _going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
-            return draw(allowed, random[length : length + 1], config) if config.sample else allowed.argmax(-1)
+            return (
+                draw(allowed, random[length : length + 1], config, start.ops) if config.sample else allowed.argmax(-1)
+            )
 
         written: list[int] = []
         shown = ""
@@ -125,7 +123,7 @@ class Generator:
                 yield text[len(shown) :]
                 shown = text
         found = [[Hypothesis.of(written, 0.0, 0.0)]]
-        ((marked,),) = mark_truncated(found, [longest], config, lambda _: begin_alone(self.model, 1))
+        ((marked,),) = mark_truncated(found, [longest], config, lambda _: self._start(1))
         return marked.truncated
 
     @torch_defaults()
@@ -170,18 +168,9 @@ class Generator:
             Generated(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
         ]
 
+    def _start(self, rows: int) -> Start[Cache]:
+        return start_decoder_only(self.model, rows, search_ops(self._device))
+
     @property
     def _device(self) -> torch.device:
         return self.model.vocabulary.embedding.weight.device
-
-
-def begin_alone(model: Transformer, rows: int) -> Start[Cache]:
-    """Where a search starts that has no source: so many texts, all of them empty."""
-    config, device = model.config, model.vocabulary.embedding.weight.device
-    never = torch.tensor([config.pad_id, config.bos_id], device=device)
-
-    def step(ids: Int[Tensor, "R"], cache: Cache) -> tuple[Float[Tensor, "R V"], Cache]:
-        logits, cache = model.step(ids[:, None], cache)
-        return logits[:, -1].float().log_softmax(-1).index_fill(-1, never, -torch.inf), cache
-
-    return Start(step, model.start(rows=rows), torch.full((rows,), config.bos_id, device=device), config.eos_id)

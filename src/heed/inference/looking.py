@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from heed.artifacts.folder import read_model_folder
+from heed.backends.select import default_device
 from heed.config import SearchConfig
-from heed.inference.translator import Translator, load
+from heed.inference.open import load
+from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 
@@ -32,7 +32,7 @@ def open_any(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple
         translator = load(path)
         translator.search = settings
         return TextModel.only(translator.models, translator.tokenizers, settings, translator.max_tokens), translator
-    model, data = folder.model().to("cuda" if torch.cuda.is_available() else "cpu"), folder.run.data
+    model, data = folder.model().to(default_device()), folder.run.data
     return TextModel(model, folder.tokenizers, settings, data.max_tokens, data.labels), None
 
 

@@ -1,18 +1,17 @@
 """A translation as it is being found: text comes as soon as its characters are whole."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 
+from heed.backends.base import Backend, Hypothesis
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
-from heed.decoding.search import Hypothesis
-from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.engine import greatest_lengths
 from heed.decoding.truncation import mark_truncated
-from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
 
 def stream_piece(
-    models: Sequence[Transformer], tokenizers: tuple[Tokenizer, Tokenizer], search: SearchConfig, text: str, prefix: str
+    backend: Backend, tokenizers: tuple[Tokenizer, Tokenizer], search: SearchConfig, text: str, prefix: str
 ) -> Generator[str, None, tuple[str, bool]]:
     """The greedy translation of what is translated at once.
 
@@ -20,10 +19,10 @@ def stream_piece(
     """
     source, target = tokenizers
     ids, starts = source.encode([text]), target.encode([prefix])
-    longest = max(*greatest_lengths(models, ids, search), len(starts[0]))
+    longest = max(*greatest_lengths(backend.configs, ids, search), len(starts[0]))
     written: list[int] = []
     shown = ""
-    for token in greedy_stream(begin(models, ids), longest, search, starts[0]):
+    for token in greedy_stream(backend.start(ids), longest, search, starts[0]):
         written.append(token)
         (so_far,) = target.decode([written])
         if not so_far.endswith("\ufffd") and len(so_far) > len(shown):  # else a character is not whole yet
@@ -32,5 +31,5 @@ def stream_piece(
     (whole,) = target.decode([written])
     if len(whole) > len(shown):
         yield whole[len(shown) :]
-    ((marked,),) = mark_truncated([[Hypothesis.of(written, 0.0, 0.0)]], [longest], search, lambda _: begin(models, ids))
+    ((marked,),) = mark_truncated([[Hypothesis.of(written, 0.0, 0.0)]], [longest], search, lambda _: backend.start(ids))
     return whole, marked.truncated

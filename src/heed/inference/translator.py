@@ -7,22 +7,17 @@ translated, and the translations are joined as the sentences were.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import overload
 
 import torch
 
-from heed.backends.cuda.engine import CapturedEngine, Precision, quickest_engine
+from heed.backends.base import Backend, Hypothesis, Watch
+from heed.backends.select import inference_backend
 from heed.config import SearchConfig, Split, TranslateConfig
 from heed.decoding.batching import batches_by_length
-from heed.decoding.cancellation import Watch
-from heed.decoding.engine import Engine, Stepwise
+from heed.decoding.engine import Engine, greatest_lengths
 from heed.decoding.forced import cross_attention, links, token_log_probs
-from heed.decoding.search import Hypothesis
-from heed.decoding.steps import begin, greatest_lengths
 from heed.errors import InputError
-from heed.inference.folders import read_translating_folder
 from heed.inference.streaming import stream_piece
 from heed.inference.translation import Translation, joined, space_before
 from heed.interpret.tokens import TextModel
@@ -60,7 +55,12 @@ class Translator:
         self.max_tokens = max_tokens
         self.splitter = splitter or Splitter(max_tokens)
         self.settings = settings or TranslateConfig()
-        self.engine = engine or Stepwise(partial(begin, self._models), self._models)
+        self.engine = engine or Engine(inference_backend(self._models))
+
+    @property
+    def backend(self) -> Backend:
+        """What does the arithmetic; its `choice` says why."""
+        return self.engine.backend
 
     @property
     def models(self) -> list[Transformer]:
@@ -158,7 +158,7 @@ class Translator:
                 yield before
             if piece.text:
                 written, cut_off = yield from stream_piece(
-                    self.models, self.tokenizers, self.search, piece.text, prefix
+                    self._stepping, self.tokenizers, self.search, piece.text, prefix
                 )
                 truncated = truncated or cut_off
             if piece.after:
@@ -171,10 +171,10 @@ class Translator:
         self._pieces([text], [prefix], "line")
         source, target = self.tokenizers
         (ids,), (start,) = source.encode([text]), target.encode([prefix])
-        (longest,) = greatest_lengths(self.models, [ids], self.search)
+        (longest,) = greatest_lengths([model.config for model in self.models], [ids], self.search)
         if len(start) >= longest:  # said before any work is done: a prefix takes a step for each of its tokens
             raise InputError(f"the prefix has {len(start)} tokens; the translation of this text may have {longest}")
-        begun = begin(self.models, [ids])
+        begun = self._stepping.start([ids])
         newest, state = begun.first, begun.state
         for token in start:
             if watch is not None:
@@ -200,6 +200,12 @@ class Translator:
     def pieces(self, text: str, split: Split | None = None) -> list[Piece]:
         """What of a text is translated at once."""
         return self.splitter.pieces(text, split or self.settings.split, self._count)
+
+    @property
+    def _stepping(self) -> Backend:
+        """What goes step by step: the backend, or the models where that only searches as a whole."""
+        models = self.models
+        return self.backend if self.backend.can_step else inference_backend(models)
 
     def _count(self, parts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.tokenizers[0].encode(parts)]
@@ -277,24 +283,4 @@ class Translator:
 
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         """Numbers of sentences of like length, as many at a time as the budget allows."""
-        if budget is None:
-            on_gpu = any(model.vocabulary.embedding.weight.is_cuda for model in self._models)
-            budget = 262_144 if isinstance(self.engine, CapturedEngine) else 65_536 if on_gpu else 4096
-        return batches_by_length(lengths, max(1, budget // beam))
-
-
-@torch_defaults()
-def load(*paths: str | Path, precision: Precision = "auto") -> Translator:
-    """Open a model folder: ``heed.load("runs/ende")``; several translate together. On a GPU where there is one, and
-    one model there in bfloat16 if the GPU has that; precision: or as is said."""
-    if not paths:
-        raise InputError("load needs at least one model folder")
-    first, *others = (read_translating_folder(path) for path in paths)
-    for other in others:
-        if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
-            raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
-    models = [one.model().to("cuda" if torch.cuda.is_available() else "cpu") for one in (first, *others)]
-    run = first.run
-    splitter = Splitter.of(run.data, first.trained)
-    engine = quickest_engine(models, precision)
-    return Translator(models, first.tokenizers, run.search, run.data.max_tokens, engine, splitter, run.translate)
+        return batches_by_length(lengths, max(1, (budget or self.backend.tokens_per_batch) // beam))

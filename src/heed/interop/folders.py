@@ -13,7 +13,7 @@ An exported folder is written and checked like a model folder, and is none:
 import json
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,13 @@ from heed.artifacts.weights import put_weights, read_tensors
 from heed.artifacts.writing import EXPORTED, as_json, write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
-from heed.interop.engine_names import ENGINES, EngineName
+from heed.interop.engine_names import ENGINES, EngineName, require
 from heed.model.size import parameters
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 from heed.untrusted import shortened
 
-# From a model and its tokenizers to an engine's own files, by name.
-Write = Callable[[Transformer, tuple[Tokenizer, Tokenizer]], Mapping[str, bytes]]
+Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 def refuse_to_overwrite(out: Path) -> None:
@@ -61,14 +60,27 @@ class Exported:
     trained: dict[str, Any]  # what is kept of the model folder's record: the lengths of its training sources
 
 
-def export(path: Path, out: Path, engine: EngineName, write: Write) -> None:
-    """Export a model folder for an engine, as `write` has it."""
+def engine_files(name: EngineName, model: Transformer, tokenizers: Tokenizers) -> Mapping[str, bytes]:
+    """A model as an engine takes it: the engine's own files, by name."""
+    require(name)
+    if name == "onnx":
+        from heed.interop.onnx_export import onnx_files  # noqa: PLC0415 - an extra
+
+        return onnx_files(model)
+    from heed.interop.ctranslate2_export import ctranslate2_files  # noqa: PLC0415 - an extra
+
+    return ctranslate2_files(model, tokenizers, "int8" if name == "ctranslate2-int8" else "float32")
+
+
+def export_for(engine: EngineName, path: Path, out: Path) -> None:
+    """Export a model folder for an engine."""
+    require(engine)
     refuse_to_overwrite(out)
     folder = read_model_folder(path)
     refuse_quantized(path)
     source, target = folder.tokenizers
     files = {
-        **write(folder.model(), folder.tokenizers),
+        **engine_files(engine, folder.model(), folder.tokenizers),
         EXPORTED: as_json(
             {"engine": engine, "lengths": folder.trained.get("lengths"), **folder.run.model_dump(mode="json")}
         ),

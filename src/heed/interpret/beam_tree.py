@@ -15,9 +15,10 @@ from typing import Literal
 
 import torch
 
-from heed.backends.torch.topk import likeliest
+from heed.backends.base import Hypothesis, S, Start, length_penalty
+from heed.backends.torch.topk import topk
 from heed.config import SearchConfig
-from heed.decoding.search import Hypothesis, Rules, S, Start, length_penalty
+from heed.decoding.search import Rules
 from heed.errors import InputError
 from heed.model.torch_state import torch_defaults
 
@@ -85,7 +86,7 @@ def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callabl
     while why_over is None:
         log_probs, state = start.step(start.first.new_tensor([search.nodes[at].id for at in live]), state)
         written = start.first.new_tensor([search.tree().written(at) for at in live])
-        values, ids = likeliest(rules.allow(log_probs.float()[None], written[None])[0], config.beam + 1)
+        values, ids = topk(rules.allow(log_probs.float()[None], written[None])[0], config.beam + 1)
         before, live = live, search.grow(live, values.tolist(), ids.tolist())
         why_over = search.over(live)
         if why_over is None:

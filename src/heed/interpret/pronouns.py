@@ -31,10 +31,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.backends.select import inference_backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search
+from heed.decoding.engine import greatest_lengths
 from heed.decoding.forced import forced_rows, token_log_probs
-from heed.decoding.steps import begin, greatest_lengths
 from heed.errors import DataError, InputError
 from heed.interpret.observe import observe
 from heed.interpret.tokens import TextModel, Tokens
@@ -288,7 +289,8 @@ def greedy(text_model: TextModel, sources: Sequence[Sequence[int]]) -> list[str]
     """Greedy translations of ids that may have padding among them."""
     models, search, pad_id = [text_model.model], SearchConfig(beam=1), text_model.config.pad_id
     real = [[token for token in ids if token != pad_id] for ids in sources]
-    found = greedy_search(begin(models, sources), greatest_lengths(models, real, search), search)
+    start = inference_backend(models).start(sources)
+    found = greedy_search(start, greatest_lengths([text_model.config], real, search), search)
     return text_model.tokenizers[1].decode([one.ids for one in found])
 
 

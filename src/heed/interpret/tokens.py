@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.torch.topk import likeliest
+from heed.backends.torch.topk import topk
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.model.transformer import Transformer
@@ -108,7 +108,7 @@ def candidates(
     log_probs: Float[Tensor, "R V"], count: int, tokenizer: Tokenizer, names: Sequence[str] = ()
 ) -> list[list[Candidate]]:
     """The top-k tokens of each row, most probable first; names: of the columns, where they are not the vocabulary."""
-    values, ids = likeliest(log_probs, count)
+    values, ids = topk(log_probs, count)
 
     def called(numbers: list[int]) -> list[str]:
         return [names[number] for number in numbers] if names else shown(tokenizer, numbers)

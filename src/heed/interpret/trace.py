@@ -20,8 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.backends.select import inference_backend
 from heed.config import ModelConfig
-from heed.decoding.steps import begin, greatest_lengths
+from heed.decoding.engine import greatest_lengths
 from heed.errors import InputError
 from heed.interpret.beam_tree import BeamTree, beam_tree
 from heed.interpret.lens import hole_log_probs, layer_log_probs, removal_effects
@@ -175,9 +176,9 @@ class Trace:
         """The beam search for a translation of the source, as a tree."""
         self._needs_both_sides("beam search")
         model, search, sources = self.text_model.model, self.text_model.search, [self.source.ids[:-1]]
-        (longest,) = greatest_lengths([model], sources, search)
-        tokenizer = self.text_model.output_tokenizer
-        return beam_tree(begin([model], sources), longest, search, lambda token: shown(tokenizer, [token])[0])
+        (longest,) = greatest_lengths([model.config], sources, search)
+        tokenizer, start = self.text_model.output_tokenizer, inference_backend([model]).start(sources)
+        return beam_tree(start, longest, search, lambda token: shown(tokenizer, [token])[0])
 
     def for_bertviz(self) -> dict[str, Any]:
         """The arguments of bertviz.head_view and model_view: ``head_view(**trace.for_bertviz())``."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from heed.backends.base import Watch
 from heed.config import SearchConfig
-from heed.decoding.cancellation import Watch
 from heed.inference.classifier import Classified, Classifier, embed
 from heed.inference.generator import Generated, Generator
 from heed.inference.translation import Translation

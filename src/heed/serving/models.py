@@ -6,15 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from heed.artifacts.folder import ModelFolder, read_model_folder
+from heed.backends.select import default_device
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
-from heed.inference.folders import read_translating_folder
 from heed.inference.generator import Generator
-from heed.inference.translator import Translator, load
+from heed.inference.open import load, read_translating_folder
+from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.transformer import Transformer, sharing_weights
@@ -94,7 +93,7 @@ class ServedLmOrClassifier:
     @classmethod
     def of(cls, folder: ModelFolder, search: Mapping[str, Any]) -> "ServedLmOrClassifier":
         """The model of a folder; search: settings that override the folder's."""
-        model = folder.model().to("cuda" if torch.cuda.is_available() else "cpu")
+        model = folder.model().to(default_device())
         data, tokenizer = folder.run.data, folder.tokenizers[1]
         generator = classifier = None
         if model.decoder is not None:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from heed.backends.base import Watch
 from heed.config import SearchConfig, Split
-from heed.decoding.cancellation import Watch
 from heed.errors import InputError
 from heed.inference.translation import Translation, joined
 from heed.inference.translator import Translator

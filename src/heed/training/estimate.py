@@ -22,6 +22,7 @@ from torch import Tensor
 
 from heed.artifacts.checkpoint import Progress
 from heed.backends.machine import device_name, memory_of
+from heed.backends.select import training_plan
 from heed.config import ModelConfig, RunConfig
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
@@ -29,7 +30,7 @@ from heed.text.labels import FIRST
 from heed.text.prepared import Kept, Prepared, Side
 from heed.text.tokenizer import SPECIAL
 from heed.training.batches import Batch, Batches
-from heed.training.learner import Learner, Plain, can_capture, check_precision
+from heed.training.gradients import EagerGradients, Gradients
 from heed.training.optimizer import EMA, make_optimizer
 from heed.training.run import Run
 from heed.training.steps import PendingStep, launch_steps
@@ -65,7 +66,6 @@ class Estimate:
 def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device) -> Estimate:
     """What training with these settings would take; lengths: tokens of source and target, (pairs, 2), of a label 1."""
     settings = config.training
-    check_precision(config, device)
     began, processor = time.monotonic(), ProcessorShare()
     try:
         trial = _Trial(config, lengths, device)
@@ -111,19 +111,21 @@ def pairs_of_random_ids(lengths: NDArray[np.int64], config: ModelConfig) -> Prep
 
 def trial_run(config: RunConfig, pairs: Prepared, device: torch.device) -> Run:
     """A run as `heed train` would make it, on these pairs; it has no folder, nothing is validated or saved."""
-    settings, task = config.training, task_of(config)
+    settings, task, plan = config.training, task_of(config), training_plan(config, device)
     torch.manual_seed(settings.seed)
     model = Transformer(config.model).to(device)
     batches = Batches(
         pairs,
         settings.tokens_per_batch,
         settings.seed,
-        mixed=can_capture(config, device),
+        mixed=plan.is_captured,
         collate=task.collate,
         sizes=task.sizes,
     )
     ema = None if settings.ema_decay is None else EMA(model, settings.ema_decay)
-    return Run(Path(), config, model, make_optimizer(model, config), batches, lambda *_: {}, None, device, ema=ema)
+    return Run(
+        Path(), config, model, make_optimizer(model, config), batches, lambda *_: {}, None, device, plan, ema=ema
+    )
 
 
 class _Trial:
@@ -141,7 +143,7 @@ class _Trial:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         self._run = trial_run(config, self._pairs, device)
-        self._meter = _Meter(self._run.learner(), self._run, self._counted)
+        self._meter = _Meter(self._run.gradients(), self._run, self._counted)
         self._steps: Generator[PendingStep] | None = None
         self._tokens = 0
 
@@ -164,8 +166,8 @@ class _Trial:
                 tokens, fits = max(tokens // 2, _SMALLEST), False
             if not fits:  # a captured step has the size of whole batches
                 self.close()
-                plain = Plain(self._run.model, self._config, self._run.device)
-                self._meter = _Meter(plain, self._run, self._counted)
+                eager = EagerGradients(self._run.model, self._config, self._run.plan)
+                self._meter = _Meter(eager, self._run, self._counted)
                 self._run.optimizer.zero_grad()
                 gc.collect()  # the error holds on to all that did fit
 
@@ -174,7 +176,7 @@ class _Trial:
         if self._steps is None or tokens != self._tokens:
             self.close()
             self._tokens, settings, task = tokens, self._config.training, task_of(self._config)
-            mixed = can_capture(self._config, self._run.device)
+            mixed = self._run.plan.is_captured
             batches = Batches(self._pairs, tokens, settings.seed, mixed=mixed, collate=task.collate, sizes=task.sizes)
             self._steps = launch_steps(replace(self._run, batches=batches), self._meter, Progress())
         began = _now(self._run.device)
@@ -192,36 +194,38 @@ class _Trial:
         """Bytes for batches of this size: weights, gradients, optimiser state, and what the backward pass needs."""
         copies = 4 if self._run.ema is None else 5  # weight, gradient and Adam's two moments; the EMA
         weights = sum(weight.numel() * weight.element_size() for weight in self._run.model.parameters())
-        logits = cast("Plain", self._meter.learner).bytes_of_scores(budget)  # with another, memory is measured
+        logits = cast("EagerGradients", self._meter.gradients).bytes_of_logits(
+            budget
+        )  # with another, memory is measured
         return round(copies * weights + self._meter.saved * budget + logits)
 
 
 class _Meter:
-    """A learner that times another one's gradients, and counts the bytes that its forward pass saves."""
+    """Gradients that time others, and counts the bytes that its forward pass saves."""
 
-    def __init__(self, learner: Learner, run: Run, counted: int) -> None:
-        self.learner, self._run, self._counted = learner, run, counted
+    def __init__(self, gradients: Gradients, run: Run, counted: int) -> None:
+        self.gradients, self._run, self._counted = gradients, run, counted
         self._sizes: deque[int] = deque()  # of the batches that are prepared and not used yet
         self.seconds, self.tokens = 0.0, 0  # of the last batch
         self.saved = 0.0  # bytes per token
 
     def prepare(self, batch: Batch) -> list[Batch]:
-        """As the learner does."""
+        """As the gradients that are measured."""
         self._sizes.append(len(batch.tgt_out if self._counted else batch.src))
-        return self.learner.prepare(batch)
+        return self.gradients.prepare(batch)
 
-    def learn(self, prepared: list[Batch], scale: float, seed: int) -> Tensor:
-        """As the learner does."""
+    def backward(self, prepared: list[Batch], scale: float, seed: int) -> Tensor:
+        """As the gradients that are measured."""
         began = _now(self._run.device)
         self.tokens = self._sizes.popleft()
-        with self._counting() if isinstance(self.learner, Plain) else nullcontext():
-            loss = self.learner.learn(prepared, scale, seed)
+        with self._counting() if isinstance(self.gradients, EagerGradients) else nullcontext():
+            loss = self.gradients.backward(prepared, scale, seed)
         self.seconds = _now(self._run.device) - began
         return loss
 
-    def forget(self) -> None:
-        """As the learner does."""
-        self.learner.forget()
+    def zero_grad(self) -> None:
+        """As the gradients that are measured."""
+        self.gradients.zero_grad()
 
     @contextmanager
     def _counting(self) -> Iterator[None]:

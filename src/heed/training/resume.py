@@ -16,12 +16,10 @@ import torch
 from heed.artifacts.checkpoint import newest_checkpoint, read_progress
 from heed.artifacts.folder import ModelFolder
 from heed.artifacts.writing import MANIFEST
-from heed.backends.cpu.linear import is_quicker_here
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.select import TrainingPlan
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.text.corpus import Corpus
-from heed.training.learner import can_capture, is_half
 from heed.training.optimizer import learning_rate
 from heed.training.presets import Nested
 from heed.training.step_log import Listener
@@ -83,20 +81,19 @@ def _described(corpora: Sequence[Corpus]) -> list[dict[str, object]]:
     ]
 
 
-def arithmetic_of(config: RunConfig, device: torch.device, processes: int, *, compiled: bool) -> dict[str, str]:
-    """Everything besides settings and text that decides the bits, by name. compiled: layers are, by torch.compile."""
+def arithmetic_of(plan: TrainingPlan, device: torch.device, processes: int) -> dict[str, str]:
+    """What the bits of a run depend on besides its settings, by name."""
     found = {"heed": __version__, "torch": torch.__version__, "processes": str(processes)}
-    found["layers"] = "compiled by torch" if compiled else "as they are"
+    found["layers"] = "compiled by torch" if plan.is_compiled else "as they are"
     if device.type == "cuda":
         found["device"] = torch.cuda.get_device_name(device)
-        found["precision"] = "bfloat16" if is_half(config, device) else "float32"
-        found["steps"] = "captured" if can_capture(config, device) else "not captured"
+        found["precision"], found["steps"] = plan.choice.dtype, "captured" if plan.is_captured else "not captured"
         return found
     found["device"] = device.type
     found["threads"] = str(torch.get_num_threads())
     found["instructions"] = torch.backends.cpu.get_cpu_capability()
-    found["kernels"] = "torch's" if compiled or missing_for_compiled_code() is not None else "compiled C"
-    if found["kernels"] == "compiled C" and not config.training.shard and is_quicker_here():
+    found["kernels"] = "compiled C" if plan.choice.backend == "cpu" else "torch's"
+    if plan.has_native_matmul:
         found["kernels"] += ", linear layers too"
     return found
 

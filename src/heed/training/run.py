@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 from heed.artifacts.checkpoint import Progress, require_finite, restore, training_state, write_checkpoint
 from heed.artifacts.folder import ModelFolder, model_files
 from heed.artifacts.weights import put_weights
-from heed.backends.cpu.bpe import quickest_bpe_dropout
-from heed.backends.cuda.graph import missing_for_capture
+from heed.backends.select import TrainingPlan, bpe_dropout, training_plan
 from heed.config import RunConfig
 from heed.errors import ConfigError
 from heed.model.size import parameters
@@ -24,7 +23,7 @@ from heed.text.language_identification import profile
 from heed.training.batches import Batches, Resegment
 from heed.training.bucketing import Shape
 from heed.training.distributed import ProcessGroup, full_tensor, shard, shard_like
-from heed.training.learner import Learner, can_capture, check_precision, make_learner, will_compile
+from heed.training.gradients import Gradients, make_gradients
 from heed.training.optimizer import EMA, make_optimizer
 from heed.training.resume import arithmetic_of, changes
 from heed.training.run_inputs import RunInputs
@@ -47,25 +46,22 @@ class Run:
     files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # a model folder's, with these weights
     validate: Validate | None
     device: torch.device
+    plan: TrainingPlan  # how gradients are computed
     group: ProcessGroup = field(default_factory=ProcessGroup)
     ema: EMA | None = None
-    compiled: bool | None = None  # whether layers are; none: as the settings decide
 
     @property
     def reads_losses_late(self) -> bool:
         """Whether a step is launched before the loss of the last is read: a single GPU then never waits."""
         return self.device.type == "cuda" and self.group.size == 1
 
-    def learner(self) -> Learner:
+    def gradients(self) -> Gradients:
         """What computes gradients on this device."""
-        shape, config = None, self.config
-        if self.compiled is not None:
-            training = config.training.model_copy(update={"compile": self.compiled})
-            config = config.model_copy(update={"training": training})
-        if can_capture(self.config, self.device):
+        shape = None
+        if self.plan.is_captured:
             examples = [self.batches.batch(numbers, 0) for numbers in self.batches.epoch(0)[:_EXAMPLES]]
             shape = Shape.for_batches_like(examples, self.config.data.max_tokens + 1)
-        return make_learner(self.model, config, self.device, shape)
+        return make_gradients(self.model, self.config, self.plan, shape)
 
     @contextmanager
     def inference_weights(self) -> Iterator[Mapping[str, Tensor] | None]:
@@ -96,35 +92,37 @@ def prepare_run(
 ) -> tuple[Run, Progress]:
     """A run and the progress to start from. init_from: a model whose weights to begin with."""
     config, device = inputs.config, group.device()
-    _check(config, device, group)
+    _check(config, group)
+    plan = training_plan(config, device)
     model = _initial_model(config, init_from).to(device)
     if config.training.shard:
         shard(model, group)
     optimizer = make_optimizer(model, config)
     ema = None if config.training.ema_decay is None else EMA(model, config.training.ema_decay)
-    progress = Progress(mixed=can_capture(config, device), compiled=will_compile(config, device))
-    for warning in _notes(config, device):
+    progress = Progress(mixed=plan.is_captured, compiled=plan.is_compiled)
+    for warning in _notes(config, plan):
         listener.warning(warning)
     if inputs.checkpoint is not None:
         has_ema = ema is not None
         progress, raw = restore(inputs.checkpoint, model, optimizer, has_ema=has_ema, shard_like=shard_like)
         if ema is not None:
             ema.resume(raw)
-    compiled = _is_compiled(progress, config, device)
-    if compiled != will_compile(config, device):
-        listener.note(f"layers stay {'' if compiled else 'not '}compiled, as the run began, whatever max_steps is now")
-    arithmetic = arithmetic_of(config, device, group.size, compiled=compiled)
+    as_begun = training_plan(config, device, compiled=progress.compiled)
+    if as_begun.is_compiled != plan.is_compiled:
+        stays = "" if as_begun.is_compiled else "not "
+        listener.note(f"layers stay {stays}compiled, as the run began, whatever max_steps is now")
+    plan = as_begun
+    arithmetic = arithmetic_of(plan, device, group.size)
     for warning in changes(progress.arithmetic, arithmetic):
         listener.warning(warning)
     progress = replace(progress, arithmetic=arithmetic)
     batches, validate = _batches(inputs, mixed=progress.mixed), _validator(inputs, group)
     files = _model_folder_files(inputs, group.size)
-    return Run(folder, config, model, optimizer, batches, files, validate, device, group, ema, compiled), progress
+    return Run(folder, config, model, optimizer, batches, files, validate, device, plan, group, ema), progress
 
 
-def _check(config: RunConfig, device: torch.device, group: ProcessGroup) -> None:
+def _check(config: RunConfig, group: ProcessGroup) -> None:
     settings, metric = config.training, task_of(config).metric
-    check_precision(config, device)
     if settings.best_by not in ("loss", metric):
         raise ConfigError(f"training.best_by = {settings.best_by!r}: task = {config.data.task!r} has loss and {metric}")
     if settings.shard and group.size == 1:
@@ -151,17 +149,10 @@ def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transfor
     return model
 
 
-def _is_compiled(progress: Progress, config: RunConfig, device: torch.device) -> bool:
-    """Whether layers are compiled. Where that follows from the length of the run, it stays as when the run began."""
-    if progress.compiled is None or config.training.compile is not None or not can_capture(config, device):
-        return will_compile(config, device)
-    return progress.compiled
-
-
-def _notes(config: RunConfig, device: torch.device) -> list[str]:
-    missing = missing_for_capture()
-    if device.type == "cuda" and config.training.capture and missing is not None:
-        return [f"steps are not captured, so training is several times slower than it could be: {missing}"]
+def _notes(config: RunConfig, plan: TrainingPlan) -> list[str]:
+    wanted = plan.choice.device != "cpu" and config.training.capture and not config.training.shard
+    if wanted and not plan.is_captured:
+        return [f"training is several times slower than it could be; {plan.choice.reason}"]
     return []
 
 
@@ -170,8 +161,8 @@ def _batches(inputs: RunInputs, *, mixed: bool) -> Batches:
     resegment = None
     if data.bpe_dropout:
         source, target = inputs.tokenizers
-        of_source = quickest_bpe_dropout(source, data.bpe_dropout)
-        of_target = of_source if target is source else quickest_bpe_dropout(target, data.bpe_dropout)
+        of_source = bpe_dropout(source, data.bpe_dropout)
+        of_target = of_source if target is source else bpe_dropout(target, data.bpe_dropout)
         resegment = Resegment(of_source, of_target, data.max_tokens)
     return Batches(
         inputs.pairs,

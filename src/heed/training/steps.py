@@ -24,7 +24,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from heed.artifacts.checkpoint import Progress
 from heed.training.batches import Batch, Numbers
 from heed.training.distributed import ProcessGroup, full_tensor
-from heed.training.learner import Learner
+from heed.training.gradients import Gradients
 from heed.training.optimizer import learning_rate
 from heed.training.run import Run
 
@@ -59,7 +59,7 @@ class PendingStep:
     gradient_norm: Callable[[], float]
 
 
-def launch_steps(run: Run, learner: Learner, start: Progress) -> Generator[PendingStep]:
+def launch_steps(run: Run, gradients: Gradients, start: Progress) -> Generator[PendingStep]:
     """Launch the run's steps after `start`, one per `next`, for ever.
 
     On a GPU, batches are prefetched by a thread and a step is launched before the loss of the one before it is read,
@@ -68,14 +68,14 @@ def launch_steps(run: Run, learner: Learner, start: Progress) -> Generator[Pendi
 
     def prepare(batches: tuple[list[Numbers], int, tuple[int, int]]) -> tuple[list[MicroBatch], tuple[int, int]]:
         numbers, epoch, after = batches
-        return micro_batches(run, learner, numbers, epoch), after
+        return micro_batches(run, gradients, numbers, epoch), after
 
     planned = _plan(run, start)
     ready = prefetch(prepare, planned) if run.device.type == "cuda" else (prepare(batches) for batches in planned)
     previous: PendingStep | None = None
     with closing(ready):
         for step, (micro, after) in enumerate(ready, start.step + 1):
-            pending = take_step(run, learner, micro, step, after)
+            pending = take_step(run, gradients, micro, step, after)
             if previous is not None:
                 previous.loss()  # never more than one step ahead of what is known
             previous = pending
@@ -113,13 +113,13 @@ def prefetch(make: Callable[[Item], Made], items: Iterable[Item]) -> Generator[M
         pool.shutdown(cancel_futures=True)
 
 
-def micro_batches(run: Run, learner: Learner, numbers: list[Numbers], epoch: int) -> list[MicroBatch]:
-    """This process's part of a step's batches, prepared for the learner."""
+def micro_batches(run: Run, gradients: Gradients, numbers: list[Numbers], epoch: int) -> list[MicroBatch]:
+    """This process's part of a step's batches, prepared."""
     sharded = run.config.training.shard and run.group.size > 1
     made = []
     for index, own, weight in _own(numbers, run.group, sharded=sharded):
         batch = run.batches.batch(own, epoch)
-        made.append(MicroBatch(index, weight, batch.tokens, learner.prepare(batch)))
+        made.append(MicroBatch(index, weight, batch.tokens, gradients.prepare(batch)))
     return made
 
 
@@ -138,7 +138,7 @@ def _own(numbers: list[Numbers], group: ProcessGroup, *, sharded: bool) -> list[
 
 
 def take_step(
-    run: Run, learner: Learner, micro: list[MicroBatch], step: int, after: tuple[int, int] = (0, 0)
+    run: Run, gradients: Gradients, micro: list[MicroBatch], step: int, after: tuple[int, int] = (0, 0)
 ) -> PendingStep:
     """Gradients of all micro-batches, then one update. A loss or a gradient that is not finite changes no weights.
 
@@ -150,7 +150,7 @@ def take_step(
     rate = learning_rate(step, settings, run.config.model.d_model)
     tokens = round(group.sum(sum(one.tokens for one in micro if one.weight))[0])
     all_losses = [
-        learner.learn(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in micro
+        gradients.backward(one.prepared, one.weight / tokens, _seed(settings.seed, step, one.index)) for one in micro
     ]
     losses = [loss for loss, one in zip(all_losses, micro, strict=True) if one.weight]
     if not settings.shard:
@@ -160,14 +160,14 @@ def take_step(
         together = torch.stack((*losses, norm))
         read = _copy_to_cpu(together)
         _update_weights(run, rate, step, norm, skip=(~together.isfinite().all()).float())
-        learner.forget()
+        gradients.zero_grad()
         return PendingStep(
             step, after, tokens, rate, began, lambda: sum(one / tokens for one in read()[:-1]), lambda: read()[-1]
         )
     loss, gradient_norm = group.sum(sum(one.item() / tokens for one in losses))[0], norm.item()
     if math.isfinite(loss) and math.isfinite(gradient_norm):
         _update_weights(run, rate, step, norm)
-    learner.forget()
+    gradients.zero_grad()
     return PendingStep(step, after, tokens, rate, began, lambda: loss, lambda: gradient_norm)
 
 

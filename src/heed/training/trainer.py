@@ -37,7 +37,7 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
     journal = Journal(run.folder / JOURNAL, after_step=progress.step) if run.group.is_first else None
     log = StepLog(run, journal, listener)
     progress = replace(progress, previous=progress.step)
-    with _Interrupts() as interrupts, closing(launch_steps(run, run.learner(), progress)) as steps:
+    with _Interrupts() as interrupts, closing(launch_steps(run, run.gradients(), progress)) as steps:
         while progress.step < settings.max_steps and not _has_stalled(run, progress):
             pending = next(steps)
             step = pending.step

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from heed.backends.cpu.attention import attend, compiled_attention
 from heed.backends.cpu.dropout import Dropout
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
-from heed.backends.cuda.dropout import dropped
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.errors import InputError
 from heed.model.attention import plain_attention
 from heed.model.layout import Packed, Padded, Sight
+from tests.reference.dropout import dropped
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 

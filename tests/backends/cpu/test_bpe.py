@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.cpu import bpe as compiled_bpe
-from heed.backends.cpu.bpe import CompiledBpeDropout, quickest_bpe_dropout
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.bpe import CompiledBpeDropout
+from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.select import bpe_dropout
 from heed.errors import DataError
 from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import BOS
@@ -60,6 +60,6 @@ def test_special_tokens_are_refused() -> None:
 
 
 def test_without_a_compiler_the_plain_one_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(quickest_bpe_dropout(TRAINED, 0.1), CompiledBpeDropout)
-    monkeypatch.setattr(compiled_bpe, "missing_for_compiled_code", lambda: "there is no C compiler")
-    assert type(quickest_bpe_dropout(TRAINED, 0.1)) is BpeDropout
+    assert isinstance(bpe_dropout(TRAINED, 0.1), CompiledBpeDropout)
+    monkeypatch.setattr("heed.backends.select.missing_for_compiled_code", lambda: "there is no C compiler")
+    assert type(bpe_dropout(TRAINED, 0.1)) is BpeDropout

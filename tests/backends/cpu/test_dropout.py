@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from heed.backends.cpu.dropout import CompiledDropout, Dropout, drop, with_compiled_dropout
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
-from heed.backends.cuda.dropout import dropped
+from heed.backends.cpu.library import missing_for_compiled_code
+from tests.reference.dropout import dropped
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 

@@ -3,7 +3,7 @@ import torch
 
 from heed import ModelConfig
 from heed.backends.cpu.encoder import CompiledEncoder
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.errors import InputError
 from heed.model.layout import Packed
 from tests.model.examples import COMBINATIONS, FIRST_WORD, SHAPE, VOCAB, make

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from heed.backends.chunked_loss import Matmul, torch_matmul
 from heed.backends.cpu import linear as compiled_linear
-from heed.backends.cpu.linear import CompiledLinear, matrix_product, quick_product, with_compiled_products
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.cpu.linear import CompiledLinear, matmul, with_native_linear
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
@@ -27,20 +28,20 @@ def test_matrices_are_multiplied_as_torch_does(size: tuple[int, int, int], which
     bias, there = torch.randn(columns), torch.randn(rows, columns)
     exact = a.double() @ b.double()
     close = partial(torch.testing.assert_close, atol=2e-4, rtol=1e-5)
-    close(matrix_product(a, b).double(), exact)
-    close(matrix_product(a, b, bias).double(), exact + bias)
+    close(matmul(a, b).double(), exact)
+    close(matmul(a, b, bias).double(), exact + bias)
     wanted = exact + there
-    added = matrix_product(a, b, to=there, adds=True)
+    added = matmul(a, b, to=there, adds=True)
     assert added is there
     close(added.double(), wanted)
-    close(matrix_product(a, b, to=there).double(), exact)
+    close(matmul(a, b, to=there).double(), exact)
 
 
 @pytest.mark.usefixtures("for_avx2")
 def test_processors_without_avx512_multiply_the_same() -> None:
     for rows, depth, columns in SIZES:
         a, b = torch.randn(depth, rows).t(), torch.randn(depth, columns)
-        torch.testing.assert_close(matrix_product(a, b), a @ b, atol=2e-4, rtol=1e-5)
+        torch.testing.assert_close(matmul(a, b), a @ b, atol=2e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -49,17 +50,16 @@ def test_any_number_of_threads_finds_the_same_to_the_last_bit(threads: int, monk
     found = []
     for count in (1, threads):
         monkeypatch.setattr("heed.backends.cpu.linear.torch.get_num_threads", lambda count=count: count)
-        found.append(matrix_product(a, b, bias))
+        found.append(matmul(a, b, bias))
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("has_own_products", [False, True])
-def test_either_product_does_the_same(has_own_products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_linear, "is_quicker_here", lambda: has_own_products)
+@pytest.mark.parametrize("multiply", [matmul, torch_matmul], ids=["native", "torch"])
+def test_either_matmul_does_the_same(multiply: Matmul) -> None:
     a, b, there = torch.randn(5, 7), torch.randn(7, 6), torch.ones(5, 6)
-    torch.testing.assert_close(quick_product(a, b, torch.ones(6)), a @ b + 1)
-    torch.testing.assert_close(quick_product(a, b, to=there, adds=True), a @ b + 1)
-    torch.testing.assert_close(quick_product(a, b, to=there), a @ b)
+    torch.testing.assert_close(multiply(a, b, torch.ones(6)), a @ b + 1)
+    torch.testing.assert_close(multiply(a, b, to=there, adds=True), a @ b + 1)
+    torch.testing.assert_close(multiply(a, b, to=there), a @ b)
 
 
 @pytest.mark.parametrize("small", [0, 2**40])
@@ -67,7 +67,7 @@ def test_a_layer_learns_as_torchs_does(small: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compiled_linear, "_SMALL", small)
     linear = nn.Linear(40, 50)
     model = nn.Sequential(linear, nn.ReLU())
-    with_compiled_products(model)
+    with_native_linear(model)
     assert isinstance(model[0], CompiledLinear)
     assert dict(model.named_parameters()).keys() == {"0.weight", "0.bias"}
     x = torch.randn(3, 11, 40, requires_grad=True)

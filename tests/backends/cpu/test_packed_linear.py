@@ -1,4 +1,4 @@
-"""Products in compiled code are those of torch, in integers those of rounded numbers."""
+"""LinearFns in compiled code are those of torch, in integers those of rounded numbers."""
 
 from pathlib import Path
 
@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.artifacts.quantization import quantize_rows
-from heed.backends.cpu import packed_linear as compiled_products
+from heed.backends.cpu import library as native_library
 from heed.backends.cpu.build import CannotCompileError
 from heed.backends.cpu.large_pages import LargePages
-from heed.backends.cpu.packed_linear import Panels, in_panels, missing_for_compiled_code
-from heed.backends.torch.linear import Product
+from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.cpu.packed_linear import Panels, in_panels
+from heed.backends.torch.linear import LinearFn
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
@@ -27,7 +28,7 @@ SIZES = [
 ]  # outputs, inputs; the last in large pages
 
 
-def plain_integers(weight: Tensor, bias: Tensor | None) -> Product:
+def plain_integers(weight: Tensor, bias: Tensor | None) -> LinearFn:
     """The product that the compiled code takes in integers, in plain torch."""
     whole, scales = quantize_rows(weight)
 
@@ -64,7 +65,7 @@ def test_integers_are_multiplied_exactly(size: tuple[int, int], rows: int) -> No
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_threads_share_the_outputs(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_products, "threads_for", lambda _work: threads)
+    monkeypatch.setattr("heed.backends.cpu.packed_linear.threads_for", lambda _work: threads)
     weight, x = torch.randn(100, 40), torch.randn(2, 5, 40)
     torch.testing.assert_close(
         Panels(weight, None, integers=False)(x), functional.linear(x, weight), atol=1e-4, rtol=1e-5
@@ -72,8 +73,8 @@ def test_threads_share_the_outputs(threads: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_little_work_is_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.backends.cpu.packed_linear.torch.get_num_threads", lambda: 4)
-    assert [compiled_products.threads_for(2**20 * size) for size in (1, 8, 12, 400)] == [1, 2, 3, 4]
+    monkeypatch.setattr("heed.backends.cpu.library.torch.get_num_threads", lambda: 4)
+    assert [native_library.threads_for(2**20 * size) for size in (1, 8, 12, 400)] == [1, 2, 3, 4]
 
 
 def test_a_matrix_lies_in_the_order_in_which_it_is_read() -> None:
@@ -92,12 +93,12 @@ def test_compiling_in_vain_happens_once(monkeypatch: pytest.MonkeyPatch) -> None
         tried.append(source)
         raise CannotCompileError("no luck")
 
-    monkeypatch.setattr(compiled_products, "library", fail)
-    compiled_products._library.cache_clear()
+    monkeypatch.setattr(native_library, "library", fail)
+    native_library._library.cache_clear()
     try:
         assert [missing_for_compiled_code() for _ in range(3)] == ["no luck"] * 3
         with pytest.raises(CannotCompileError, match="no luck"):
-            compiled_products.native()
+            native_library.native()
     finally:
-        compiled_products._library.cache_clear()
+        native_library._library.cache_clear()
     assert len(tried) == 1

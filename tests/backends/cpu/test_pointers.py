@@ -10,16 +10,17 @@ from torch import Tensor
 import heed.backends
 from heed import ModelConfig
 from heed.backends.cpu.attention import attend, compiled_attention
-from heed.backends.cpu.beam_step import compiled_growth
-from heed.backends.cpu.decoder import compiled_model
+from heed.backends.cpu.beam_step import beam_step
+from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.dropout import Dropout, drop
 from heed.backends.cpu.encoder import CompiledEncoder
-from heed.backends.cpu.linear import matrix_product
-from heed.backends.cpu.loss import compiled_cross_entropy
-from heed.backends.cpu.packed_linear import Panels, missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.cpu.linear import matmul
+from heed.backends.cpu.loss import linear_cross_entropy
+from heed.backends.cpu.packed_linear import Panels
 from heed.backends.cpu.pointers import array_pointer, pointer, pointer_or_none, strided_pointer
-from heed.backends.cpu.topk import ranked
-from heed.backends.torch.decoder import LeanDecoder
+from heed.backends.cpu.topk import topk
+from heed.backends.torch.linear import plain_linear
 from heed.errors import InputError
 from heed.model.layout import Packed, Sight
 from tests.model.examples import SHAPE, make, padded, sentences
@@ -65,7 +66,7 @@ def test_what_is_right_gives_its_address() -> None:
 def test_no_other_file_takes_an_address() -> None:
     folder = Path(heed.backends.__path__[0])
     taking = {
-        file.name for file in folder.glob("*.py") if "data_ptr" in (text := file.read_text()) or "ctypes.data" in text
+        file.name for file in folder.rglob("*.py") if "data_ptr" in (text := file.read_text()) or "ctypes.data" in text
     }
     assert taking == {"pointers.py"}
 
@@ -78,10 +79,10 @@ def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> No
     for call in (
         lambda: drop(x, Dropout.of(0.5, 1)),
         lambda: compiled_attention(heads, heads, heads, sight, 0.0),
-        lambda: matrix_product(x, x.t()),
-        lambda: matrix_product(x.float(), x.float().t(), torch.zeros(4, dtype=dtype)),
-        lambda: ranked(x, 2),
-        lambda: compiled_growth(torch.zeros(2, 2, dtype=torch.float64), x, 2),
+        lambda: matmul(x, x.t()),
+        lambda: matmul(x.float(), x.float().t(), torch.zeros(4, dtype=dtype)),
+        lambda: topk(x, 2),
+        lambda: beam_step(torch.zeros(2, 2, dtype=torch.float64), x, 2),
         lambda: Panels(x, None, integers=False),
         lambda: Panels(x.float(), None, integers=False)(x),
     ):
@@ -102,13 +103,13 @@ def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
     with pytest.raises(InputError, match="takes sentences that fill"):
         attend(heads, heads, heads, Sight.between(layout, too_long), Dropout.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
-        matrix_product(torch.zeros(2, 3), torch.zeros(4, 2))
+        matmul(torch.zeros(2, 3), torch.zeros(4, 2))
     with pytest.raises(TypeError, match="compiled code takes"):
-        matrix_product(torch.zeros(2, 3), torch.zeros(3, 2), to=torch.zeros(2, 3))
+        matmul(torch.zeros(2, 3), torch.zeros(3, 2), to=torch.zeros(2, 3))
     with pytest.raises(TypeError, match="compiled code takes"):
         Panels(torch.zeros(4, 8), None, integers=False)(torch.zeros(2, 7))
     with pytest.raises(TypeError, match="compiled code takes"):
-        compiled_growth(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(3, 9), 2)
+        beam_step(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(3, 9), 2)
 
 
 @needs_compiled_code
@@ -126,14 +127,14 @@ def test_attention_of_one_head_lies_right_however_torch_counts_its_strides() -> 
 @torch.no_grad()
 def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_model() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
-    lean = LeanDecoder(model, compiled=compiled_model(model))
+    lean = NativeDecoder(model, plain_linear)
     state = lean.start(padded(sentences([5, 3], CPU)))
     for wrong in (-1, SHAPE["vocab_size"], 2**40):
         with pytest.raises(InputError, match=rf"a decoder step .* takes ids from 0 to 12; these are \[1, {wrong}\]"):
             lean.step(torch.tensor([1, wrong]), state)
     wider = make(ModelConfig.model_validate({**SHAPE, "d_model": 32}), CPU, torch.float32)
     with pytest.raises(TypeError, match="compiled code takes"):
-        LeanDecoder(wider, compiled=compiled_model(wider)).step(torch.tensor([1, 1]), state)
+        NativeDecoder(wider, plain_linear).step(torch.tensor([1, 1]), state)
     lean.step(torch.tensor([1, 1]), state)
 
 
@@ -154,9 +155,9 @@ def test_an_encoder_refuses_a_layout_of_other_sentences() -> None:
 @needs_compiled_code
 def test_a_loss_is_found_whatever_the_default_dtype() -> None:
     given = (torch.randn(4, 8), torch.randn(11, 8), None, torch.tensor([3, 4, 0, 10]), 0, 0.1)
-    expected = compiled_cross_entropy(*given)
+    expected = linear_cross_entropy(matmul)(*given)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert torch.equal(compiled_cross_entropy(*given), expected)
+        assert torch.equal(linear_cross_entropy(matmul)(*given), expected)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from heed.backends.cuda.attention import _attend, packed_attention
-from heed.backends.cuda.dropout import dropped
 from heed.errors import InputError
 from heed.model.attention import plain_attention
 from heed.model.layout import Packed, Padded, Sight
+from tests.reference.dropout import dropped
 
 HEADS = 3
 LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15]  # tiles hold several of these, and one of these fills several tiles

@@ -5,20 +5,21 @@ import torch
 
 from heed import ModelConfig
 from heed.backends.cuda.encoder import StaticEncoder
-from heed.backends.cuda.step_ops import PLAIN, Parts
+from heed.backends.cuda.step_ops import StepOps
 from heed.model.layout import Packed
 from tests.model.examples import COMBINATIONS, FIRST_WORD, VOCAB, make
+from tests.reference.step_ops import REFERENCE
 
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
 LENGTHS = [5, 1, 3, 11]
 
 
-def parts_for(device: torch.device) -> list[Parts]:
+def parts_for(device: torch.device) -> list[StepOps]:
     if device.type != "cuda" or find_spec("triton") is None:
-        return [PLAIN]
+        return [REFERENCE]
     from heed.backends.cuda.triton_ops import TRITON  # noqa: PLC0415 - needs Triton
 
-    return [PLAIN, TRITON]
+    return [REFERENCE, TRITON]
 
 
 @pytest.mark.parametrize("config", DESIGNS, ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")

@@ -1,8 +1,7 @@
 """The engine for a GPU finds what our plain searches find. On a CPU it runs in plain torch, and nothing is captured."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,40 +9,50 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heed import ModelConfig, Transformer
+from heed.backends.base import Choice, Hypothesis, Watch
 from heed.backends.cuda import engine as captured_engine
-from heed.backends.cuda.engine import CapturedEngine, quickest_engine
+from heed.backends.cuda.engine import StaticEngine
+from heed.backends.cuda.search import Room
 from heed.backends.cuda.slots import Shape, affordable
-from heed.backends.cuda.step_ops import PLAIN
+from heed.backends.select import Request, inference_backend, search_ops
+from heed.backends.stepping import OwnModels, ReferenceStepper
 from heed.config import SearchConfig
-from heed.decoding.cancellation import Watch
-from heed.decoding.engine import Engine, Stepwise
-from heed.decoding.search import Hypothesis
-from heed.decoding.steps import begin
+from heed.decoding.engine import Engine
 from heed.errors import InputError
 from tests.decoding.small_models import small_model
 from tests.model.examples import COMBINATIONS, SHAPE, make, sentences
+from tests.reference.backends import stepwise
+from tests.reference.step_ops import REFERENCE
 
 CPU = torch.device("cpu")
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
 
 
-class Nobody:
-    """An engine that must not be asked."""
+class Whole(StaticEngine):
+    """An engine that must not hand a search over."""
 
-    def search(self, *asked: Any) -> list[list[Hypothesis]]:
-        raise AssertionError(f"handed over: {asked}")
+    def search(self, *asked: Any) -> list[list[Hypothesis]] | None:
+        found = super().search(*asked)
+        assert found is not None, f"handed over: {asked}"
+        return found
 
 
-def engine_of(model: Transformer, otherwise: Engine | None = None) -> CapturedEngine:
+def engine_of(model: Transformer, kind: type[StaticEngine] = Whole) -> Engine:
     device = model.vocabulary.embedding.weight.device
-    parts = PLAIN
+    ops = REFERENCE
     if device.type == "cuda":
-        from heed.backends.cuda.triton_ops import TRITON as parts  # noqa: N811, PLC0415
-    return CapturedEngine(model, torch.float32, otherwise or Nobody(), parts)
+        from heed.backends.cuda.triton_ops import TRITON as ops  # noqa: N811, PLC0415
+    choice = Choice("cuda", "float32", str(device), "a test")
+    engine = kind(model, torch.float32, ops)
+    return Engine(OwnModels([model], choice, search_ops(device), ReferenceStepper, 4096, engine))
+
+
+def rooms_of(engine: Engine) -> list[Room]:
+    return list(cast("StaticEngine", cast("OwnModels", engine.backend)._engine)._rooms.values())
 
 
 def plainly(model: Transformer, sources: Sequence[list[int]], config: SearchConfig) -> list[list[Hypothesis]]:
-    return Stepwise(partial(begin, [model]), [model]).search(sources, config, range(len(sources)))
+    return stepwise(model).search(sources, config, range(len(sources)))
 
 
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
@@ -105,7 +114,7 @@ def test_slots_are_kept_grow_and_are_given_up(monkeypatch: pytest.MonkeyPatch, d
         assert_same(engine.search(sources[:count], config, range(count)), plainly(model, sources[:count], config))
 
     def shapes() -> list[tuple[int, int, int, int]]:
-        every = [room.slots.shape for room in engine._rooms.values()]
+        every = [room.slots.shape for room in rooms_of(engine)]
         return [(one.slots, one.width, one.source, one.target) for one in every]
 
     search(2, 2, 3)
@@ -139,26 +148,27 @@ def test_weights_that_change_are_noticed(device: torch.device) -> None:
     assert_same(after, plainly(model, sources, config))
 
 
-def test_what_it_cannot_do_goes_to_the_other(device: torch.device) -> None:
+def test_what_it_cannot_do_is_searched_step_by_step(device: torch.device) -> None:
     model, sources = small_model(1, device)
     model = model.float()
-    asked: list[tuple[Any, ...]] = []
+    found: list[list[list[Hypothesis]] | None] = []
 
-    class Other:
-        def search(self, *arguments: Any) -> list[list[Hypothesis]]:
-            asked.append(arguments)
-            return [[Hypothesis((7,), -1.0, -1.0)]]
+    class Seen(StaticEngine):
+        def search(self, *asked: Any) -> list[list[Hypothesis]] | None:
+            found.append(super().search(*asked))
+            return found[-1]
 
-    engine, numbers = engine_of(model, Other()), range(len(sources))
+    engine, numbers = engine_of(model, Seen), range(len(sources))
     for config in (SearchConfig(sample=True), SearchConfig(no_repeat_ngram=2), SearchConfig(beam=17)):
-        engine.search(sources, config, numbers)
-    engine.search(sources, SearchConfig(), numbers, [[4]] * 4)
-    engine.search([], SearchConfig(), [])
+        assert engine.search(sources, config, numbers) == plainly(model, sources, config)
+    assert found == [None] * 3
+    prefixed = [one[0].ids[0] for one in engine.search(sources, SearchConfig(), numbers, [[4]] * 4)]
+    assert prefixed == [4] * 4
     with model.encoder.register_forward_hook(lambda *_: None):  # type: ignore[union-attr]
         engine.search(sources, SearchConfig(), numbers)
-    assert len(asked) == 6
+    assert len(found) == 3  # neither prefixes nor hooks come so far
     engine.search(sources, SearchConfig(max_length=4), numbers)
-    assert len(asked) == 6
+    assert found[3] is not None
 
 
 @pytest.mark.usefixtures("few_slots")
@@ -190,7 +200,7 @@ def test_a_search_may_be_interrupted_by_another_of_the_same_size(device: torch.d
 def test_who_finds_nothing_is_told_why(device: torch.device) -> None:
     model, sources = small_model(1, device)
     model = model.float()
-    engine = engine_of(model, Stepwise(partial(begin, [model]), [model]))
+    engine = engine_of(model, StaticEngine)
     with torch.no_grad():
         model.decoder.norm.weight[0] = torch.nan  # type: ignore[union-attr, operator]
     with pytest.raises(InputError, match="or the model gives nan"):
@@ -200,7 +210,7 @@ def test_who_finds_nothing_is_told_why(device: torch.device) -> None:
 def test_lengths_that_cannot_be_kept_are_refused_as_ever(device: torch.device) -> None:
     design = ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 8})
     model = make(design, CPU, torch.float32).to(device)
-    engine = engine_of(model, Stepwise(partial(begin, [model]), [model]))
+    engine = engine_of(model, StaticEngine)
     with pytest.raises(InputError, match="sentence 0 may have at most 7 tokens"):
         engine.search([[5, 6]], SearchConfig(min_length=9), [0])
 
@@ -212,19 +222,20 @@ def test_many_sources_are_encoded_a_part_at_a_time(monkeypatch: pytest.MonkeyPat
     assert_same(engine_of(model.float()).search(sources, config, range(4)), plainly(model, sources, config))
 
 
-def test_without_a_gpu_the_plain_searches_stay_and_half_precision_is_refused() -> None:
+def test_without_a_gpu_searches_go_step_by_step_and_half_precision_is_refused() -> None:
     model, _ = small_model(1, CPU)
-    assert isinstance(quickest_engine([model]), Stepwise)
-    assert isinstance(quickest_engine([model], "float32"), Stepwise)
-    with pytest.raises(InputError, match="precision = 'bfloat16' cannot be had, use 'float32': that is for one model"):
-        quickest_engine([model, model], "bfloat16")
+    for precision in ("auto", "float32"):
+        assert inference_backend([model], Request(precision=precision)).choice.backend in ("cpu", "torch")
+    with pytest.raises(InputError, match="precision = 'bfloat16' cannot be had, use 'float32': "):
+        inference_backend([model, model], Request(precision="bfloat16"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_half_precision_loses_little() -> None:
     model, sources = small_model(1, torch.device("cuda"))
     model = model.float()
-    engine, config = quickest_engine([model]), SearchConfig(beam=3, nbest=3, max_length=12)
-    assert isinstance(engine, CapturedEngine)
-    for found, exact in zip(engine.search(sources, config, range(4)), plainly(model, sources, config), strict=True):
+    backend, config = inference_backend([model]), SearchConfig(beam=3, nbest=3, max_length=12)
+    assert backend.choice.backend == "cuda"
+    searched = Engine(backend).search(sources, config, range(4))
+    for found, exact in zip(searched, plainly(model, sources, config), strict=True):
         assert found[0].score == pytest.approx(exact[0].score, rel=0.05, abs=0.1)

@@ -4,7 +4,7 @@ from functools import partial
 import pytest
 import torch
 
-from heed.backends.cuda.graph import capture, missing_for_capture
+from heed.backends.cuda.graph import capture, missing_for_graphs
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can capture")
@@ -24,7 +24,7 @@ def test_what_is_captured_keeps_the_numbers_that_nobody_else_holds() -> None:
 
 def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.backends.cuda.graph.find_spec", lambda _name: None)
-    assert missing_for_capture() == "Triton is not installed"
+    assert missing_for_graphs() == "Triton is not installed"
     monkeypatch.setattr("heed.backends.cuda.graph.find_spec", lambda _name: object())
     monkeypatch.setattr("heed.backends.cpu.build.shutil.which", lambda _name: None)
-    assert missing_for_capture() == "Triton needs a C compiler, and there is none"
+    assert missing_for_graphs() == "Triton needs a C compiler, and there is none"

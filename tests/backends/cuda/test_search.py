@@ -11,11 +11,12 @@ from torch import Tensor
 
 from heed.backends.cuda.search import Room, static_search
 from heed.backends.cuda.slots import Shape, Slots
-from heed.backends.cuda.step_ops import PLAIN, Special
+from heed.backends.cuda.step_ops import Special
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import beam_search
 from heed.model.layout import Packed
 from tests.decoding.tables import EOS, Tables
+from tests.reference.step_ops import REFERENCE
 
 CPU = torch.device("cpu")
 
@@ -50,7 +51,7 @@ class TableDecoder:
         rows = [(slot, hypothesis) for slot in range(shape.slots) for hypothesis in range(shape.width)]
         numbers = self.slots.memory[0, 0, :, 0, 0, 0].int().tolist()
         logits = torch.tensor([self.tables.log_probs(numbers[slot] - 2, self.said(slot, at)) for slot, at in rows])
-        PLAIN.choose(logits, None, self.slots, Special(-1, -1, EOS))
+        REFERENCE.beam_step(logits, None, self.slots, Special(-1, -1, EOS))
         self.steps += 1
 
 

@@ -13,10 +13,11 @@ from heed import ModelConfig
 from heed.backends.cuda.decoder import StaticDecoder
 from heed.backends.cuda.graph import capture
 from heed.backends.cuda.slots import Shape, Slots
-from heed.backends.cuda.step_ops import PLAIN, Closing, Norm, Special, Words
+from heed.backends.cuda.step_ops import Closing, Norm, Special, Words
 from heed.backends.cuda.triton_ops import TRITON
 from heed.model.layout import Packed
 from tests.model.examples import SHAPE, make
+from tests.reference.step_ops import REFERENCE
 
 HEADS, WIDTH = 2, 12  # numbers that are no powers of two
 SIZE = HEADS * WIDTH
@@ -48,7 +49,7 @@ def test_words_become_the_same_vectors(placed: bool, normed: bool, device: torch
     slots = in_the_middle(Shape(3, 2, 4, 8), [0, 3, 7], device)
     matrix, places = torch.randn(9, SIZE, device=device), torch.randn(8, SIZE, device=device)
     words = Words(matrix, 5.0, places if placed else None, None, norm(device) if normed else None)
-    for own, plain in zip(TRITON.embed(words, slots), PLAIN.embed(words, slots), strict=True):
+    for own, plain in zip(TRITON.embed(words, slots), REFERENCE.embed(words, slots), strict=True):
         torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
 
 
@@ -56,7 +57,9 @@ def test_words_become_the_same_vectors(placed: bool, normed: bool, device: torch
 def test_what_was_found_joins_the_stream_in_all_orders(post: bool, outer: bool, device: torch.device) -> None:
     x, y, bias = (torch.randn(*size, device=device) for size in ((5, SIZE), (5, SIZE), (SIZE,)))
     closing = Closing(bias, norm(device) if outer else None, norm(device), post)
-    for own, plain in zip(TRITON.settle(x, y, closing), PLAIN.settle(x, y, closing), strict=True):
+    for own, plain in zip(
+        TRITON.add_residual_norm(x, y, closing), REFERENCE.add_residual_norm(x, y, closing), strict=True
+    ):
         torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
 
 
@@ -69,7 +72,10 @@ def test_looking_back_sees_the_same_past_and_leaves_the_same(width: int, turned:
     turns = torch.stack((angle.cos(), angle.sin())) if turned else None
     qkv, bias = torch.randn(shape.rows, 3 * SIZE, device=device), torch.randn(3 * SIZE, device=device)
     other = copy.deepcopy(slots)
-    own, plain = (part(qkv, bias, at, 1, turns) for part, at in ((TRITON.look_back, slots), (PLAIN.look_back, other)))
+    own, plain = (
+        part(qkv, bias, at, 1, turns)
+        for part, at in ((TRITON.self_attention, slots), (REFERENCE.self_attention, other))
+    )
     torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(slots.past, other.past, atol=1e-5, rtol=1e-5)
 
@@ -80,7 +86,7 @@ def test_looking_across_sees_each_source_up_to_its_end(width: int, device: torch
     slots = in_the_middle(shape, [0, 3, 7], device)
     slots.lengths.copy_(torch.tensor([1, 32, 70]))
     queries, bias = torch.randn(shape.rows, SIZE, device=device), torch.randn(SIZE, device=device)
-    own, plain = (part(queries, bias, slots, 1) for part in (TRITON.look_across, PLAIN.look_across))
+    own, plain = (part(queries, bias, slots, 1) for part in (TRITON.cross_attention, REFERENCE.cross_attention))
     torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
 
 
@@ -137,8 +143,8 @@ def test_a_search_takes_the_same_step(width: int, size: int, levels: int, device
     for _ in range(3):
         given = logits(one.shape.rows, size, levels, device)
         given[:, 2] += 12.0  # that some may end
-        TRITON.choose(given, bias, one, SPECIAL)
-        PLAIN.choose(given, bias, other, SPECIAL)
+        TRITON.beam_step(given, bias, one, SPECIAL)
+        REFERENCE.beam_step(given, bias, other, SPECIAL)
         assert_same_searches(one, other)
     assert one.over.tolist()[2:] == [1, 1, 1]
 
@@ -148,8 +154,8 @@ def test_what_is_not_a_number_ends_a_search_with_nothing(device: torch.device) -
     other = copy.deepcopy(one)
     given = logits(4, 13, 50, device)
     given[2:, 5] = torch.nan
-    for part, slots in ((TRITON, one), (PLAIN, other)):
-        part.choose(given, None, slots, SPECIAL)
+    for part, slots in ((TRITON, one), (REFERENCE, other)):
+        part.beam_step(given, None, slots, SPECIAL)
         assert slots.over.tolist()[1] == 1
         assert slots.scores[1].tolist() == [-torch.inf] * 2
 
@@ -158,13 +164,13 @@ def test_an_early_end_waits_for_no_other_if_so_set(device: torch.device) -> None
     given = torch.zeros(2, 13, device=device)
     given[:, 2] = 3.0
     for stop, over in ((1, [1]), (0, [0])):
-        for part in (TRITON, PLAIN):
+        for part in (TRITON, REFERENCE):
             slots = searching(2, [1], device)
             slots.totals.copy_(torch.tensor([[-1.0, -1.0]]))
             slots.scores[:, 1] = torch.inf
             slots.penalties.copy_(torch.arange(14).double() ** 3 + 1)  # who waits scores better
             slots.rules.copy_(torch.tensor([0, stop]))
-            part.choose(given, None, slots, SPECIAL)
+            part.beam_step(given, None, slots, SPECIAL)
             assert slots.over.tolist() == over
 
 
@@ -172,28 +178,28 @@ def test_an_early_end_waits_for_no_other_if_so_set(device: torch.device) -> None
 def test_nobody_is_over_who_can_still_win_next_or_at_last(dear: int | None, over: int, device: torch.device) -> None:
     given = torch.zeros(2, 13, device=device)
     given[:, 2] = 3.0
-    for part in (TRITON, PLAIN):
+    for part in (TRITON, REFERENCE):
         slots = searching(2, [1], device)  # lengths up to 11: the next to end has 3 tokens with its end, the last 12
         slots.totals.copy_(torch.tensor([[-1.0, -1.0]]))
         slots.scores[:, 1] = torch.inf
         slots.penalties.fill_(1.0)
         if dear is not None:
             slots.penalties[dear] = 100.0
-        part.choose(given, None, slots, SPECIAL)
+        part.beam_step(given, None, slots, SPECIAL)
         assert slots.over.tolist() == [over]
 
 
 def test_of_equals_who_ended_first_stays(device: torch.device) -> None:
     given = torch.zeros(2, 13, device=device)
     given[:, 2] = 3.0
-    for part in (TRITON, PLAIN):
+    for part in (TRITON, REFERENCE):
         score, expected = -torch.inf, (2, 77)  # the first to end takes the place; its equal does not
         for order in expected:
             slots = searching(2, [1], device)
             slots.totals.copy_(torch.tensor([[-1.0, -2.0]]))
             slots.scores.copy_(torch.tensor([[score, torch.inf]], dtype=torch.float64))
             slots.order[0, 0] = 77
-            part.choose(given, None, slots, SPECIAL)
+            part.beam_step(given, None, slots, SPECIAL)
             real = slots.scores[0] < torch.inf
             assert slots.order[0][real].tolist() == [order]
             score = float(slots.scores[0][real])
@@ -207,12 +213,15 @@ def test_half_precision_is_only_rounded(device: torch.device) -> None:
     half = replace(copy.deepcopy(exact), past=exact.past.bfloat16(), memory=exact.memory.bfloat16())
     exact = replace(exact, past=half.past.float(), memory=half.memory.float())
     qkv, bias = torch.randn(9, 3 * SIZE, device=device).bfloat16(), torch.randn(3 * SIZE, device=device).bfloat16()
-    own, plain = TRITON.look_back(qkv, bias, half, 0, None), PLAIN.look_back(qkv.float(), bias.float(), exact, 0, None)
+    own, plain = (
+        TRITON.self_attention(qkv, bias, half, 0, None),
+        REFERENCE.self_attention(qkv.float(), bias.float(), exact, 0, None),
+    )
     torch.testing.assert_close(own.float(), plain, atol=0.03, rtol=0.03)
     queries, bias = qkv[:, :SIZE].contiguous(), bias[:SIZE].contiguous()
-    own = TRITON.look_across(queries, bias, half, 0)
+    own = TRITON.cross_attention(queries, bias, half, 0)
     torch.testing.assert_close(
-        own.float(), PLAIN.look_across(queries.float(), bias.float(), exact, 0), atol=0.03, rtol=0.03
+        own.float(), REFERENCE.cross_attention(queries.float(), bias.float(), exact, 0), atol=0.03, rtol=0.03
     )
 
 
@@ -227,7 +236,7 @@ def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
     src, layout = torch.tensor([5, 6, 7, 2, 8, 2], device=device), Packed.of_lengths([4, 2]).to(device)
     limits = torch.tensor([[4, 2], [5, 3]], dtype=torch.int32, device=device)  # of the sources; of what is written
     ended_searches = []
-    for parts in (TRITON, PLAIN):
+    for parts in (TRITON, REFERENCE):
         decoder = StaticDecoder(model, torch.float32, parts)
         slots, words = decoder.slots(Shape(3, 2, 4, 6))
         step: Callable[[], None] = partial(decoder.step, slots, words)

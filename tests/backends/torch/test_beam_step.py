@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from heed.backends.cpu.beam_step import Continuations, compiled_growth
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
-from heed.backends.torch.beam_step import plain_growth
+from heed.backends.cpu.beam_step import beam_step as native_beam_step
+from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.torch.beam_step import Continuations, beam_step
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason="there is no compiled code here")
 
@@ -22,7 +22,7 @@ def finite(found: Continuations | None) -> list[list[tuple[float, int, int]]]:
 
 
 def same(live: Tensor, log_probs: Tensor) -> tuple[Continuations, Continuations | None]:
-    own, plain = (grow(live, log_probs, EOS) for grow in (compiled_growth, plain_growth))
+    own, plain = (grow(live, log_probs, EOS) for grow in (native_beam_step, beam_step))
     assert [finite(one) for one in own] == [finite(one) for one in plain]
     return own
 
@@ -31,7 +31,7 @@ def same(live: Tensor, log_probs: Tensor) -> tuple[Continuations, Continuations 
     sentences=st.integers(1, 4), width=st.integers(1, 6), words=st.integers(3, 200),
     levels=st.sampled_from([2, 5, 10**6]), hidden=st.floats(0, 1), seed=st.integers(0, 10**6),
 )  # fmt: skip
-def test_compiled_growth_is_that_of_torch(
+def test_a_native_beam_step_is_that_of_torch(
     sentences: int, width: int, words: int, levels: int, hidden: float, seed: int
 ) -> None:
     """levels: few, and many are equal. hidden: a share of -inf."""
@@ -61,7 +61,7 @@ def test_no_end_among_the_best_is_no_end() -> None:
 
 def test_what_is_no_number_ends() -> None:
     log_probs = torch.full((2, 50), torch.nan)
-    going_on, ending = compiled_growth(torch.zeros(1, 2, dtype=torch.float64), log_probs, EOS)
+    going_on, ending = native_beam_step(torch.zeros(1, 2, dtype=torch.float64), log_probs, EOS)
     assert going_on.log_probs.isnan().all()
     assert ending is not None
     assert ending.log_probs.isnan().all()

@@ -5,9 +5,11 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, Transformer
-from heed.backends.torch.decoder import LeanDecoder, can_be_lean
-from heed.decoding.steps import begin
+from heed.backends.stepping import why_changed
+from heed.backends.torch.decoder import TorchDecoder
+from heed.backends.torch.linear import prepacked_linear
 from tests.model.examples import COMBINATIONS, FIRST_WORD, SHAPE, VOCAB, make, padded, sentences
+from tests.reference.backends import begin
 
 CPU = torch.device("cpu")
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
@@ -41,7 +43,9 @@ def walk(stepper: Any, src: Tensor, *, column: bool) -> list[Tensor]:
 def test_a_lean_step_is_the_models_own_step(config: ModelConfig) -> None:
     model = make(config.model_copy(update={"max_length": 64}), CPU)
     src = padded(sentences([5, 1, 3], CPU))
-    for lean, own in zip(walk(LeanDecoder(model), src, column=False), walk(model, src, column=True), strict=True):
+    for lean, own in zip(
+        walk(TorchDecoder(model, prepacked_linear), src, column=False), walk(model, src, column=True), strict=True
+    ):
         torch.testing.assert_close(lean, own)
 
 
@@ -49,7 +53,7 @@ def test_a_lean_step_is_the_models_own_step(config: ModelConfig) -> None:
 @torch.no_grad()
 def test_a_sentence_alone_steps_as_the_model_does_and_its_hypotheses_after_it(config: ModelConfig) -> None:
     model = make(config, CPU)
-    lean, src = LeanDecoder(model), padded(sentences([4], CPU))
+    lean, src = TorchDecoder(model, prepacked_linear), padded(sentences([4], CPU))
     ours, own = lean.start(src), model.start(src)
     for ids in ([5], [6], [7, 8], [9, 10], [11]):
         if len(ids) != ours.width:
@@ -61,7 +65,7 @@ def test_a_sentence_alone_steps_as_the_model_does_and_its_hypotheses_after_it(co
 
 @torch.no_grad()
 def test_an_older_state_still_means_what_it_meant() -> None:
-    lean = LeanDecoder(make(DESIGNS[0], CPU))
+    lean = TorchDecoder(make(DESIGNS[0], CPU), prepacked_linear)
     _, before = lean.step(torch.tensor([5, 6]), lean.start(padded(sentences([4, 2], CPU))))
     first, _ = lean.step(torch.tensor([7, 8]), before)
     lean.step(torch.tensor([9, 10]), before)  # writes where the first did, unless it notices
@@ -74,7 +78,7 @@ def test_an_older_state_still_means_what_it_meant() -> None:
 
 @torch.no_grad()
 def test_two_ways_to_go_on_from_one_state_do_not_disturb_each_other() -> None:
-    lean = LeanDecoder(make(DESIGNS[0], CPU))
+    lean = TorchDecoder(make(DESIGNS[0], CPU), prepacked_linear)
     _, before = lean.step(torch.tensor([5, 6]), lean.start(padded(sentences([4, 2], CPU))))
     _, one = lean.step(torch.tensor([7, 8]), before)
     expected, _ = lean.step(torch.tensor([11, 12]), one)
@@ -84,26 +88,26 @@ def test_two_ways_to_go_on_from_one_state_do_not_disturb_each_other() -> None:
 
 def test_the_model_itself_steps_where_somebody_watches_or_it_learns() -> None:
     model = make(DESIGNS[0], CPU)
-    assert can_be_lean(model)
-    assert not can_be_lean(model.train())
+    assert why_changed(model) is None
+    assert why_changed(model.train()) == "the model is in training mode"
     model.eval()
     hook = model.decoder.layers[0].register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
-    assert not can_be_lean(model)
+    assert why_changed(model) == "the model has forward hooks"
     hook.remove()
-    assert can_be_lean(model)
+    assert why_changed(model) is None
 
     class Changed(Transformer):
         pass
 
-    assert not can_be_lean(Changed(DESIGNS[0]).eval())
-    assert not any(can_be_lean(make(config, CPU)) for config in COMBINATIONS if config.kind != "encoder-decoder")
+    assert why_changed(Changed(DESIGNS[0]).eval()) == "there are no other steps for a Changed of kind 'encoder-decoder'"
+    assert all(why_changed(make(config, CPU)) for config in COMBINATIONS if config.kind != "encoder-decoder")
 
 
 def test_a_search_begins_lean_and_the_same_without(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Transformer = make(DESIGNS[0], CPU, torch.float32)
     starts = [begin([model], [[5, 6, 7], [8]])]
     assert "Hypotheses" in repr(type(starts[0].state.each[0]))
-    monkeypatch.setattr("heed.decoding.steps.can_be_lean", lambda _: False)
+    monkeypatch.setattr("heed.backends.stepping.why_changed", lambda _: "a test")
     starts.append(begin([model], [[5, 6, 7], [8]]))
     with torch.no_grad():
         lean, own = (start.step(start.first, start.state)[0] for start in starts)

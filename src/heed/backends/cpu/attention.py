@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.backends.cpu.dropout import Dropout, drawn_seed
-from heed.backends.cpu.packed_linear import check_done, native
+from heed.backends.cpu.library import check_done, native
 from heed.backends.cpu.pointers import pointer, strided_pointer
 from heed.model.layout import Packed, Sight
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.cpu.packed_linear import missing_for_compiled_code, native
+from heed.backends.cpu.library import native
 from heed.backends.cpu.pointers import array_pointer
 from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import Tokenizer
@@ -67,11 +67,6 @@ class CompiledBpeDropout(BpeDropout):
         if len(self._plans) < self._remembered:
             self._plans[text] = plan
         return plan
-
-
-def quickest_bpe_dropout(tokenizer: Tokenizer, chance: float) -> BpeDropout:
-    """In compiled code where there is a compiler."""
-    return (CompiledBpeDropout if missing_for_compiled_code() is None else BpeDropout)(tokenizer, chance)
 
 
 def _table(merges: Mapping[tuple[int, int], tuple[int, int]]) -> NDArray[Any]:

@@ -1,12 +1,12 @@
-"""A step of decoding in compiled code, on a CPU: `csrc/decoder.h` from Python.
+"""CPU decoder step in one call of compiled code: `csrc/decoder.h` from Python.
 
-Enters: a model in float32, whose matrices may become integers of 8 bits. Leaves: what `LeanDecoder` calls instead of
-one operator after another, which would take longer than the arithmetic.
+Enters: a model in float32, whose matrices may be quantised to int8. Leaves: a stepper. Calling one torch operator after
+another would take longer than the arithmetic. The reference is `Transformer.step`.
 """
 
 import ctypes
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from heed.backends.cpu.encoder import CompiledEncoder
 from heed.backends.cpu.layers import Stack
-from heed.backends.cpu.packed_linear import can_compile, check_done, integers_are_quick, native, threads_for
+from heed.backends.cpu.library import check_done, native, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
-from heed.backends.kv_cache import Hypotheses
+from heed.backends.fused_weights import joined, keys_values_of_memory
+from heed.backends.kv_cache import Hypotheses, PackedSources, PositionTable
+from heed.backends.torch.linear import MakeLinear
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.positions import Rotation
 from heed.model.transformer import Transformer
@@ -75,15 +77,29 @@ class CompiledStep:
         return found
 
 
-class CompiledModel(NamedTuple):
-    """Both halves of a model in compiled code."""
+class NativeDecoder:
+    """Encodes and steps as a model does, each in one call of compiled code, in float32 or int8.
 
-    encode: CompiledEncoder
-    step: CompiledStep
+    The weights are those that the model had when this was made; it keeps no model.
+    """
 
+    def __init__(self, model: Transformer, linear: MakeLinear, *, int8: bool = False) -> None:
+        config, decoder = model.config, cast("Decoder", model.decoder)
+        self._pad_id, self._shape = config.pad_id, (config.decoder_layers, 2, config.heads, config.head_width)
+        self.encode = CompiledEncoder(model, integers=int8)
+        self.native_step = CompiledStep(model, integers=int8)
+        self._positions = PositionTable(decoder.positions, model.vocabulary.embedding.weight.detach())
+        self._memory = linear(*joined(keys_values_of_memory(decoder)))
 
-def compiled_model(model: Transformer, *, integers: bool = False) -> CompiledModel | None:
-    """A model that translates in compiled code, where that can be had."""
-    if not can_compile(model.vocabulary.embedding.weight) or (integers and not integers_are_quick()):
-        return None
-    return CompiledModel(CompiledEncoder(model, integers=integers), CompiledStep(model, integers=integers))
+    @torch.no_grad()
+    def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
+        """The source encoded, as `Transformer.start` does it."""
+        sources = PackedSources.of(src, self._pad_id)
+        return sources.hypotheses(self._memory(self.encode(sources.ids, sources.layout)), self._shape)
+
+    @torch.no_grad()
+    def step(self, ids: Int[Tensor, "R"], state: Hypotheses) -> tuple[Float[Tensor, "R V"], Hypotheses]:
+        """Logits after the next token of each row, and the state that knows it."""
+        place, rotation = self._positions.at(state.length)
+        state = state.with_room().longer()
+        return self.native_step(ids, state, place, rotation), state

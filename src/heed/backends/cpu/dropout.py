@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from heed.backends.cpu.packed_linear import native
+from heed.backends.base import dropout_threshold
+from heed.backends.cpu.library import native
 from heed.backends.cpu.pointers import pointer
-from heed.backends.cuda.dropout import threshold
 from heed.model.transformer import replace_parts
 
 
@@ -20,7 +20,7 @@ class Dropout(ctypes.Structure):
     @classmethod
     def of(cls, share: float, seed: int) -> "Dropout":
         """Of a share of all numbers; which ones follows from the seed."""
-        return cls(seed, threshold(share), 1 / (1 - share))
+        return cls(seed, dropout_threshold(share), 1 / (1 - share))
 
 
 class CompiledDropout(nn.Module):

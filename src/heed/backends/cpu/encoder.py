@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.cpu.layers import Stack
-from heed.backends.cpu.packed_linear import check_done, native, threads_for
+from heed.backends.cpu.library import check_done, native, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
 from heed.model.layers import Encoder, EncoderLayer
 from heed.model.layout import Packed, Sight

@@ -1,12 +1,10 @@
-"""Linear layers that learn on a CPU, in compiled code: `csrc/gemm.h` from Python.
+"""Linear layers for training on a CPU, in compiled code: `csrc/gemm.h` from Python.
 
-MKL, which torch asks for float32 products, is made for Intel's processors and on AMD's does them at nine tenths of the
-speed of these. The twin is `torch.nn.Linear`.
+MKL, which torch calls for float32 matmuls, is made for Intel's processors; on AMD's it has nine tenths of the speed of
+these. The reference is `torch.nn.Linear`.
 """
 
 import ctypes
-from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -14,12 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.backends.chunked_loss import by_torch
-from heed.backends.cpu.packed_linear import check_done, native
+from heed.backends.cpu.library import check_done, native
 from heed.backends.cpu.pointers import pointer, pointer_or_none, strided_pointer
 from heed.model.transformer import replace_parts
 
-_SMALL = 2**22  # multiplications of a product below which asking for it takes too long
+_SMALL = 2**22  # multiplications of a matmul below which the call takes too long
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -37,7 +34,7 @@ class _Product(ctypes.Structure):
     ]
 
 
-def matrix_product(
+def matmul(
     a: Float[Tensor, "rows depth"],
     b: Float[Tensor, "depth columns"],
     bias: Float[Tensor, "columns"] | None = None,
@@ -58,19 +55,6 @@ def matrix_product(
     return found
 
 
-@cache
-def is_quicker_here() -> bool:
-    """Whether this processor is of those on which MKL was found to be slower."""
-    return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-
-
-def quick_product(
-    a: Tensor, b: Tensor, bias: Tensor | None = None, *, to: Tensor | None = None, adds: bool = False
-) -> Tensor:
-    """The same by whichever is quicker here."""
-    return (matrix_product if is_quicker_here() else by_torch)(a, b, bias, to=to, adds=adds)
-
-
 class CompiledLinear(nn.Module):
     """A linear layer's weights, used by compiled code where there is enough to do."""
 
@@ -86,7 +70,7 @@ class CompiledLinear(nn.Module):
         return found.unflatten(0, x.shape[:-1])
 
 
-def with_compiled_products(model: nn.Module) -> None:
+def with_native_linear(model: nn.Module) -> None:
     """Give a model these in all places of torch's own."""
     replace_parts(model, nn.Linear, CompiledLinear)
 
@@ -95,9 +79,9 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return matrix_product(x, weight.t(), bias)
+        return matmul(x, weight.t(), bias)
 
     @staticmethod
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        return matrix_product(above, weight), matrix_product(above.t(), x), above.sum(0)
+        return matmul(above, weight), matmul(above.t(), x), above.sum(0)

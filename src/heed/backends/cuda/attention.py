@@ -8,7 +8,7 @@ import triton
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.cuda.dropout import threshold
+from heed.backends.base import dropout_threshold
 from heed.backends.cuda.triton import attention as programs
 from heed.model.layout import Sight
 
@@ -55,7 +55,8 @@ def gathered_and_sums(  # noqa: PLR0913, PLR0917 - an operator takes tensors, no
     sums = torch.empty(heads, count, dtype=torch.float32, device=queries.device)
     programs.forward[(triton.cdiv(count, _TILE["ROWS"]), heads)](
         queries, keys, values, gathered, sums, owners, offsets, key_offsets, seed,
-        *_strides(queries, keys, values), count, heads, 1 / math.sqrt(width), threshold(dropout), 1 / (1 - dropout),
+        *_strides(queries, keys, values), count, heads, 1 / math.sqrt(width),
+        dropout_threshold(dropout), 1 / (1 - dropout),
         **_constants(queries, causal, dropout), **_TILE,
     )  # fmt: skip
     return gathered, sums
@@ -107,7 +108,7 @@ def put_gradients(
     queries, keys, values, above = (_rows(x) for x in (*vectors, above.contiguous()))
     count, heads, width = queries.shape
     products = torch.empty_like(sums)
-    numbers = (heads, 1 / math.sqrt(width), threshold(dropout), 1 / (1 - dropout))
+    numbers = (heads, 1 / math.sqrt(width), dropout_threshold(dropout), 1 / (1 - dropout))
     constants = _constants(queries, causal, dropout)
     strides = (*_strides(queries, keys, values), by_queries.stride(0))
     programs.backward_queries[(triton.cdiv(count, _TILE["ROWS"]), heads)](

@@ -2,7 +2,7 @@
 
 Enters: a model. Leaves: `step`, which takes every search in the slots one token further. The weights are gathered once,
 in the type that the arithmetic is to be done in: queries, keys and values of self-attention as one matrix, the keys and
-values that all layers make of the source as another. What lies between the matrix products is `Parts`. The twin is
+values that all layers make of the source as another. What lies between the matrix products is `StepOps`. The twin is
 `Transformer.step` under `decoding.search`.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from heed.backends.cuda.encoder import StaticEncoder
 from heed.backends.cuda.slots import Shape, Slots
-from heed.backends.cuda.step_ops import Parts, Special, Words
+from heed.backends.cuda.step_ops import Special, StepOps, Words
 from heed.backends.fused_weights import closings, feed_forward, joined, queries_keys_values
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer, Residual
@@ -30,15 +30,15 @@ Sublayer = Callable[[Tensor, Slots, Words], Tensor]  # what it finds for what is
 class StaticDecoder:
     """The decoder of a model, and its encoder, in arithmetic of one type."""
 
-    def __init__(self, model: Transformer, dtype: torch.dtype, parts: Parts) -> None:
+    def __init__(self, model: Transformer, dtype: torch.dtype, ops: StepOps) -> None:
         self._model = copy.deepcopy(model).to(dtype).eval().requires_grad_(requires_grad=False)
-        self._parts, self.dtype, self.config = parts, dtype, model.config
+        self._ops, self.dtype, self.config = ops, dtype, model.config
         self._decoder = cast("Decoder", self._model.decoder)
         layers = cast("Sequence[DecoderLayer]", list(self._decoder.layers))
         self._keys_values = [torch.stack(both) for both in zip(*(_of_source(layer) for layer in layers), strict=True)]
-        self._sublayers = [one for number, layer in enumerate(layers) for one in _sublayers(layer, number, parts)]
+        self._sublayers = [one for number, layer in enumerate(layers) for one in _sublayers(layer, number, ops)]
         self._norm, self._closings = closings(_ends(layers), self._decoder.norm)
-        self._encoder = StaticEncoder(self._model, parts)
+        self._encoder = StaticEncoder(self._model, ops)
         self._output, self._output_bias = self._model.vocabulary.output_matrix()
         self._special = Special(self.config.pad_id, self.config.bos_id, self.config.eos_id)
         self.device = self._output.device
@@ -77,10 +77,10 @@ class StaticDecoder:
     @torch.no_grad()
     def step(self, slots: Slots, words: Words) -> None:
         """One token more for every hypothesis of every sentence that is not over."""
-        stream, ready = self._parts.embed(words, slots)
+        stream, ready = self._ops.embed(words, slots)
         for sublayer, closing in zip(self._sublayers, self._closings, strict=True):
-            stream, ready = self._parts.settle(stream, sublayer(ready, slots, words), closing)
-        self._parts.choose(self._logits(ready), self._output_bias, slots, self._special)
+            stream, ready = self._ops.add_residual_norm(stream, sublayer(ready, slots, words), closing)
+        self._ops.beam_step(self._logits(ready), self._output_bias, slots, self._special)
 
     def _logits(self, x: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
         """In float32: rounded to bfloat16, many words would be equally likely."""
@@ -89,19 +89,19 @@ class StaticDecoder:
         return (x @ self._output.t()).float()
 
 
-def _sublayers(layer: DecoderLayer, number: int, parts: Parts) -> list[Sublayer]:
+def _sublayers(layer: DecoderLayer, number: int, ops: StepOps) -> list[Sublayer]:
     own, across = layer.attention, cast("MultiHeadAttention", layer.cross_attention)
     qkv, qkv_bias = joined(queries_keys_values(own))
 
-    def look_back(x: Tensor, slots: Slots, words: Words) -> Tensor:
-        return parts.look_back(x @ qkv.t(), qkv_bias, slots, number, words.turns) @ own.output.weight.t()
+    def self_attention(x: Tensor, slots: Slots, words: Words) -> Tensor:
+        return ops.self_attention(x @ qkv.t(), qkv_bias, slots, number, words.turns) @ own.output.weight.t()
 
-    def look_across(x: Tensor, slots: Slots, _: Words) -> Tensor:
+    def cross_attention(x: Tensor, slots: Slots, _: Words) -> Tensor:
         queries = x @ across.query.weight.t()
-        return parts.look_across(queries, across.query.bias, slots, number) @ across.output.weight.t()
+        return ops.cross_attention(queries, across.query.bias, slots, number) @ across.output.weight.t()
 
     widen_and_narrow = feed_forward(layer.feed_forward)
-    return [look_back, look_across, lambda x, *_: widen_and_narrow(x)]
+    return [self_attention, cross_attention, lambda x, *_: widen_and_narrow(x)]
 
 
 def _of_source(layer: DecoderLayer) -> tuple[Tensor, Tensor]:

@@ -1,24 +1,16 @@
-"""Dropout that costs little, where torch's own takes longer than all the reading and writing around it.
+"""Dropout by a hash, for compiled layers on a GPU.
 
-By a hash, for a compiled GPU: the fate of number i of a tensor is a hash of i and a seed, cheap enough to be done again
-on the way back, so that nothing needs to be kept. It is written in plain torch, for the compiler to make one kernel of
-it and its neighbours.
-
-By a hash of row and column, for kernels of our own (attention's weights on a GPU, everything in compiled code on a
-CPU): `dropped` says in plain torch what they take.
-
-By raw bits, for a CPU without a compiler: sixteen bits decide on a number, and four numbers share one step of a random
-generator; torch takes a step of a slower one for each, on one core.
+The fate of number i of a tensor is a hash of i and a seed, cheap enough to be computed again in the backward pass, so
+that nothing needs to be kept; torch's own generator takes longer than all the reading and writing around it. It is
+written in plain torch, for torch.compile to fuse it with its neighbours. Kernels of our own (attention weights here,
+everything in compiled code on a CPU) hash row and column instead: `tests/reference/dropout.py` says which they drop.
 """
 
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
-
-from heed.model.transformer import replace_parts
 
 
 class HashedDropout(nn.Module):
@@ -47,50 +39,6 @@ def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], share: float) -> B
     x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x1B56C4E9
     x = x ^ ((x >> 14) & 0x3FFFF)
     return (x & 0x7FFFFFFF) >= round(share * 2**31)
-
-
-def dropped(
-    seed: int, heads: int, targets: int, sources: int, dropout: float, device: torch.device
-) -> Bool[Tensor, "H targets sources"]:
-    """Which of attention's weights dropout takes: the kernels' hash, number by number in plain torch."""
-    query = torch.arange(targets, device=device)[:, None] * heads + torch.arange(heads, device=device)[:, None, None]
-    row = _mixed(seed + query)
-    return _mixed(row + torch.arange(sources, device=device)) < threshold(dropout)
-
-
-def _mixed(x: Tensor) -> Tensor:
-    x = x & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
-    return x ^ (x >> 15)
-
-
-def threshold(dropout: float) -> int:
-    """Hashes below this are dropped."""
-    return min(round(dropout * 2**32), 2**32 - 1)
-
-
-class RawDropout(nn.Module):
-    """The same from raw random bits; which ones follows from torch's own generator."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-
-    def forward(self, x: Tensor) -> Tensor:
-        """What is left of x."""
-        if not self.training or self.share == 0.0:
-            return x
-        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-        words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
-        bits = torch.from_numpy(words.view(np.int16)[: x.numel()]).view(x.shape)
-        left = (bits >= round(self.share * 2**16) - 2**15).to(x.dtype)
-        return x * left.mul_(1 / (1 - self.share))
-
-
-def with_raw_dropout(model: nn.Module) -> None:
-    """Give a model this dropout in all places of torch's own."""
-    replace_parts(model, nn.Dropout, lambda part: RawDropout(part.p))
 
 
 def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int[Tensor, "dropouts 2"]:

@@ -1,6 +1,6 @@
-"""A model's encoder in few kernels: sentences end to end, and between the matrix products only attention and `settle`.
+"""A model's encoder in few kernels: packed sentences, and between matmuls only attention and `add_residual_norm`.
 
-The twin is `Transformer.encode`, which takes several times as long to ask a GPU for all that it does.
+The reference is `Transformer.encode`, which takes several times as long to launch all its kernels.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from heed.backends.cuda.step_ops import Parts
+from heed.backends.cuda.step_ops import StepOps
 from heed.backends.fused_weights import closings, feed_forward, joined, queries_keys_values
 from heed.model.layers import Encoder, EncoderLayer
 from heed.model.layout import Packed, Sight
@@ -22,8 +22,8 @@ from heed.model.transformer import Transformer
 class StaticEncoder:
     """Encodes with the weights of a model, in their type."""
 
-    def __init__(self, model: Transformer, parts: Parts) -> None:
-        self._encoder, self._vocabulary, self._parts = cast("Encoder", model.encoder), model.vocabulary, parts
+    def __init__(self, model: Transformer, ops: StepOps) -> None:
+        self._encoder, self._vocabulary, self._ops = cast("Encoder", model.encoder), model.vocabulary, ops
         layers = cast("Sequence[EncoderLayer]", list(self._encoder.layers))
         self._first, self._closings = closings(
             [
@@ -55,9 +55,9 @@ class StaticEncoder:
             queries, keys, values = three.unbind(1)
             if rotation is not None:
                 queries, keys = rotation(queries), rotation(keys)
-            heads = self._parts.attend(queries, keys, values, sight, 0.0).flatten(1)
-            stream, ready = self._parts.settle(stream, heads @ attention.output.weight.t(), next(closing))
-            stream, ready = self._parts.settle(stream, widen_and_narrow(ready), next(closing))
+            heads = self._ops.encoder_attention(queries, keys, values, sight, 0.0).flatten(1)
+            stream, ready = self._ops.add_residual_norm(stream, heads @ attention.output.weight.t(), next(closing))
+            stream, ready = self._ops.add_residual_norm(stream, widen_and_narrow(ready), next(closing))
         return ready
 
     def _placed(self, embedded: Float[Tensor, "N D"], sight: Sight) -> Float[Tensor, "N D"]:

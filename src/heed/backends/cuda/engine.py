@@ -1,49 +1,41 @@
-"""The engine for a GPU: a search whose every step is one request to it.
+"""A whole search on a GPU, each of whose steps is one CUDA graph launch.
 
-A step of a small model is some seventy small kernels, which take longer to be asked for than to run; so a whole step,
-search included, is captured once and then repeated. What is captured depends on how many sentences and hypotheses there
-are, so a few sizes are kept. Settings that cannot be had this way go to another engine: sampling, prefixes,
-`no_repeat_ngram`, wide beams, and a model that learns or that somebody hangs hooks on.
+A step of a small model is some seventy small kernels, which take longer to launch than to run; so a whole step, beam
+step included, is captured once and replayed. What is captured depends on how many sentences and hypotheses there are,
+so graphs of a few sizes are kept. It takes neither sampling, prefixes, `no_repeat_ngram` nor wide beams, nor a model in
+training mode or with hooks.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import torch
 
+from heed.backends.base import Hypothesis, Sources, Watch
 from heed.backends.cuda.decoder import StaticDecoder
-from heed.backends.cuda.graph import capture, missing_for_capture
+from heed.backends.cuda.graph import capture
 from heed.backends.cuda.search import Room, static_search
 from heed.backends.cuda.slots import Shape, affordable
-from heed.backends.cuda.step_ops import PLAIN, Parts
-from heed.backends.torch.decoder import steps_as_made
+from heed.backends.cuda.step_ops import StepOps
 from heed.config import SearchConfig
-from heed.decoding.cancellation import Watch
-from heed.decoding.engine import Engine, Stepwise
-from heed.decoding.search import Hypothesis, Prefixes
-from heed.decoding.steps import begin, greatest_lengths
-from heed.decoding.truncation import mark_truncated
-from heed.errors import InputError
 from heed.model.transformer import Transformer
 
-Precision = Literal["auto", "bfloat16", "float32"]
-
 _ROWS = 2048  # hypotheses at a time: more gain an H200 nothing
-_WIDEST = 16  # hypotheses a sentence
+_WIDEST = 16  # hypotheses per sentence
 _ROOMS = 8  # sizes that are kept
 _LEAST = 32  # tokens that a slot has room for
-_WITH_BFLOAT16 = 8  # the first generation of GPUs
 _OF_MEMORY = 16  # keys and values of one size take at most one part in so many
 
 
-class CapturedEngine:
-    """Searches in slots, by steps that are captured where the model is on a GPU; `otherwise` does what it cannot."""
+class StaticEngine:
+    """Searches in static buffers, by steps that are captured where the model is on a GPU."""
 
-    def __init__(self, model: Transformer, dtype: torch.dtype, otherwise: Engine, parts: Parts = PLAIN) -> None:
-        self._model, self._dtype, self._otherwise, self._parts = model, dtype, otherwise, parts
+    tokens_per_batch = 262_144  # of sources, times the beam, given to one search
+
+    def __init__(self, model: Transformer, dtype: torch.dtype, ops: StepOps) -> None:
+        self._model, self._dtype, self._ops = model, dtype, ops
         self._device = model.vocabulary.embedding.weight.device
         self._pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
         self._decoder: StaticDecoder | None = None
@@ -52,38 +44,27 @@ class CapturedEngine:
         self._at_work, self._depth = threading.RLock(), 0  # who watches a search may begin another one within it
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        config: SearchConfig,
-        numbers: Sequence[int],
-        prefixes: Prefixes = None,
-        watch: Watch | None = None,
-    ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each source, best first."""
-        if not sources or prefixes is not None or not _can_search(config) or not steps_as_made(self._model):
-            return self._otherwise.search(sources, config, numbers, prefixes, watch)
-        longest = greatest_lengths([self._model], sources, config)
-        own = None if watch is None else Watch(lambda place: watch.gone(numbers[place]), watch.before_step)
+        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, watch: Watch | None = None
+    ) -> list[list[Hypothesis]] | None:
+        """The best hypotheses of each source, best first; None where these settings need a search step by step."""
+        if not sources or config.sample or config.no_repeat_ngram is not None or config.beam > _WIDEST:
+            return None
         with self._at_work:
             self._depth += 1
             try:
                 decoder = self._current()
-                room = self._room(decoder, sources, longest, config)
-                found = static_search(decoder, room, sources, longest, config, own)
+                room = self._room(decoder, sources, max_lengths, config)
+                hypotheses = static_search(decoder, room, sources, max_lengths, config, watch)
             finally:
                 self._depth -= 1
-        if not all(found):  # then the other will say why
-            return self._otherwise.search(sources, config, numbers, prefixes, watch)
-        return mark_truncated(
-            found, longest, config, lambda chosen: begin([self._model], [sources[place] for place in chosen])
-        )
+        return hypotheses if all(hypotheses) else None  # stepping will say why a sentence has none
 
     def _current(self) -> StaticDecoder:
         """The decoder with the model's weights as they are now."""
         weights = [(weight.data_ptr(), weight._version) for weight in self._model.parameters()]
         if self._decoder is None or weights != self._weights:
             self._rooms.clear()
-            self._decoder, self._weights = StaticDecoder(self._model, self._dtype, self._parts), weights
+            self._decoder, self._weights = StaticDecoder(self._model, self._dtype, self._ops), weights
         return self._decoder
 
     def _room(
@@ -116,28 +97,6 @@ class CapturedEngine:
         slots, words = decoder.slots(shape)
         step = partial(decoder.step, slots, words)
         return Room(slots, step if self._device.type != "cuda" else capture(step, self._device, self._pool))
-
-
-def quickest_engine(models: Sequence[Transformer], precision: Precision = "auto") -> Engine:
-    """This engine for one model on a GPU that has what it needs, else our plain searches.
-
-    auto: bfloat16 where the GPU multiplies it, else float32.
-    """
-    plain = Stepwise(partial(begin, models), models)
-    on_gpu = len(models) == 1 and models[0].vocabulary.embedding.weight.is_cuda
-    missing = missing_for_capture() if on_gpu else "that is for one model, on a GPU"
-    if missing is not None or not steps_as_made(models[0]):
-        if precision == "bfloat16":
-            raise InputError(f"precision = 'bfloat16' cannot be had, use 'float32': {missing or 'nothing to search'}")
-        return plain
-    from heed.backends.cuda.triton_ops import TRITON  # noqa: PLC0415 - needs Triton, which not every machine has
-
-    half = precision == "bfloat16" or (precision == "auto" and torch.cuda.get_device_capability()[0] >= _WITH_BFLOAT16)
-    return CapturedEngine(models[0], torch.bfloat16 if half else torch.float32, plain, TRITON)
-
-
-def _can_search(config: SearchConfig) -> bool:
-    return not config.sample and config.no_repeat_ngram is None and config.beam <= _WIDEST
 
 
 def _power(number: int) -> int:

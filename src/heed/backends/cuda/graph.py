@@ -1,4 +1,4 @@
-"""Work that a GPU repeats without being told again: a CUDA graph; and what our kernels need of a machine."""
+"""Work captured once as a CUDA graph and replayed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,40 +9,39 @@ import torch
 
 from heed.backends.cpu.build import find_compiler
 
-_BEFORE = 2  # times in which kernels are built and libraries take the memory they want
-
 
 @dataclass(frozen=True)
-class Repeated:
-    """Work that was captured. It is held on to: a graph knows where its numbers lie, and does not keep them there."""
+class Captured:
+    """A graph, and the work it was captured from: a graph knows where its tensors are, and does not keep them alive."""
 
     graph: torch.cuda.CUDAGraph
     work: Callable[[], None]
 
     def __call__(self) -> None:
-        """Do it again."""
+        """Replay it."""
         self.graph.replay()
 
 
-def capture(work: Callable[[], None], device: torch.device, pool: Any = None) -> Repeated:
-    """What does what `work` does, in one request. Work must not look at values, nor take other memory.
+def capture(work: Callable[[], None], device: torch.device, pool: Any = None, warm_up: int = 2) -> Captured:
+    """A graph of what `work` launches. Work must neither read a value back nor allocate other memory each time.
 
-    pool: whose memory it may use for what it forgets; graphs that share one must not run at the same time.
+    pool: whose memory it may use for temporaries; graphs that share one must not run at the same time. warm_up: calls
+    before the capture, in which kernels are built and libraries take the memory they want.
     """
     aside, now = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     aside.wait_stream(now)
     with torch.cuda.stream(aside):
-        for _ in range(_BEFORE):
+        for _ in range(warm_up):
             work()
     now.wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()
-    return Repeated(graph, work)
+    return Captured(graph, work)
 
 
-def missing_for_capture() -> str | None:
-    """What our kernels need that this machine lacks."""
+def missing_for_graphs() -> str | None:
+    """What our GPU kernels need that this machine lacks."""
     if find_spec("triton") is None:
         return "Triton is not installed"
     if find_compiler() is None:

@@ -16,10 +16,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from heed.backends.base import Hypothesis, Watch, length_penalty
 from heed.backends.cuda.slots import Slots
 from heed.config import ModelConfig, SearchConfig
-from heed.decoding.cancellation import Watch
-from heed.decoding.search import Hypothesis, length_penalty
 from heed.model.layout import Packed
 from heed.model.vocabulary import check_ids
 

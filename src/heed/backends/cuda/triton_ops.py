@@ -1,7 +1,7 @@
-"""The parts of a decoder's step as kernels for a GPU: few, because each takes some microseconds to begin.
+"""The operations of a decoder step as GPU kernels: few, because each takes some microseconds to launch.
 
-The twins are those of the same names in `kernels.parts`; the programs themselves are in `programs.decoder` and
-`programs.beam`. Nothing here looks at a value on the GPU, so that all of it can be captured.
+The Triton programs are in `triton/decoder.py` and `triton/beam.py`. Nothing here reads a value back from the GPU, so
+that all of it can be captured.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heed.backends.cuda.attention import packed_attention
 from heed.backends.cuda.slots import Slots
-from heed.backends.cuda.step_ops import Closing, Parts, Special, Two, Words
+from heed.backends.cuda.step_ops import Closing, Special, StepOps, Two, Words
 from heed.backends.cuda.triton import beam, decoder
 
 _TIMES = 16  # tokens of the past that are looked at together
@@ -36,20 +36,20 @@ def embed(words: Words, slots: Slots) -> Two:
     return stream, ready
 
 
-def settle(x: Float[Tensor, "R D"], found: Float[Tensor, "R D"], closing: Closing) -> Two:
+def add_residual_norm(x: Float[Tensor, "R D"], found: Float[Tensor, "R D"], closing: Closing) -> Two:
     """One kernel."""
     ready = torch.empty_like(x)
     stream = ready if closing.post else torch.empty_like(x)
     weight, bias, eps = closing.norm
     outer_weight, outer_bias, _ = closing.outer or closing.norm
-    decoder.settle[(len(x),)](
+    decoder.add_residual_norm[(len(x),)](
         x, found, closing.bias, outer_weight, outer_bias, weight, bias, stream, ready, x.shape[1], eps,
         OUTER=closing.outer is not None, POST=closing.post, ROOM=triton.next_power_of_2(x.shape[1]),
     )  # fmt: skip
     return stream, ready
 
 
-def look_back(
+def self_attention(
     qkv: Float[Tensor, "R 3D"],
     bias: Float[Tensor, "3D"],
     slots: Slots,
@@ -60,7 +60,7 @@ def look_back(
     keys, values = slots.past[layer]
     rows, capacity, heads, width = keys.shape
     found = torch.empty(rows, heads * width, dtype=qkv.dtype, device=qkv.device)
-    decoder.look_back[(rows, heads)](
+    decoder.self_attention[(rows, heads)](
         qkv, bias, keys, values, slots.rows, slots.positions, qkv if turns is None else turns, found,
         rows, heads, capacity, 1 / math.sqrt(width),
         WIDTH=slots.shape.width, TURN=turns is not None, SIZE=width, ROOM=triton.next_power_of_2(width),
@@ -69,14 +69,14 @@ def look_back(
     return found
 
 
-def look_across(
+def cross_attention(
     queries: Float[Tensor, "R D"], bias: Float[Tensor, "D"], slots: Slots, layer: int
 ) -> Float[Tensor, "R D"]:
     """One kernel."""
     keys, values = slots.memory[layer]
     sentences, capacity, heads, width = keys.shape
     found = torch.empty_like(queries)
-    decoder.look_across[(sentences, heads)](
+    decoder.cross_attention[(sentences, heads)](
         queries, bias, keys, values, slots.lengths, found, heads, capacity, 1 / math.sqrt(width),
         WIDTH=slots.shape.width, SIZE=width, ROOM=max(_FEWEST, triton.next_power_of_2(width)),
         PRECISION="ieee" if keys.dtype == torch.float32 else "tf32",
@@ -85,7 +85,7 @@ def look_across(
     return found
 
 
-def choose(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: Special) -> None:
+def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: Special) -> None:
     """Three kernels: over all words, over the best of them, and over the hypotheses."""
     (rows, size), width, device = logits.shape, slots.shape.width, logits.device
     runs, best = triton.cdiv(size, _RUN), width + 1  # no more of a hypothesis can matter: W that live, and its end
@@ -112,4 +112,4 @@ def choose(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots:
     )  # fmt: skip
 
 
-TRITON = Parts(embed, settle, look_back, look_across, choose, packed_attention)
+TRITON = StepOps(embed, add_residual_norm, self_attention, cross_attention, beam_step, packed_attention)

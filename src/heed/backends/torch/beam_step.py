@@ -1,38 +1,36 @@
-"""One token more: of all continuations of a beam's hypotheses, those that go on and those that end.
+"""A beam step with torch operators, on any device: which continuations of a beam's hypotheses go on, and which end.
 
-Enters: log-probabilities of the hypotheses so far and of the next words. Leaves: the best `Continuations`. On a CPU
-compiled code finds them in one look; `plain_growth` is the same in torch's operators, on any device.
+Enters: log-probabilities of the hypotheses so far and of the next tokens. Leaves: the best `Continuations`.
 """
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.cpu.beam_step import Continuations, compiled_growth
-from heed.backends.cpu.topk import can_rank
-from heed.backends.torch.topk import likeliest
+from heed.backends.torch.topk import topk
 
 
-def grown(
+class Continuations(NamedTuple):
+    """W continuations of each sentence, best first: total log-probability, newest token, and which row they extend."""
+
+    log_probs: Float[Tensor, "B W"]
+    tokens: Int[Tensor, "B W"]
+    rows: Int[Tensor, "B W"]
+
+
+def beam_step(
     live: Float[Tensor, "B W"], log_probs: Float[Tensor, "R V"], eos_id: int
 ) -> tuple[Continuations, Continuations | None]:
     """Of the continuations of each sentence's W hypotheses the best W that go on, and the ends among the best W of all.
 
-    The latter are none if there are none in any sentence; else -inf where a sentence has fewer than W of them. Of
-    equals the continuation of the lower hypothesis comes first, then the lower token.
-    """
-    return (compiled_growth if can_rank(log_probs) else plain_growth)(live, log_probs, eos_id)
-
-
-def plain_growth(
-    live: Float[Tensor, "B W"], log_probs: Float[Tensor, "R V"], eos_id: int
-) -> tuple[Continuations, Continuations | None]:
-    """The same, on any device.
-
-    No more than W + 1 continuations of a hypothesis can matter: W that live on and its end.
+    The latter are None if there are none in any sentence; else -inf where a sentence has fewer than W of them. Of
+    equals the continuation of the lower hypothesis comes first, then the lower token. No more than W + 1 continuations
+    of a hypothesis can matter: W that live on and its end.
     """
     width = live.shape[1]
-    values, tokens = likeliest(log_probs, width + 1)
+    values, tokens = topk(log_probs, width + 1)
     totals = (live[..., None] + values.unflatten(0, (-1, width))).flatten(1)  # (B, W·N)
     tokens = tokens.view_as(totals)
     ends = tokens == eos_id

@@ -1,22 +1,20 @@
-"""The largest of many numbers: the likeliest words of a vocabulary.
+"""Top-k of log-probabilities with torch operators, on any device.
 
 Of equals, the lower id comes first, on every device and in every batch, which torch promises for neither `topk` nor a
-`sort` that is not stable. On a CPU compiled code looks once at each number. Where there is none: torch goes through a
-row number by number to find the place of the largest, and sixteen at a time to find the largest alone; so a row is cut
-into runs, the maximum of each is found, and only the best runs are searched.
+`sort` that is not stable. On a CPU torch goes through a row number by number to find the index of the largest, and
+sixteen at a time to find the largest alone; so a row is cut into runs, the maximum of each is found, and only the best
+runs are searched.
 """
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.cpu.topk import can_rank, ranked
-
 _RUN = 128  # numbers whose maximum is found at once
 _FEW = 4  # runs for each one that is wanted: with fewer, torch's own way is quicker
 
 
-def likeliest(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
+def topk(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R N"], Int[Tensor, "R N"]]:
     """The `count` likeliest tokens of each row, or all there are: values and ids, best first.
 
     Of equals, the lower id comes first, on every device and in every batch. torch.topk promises no order, so rows with
@@ -25,8 +23,6 @@ def likeliest(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor
     if count >= log_probs.shape[-1]:
         values, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
         return values, tokens
-    if can_rank(log_probs):
-        return ranked(log_probs, count)
     values, tokens = _top(log_probs, count + 1)
     cut = (values[:, -2] == values[:, -1]) & (values[:, -1] > -torch.inf)
     tokens = tokens[:, :count].sort(dim=-1).values
@@ -53,10 +49,8 @@ def _top(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R 
     return values, tokens.gather(1, places)
 
 
-def likeliest_one(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, "R"]:
+def argmax(log_probs: Float[Tensor, "R V"]) -> Int[Tensor, "R"]:
     """The likeliest token of each row; of equals the first, as `argmax` promises."""
-    if can_rank(log_probs):
-        return ranked(log_probs, 1)[1][:, 0]
     runs, size = log_probs.shape[1] // _RUN, log_probs.shape[1]
     if log_probs.device.type != "cpu" or runs < _FEW:
         return log_probs.argmax(-1)

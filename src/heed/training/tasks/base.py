@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.backends.base import FusedLoss
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError
 from heed.model.attention import Attend, fused_attention
@@ -29,7 +30,6 @@ from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
 from heed.training.step_log import Validation
 
-LossOfVectors: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor, int, float], Tensor]
 Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]
 Validate: TypeAlias = Callable[[Transformer, int], Validation]
 
@@ -87,11 +87,11 @@ class Task(Protocol):
         batch: Batch,
         config: RunConfig,
         attend: Attend,
-        loss_of_vectors: LossOfVectors | None = None,
+        fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
         """The loss summed over a batch on the model's device.
 
-        loss_of_vectors: computes it from the hidden states before the output projection; none: from the logits.
+        fused_loss: computes it from the hidden states before the output projection; none: from the logits.
         """
 
     def validator(self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup) -> Validate:
@@ -119,14 +119,14 @@ class TokenTask(ABC):
         batch: Batch,
         config: RunConfig,
         attend: Attend = fused_attention,
-        loss_of_vectors: LossOfVectors | None = None,
+        fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
-        """Label-smoothed cross-entropy. R-Drop needs the logits, so it never uses `loss_of_vectors`."""
+        """Label-smoothed cross-entropy. R-Drop needs the logits, so it never uses `fused_loss`."""
         pad_id, settings = config.model.pad_id, config.training
-        if loss_of_vectors is not None and not settings.r_drop:
+        if fused_loss is not None and not settings.r_drop:
             hidden = model.hidden(**self.inputs(batch), attend=attend)
             matrix = model.vocabulary.output_matrix()
-            return loss_of_vectors(hidden, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
+            return fused_loss(hidden, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
         doubled = batch.twice() if settings.r_drop else batch
         logits = model(**self.inputs(doubled), attend=attend)
         return loss_of_logits(logits, doubled.tgt_out, pad_id, settings.label_smoothing, settings.r_drop)

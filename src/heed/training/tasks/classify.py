@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heed.backends.base import FusedLoss
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError
 from heed.model.attention import Attend, fused_attention
@@ -21,7 +22,7 @@ from heed.text.tokenizer import EOS
 from heed.training.batches import Batch, Numbers, Ragged, Random
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
-from heed.training.tasks.base import AccuracyValidator, HeldOut, LossOfVectors, Tokenizers, check_one_sided
+from heed.training.tasks.base import AccuracyValidator, HeldOut, Tokenizers, check_one_sided
 
 
 class Classify:
@@ -78,7 +79,7 @@ class Classify:
         batch: Batch,
         config: RunConfig,
         attend: Attend = fused_attention,
-        _loss_of_vectors: LossOfVectors | None = None,
+        _fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
         """Cross-entropy over the classes, summed over the texts."""
         settings, ignored = config.training, config.model.pad_id - FIRST

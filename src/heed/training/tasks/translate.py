@@ -5,7 +5,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from heed.backends.select import inference_backend
 from heed.config import DataConfig, RunConfig
+from heed.decoding.engine import Engine
 from heed.errors import ConfigError, DataError
 from heed.evaluation.metrics import bleu
 from heed.inference.translator import Translator
@@ -89,6 +91,7 @@ class TranslationValidator:
             self._tokenizers,
             greedy,
             data.max_tokens,
+            engine=Engine(inference_backend([model], whole_search=False)),
             splitter=Splitter(data.max_tokens, lengths, data.source_language),
             settings=self._config.translate,
         )

@@ -1,1 +1,1 @@
-"""Code in C, which is compiled where it is used; `kernels.compiled` does that."""
+"""Code in C, which `backends/cpu/build.py` compiles where it is used."""

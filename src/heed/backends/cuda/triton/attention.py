@@ -1,4 +1,4 @@
-"""Attention between packed sentences, tile by tile; `kernels.attention` says how and why.
+"""Attention between packed sentences, tile by tile; `cuda.attention` says how and why.
 
 Names: Q, K and V as in the paper; `above` is the gradient of what was gathered; `by_x` is the gradient of x, `by_token`
 from one token's to the next. Scores are kept to base 2, where exponentials are cheaper.

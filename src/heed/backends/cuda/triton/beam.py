@@ -1,4 +1,4 @@
-"""A step of beam search on a GPU, in three programs; `kernels.triton_parts` calls them, `decoding.search` says why so.
+"""A step of beam search on a GPU, in three programs; `cuda.triton_ops` calls them, `decoding.search` says why so.
 
 `scan` looks at a block of words of one hypothesis, run by run: what softmax needs of each run, and the best that may be
 said. `pick` finds the best words of a hypothesis, which are in the runs with the best bests, and reads those alone.

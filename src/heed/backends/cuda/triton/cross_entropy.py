@@ -1,4 +1,4 @@
-"""Logits to loss and gradient, a token at a time; `kernels.cross_entropy` says how and why."""
+"""Logits to loss and gradient, a token at a time; `cuda.loss` says how and why."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""A decoder's step between its matrix products, a row or a row's head at a time; `kernels.triton_parts` calls these.
+"""A decoder's step between its matrix products, a row or a row's head at a time; `cuda.triton_ops` calls these.
 
 A row is a hypothesis, `width` of them to a sentence. Everything is added up in float32, whatever is stored.
 """
@@ -35,7 +35,7 @@ def embed(
 
 
 @triton.jit
-def settle(
+def add_residual_norm(
     X, Y, y_bias, outer_weight, outer_bias, weight, bias, stream, ready, size, eps,
     OUTER: tl.constexpr, POST: tl.constexpr, ROOM: tl.constexpr,
 ):  # fmt: skip
@@ -68,7 +68,7 @@ def _head(x, bias, first, column, inside, cos, sin, TURN: tl.constexpr):
 
 
 @triton.jit
-def look_back(
+def self_attention(
     qkv, bias, keys, values, rows, positions, turns, found, count, heads, capacity, scale,
     WIDTH: tl.constexpr, TURN: tl.constexpr, SIZE: tl.constexpr, ROOM: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
@@ -116,7 +116,7 @@ def look_back(
 
 
 @triton.jit
-def look_across(
+def cross_attention(
     queries, bias, keys, values, lengths, found, heads, capacity, scale,
     WIDTH: tl.constexpr, SIZE: tl.constexpr, ROOM: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,

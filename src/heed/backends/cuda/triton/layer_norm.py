@@ -1,4 +1,4 @@
-"""Layer norm's way back, some rows at a time; `kernels.layer_norm` says how and why."""
+"""Layer norm's way back, some rows at a time; `cuda.layer_norm` says how and why."""
 
 import triton
 import triton.language as tl

@@ -4,15 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed.backends import select
 from heed.backends.cpu import linear as compiled_linear
 from heed.backends.cpu.dropout import CompiledDropout
-from heed.backends.cpu.packed_linear import missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cuda import graph as capture
-from heed.backends.cuda.dropout import RawDropout
-from heed.backends.cuda.graph import missing_for_capture
+from heed.backends.cuda.graph import missing_for_graphs
+from heed.backends.select import training_plan
+from heed.backends.torch.dropout import RawDropout
 from heed.model.attention import plain_attention
-from heed.training import learner
-from heed.training.learner import Plain, can_capture, will_compile
+from heed.training.gradients import EagerGradients
 from heed.training.run import _notes
 from heed.training.tasks import task_of
 from tests.model.examples import COMBINATIONS
@@ -25,6 +26,10 @@ def config(**settings: object) -> RunConfig:
     return RunConfig(model=ModelConfig(vocab_size=20), training=TrainingConfig.model_validate(settings))
 
 
+def noted(settings: RunConfig, device: torch.device) -> list[str]:
+    return _notes(settings, training_plan(settings, device))
+
+
 @pytest.fixture
 def has_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "find_spec", lambda _: object())
@@ -33,20 +38,20 @@ def has_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("has_all")
 def test_steps_are_captured_on_a_gpu_unless_set_otherwise_or_shared_out() -> None:
-    assert can_capture(config(), GPU)
-    assert not can_capture(config(), CPU)
-    assert not can_capture(config(capture=False), GPU)
-    assert not can_capture(config(shard=True), GPU)
-    assert _notes(config(), GPU) == []
+    assert training_plan(config(), GPU).is_captured
+    assert not training_plan(config(), CPU).is_captured
+    assert not training_plan(config(capture=False), GPU).is_captured
+    assert not training_plan(config(shard=True), GPU).is_captured
+    assert noted(config(), GPU) == []
 
 
 @pytest.mark.usefixtures("has_all")
 def test_layers_are_compiled_if_so_set_or_where_it_is_worth_it() -> None:
-    assert will_compile(config(max_steps=5000), GPU)
-    assert not will_compile(config(max_steps=4999), GPU)
-    assert not will_compile(config(max_steps=5000), CPU)
-    assert not will_compile(config(max_steps=5000, compile=False), GPU)
-    assert will_compile(config(max_steps=1, compile=True), CPU)
+    assert training_plan(config(max_steps=5000), GPU).is_compiled
+    assert not training_plan(config(max_steps=4999), GPU).is_compiled
+    assert not training_plan(config(max_steps=5000), CPU).is_compiled
+    assert not training_plan(config(max_steps=5000, compile=False), GPU).is_compiled
+    assert training_plan(config(max_steps=1, compile=True), CPU).is_compiled
 
 
 @pytest.mark.usefixtures("has_all")
@@ -61,21 +66,21 @@ def test_what_is_missing_is_said_and_not_used(
     name: str, lacking: object, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"heed.backends.cuda.graph.{name}", lacking)
-    assert missing_for_capture() == message
-    assert not can_capture(config(), GPU)
-    assert _notes(config(), GPU) == [
-        f"steps are not captured, so training is several times slower than it could be: {message}"
+    assert missing_for_graphs() == message
+    assert not training_plan(config(), GPU).is_captured
+    assert noted(config(), GPU) == [
+        f"training is several times slower than it could be; steps are not captured: {message}"
     ]
-    assert _notes(config(), CPU) == []
-    assert _notes(config(capture=False), GPU) == []
+    assert noted(config(), CPU) == []
+    assert noted(config(capture=False), GPU) == []
 
 
 def learnt(model: Transformer, settings: RunConfig, seed: int = 3) -> tuple[Tensor, list[Tensor]]:
     """The loss of a batch, and its gradients."""
-    by = Plain(model, settings, CPU)
-    loss = by.learn(by.prepare(random_batch(np.random.default_rng(1), 30)), 0.01, seed)
+    by = EagerGradients(model, settings, training_plan(settings, CPU))
+    loss = by.backward(by.prepare(random_batch(np.random.default_rng(1), 30)), 0.01, seed)
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    by.forget()
+    by.zero_grad()
     return loss, gradients
 
 
@@ -93,7 +98,7 @@ def test_compiled_code_learns_what_the_plain_model_learns(
     design: ModelConfig, r_drop: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_linear, "_SMALL", 0)
-    monkeypatch.setattr(learner, "is_quicker_here", lambda: True)
+    monkeypatch.setattr(select, "_is_amd", lambda: True)
     torch.manual_seed(1)
     model, settings = Transformer(design), RunConfig(model=design, training=TrainingConfig(r_drop=r_drop))
     loss, gradients = learnt(model, settings)
@@ -110,7 +115,7 @@ def test_what_learns_quickly_is_a_twin_and_dropout_follows_from_the_seed(
     missing: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if missing is not None:
-        monkeypatch.setattr(learner, "can_compile", lambda _: False)
+        monkeypatch.setattr(select, "missing_for_compiled_code", lambda: missing)
     design = ModelConfig(vocab_size=WORDS, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
     model, settings = Transformer(design), RunConfig(model=design)
     kinds = [type(part) for part in model.modules()]
@@ -124,10 +129,11 @@ def test_what_learns_quickly_is_a_twin_and_dropout_follows_from_the_seed(
 def test_weights_that_are_shared_out_get_quick_dropout_where_they_are(
     can_compile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learner, "can_compile", lambda _: can_compile)
+    monkeypatch.setattr(select, "missing_for_compiled_code", lambda: None if can_compile else "no compiler")
     design = ModelConfig(vocab_size=WORDS, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16)
     model = Transformer(design)
-    Plain(model, RunConfig(model=design, training=TrainingConfig(shard=True)), CPU)
+    sharded = RunConfig(model=design, training=TrainingConfig(shard=True))
+    EagerGradients(model, sharded, training_plan(sharded, CPU))
     quick = CompiledDropout if can_compile else RawDropout
     assert any(isinstance(part, quick) for part in model.modules())
     assert not any(isinstance(part, nn.Dropout) for part in model.modules())

@@ -1,0 +1,117 @@
+"""Opening a model folder: device, backend and tokenizers chosen once, for `heed.load`, every verb and the server.
+
+Enters: the path of a model folder, or of one that `heed export` wrote for another system's engine, and what was asked
+for. Leaves: a `Translator`, or the model of a folder on the device where it will run.
+"""
+
+from pathlib import Path
+
+from heed.artifacts.folder import ModelFolder, is_quantized, read_model_folder
+from heed.backends.base import Backend
+from heed.backends.select import (
+    Precision,
+    Request,
+    default_device,
+    inference_backend,
+    inference_device,
+    other_engine,
+    why_no_int8,
+)
+from heed.decoding.engine import Engine
+from heed.errors import ConfigError, InputError
+from heed.fallbacks import note_fallback
+from heed.inference.translator import Translator
+from heed.interop.engine_names import EngineName, engine_named, family
+from heed.interop.folders import engine_files, is_exported, read_exported
+from heed.model.torch_state import torch_defaults
+from heed.model.transformer import Transformer
+from heed.text.sentence_split import Splitter
+
+# By what a model was taught: the verbs for it, and the same in Python.
+_FOR = {
+    "language-model": ("heed generate, evaluate, look and serve", "heed.Generator.open"),
+    "masked": ("heed embed, look, serve and train --init-from", "heed.inference.classifier.embed"),
+    "classify": ("heed classify, embed, evaluate, look and serve", "heed.Classifier.open"),
+}
+
+
+@torch_defaults()
+def open_folder(path: str | Path) -> tuple[ModelFolder, Transformer]:
+    """A model folder of any kind and its model, on a GPU where there is one."""
+    folder = read_model_folder(Path(path))
+    return folder, folder.model().to(default_device())
+
+
+@torch_defaults()
+def load(*paths: str | Path, engine: EngineName | None = None, precision: Precision = "auto") -> Translator:
+    """Open a model folder: ``heed.load("runs/ende")``; several translate together.
+
+    engine: what translates, "heed", "heed-int8", "ctranslate2", "ctranslate2-int8" or "onnx"; none: heed, in int8 where
+    the folder is quantised, or what the folder was exported for. precision: of a GPU; "auto" is bfloat16 where it has
+    that. `translator.backend.choice` says what was chosen, and why.
+    """
+    if not paths:
+        raise InputError("load needs at least one model folder")
+    if engine is not None:
+        engine_named(engine)
+    if len(paths) == 1 and engine not in ("heed", "heed-int8") and is_exported(Path(paths[0])):
+        return _load_exported(Path(paths[0]), engine)
+    first, *others = folders = [read_translating_folder(path) for path in paths]
+    for other in others:
+        if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
+            raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
+    request = _request(folders, engine, precision)
+    models = [folder.model().to(inference_device(request)) for folder in folders]
+    if engine is None or request.is_own:
+        backend: Backend = inference_backend(models, request)
+    elif others:
+        raise ConfigError(f"{first.path} and {others[0].path}: only heed's own engine translates with several models")
+    else:
+        files = engine_files(engine, models[0], first.tokenizers)
+        backend = other_engine(engine, files, models[0].config, first.tokenizers)
+    run, splitter = first.run, Splitter.of(first.run.data, first.trained)
+    return Translator(
+        models, first.tokenizers, run.search, run.data.max_tokens, Engine(backend), splitter, run.translate
+    )
+
+
+def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> Request:
+    """What is asked for; int8 that this CPU cannot have is refused where it was asked for by name, else replaced."""
+    request = Request(engine, precision, is_quantised=all(is_quantized(folder.path) for folder in folders))
+    if request.dtype == "float32" or (why := why_no_int8()) is None:
+        return request
+    if engine == "heed-int8":
+        raise InputError(f"{why}: use --engine heed")
+    note_fallback(f"{folders[0].path} is quantised and runs in float32: {why}")
+    return Request("heed", precision, is_quantised=True)
+
+
+def _load_exported(path: Path, name: EngineName | None) -> Translator:
+    exported = read_exported(path)
+    if exported.run.model.kind != "encoder-decoder":
+        raise ConfigError(
+            f"{path} is half a model ({exported.run.model.kind}), exported for {exported.engine}, and does not "
+            "translate: run its graph with ONNX Runtime, or use the model folder that it was made from"
+        )
+    name = name or exported.engine
+    if family(name) != family(exported.engine):
+        raise ConfigError(f"{path} was exported for {exported.engine}, which is not --engine {name}: leave that out")
+    files = {file: (path / file).read_bytes() for file in exported.files}
+    backend = other_engine(name, files, exported.run.model, exported.tokenizers)
+    run, splitter = exported.run, Splitter.of(exported.run.data, exported.trained)
+    return Translator(
+        [], exported.tokenizers, run.search, run.data.max_tokens, Engine(backend), splitter, run.translate
+    )
+
+
+def read_translating_folder(path: str | Path) -> ModelFolder:
+    """A model folder whose model translates."""
+    folder = read_model_folder(Path(path))
+    kind, task = folder.run.model.kind, folder.run.data.task
+    if kind != "encoder-decoder":
+        verbs, python = _FOR.get(task, ("heed look", "heed.look_into"))
+        raise InputError(
+            f"{path} is {'a' if kind == 'decoder' else 'an'} {kind} alone, trained with task = {task!r}, and does not "
+            f"translate: it is for {verbs}; in Python, {python}"
+        )
+    return folder
