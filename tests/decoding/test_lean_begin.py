@@ -123,6 +123,7 @@ def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that
     failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sources = small_model(0, CPU)
+    model = model.float()
     wanted = begin([model], sources)
     expected, _ = wanted.step(wanted.first, wanted.state)
     made: list[object] = []

@@ -90,5 +90,5 @@ def test_models_that_cannot_translate_together_are_refused() -> None:
         begin([model, larger], [[3]])
     with pytest.raises(InputError, match=re.escape("must agree in eos_id, found [2, 5]")):
         begin([model, Transformer(ModelConfig.model_validate({**SMALL, "eos_id": 5}))], [[3]])
-    with pytest.raises(InputError, match="found 1 models and 0 sources"):
+    with pytest.raises(InputError, match="a search needs a source, found 0 sources"):
         begin([model], [])

@@ -77,7 +77,7 @@ def test_an_exported_folder_only_translates(model: Path, exported: dict[EngineNa
         with pytest.raises(InputError, match="an exported model translates and does nothing else"):
             ask()
     with pytest.raises(FolderError, match=r"onnx is an exported model: heed translate opens it"):
-        load(exported["onnx"])
+        load(exported["onnx"], engine="heed")
     with pytest.raises(ConfigError, match=r"was exported for onnx, which is not --engine ctranslate2"):
         load(exported["onnx"], engine="ctranslate2")
     with pytest.raises(FolderError, match="onnx is already there"):
