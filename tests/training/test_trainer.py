@@ -122,14 +122,14 @@ def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tm
 
 
 class Poisoned:
-    """A gradients one of whose gradients is not finite in some passes, as of an overflow on the way back: the loss is."""
+    """Gradients of which one is not finite in some passes, as of an overflow in the backward pass; the loss is finite."""
 
     def __init__(self, gradients: Gradients, run: Run, passes: set[int]) -> None:
-        self._learner, self._run, self._passes, self._pass = gradients, run, passes, 0
-        self.prepare, self.forget = gradients.prepare, gradients.forget
+        self._gradients, self._run, self._passes, self._pass = gradients, run, passes, 0
+        self.prepare, self.zero_grad = gradients.prepare, gradients.zero_grad
 
     def backward(self, prepared: list[Batch], scale: float, seed: int) -> torch.Tensor:
-        loss = self._learner.backward(prepared, scale, seed)
+        loss = self._gradients.backward(prepared, scale, seed)
         self._pass += 1
         if self._pass in self._passes:
             gradient = list(self._run.model.parameters())[-1].grad
