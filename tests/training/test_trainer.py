@@ -122,7 +122,7 @@ def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tm
 
 
 class Poisoned:
-    """Gradients of which one is not finite in some passes, as of an overflow in the backward pass; the loss is finite."""
+    """Gradients of which one is not finite in some passes, as of an overflow in the backward pass; the loss is."""
 
     def __init__(self, gradients: Gradients, run: Run, passes: set[int]) -> None:
         self._gradients, self._run, self._passes, self._pass = gradients, run, passes, 0

@@ -18,7 +18,7 @@ class Captured:
     work: Callable[[], None]
 
     def __call__(self) -> None:
-        """Replay it."""
+        """Replay what was captured."""
         self.graph.replay()
 
 

@@ -62,7 +62,7 @@ Two = tuple[Tensor, Tensor]  # the stream of residual sums, and what goes into t
 
 @dataclass(frozen=True)
 class StepOps:
-    """The operations.
+    """The operations between the matmuls of a decoder step.
 
     embed: the newest token of each row, to the residual stream and the input of the first sub-layer.
     add_residual_norm: the output of a sub-layer, without its bias yet, joins the residual stream.
