@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from heed.backends.torch.int8 import can_multiply_integers
 
 import heed
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
+from heed.backends.select import why_no_int8
 from heed.cli.main import app
 from heed.config import RunConfig
 from heed.inference.classifier import Classifier, embed
@@ -119,7 +119,7 @@ def all_that_heed_does(folder: Path, earlier: Translator, out: Path) -> dict[str
         for when, translator in (("opened before", earlier), ("opened now", now))
         for what, settings in (("greedy", {"beam": 1}), ("beam", {"beam": 4, "nbest": 2}))
     }
-    if can_multiply_integers():
+    if why_no_int8() is None:
         found["int8"] = found_by(load(folder / "translates", engine="heed-int8"), beam=2)
     return found | {
         "stream": list(earlier.stream(TEXTS[0])),

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.select import Request, default_device, inference_backend, inference_device, training_plan
+from heed.config import ModelConfig, RunConfig
+from heed.model.transformer import Transformer
+
+_TINY = ModelConfig(vocab_size=8, d_model=8, heads=1, encoder_layers=1, decoder_layers=1, d_ff=8)  # of any size
 
 _PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
 
@@ -39,6 +44,8 @@ class Machine:
     memory: int | None
     cpu_bfloat16: str  # "works", or what happened
     cpu_compiled: str  # the same of compiled code of our own
+    inference: dict[str, str]  # by the dtype of a folder's weights: the backend that translates, and why
+    training: str  # the backend that computes gradients, and why
     gpus: tuple[Gpu, ...]
     packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
 
@@ -51,13 +58,23 @@ def machine() -> Machine:
         torch=torch.__version__,
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        instructions=torch.backends.cpu.get_cpu_capability(),
+        instructions=cpu_instructions(),
         memory=memory_of(torch.device("cpu")),
         cpu_bfloat16=probe_bfloat16(),
         cpu_compiled=missing_for_compiled_code() or "works",
+        inference=_inference_choices(),
+        training=str(training_plan(RunConfig(model=_TINY), default_device()).choice),
         gpus=tuple(_gpu(number) for number in range(torch.cuda.device_count())),
         packages=optional_packages(),
     )
+
+
+def _inference_choices() -> dict[str, str]:
+    chosen = {}
+    for dtype, request in (("float32", Request()), ("int8", Request(is_quantised=True))):
+        model = Transformer(_TINY).eval().to(inference_device(request))
+        chosen[dtype] = str(inference_backend([model], request).choice)
+    return chosen
 
 
 def _gpu(number: int) -> Gpu:
@@ -101,6 +118,11 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def cpu_instructions() -> str:
+    """The widest instruction set that torch uses on this CPU."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def device_name(device: torch.device) -> str:

@@ -41,10 +41,12 @@ def chosen(device: Literal["cpu", "cuda"] | None) -> "torch.device":
     """The device that was asked for, or the one that heed would take."""
     import torch  # noqa: PLC0415 - takes seconds to import
 
-    there = torch.cuda.is_available()
-    if device == "cuda" and not there:
+    from heed.backends.select import default_device  # noqa: PLC0415
+
+    default = default_device()
+    if device == "cuda" and default.type == "cpu":
         raise ConfigError("--device cuda: torch finds no GPU here; leave it out, or say --device cpu")
-    return torch.device(device or ("cuda" if there else "cpu"))
+    return default if device is None else torch.device(device)
 
 
 def _table(found: "Limits") -> Table:

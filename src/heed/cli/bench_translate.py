@@ -49,11 +49,14 @@ def translate(
     if lines == []:
         raise DataError(f"{file} is empty: there is nothing to translate")
     translator = open_translator(model, [], {}, engine)
+    import torch  # noqa: PLC0415 - takes seconds to import
+
     from heed.backends.machine import device_name  # noqa: PLC0415
     from heed.benchmarking.limits import peak_memory  # noqa: PLC0415 - torch takes seconds to import
     from heed.benchmarking.translating import measure_translating  # noqa: PLC0415
 
-    device = _device(translator, model, engine)
+    choice = translator.backend.choice
+    device = torch.device(choice.device)
     sources = _sources(translator, lines, max(sentences, *batch))
     by_batch = _by_batch(sources, batch, beam, forced=lines is None)
     by_length = _by_length(sources, sorted({min(batch), max(batch)}), min(beam), translator.max_tokens)
@@ -61,16 +64,25 @@ def translate(
     with Console(stderr=True).status("") as status:
         found = measure_translating(translator, [*by_batch, *by_length], rounds, status.update)
         most = peak_memory(device)  # before the limit, which takes some of its own
-        limit = _limit(translator, model, engine, device)
+        limit = _limit(translator, device)
     rows = [{**asdict(one), "share": limit and limit(one)} for one in found]
     tables = {"by_batch": rows[: len(by_batch)], "by_length": rows[len(by_batch) :]}
     where = device_name(device)
     if as_json:
-        told = {"model": str(model), "file": file, "rounds": rounds, "device": where, "peak_memory": most, **tables}
+        told = {
+            "model": str(model),
+            "file": file,
+            "rounds": rounds,
+            "device": where,
+            "backend": str(choice),
+            "peak_memory": most,
+            **tables,
+        }
         typer.echo(json.dumps(told, indent=2))
         return
     console = output_console()
     console.print(f"{where}; peak memory: {memory(most, device.type)}")
+    console.print(f"backend {choice}", highlight=False, markup=False)
     console.print(_table(tables["by_batch"]))
     console.print("by length, as many tokens written as read", _table(tables["by_length"]), sep="\n")
 
@@ -100,30 +112,14 @@ def _by_length(sources: "Ids", batches: Sequence[int], beam: int, longest: int) 
     return [Job(cut(sources, length, batch), batch, beam, length) for batch in batches for length in lengths]
 
 
-def _device(translator: "Translator", model: Path, engine: str | None) -> "torch.device":
-    """Where it translates: other engines than heed's, and exported models, on the CPU."""
-    import torch  # noqa: PLC0415
-
-    from heed.interop.folders import is_exported  # noqa: PLC0415
-
-    if is_exported(model) or engine not in (None, "heed"):
-        return torch.device("cpu")
-    return translator.model.vocabulary.embedding.weight.device
-
-
-def _limit(
-    translator: "Translator", model: Path, engine: str | None, device: "torch.device"
-) -> "Callable[[Timing], float] | None":
-    """What says which share of a CPU a speed is; none where the arithmetic is not known: exported models, and GPUs."""
-    from heed.artifacts.folder import is_quantized  # noqa: PLC0415
+def _limit(translator: "Translator", device: "torch.device") -> "Callable[[Timing], float] | None":
+    """What says which share of a CPU's limit a speed is; none on GPUs."""
     from heed.benchmarking.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
-    from heed.interop.folders import is_exported  # noqa: PLC0415
 
-    if is_exported(model) or device.type != "cpu":
+    if device.type != "cpu":
         return None
-    in_integers = is_quantized(model) if engine is None else engine.endswith("int8")
-    arithmetic: Arithmetic = "int8" if in_integers else "float32"
-    config, each = translator.model.config, 1 if in_integers else 4
+    arithmetic: Arithmetic = "int8" if translator.backend.choice.dtype == "int8" else "float32"
+    config, each = translator.backend.configs[0], 1 if arithmetic == "int8" else 4
     operations, read = operations_a_second(arithmetic, device), bytes_a_second(device)
     return lambda one: one.least_seconds_per_sentence(config, operations, read, each) / one.seconds_per_sentence
 

@@ -202,8 +202,7 @@ def _plan(
     lengths: "NDArray[np.int64]",
     pairs: int | None,
 ) -> Plan:
-    import torch  # noqa: PLC0415 - takes seconds to import
-
+    from heed.backends.select import default_device  # noqa: PLC0415 - torch takes seconds to import
     from heed.training.estimate import estimate  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
@@ -217,7 +216,7 @@ def _plan(
     config = RunConfig.model_validate(
         merged(start, task.defaults, settings, {"model": model, "data": {"labels": data.labels}})
     )
-    found = estimate(config, lengths, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    found = estimate(config, lengths, default_device())
     counted_by = lengths[:, 1 if "target" in task.sides else 0]
     tokens = None if pairs is None else pairs * (counted_by.mean() + 1)
     steps = None if tokens is None else max(1, round(tokens / found.tokens_per_step))

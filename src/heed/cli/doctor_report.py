@@ -245,7 +245,10 @@ def show_machine(console: Console, found: "Machine") -> None:
         "system": f"{found.system}, Python {found.python}, torch {found.torch}",
         "CPU": f"{found.cores} cores, torch uses {found.threads} ({found.instructions}){memory}",
         "bfloat16 on it": found.cpu_bfloat16,
-        "compiled code": f"{found.cpu_compiled} (for translating and learning)",
+        "compiled code": f"{found.cpu_compiled} (for inference and training)",
+        "translating": found.inference["float32"],
+        "  in int8": found.inference["int8"],
+        "training": found.training,
     }
     for number, gpu in enumerate(found.gpus):
         half = "bfloat16 works" if gpu.bfloat16 else "no bfloat16: set training.precision=float32"

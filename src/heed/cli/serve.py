@@ -42,7 +42,10 @@ def serve(
         list[str],
         typer.Option(help="What a model translates, such as en-de, where its card does not say; once for each."),
     ] = [],
-    engine: Annotated[EngineName, typer.Option(help="What translates; heed's own model does all else.")] = "heed",
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="What translates; by default heed, in int8 where the folder is quantised."),
+    ] = None,
     set_: Annotated[
         list[str], typer.Option("--set", help="A setting of server or search: serve.queue=64, search.beam=1.")
     ] = [],
@@ -91,7 +94,7 @@ def _serve(
     settings: ServeConfig,
     search: dict[str, Any],
     keys: Path | None,
-    engine: EngineName,
+    engine: EngineName | None,
 ) -> int:
     if not hasattr(os, "fork"):
         raise ConfigError("heed serve needs a system that forks processes, such as Linux or macOS; on Windows, use WSL")
@@ -125,7 +128,7 @@ def _translate(
     languages: list[str],
     settings: ServeConfig,
     search: dict[str, Any],
-    engine: EngineName,
+    engine: EngineName | None,
     key_required: bool,
     connection: socket.socket,
 ) -> None:

@@ -65,6 +65,7 @@ def translate(
         bool, typer.Option("--alignment", help="Write after it which source word goes with which: 0-0 1-2 …")
     ] = False,
     split: SplitAt = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say which backend translates, and why.")] = False,
     lines: Annotated[int, typer.Option(min=1, help="Lines read before they are translated; 1: each at once.")] = 512,
     set_: SearchSet = [],
 ) -> None:
@@ -78,6 +79,8 @@ def translate(
     if text and files:
         raise DataError(f"give --text or files to translate, not both: found --text and {files[0]}")
     translator = open_translator(model, together, search, engine)
+    if verbose:
+        say([f"backend {translator.backend.choice}"])
     wanted = _Wanted(translator.search.nbest, scores, alignment, target_key)
     if split is not None:
         translator.settings = TranslateConfig(split=split)

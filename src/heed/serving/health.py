@@ -54,6 +54,11 @@ class Health:
         return fallbacks()
 
     @property
+    def backends(self) -> dict[str, str]:
+        """Which backend runs each model, and why."""
+        return {model.name: str(model.choice) for model in self._service.models}
+
+    @property
     def sick_for(self) -> float:
         """Seconds since the models last worked, where opening them again may help."""
         return math.inf if not self._service.alive else time.monotonic() - self._worked

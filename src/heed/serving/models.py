@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heed.artifacts.folder import ModelFolder, read_model_folder
-from heed.backends.select import default_device
+from heed.backends.base import Choice
+from heed.backends.select import default_device, inference_backend
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
@@ -43,6 +44,11 @@ class ServedTranslator:
     def name(self) -> str:
         """What requests and answers call it."""
         return _name(self.path)
+
+    @property
+    def choice(self) -> Choice:
+        """The backend that translates, and why."""
+        return self.translator.backend.choice
 
     @property
     def model(self) -> Transformer:
@@ -109,6 +115,11 @@ class ServedLmOrClassifier:
     def name(self) -> str:
         """What requests and answers call it."""
         return _name(self.path)
+
+    @property
+    def choice(self) -> Choice:
+        """The backend that runs it, and why."""
+        return inference_backend([self.model]).choice
 
     @property
     def abilities(self) -> tuple[str, ...]:

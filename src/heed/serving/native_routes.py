@@ -120,7 +120,7 @@ def _add_state(app: FastAPI, service: Service, health: Health) -> None:
         problem = "This server is shutting down" if service.admission.closed else health.problem
         if problem is not None:
             raise Problem(503, problem)
-        return Healthy(status="ready", warning=health.warning, notes=health.notes or None)
+        return Healthy(status="ready", warning=health.warning, notes=health.notes or None, backends=health.backends)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def measured(request: Request) -> Response:

@@ -141,6 +141,7 @@ class Health(BaseModel):
     status: Literal["ok", "ready"]
     warning: str | None = Field(None, description="What the operator should see to.")
     notes: list[str] | None = Field(None, description="Fast code that does not run here, and what runs instead.")
+    backends: dict[str, str] | None = Field(None, description="Which backend runs each model, and why.")
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -12,9 +12,8 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-
 from heed.backends.base import Watch
+from heed.backends.select import default_device
 from heed.config import SearchConfig, Split
 from heed.errors import InputError
 from heed.inference.translation import Translation, joined
@@ -57,7 +56,9 @@ class Service:
     ) -> None:
         self.directions, self.config, self.lms_and_classifiers = directions, config, list(lms_and_classifiers)
         self.admission = Admission(config.queue, config.deadline)
-        self._budget = config.tokens_per_batch or (_TOKENS_ON_GPU if torch.cuda.is_available() else _TOKENS_ON_CPU)
+        self._budget = config.tokens_per_batch or (
+            _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
+        )
         self.batcher = Batcher(patience=config.patience, budget=self._budget, batching=config.batching)
         self._tracing = Batcher(patience=0.0, budget=self._budget)  # a trace takes as long as many translations
 

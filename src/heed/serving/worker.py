@@ -55,11 +55,12 @@ def work(
     health = Health(service)
     app = make_routes(service, health, key_required=key_required)
     with log_only_own_defects():
-        asyncio.run(_answer(connection, app, health, _notes(translators)))
+        asyncio.run(_answer(connection, app, health, _notes(translators, health)))
 
 
-def _notes(translators: Sequence[ServedTranslator]) -> list[str]:
-    return [
+def _notes(translators: Sequence[ServedTranslator], health: Health) -> list[str]:
+    chosen = [f"{name}: {backend}" for name, backend in health.backends.items()]
+    return chosen + [
         f"note: {one.path} does not name its languages: called {one.source!r} and {one.target!r} here; "
         "--languages en-de names them"
         for one in translators

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from heed.backends.fused_weights import keys_values_of_memory
+from heed.backends.select import has_gpu
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
 
@@ -40,7 +41,7 @@ class ProcessGroup:
 
     def device(self) -> torch.device:
         """This process's device: a GPU of its own where there are GPUs."""
-        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda", self.local_rank) if has_gpu() else torch.device("cpu")
 
     def sum(self, *numbers: float | int) -> list[float]:
         """Each number summed over all processes."""
@@ -88,9 +89,9 @@ def join() -> Iterator[ProcessGroup]:
         yield ProcessGroup()
         return
     group = ProcessGroup(int(os.environ["RANK"]), size, int(os.environ["LOCAL_RANK"]))
-    if torch.cuda.is_available():
+    if has_gpu():
         torch.cuda.set_device(group.device())
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if has_gpu() else "gloo"
     distributed.init_process_group(backend, timeout=_TIMEOUT)
     try:
         yield group

@@ -16,6 +16,7 @@ import torch
 from heed.artifacts.checkpoint import newest_checkpoint, read_progress
 from heed.artifacts.folder import ModelFolder
 from heed.artifacts.writing import MANIFEST
+from heed.backends.machine import cpu_instructions
 from heed.backends.select import TrainingPlan
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
@@ -91,7 +92,7 @@ def arithmetic_of(plan: TrainingPlan, device: torch.device, processes: int) -> d
         return found
     found["device"] = device.type
     found["threads"] = str(torch.get_num_threads())
-    found["instructions"] = torch.backends.cpu.get_cpu_capability()
+    found["instructions"] = cpu_instructions()
     found["kernels"] = "compiled C" if plan.choice.backend == "cpu" else "torch's"
     if plan.has_native_matmul:
         found["kernels"] += ", linear layers too"

@@ -1,0 +1,150 @@
+"""One chooser: whoever opens a folder gets the same backend, and says which."""
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+import heed
+from heed import ModelConfig, RunConfig, Transformer
+from heed.artifacts.save import write_quantized
+from heed.backends.cpu.build import CannotCompileError
+from heed.backends.cpu.library import _library, has_int8
+from heed.backends.select import Request, inference_backend, training_plan
+from heed.cli.main import app
+from heed.config import TrainingConfig
+from heed.errors import ConfigError, InputError
+from heed.fallbacks import fallbacks
+from heed.serving.app import make_routes
+from heed.serving.config import ServeConfig
+from heed.serving.health import Health
+from heed.serving.models import Directions, open_models
+from heed.serving.service import Service
+from tests.interop.engine_models import TEXTS, folder
+
+SOURCES = Path(heed.__file__).parent
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CONFIG = ModelConfig(vocab_size=20, d_model=8, heads=1, encoder_layers=1, decoder_layers=1, d_ff=8)
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    float32 = folder(tmp_path_factory.mktemp("chosen") / "float32", d_model=32)
+    int8 = float32.with_name("int8")
+    write_quantized(float32, int8)
+    return {"float32": float32, "int8": int8}
+
+
+@pytest.fixture(params=["with a compiler", "without a compiler"])
+def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether C can be compiled."""
+
+    def refuse(_source: Path) -> None:
+        raise CannotCompileError("there is no C compiler")
+
+    if request.param == "without a compiler":
+        monkeypatch.setattr("heed.backends.cpu.library.library", refuse)
+    _library.cache_clear()
+    yield request.param == "with a compiler"
+    _library.cache_clear()
+
+
+def said_by_the_server(path: Path) -> dict[str, str]:
+    """What `heed serve` says of the models it opens."""
+    translators, others = open_models([path], [], {}, partial(heed.load, engine=None))
+    service = Service(Directions(translators), ServeConfig(), others)
+    with TestClient(make_routes(service, Health(service), key_required=False)) as client:
+        backends: dict[str, str] = client.get("/health/ready").json()["backends"]
+    return backends
+
+
+@without_gpu
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_load_translate_and_serve_choose_the_same_backend_and_say_which(
+    dtype: str, compiler: bool, folders: dict[str, Path]
+) -> None:
+    choice = heed.load(folders[dtype]).backend.choice
+    assert choice.dtype == dtype
+    assert choice.backend == ("cpu" if compiler and (dtype == "float32" or has_int8()) else "torch")
+    assert ("there is no C compiler" in choice.reason) is not compiler
+    assert ("int8 because the folder is quantised" in choice.reason) is (dtype == "int8")
+    assert "the GPU is not used because torch sees no GPU" in choice.reason
+    translated = CliRunner().invoke(app, ["translate", str(folders[dtype]), "--verbose", "--text", TEXTS[0]])
+    assert f"note: backend {choice}" in translated.stderr.splitlines()
+    assert said_by_the_server(folders[dtype]) == {dtype: str(choice)}
+
+
+@without_gpu
+def test_a_quantised_folder_can_be_run_in_float32_and_a_float32_folder_in_int8(folders: dict[str, Path]) -> None:
+    assert heed.load(folders["int8"], engine="heed").backend.choice.dtype == "float32"
+    asked = heed.load(folders["float32"], engine="heed-int8").backend.choice
+    assert (asked.dtype, "int8 because asked for" in asked.reason) == ("int8", True)
+
+
+def test_a_cpu_without_int8_runs_a_quantised_folder_in_float32_and_says_so(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heed.inference.open.why_no_int8", lambda: "this CPU lacks the instructions (AVX2)")
+    monkeypatch.setattr("heed.fallbacks._noted", {})
+    assert heed.load(folders["int8"]).backend.choice.dtype != "int8"
+    assert fallbacks() == [
+        f"{folders['int8']} is quantised and runs in float32: this CPU lacks the instructions (AVX2)"
+    ]
+    with pytest.raises(InputError, match=r"this CPU lacks the instructions \(AVX2\): use --engine heed"):
+        heed.load(folders["int8"], engine="heed-int8")
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_models_that_do_not_translate_step_by_the_reference(kind: str) -> None:
+    model = Transformer(CONFIG.model_copy(update={"kind": kind})).eval()
+    choice = inference_backend([model], Request("heed-int8")).choice
+    assert (choice.backend, choice.reason) == (
+        "reference",
+        f"there are no other steps for a Transformer of kind {kind!r}",
+    )
+
+
+def test_several_models_and_changed_ones_go_step_by_step_whatever_the_device() -> None:
+    model = Transformer(CONFIG).eval()
+    with model.decoder.register_forward_hook(lambda *_: None):  # type: ignore[union-attr]
+        assert inference_backend([model]).choice.reason == "the model has forward hooks"
+    assert inference_backend([model.train()]).choice.backend == "reference"
+    with pytest.raises(InputError, match="a search needs a model, found 0 models"):
+        inference_backend([])
+
+
+@without_gpu
+def test_training_says_what_computes_gradients_and_why(compiler: bool) -> None:
+    config = RunConfig(model=CONFIG)
+    plan = training_plan(config, CPU)
+    assert plan.choice.backend == ("cpu" if compiler else "torch")
+    assert ("there is no C compiler" in plan.choice.reason) is not compiler
+    compiled = config.model_copy(update={"training": TrainingConfig(compile=True)})
+    assert (training_plan(compiled, CPU).choice.backend, training_plan(compiled, CPU).is_compiled) == ("torch", True)
+    half = config.model_copy(update={"training": TrainingConfig(precision="bfloat16")})
+    with pytest.raises(ConfigError, match="'bfloat16' needs a GPU"):
+        training_plan(half, CPU)
+
+
+# What asks for compilers, instruction sets, GPUs and kernels; and the files that may.
+ASKS = re.compile(
+    r"cuda\.is_available|device_count|get_device_capability|is_bf16_supported|find_compiler|missing_for_|has_int8\("
+    r"|heed_quick_integers|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
+    r'|find_spec\("triton"'
+)
+MAY_ASK = {"select.py", "machine.py", "cpu/build.py", "cpu/library.py", "cuda/graph.py"}
+
+
+def test_nothing_but_the_chooser_and_the_build_files_asks_what_the_machine_can_do() -> None:
+    asking = {
+        file.relative_to(SOURCES).as_posix()
+        for file in SOURCES.rglob("*.py")
+        if ASKS.search(file.read_text(encoding="utf-8"))
+    }
+    assert asking == {f"backends/{name}" for name in MAY_ASK}
