@@ -14,10 +14,10 @@ def microworld(
     what: Annotated[
         Literal["pairs", "english", "french", "antecedents"],
         typer.Option(
-            help="English, tab, French; one language alone; or what `it` means (subject, object), tab, English."
+            help="English, tab, French; only one language; or what `it` means (subject, object), tab, English."
         ),
     ] = "pairs",
-    split: Annotated[Split, typer.Option(help="No sentence is in two of them.")] = "train",
+    split: Annotated[Split, typer.Option(help="The split to draw from; no sentence is in two of them.")] = "train",
     count: Annotated[int, typer.Option(min=1, help="Lines to write.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Another seed: other sentences.")] = 0,
 ) -> None:

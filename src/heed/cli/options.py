@@ -22,46 +22,52 @@ if TYPE_CHECKING:
     from heed.inference.translator import Translator
 
 Paths = list[str]
-Source = Annotated[Paths, typer.Option(help="Source text, a sentence a line; may be given several times.")]
-Target = Annotated[Paths, typer.Option(help="Target text, line by line the source's translation.")]
+Source = Annotated[Paths, typer.Option(help="Source text, one sentence per line; may be given several times.")]
+Target = Annotated[Paths, typer.Option(help="Target text: line n translates line n of the source.")]
 Pairs = Annotated[
-    Paths, typer.Option(help="A .tsv, .csv or .jsonl file of pairs instead, or besides; of labels and texts; - is TSV.")
+    Paths,
+    typer.Option(help="A .tsv, .csv or .jsonl file of pairs, or of labels and texts; -: TSV on standard input."),
 ]
-Text = Annotated[Paths, typer.Option(help="Text alone, a text a line: for language-model and masked.")]
-ValidText = Annotated[Paths, typer.Option(help="Text alone to validate on.")]
+Text = Annotated[Paths, typer.Option(help="Monolingual text, one text per line: for language-model and masked.")]
+ValidText = Annotated[Paths, typer.Option(help="Monolingual text to validate on.")]
 Task = Annotated[
-    str | None, typer.Option(help="What to learn: translate, language-model, masked or classify (data.task).")
+    str | None, typer.Option(help="What to train for: translate, language-model, masked or classify (data.task).")
 ]
-Weights = Annotated[list[float], typer.Option(help="Of each corpus, in the order above: 2 is seen twice.")]
+Weights = Annotated[
+    list[float],
+    typer.Option(help="Weight of each corpus, in the order above: 2 is seen twice per epoch."),
+]
 ValidSource = Annotated[Paths, typer.Option(help="Source text to validate on.")]
 ValidTarget = Annotated[Paths, typer.Option(help="Target text to validate on.")]
 ValidPairs = Annotated[Paths, typer.Option(help="A .tsv, .csv or .jsonl file to validate on.")]
-SourceKey = Annotated[str, typer.Option(help="Where a .jsonl object has its source, such as translation.en.")]
-TargetKey = Annotated[str, typer.Option(help="Where a .jsonl object has its target.")]
+SourceKey = Annotated[str, typer.Option(help="The key of the source in a .jsonl object, such as translation.en.")]
+TargetKey = Annotated[str, typer.Option(help="The key of the target in a .jsonl object.")]
 Columns = Annotated[
     str | None, typer.Option(help="Columns of a .tsv or .csv file, by number or name: 2,3 or en,de or label,text.")
 ]
 PairsFormat = Annotated[
-    Literal["tsv", "csv", "jsonl"] | None, typer.Option(help="What --pairs are where their names do not say it.")
+    Literal["tsv", "csv", "jsonl"] | None, typer.Option(help="The format of --pairs where file names do not tell.")
 ]
 SourceLanguage = Annotated[
-    str | None, typer.Option(help="The source's language code, such as en; else by the file names.")
+    str | None, typer.Option(help="The source's language code, such as en; default: by the file names.")
 ]
-TargetLanguage = Annotated[str | None, typer.Option(help="The target's language code, such as de.")]
+TargetLanguage = Annotated[
+    str | None, typer.Option(help="The target's language code, such as de; default: by file names.")
+]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 Set = Annotated[list[str], typer.Option("--set", help="One setting, such as training.max_steps=2000.")]
-Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; else by the corpus' size.")]
-Cache = Annotated[Path | None, typer.Option(help="Where prepared text is kept.")]
+Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; default: by the size of the corpus.")]
+Cache = Annotated[Path | None, typer.Option(help="The folder where prepared text is cached.")]
 SearchSet = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
 SplitAt = Annotated[
     Split | None,
     typer.Option(
         "--split",
-        help="Where texts are cut before they are translated: sentences (lines that hold more than the training lines "
-        "did, where sentences end), line (each line at once) or none; default: the model folder's, sentences.",
+        help="Where texts are split before they are translated: sentences (where a line holds more sentences than "
+        "training lines did), line (each line as a whole) or none; default: the model folder's, sentences.",
     ),
 ]
-Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate together with it.")]
+Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate with as an ensemble.")]
 Engine = Annotated[
     EngineName | None, typer.Option(help="What translates; by default heed, or what the folder was exported for.")
 ]

@@ -13,12 +13,14 @@ from heed.text.corpus import Corpus, read_pairs
 
 def score(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[str, typer.Option(help="Source text, a sentence a line.")],
-    target: Annotated[str, typer.Option(help="The translations to score, line by line the source's.")],
+    source: Annotated[str, typer.Option(help="Source text, one sentence per line.")],
+    target: Annotated[str, typer.Option(help="The translations to score: line n translates line n of the source.")],
     together: Together = [],
-    tokens: Annotated[bool, typer.Option("--tokens", help="One JSON object a line, with each token's own.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="One JSON object per line, with each token's log-probability.")
+    ] = False,
 ) -> None:
-    """Print the log-probability of each translation, its end included: one number a line."""
+    """Print the log-probability of each translation, end-of-sentence included: one number per line."""
     pairs = list(read_pairs(Corpus(source, target)))
     translator = open_translator(model, together, {})
     total, count = 0.0, 0

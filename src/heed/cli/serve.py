@@ -33,11 +33,13 @@ EPILOG = "\n\n".join(
 
 def serve(
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL...", help="Model folders to serve.")] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any that is free.")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on; without it this machine alone.")] = None,
-    keys: Annotated[Path | None, typer.Option(help="A file of API keys' hashes: only who has a key is served.")] = None,
-    new_key: Annotated[bool, typer.Option("--new-key", help="Make a key, add its hash to --keys, show it.")] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve others than this machine without keys.")] = False,
+    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any free one.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on; default: this machine only.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="A file of hashed API keys; requests then need a key.")] = None,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="Make a key, add its hash to --keys and print the key.")
+    ] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without keys.")] = False,
     languages: Annotated[
         list[str],
         typer.Option(help="What a model translates, such as en-de, where its card does not say; once for each."),
