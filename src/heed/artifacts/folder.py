@@ -170,9 +170,9 @@ class Trained(TypedDict, total=False):
 _TRAINED = TypeAdapter(Trained)
 
 
-def _trained(found: Any, path: Path) -> dict[str, Any]:
+def _trained(record: Any, path: Path) -> dict[str, Any]:
     try:
-        return dict(_TRAINED.validate_python(found))
+        return dict(_TRAINED.validate_python(record))
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in ("trained", *problem["loc"]))

@@ -43,14 +43,14 @@ class Listed:
         except (OSError, ValueError) as error:
             raise FolderError(f"{manifest} cannot be read: {reason(error)}") from None
         try:
-            found = parse_json(content)
+            value = parse_json(content)
         except ValueError as error:
             raise FolderError(f"{manifest} is damaged: {reason(error)}") from None
-        match found:
+        match value:
             case {"format": version, "sha256": dict(sums)}:
                 pass
             case _:
-                raise FolderError(f"{manifest} is damaged: it has no format and sha256, found {shortened(found)}")
+                raise FolderError(f"{manifest} is damaged: it has no format and sha256, found {shortened(value)}")
         if version != FORMAT or isinstance(version, bool):
             shown = shortened(version)
             raise FolderError(f"{path} has format {shown}, and this heed reads format {FORMAT}: update heed")
@@ -79,12 +79,12 @@ class Listed:
         """The object that a listed JSON file holds."""
         content = self.read(name)
         try:
-            found = parse_json(content)
+            value = parse_json(content)
         except ValueError as error:
             raise FolderError(f"{self.path / name} is damaged: {reason(error)}") from None
-        if not isinstance(found, dict):
-            raise FolderError(f"{self.path / name} is damaged: expected a JSON object, found {shortened(found)}")
-        return found
+        if not isinstance(value, dict):
+            raise FolderError(f"{self.path / name} is damaged: expected a JSON object, found {shortened(value)}")
+        return value
 
     def require(self, *names: str) -> None:
         """These files must be listed: a folder without them is no model folder."""
@@ -102,21 +102,21 @@ class Listed:
         for name, expected in self.sums.items():
             try:
                 with open_regular(self.path / name) as content:
-                    found = hashlib.file_digest(content, "sha256").hexdigest()
+                    digest = hashlib.file_digest(content, "sha256").hexdigest()
             except (OSError, ValueError) as error:
                 raise self._unreadable(name, error) from None
-            if found != expected:
+            if digest != expected:
                 raise self._changed(name)
 
     def _sizes(self) -> dict[str, int]:
-        found = {}
+        sizes = {}
         for name in self.sums:
             try:
                 with open_regular(self.path / name) as file:
-                    found[name] = os.fstat(file.fileno()).st_size
+                    sizes[name] = os.fstat(file.fileno()).st_size
             except (OSError, ValueError) as error:
                 raise self._unreadable(name, error) from None
-        return found
+        return sizes
 
     def _unreadable(self, name: str, error: OSError | ValueError) -> FolderError:
         if isinstance(error, FileNotFoundError):

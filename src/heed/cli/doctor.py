@@ -100,7 +100,7 @@ def _examine_text(
     with Console(stderr=True).status("reading") as status:
         data = DataConfig.model_validate(settings["data"])
         task = task_named(data.task)
-        learnt, held_out = ([task.corpus(one, data) for one in some] for some in corpora)
+        learnt, held_out = ([task.corpus(corpus, data) for corpus in given] for given in corpora)
         if write is not None:
             check_writable(write, [*learnt, *held_out], "texts" if learnt[0].text else "pairs")
         max_length = SearchConfig.model_validate(settings["search"]).max_length
@@ -111,8 +111,8 @@ def _examine_text(
         plan = _plan_for(health, preset, settings, data)
     if as_json:
         written = {} if cleaned is None else {"written": asdict(cleaned)}
-        found = {**_as_json(health), "plan": None if plan is None else asdict(plan), **written}
-        typer.echo(json.dumps(found, indent=2))
+        report = {**_as_json(health), "plan": None if plan is None else asdict(plan), **written}
+        typer.echo(json.dumps(report, indent=2))
     else:
         console = Console(highlight=False)
         show_text(console, health)
@@ -143,8 +143,8 @@ def _without(spool: str, health: "Health") -> "Health":
     )
     for finding in health.findings:
         finding.examples = [
-            replace(one, file=one.file.removeprefix(spool), also=one.also.removeprefix(spool))
-            for one in finding.examples
+            replace(example, file=example.file.removeprefix(spool), also=example.also.removeprefix(spool))
+            for example in finding.examples
         ]
     return replace(health, training=training, validation=validation)
 
@@ -155,7 +155,7 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
     from heed.backends.machine import machine  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("looking at this machine"):
-        found = machine()
+        here = machine()
         plan = None
         if preset is not None or any(settings.values()):
             sizes = (settings["data"].get("vocab_size", _ASSUMED_VOCABULARY),) * 2
@@ -164,10 +164,10 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
             labels = settings["data"].get("labels") or (("one", "other") if labelled else ())
             plan = _plan(preset or "base", settings, labels, sizes, lengths, None)
     if as_json:
-        typer.echo(json.dumps({"machine": asdict(found), "plan": None if plan is None else asdict(plan)}, indent=2))
+        typer.echo(json.dumps({"machine": asdict(here), "plan": None if plan is None else asdict(plan)}, indent=2))
         return
     console = Console(highlight=False)
-    show_machine(console, found)
+    show_machine(console, here)
     if plan is not None:
         assumed = f"sentences of {_ASSUMED_TOKENS} tokens and a vocabulary of {plan.vocab_size:,}"
         show_plan(console, plan, f" Assumed are {assumed}: give your text.")
@@ -216,11 +216,11 @@ def _plan(
     config = RunConfig.model_validate(
         merged(start, task.defaults, settings, {"model": model, "data": {"labels": data.labels}})
     )
-    found = estimate(config, lengths, default_device())
+    measured = estimate(config, lengths, default_device())
     counted_by = lengths[:, 1 if "target" in task.sides else 0]
     tokens = None if pairs is None else pairs * (counted_by.mean() + 1)
-    steps = None if tokens is None else max(1, round(tokens / found.tokens_per_step))
-    return Plan(name, sum(part.total for part in parameters(config.model)), config.model.vocab_size, steps, found)
+    steps = None if tokens is None else max(1, round(tokens / measured.tokens_per_step))
+    return Plan(name, sum(part.total for part in parameters(config.model)), config.model.vocab_size, steps, measured)
 
 
 def _as_json(health: "Health") -> dict[str, Any]:

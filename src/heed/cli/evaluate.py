@@ -165,7 +165,7 @@ def _translated(translator: "Translator", sources: list[str], split: Split | Non
     counted = Translated()
     counted.add(translations)
     say(counted.notes(translator.search, by_default=split is None))
-    lines = [" ".join(one.text.splitlines()) for one in translations]
+    lines = [" ".join(translation.text.splitlines()) for translation in translations]
     return lines, {"truncated": counted.truncated, "split": counted.split}
 
 
@@ -181,16 +181,16 @@ class _Result:
         """The values for `--json`: scores, and of two systems the comparison and their sentences furthest apart."""
         result: dict[str, Any] = {"sentences": len(lines["reference"]), "scores": as_numbers(self.scores)}
         if self.comparisons:
-            others = as_numbers([one.other for one in self.comparisons]).items()
+            others = as_numbers([pair.other for pair in self.comparisons]).items()
             result["different_sentences"] = _different(lines)
             result["comparison"] = {
-                name: {"against": other, "difference": one.difference, "p_value": one.p_value}
-                for one, (name, other) in zip(self.comparisons, others, strict=True)
+                name: {"against": other, "difference": pair.difference, "p_value": pair.p_value}
+                for pair, (name, other) in zip(self.comparisons, others, strict=True)
             }
             result["furthest_apart"] = [
-                {"line": one.place + 1, "chrf2": one.this, "against_chrf2": one.other}
-                | {name: texts[one.place] for name, texts in lines.items()}
-                for one in self.disagreements
+                {"line": apart.place + 1, "chrf2": apart.this, "against_chrf2": apart.other}
+                | {name: texts[apart.place] for name, texts in lines.items()}
+                for apart in self.disagreements
             ]
         return result
 
@@ -198,16 +198,17 @@ class _Result:
         """Print scores or a comparison, then signatures and the sentences furthest apart."""
         console = output_console()
         console.print(titles, self._compared() if self.comparisons else scored(self.scores), sep="")
-        console.print(signatures(self.scores), *(_sentence(lines, one) for one in self.disagreements), sep="\n")
+        sentences = (_sentence(lines, apart) for apart in self.disagreements)
+        console.print(signatures(self.scores), *sentences, sep="\n")
 
     def _compared(self) -> Table:
         table = score_table("this", "± 95 %", "other", "± 95 %", "differs", "p")
         table.caption = "p: sacreBLEU's paired bootstrap, one-sided\n"
         table.caption_justify = "left"
-        for one in self.comparisons:
-            both = (number for score in (one.this, one.other) for number in (score.value, score.half_width))
+        for pair in self.comparisons:
+            both = (number for score in (pair.this, pair.other) for number in (score.value, score.half_width))
             numbers = (f"{number:.2f}" for number in both)
-            table.add_row(metric(one.this), *numbers, f"{one.difference:+.2f}", f"{one.p_value:.3f}")
+            table.add_row(metric(pair.this), *numbers, f"{pair.difference:+.2f}", f"{pair.p_value:.3f}")
         return table
 
 
@@ -219,7 +220,7 @@ def _score(lines: Lines, tokenize: str, resamples: int, show: int) -> _Result:
         return _Result(score(lines["hypothesis"], lines["reference"], tokenize, resamples), [], [])
     texts = (lines["hypothesis"], lines["against"], lines["reference"])
     comparisons = compare(*texts, tokenize, resamples)
-    return _Result([one.this for one in comparisons], comparisons, disagreements(*texts, show))
+    return _Result([comparison.this for comparison in comparisons], comparisons, disagreements(*texts, show))
 
 
 def _different(lines: Lines) -> int:
@@ -235,13 +236,14 @@ def _titles(model: Path | None, files: Mapping[str, str], lines: Lines) -> Table
     return titles
 
 
-def _sentence(lines: Lines, one: "Disagreement") -> Group:
+def _sentence(lines: Lines, apart: "Disagreement") -> Group:
     texts = Table.grid(padding=(0, 2))
     titles = {"source": "source", "reference": "reference", "hypothesis": "this", "against": "other"}
     for name, title in titles.items():
         if name in lines:
-            texts.add_row(title, Text(lines[name][one.place]))
-    return Group(Text(f"\nline {one.place + 1:,}: chrF2 of this {one.this:.1f}, of other {one.other:.1f}"), texts)
+            texts.add_row(title, Text(lines[name][apart.place]))
+    heading = f"\nline {apart.place + 1:,}: chrF2 of this {apart.this:.1f}, of other {apart.other:.1f}"
+    return Group(Text(heading), texts)
 
 
 def _evaluate_task(

@@ -61,10 +61,10 @@ def disagreements(
     check_counts(this, references)
     check_counts(other, references)
     chrf = CHRF()
-    found = [
-        Disagreement(place, *(chrf.sentence_score(one, [reference]).score for one in (ours, theirs)))
+    different = [
+        Disagreement(place, *(chrf.sentence_score(sentence, [reference]).score for sentence in (ours, theirs)))
         for place, (ours, theirs, reference) in enumerate(zip(this, other, references, strict=True))
         if ours != theirs
     ]
-    apart = [one for one in found if one.this != one.other]
-    return sorted(apart, key=lambda one: -abs(one.this - one.other))[:most]
+    apart = [sentence for sentence in different if sentence.this != sentence.other]
+    return sorted(apart, key=lambda sentence: -abs(sentence.this - sentence.other))[:most]

@@ -38,9 +38,9 @@ def interval(
 ) -> tuple[float, float]:
     """The mean, and half the width of the interval around it."""
     random = np.random.default_rng(SEED)
-    found = np.sort([score(random.integers(texts, size=texts)) for _ in range(resamples)])
-    low, high = np.percentile(found, [2.5, 97.5])
-    return float(found.mean()), float(high - low) / 2
+    scores = np.sort([score(random.integers(texts, size=texts)) for _ in range(resamples)])
+    low, high = np.percentile(scores, [2.5, 97.5])
+    return float(scores.mean()), float(high - low) / 2
 
 
 TOKENIZE = "13a"

@@ -40,7 +40,7 @@ def likelihood(
 def confusion(given: Sequence[str], right: Sequence[str], labels: Sequence[str]) -> Int[np.ndarray, "labels labels"]:
     """How often a text of a row's label was given a column's."""
     numbers = {label: number for number, label in enumerate(labels)}
-    cells = [numbers[wanted] * len(labels) + numbers[found] for wanted, found in zip(right, given, strict=True)]
+    cells = [numbers[label] * len(labels) + numbers[predicted] for label, predicted in zip(right, given, strict=True)]
     return np.bincount(cells, minlength=len(labels) ** 2).reshape(len(labels), len(labels))
 
 

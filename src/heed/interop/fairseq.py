@@ -71,7 +71,9 @@ def import_fairseq(folder: Path, out: Path, weights: str | None = None, language
     refuse_unknown(folder / weights, theirs, _KNOWN)
     model = _model(folder, settings, theirs, [len(each) + 1 for each in words])
     numberings = [Numbering.of(len(each), _PAD, _EOS, _EOS, _UNK) for each in words]
-    target, source = (_tokenizer(folder, names, one) for names, one in zip(words[::-1], numberings[::-1], strict=True))
+    target, source = (
+        _tokenizer(folder, names, numbering) for names, numbering in zip(words[::-1], numberings[::-1], strict=True)
+    )
     data = DataConfig(
         tokenizer=target.kind,
         separate_vocabularies=model.source_vocab_size is not None,

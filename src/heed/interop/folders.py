@@ -114,14 +114,14 @@ def read_exported(path: Path) -> Exported:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FolderError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
-    if not isinstance(found, dict):
-        raise FolderError(f"{path} should hold an object, found {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise FolderError(f"{path} should hold an object, found {type(value).__name__}")
+    return value
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

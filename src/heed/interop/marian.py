@@ -86,8 +86,8 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     _check_config(folder, config)
     tokenizers = read_tokenizers(folder, config)
     numberings = tuple(
-        Numbering.of(size, config["pad_token_id"], start, config["eos_token_id"], one.unk)
-        for size, start, one in zip(_sizes(config), _starts(config, *tokenizers), tokenizers, strict=True)
+        Numbering.of(size, config["pad_token_id"], start, config["eos_token_id"], side.unk)
+        for size, start, side in zip(_sizes(config), _starts(config, *tokenizers), tokenizers, strict=True)
     )
     target = tokenizers[1].made(numberings[1].theirs)
     source = target if tokenizers[0].same(tokenizers[1]) else tokenizers[0].made(numberings[0].theirs)
@@ -139,8 +139,8 @@ def _bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any], numbering: Nu
 
 
 def _has_bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any]) -> bool:
-    some = theirs.get("final_logits_bias")
-    return config["decoder_start_token_id"] == config["pad_token_id"] or (some is not None and bool(some.any()))
+    bias = theirs.get("final_logits_bias")
+    return config["decoder_start_token_id"] == config["pad_token_id"] or (bias is not None and bool(bias.any()))
 
 
 def _model(config: Mapping[str, Any], size: int, source_size: int | None, has_bias: bool) -> ModelConfig:
@@ -201,9 +201,9 @@ def _read(folder: Path, weights: str | None) -> dict[str, Tensor]:
         others = sorted(path.name for path in folder.glob("pytorch_model.bin"))
         hint = f"; it has {others[0]}, a pickle: to read it, say --weights {others[0]}" if others else ""
         raise FolderError(f"{folder} has no {name}{hint}")
-    found = read_weights(folder / name)
-    refuse_unknown(folder / name, found, _KNOWN)
-    return found
+    tensors = read_weights(folder / name)
+    refuse_unknown(folder / name, tensors, _KNOWN)
+    return tensors
 
 
 def _check_positions(folder: Path, theirs: dict[str, Tensor], d_model: int) -> None:
@@ -303,9 +303,9 @@ def _generation(run: RunConfig) -> dict[str, Any]:
 
 def _check_expressible(folder: Path, config: ModelConfig) -> None:
     for name, (possible, why) in _EXPRESSIBLE.items():
-        found = getattr(config, name)
-        if found not in possible:
+        value = getattr(config, name)
+        if value not in possible:
             raise ConfigError(
-                f"{folder}: {name} = {json.dumps(found)} cannot be expressed by MarianMT: {why}. "
+                f"{folder}: {name} = {json.dumps(value)} cannot be expressed by MarianMT: {why}. "
                 "The other formats of heed export may have it"
             )

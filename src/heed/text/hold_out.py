@@ -36,12 +36,12 @@ def hold_out(
     chosen, times = _choose(surveyed, count, sides, report)
     key = hashlib.blake2b(repr(sorted(chosen)).encode(), digest_size=16).hexdigest()
     parts: tuple[Surveyed, Surveyed] = ([], [])
-    for number, (corpus, found) in enumerate(surveyed):
-        held_out = sum(times[number][one] for one in chosen)
-        for part, pairs, name in ((parts[0], found.pairs - held_out, "training"), (parts[1], held_out, "held out")):
+    for number, (corpus, survey) in enumerate(surveyed):
+        held_out = sum(times[number][code] for code in chosen)
+        for part, pairs, name in ((parts[0], survey.pairs - held_out, "training"), (parts[1], held_out, "held out")):
             if pairs:
                 split = replace(corpus, part=Part(frozenset(chosen), held_out=part is parts[1]))
-                part.append((split, replace(found, pairs=pairs, digest=f"{found.digest} {name} {key}")))
+                part.append((split, replace(survey, pairs=pairs, digest=f"{survey.digest} {name} {key}")))
     return parts
 
 
@@ -60,7 +60,7 @@ def _choose(
                 code = pair_hash(pair)
                 if smallest.take(code, pair.target):
                     times[number][code] += 1
-    often = {code: sum(one[code] for one in times) for code in smallest.targets}
+    often = {code: sum(counts[code] for counts in times) for code in smallest.targets}
     chosen = {code for code, count in often.items() if count <= max(1, done * _REPEATED)}
     if labels:  # no label may be held out with all its texts
         held_out = Counter(smallest.targets[code] for code in chosen for _ in range(often[code]))

@@ -32,7 +32,7 @@ class SentencePiece:
     def __init__(self, parts: dict[str, Any], backend: Backend, special: int) -> None:
         """special: how many ids, from 0 on, are no part of a text."""
         self._backend, self._special = backend, special
-        charsmaps = [one["precompiled_charsmap"] for one in _normalisers(parts) if one["type"] == "Precompiled"]
+        charsmaps = [step["precompiled_charsmap"] for step in _normalisers(parts) if step["type"] == "Precompiled"]
         self._normalise = CharacterMap(base64.b64decode(charsmaps[0])) if charsmaps else str
         # The file's own normaliser is not used: tokenizers' version drops a mark that follows certain characters (ⓞ and
         # ̆ ); ours does what SentencePiece does, and the spaces too.
@@ -45,7 +45,7 @@ class SentencePiece:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text. A language code at the very beginning, such as >>fra<<, is a token of its own."""
-        codes = [found[0] if (found := _CODE.match(text)) else "" for text in texts]
+        codes = [code[0] if (code := _CODE.match(text)) else "" for text in texts]
         rest = [self.normalised(text.removeprefix(code)) for code, text in zip(codes, texts, strict=True)]
         encoded = self._backend.encode_batch(rest)
         # By name and not by number: what is unknown to SentencePiece comes as it is written, and the model may know it.
@@ -100,7 +100,7 @@ class CharacterMap:
 
     def _longest(self, data: bytes, start: int) -> tuple[int, int]:
         """How many bytes from here on the longest entry has, and where its replacement is; (0, 0): there is none."""
-        units, found = self._units, (0, 0)
+        units, longest = self._units, (0, 0)
         node = _children(units[0])
         for end in range(start, len(data)):
             node ^= data[end]
@@ -109,8 +109,8 @@ class CharacterMap:
                 break
             node ^= _children(unit)
             if unit >> 8 & 1:
-                found = end + 1 - start, units[node] & 0x7FFF_FFFF
-        return found
+                longest = end + 1 - start, units[node] & 0x7FFF_FFFF
+        return longest
 
 
 def _children(unit: int) -> int:

@@ -149,7 +149,9 @@ def _has_renamed(building: Path, folder: Path) -> bool:
 def _named(prepared: Prepared, corpora: list[tuple[Corpus, Survey]], notes: list[str]) -> Prepared:
     """Prepared text with the names of today's files, since the same text may have come from others."""
     both = zip(prepared.corpora, corpora, strict=True)
-    return replace(prepared, corpora=tuple(replace(kept, name=one.name) for kept, (one, _) in both), notes=tuple(notes))
+    return replace(
+        prepared, corpora=tuple(replace(kept, name=corpus.name) for kept, (corpus, _) in both), notes=tuple(notes)
+    )
 
 
 def _build(
@@ -182,9 +184,9 @@ def _sweep(cache: Path) -> None:
 
 
 def _key(corpora: list[tuple[Corpus, Survey]], encoders: Encoders, max_tokens: int) -> str:
-    what = [FORMAT, max_tokens, encoders.cut, *(encoder.to_json() for encoder in encoders.both())]
-    what += [[corpus.weight, found.pairs, found.digest] for corpus, found in corpora]
-    return hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
+    parts = [FORMAT, max_tokens, encoders.cut, *(encoder.to_json() for encoder in encoders.both())]
+    parts += [[corpus.weight, surveyed.pairs, surveyed.digest] for corpus, surveyed in corpora]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def _write(
@@ -200,7 +202,7 @@ def _write(
     ids: IdType = "<u2" if largest <= 2**16 else "<u4"
     encode = _Encode(encoders, max_tokens)
     with SideWriter(folder, "source", ids) as source, SideWriter(folder, "target", ids) as target:
-        for corpus, found in corpora:
+        for corpus, surveyed in corpora:
             empty = too_long = good_ones = read = 0
             digest = _Digest()
             for pairs in _pieces(read_pairs(corpus)):
@@ -217,7 +219,7 @@ def _write(
                 good_ones, read = good_ones + int(good.sum()), read + len(pairs)
                 report(done + read)
             # A part of a corpus (hold_out.py) has no digest of its own: there the number of pairs must do.
-            if read != found.pairs or (corpus.part is None and digest.hex() != found.digest):
+            if read != surveyed.pairs or (corpus.part is None and digest.hex() != surveyed.digest):
                 raise DataError(f"{corpus.name} was changed while it was being prepared: start again")
             done += read
             kept.append(Kept(corpus.name, corpus.weight, good_ones, empty, too_long, max_tokens))

@@ -31,18 +31,18 @@ class Columns:
     """
 
     def __init__(self, wanted: str | None, *, labelled: bool) -> None:
-        self._wanted = None if wanted is None else [one.strip() for one in wanted.split(",")]
+        self._wanted = None if wanted is None else [column.strip() for column in wanted.split(",")]
         self._labelled = labelled
         counts = (2, 3) if labelled else (2,)
         if self._wanted is not None and (len(self._wanted) not in counts or "0" in self._wanted or "" in self._wanted):
             what = "a label and one or two texts, such as 1,2" if labelled else "source and target, such as 1,2"
             raise DataError(f"--columns {wanted}: expected the columns of {what}, or their names in the first row")
-        self._numbers = None if self._wanted is None or self.are_named else [int(one) - 1 for one in self._wanted]
+        self._numbers = None if self._wanted is None or self.are_named else [int(column) - 1 for column in self._wanted]
 
     @property
     def are_named(self) -> bool:
         """Whether the first row is needed to know which columns these are; it is then no text."""
-        return self._wanted is not None and not all(one.isdecimal() for one in self._wanted)
+        return self._wanted is not None and not all(column.isdecimal() for column in self._wanted)
 
     def find(self, header: Sequence[str]) -> None:
         """Look the names up in the first row."""
@@ -53,8 +53,8 @@ class Columns:
             elif wanted.isdecimal():
                 numbers.append(int(wanted) - 1)
             else:
-                found = ", ".join(repr(name) for name in names)
-                raise DataError(f"--columns: no column {wanted!r} in the first row, which has {found}")
+                shown = ", ".join(repr(name) for name in names)
+                raise DataError(f"--columns: no column {wanted!r} in the first row, which has {shown}")
         self._numbers = numbers
 
     def take(self, cells: Sequence[str], *, first: bool) -> tuple[str, str]:
@@ -214,5 +214,5 @@ def write_members(members: Mapping[str, str], new: Mapping[str, Any]) -> str:
 
 
 def _after_space(text: str, start: int) -> int:
-    found = _JSON_SPACE.match(text, start)
-    return found.end() if found else start
+    space = _JSON_SPACE.match(text, start)
+    return space.end() if space else start

@@ -67,7 +67,7 @@ def learn_tokenizers(
     text: the sides of a pair that are text. announce: called if there is something to train, which takes a while.
     """
     sides = [(side,) for side in text] if data.separate_vocabularies else [text]
-    size = data.vocab_size or suitable_vocab_size(sum(found.pairs for _, found in corpora))
+    size = data.vocab_size or suitable_vocab_size(sum(survey.pairs for _, survey in corpora))
     trained, notes = [], []
     for names in sides:
         kept = cache / f"{_key(corpora, data, size, names)}.tokenizer.json"
@@ -88,7 +88,7 @@ def learn_tokenizers(
 
 def take_sample(corpora: Surveyed, sides: tuple[str, ...]) -> Sample:
     """As many pairs as training has time and memory for."""
-    every = -(-sum(found.pairs for _, found in corpora) // _PAIRS)
+    every = -(-sum(survey.pairs for _, survey in corpora) // _PAIRS)
     while (sample := _measure(corpora, sides, every)) is None:
         every *= 2
     return sample
@@ -131,8 +131,8 @@ def _is_chosen(number: int, every: int) -> bool:
 
 
 def _key(corpora: Surveyed, data: DataConfig, size: int, sides: tuple[str, ...]) -> str:
-    what = [FORMAT, data.tokenizer, size, sides, [[found.pairs, found.digest] for _, found in corpora]]
-    return hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
+    parts = [FORMAT, data.tokenizer, size, sides, [[survey.pairs, survey.digest] for _, survey in corpora]]
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
 def _load(path: Path, data: DataConfig) -> tuple[Tokenizer, str]:
