@@ -14,7 +14,7 @@ import pytest
 from heed.config import DataConfig
 from heed.corpus_checks import checks as health
 from heed.corpus_checks.checks import examine
-from heed.corpus_checks.text_errors import Health, Kind
+from heed.corpus_checks.text_errors import CorpusReport, Kind
 from heed.decoding import engine as decoding_engine
 from heed.errors import DataError
 from heed.microworld.corpus import Split
@@ -41,12 +41,12 @@ def written(folder: Path, name: str, sentences: Sentences) -> Corpus:
     return Corpus(str(folder / f"{name}.en"), str(folder / f"{name}.fr"))
 
 
-def examined(folder: Path, training: Sentences, validation: Sentences | None = None) -> Health:
+def examined(folder: Path, training: Sentences, validation: Sentences | None = None) -> CorpusReport:
     held_out = [] if validation is None else [written(folder, "valid", validation)]
     return examine([written(folder, "train", training)], held_out, DATA)
 
 
-def counts(found: Health) -> dict[Kind, int]:
+def counts(found: CorpusReport) -> dict[Kind, int]:
     return {finding.kind: finding.count for finding in found.findings}
 
 

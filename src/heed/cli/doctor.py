@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from heed.corpus_checks.text_errors import Health
+    from heed.corpus_checks.text_errors import CorpusReport
     from heed.text.corpus import Corpus
     from heed.training.estimate import Estimate
 
@@ -100,33 +100,33 @@ def _examine_text(
     with Console(stderr=True).status("reading") as status:
         data = DataConfig.model_validate(settings["data"])
         task = task_named(data.task)
-        learnt, held_out = ([task.corpus(corpus, data) for corpus in given] for given in corpora)
+        learnt, held_out = ([task.corpus(text, data) for text in given] for given in corpora)
         if write is not None:
             check_writable(write, [*learnt, *held_out], "texts" if learnt[0].text else "pairs")
         max_length = SearchConfig.model_validate(settings["search"]).max_length
-        health = examine(learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length)
-        cleaned = None if write is None else write_clean(write, learnt, health)
-        health = _without(spool, health)
+        report = examine(learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length)
+        cleaned = None if write is None else write_clean(write, learnt, report)
+        report = _without(spool, report)
         status.update("trying a few steps of training")
-        plan = _plan_for(health, preset, settings, data)
+        plan = _plan_for(report, preset, settings, data)
     if as_json:
         written = {} if cleaned is None else {"written": asdict(cleaned)}
-        report = {**_as_json(health), "plan": None if plan is None else asdict(plan), **written}
-        typer.echo(json.dumps(report, indent=2))
+        shown = {**_as_json(report), "plan": None if plan is None else asdict(plan), **written}
+        typer.echo(json.dumps(shown, indent=2))
     else:
         console = Console(highlight=False)
-        show_text(console, health)
+        show_text(console, report)
         if plan is not None:
             show_plan(console, plan)
         if cleaned is not None:
-            show_cleaned(console, cleaned, health.form)
+            show_cleaned(console, cleaned, report.form)
     if cleaned is None:
-        _refuse_bad_rows(health)
+        _refuse_bad_rows(report)
 
 
-def _refuse_bad_rows(health: "Health") -> None:
+def _refuse_bad_rows(report: "CorpusReport") -> None:
     """Text that training would stop at is an error, once all of it has been shown."""
-    for finding in health.findings:
+    for finding in report.findings:
         if finding.kind == "unreadable":
             first = finding.examples[0]
             raise DataError(
@@ -135,18 +135,18 @@ def _refuse_bad_rows(health: "Health") -> None:
             )
 
 
-def _without(spool: str, health: "Health") -> "Health":
+def _without(spool: str, report: "CorpusReport") -> "CorpusReport":
     """The findings without the path of the temporary folder that standard input was copied to."""
     training, validation = (
         tuple((name.replace(spool, ""), pairs) for name, pairs in corpora)
-        for corpora in (health.training, health.validation)
+        for corpora in (report.training, report.validation)
     )
-    for finding in health.findings:
+    for finding in report.findings:
         finding.examples = [
             replace(example, file=example.file.removeprefix(spool), also=example.also.removeprefix(spool))
             for example in finding.examples
         ]
-    return replace(health, training=training, validation=validation)
+    return replace(report, training=training, validation=validation)
 
 
 def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> None:
@@ -173,16 +173,16 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
         show_plan(console, plan, f" Assumed are {assumed}: give your text.")
 
 
-def _plan_for(health: "Health", preset: str | None, settings: Nested, data: DataConfig) -> Plan | None:
+def _plan_for(report: "CorpusReport", preset: str | None, settings: Nested, data: DataConfig) -> Plan | None:
     """The plan for a text; none where no pair could be trained on."""
-    sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[health.form]
-    lengths = _cut(health.tokens, data.max_tokens) if data.documents else health.tokens
+    sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[report.form]
+    lengths = _cut(report.tokens, data.max_tokens) if data.documents else report.tokens
     lengths = lengths[((lengths > 0) & (lengths <= data.max_tokens))[:, sides].all(1)]
     if not len(lengths):
         return None
-    pairs = round(health.pairs * len(lengths) / len(health.tokens))
-    given = data.labels or tuple(sorted(label for label, (learnt, _) in health.labels.items() if learnt))
-    return _plan(preset or preset_for(health.pairs), settings, given, health.vocab_sizes, lengths, pairs)
+    pairs = round(report.pairs * len(lengths) / len(report.tokens))
+    given = data.labels or tuple(sorted(label for label, (learnt, _) in report.labels.items() if learnt))
+    return _plan(preset or preset_for(report.pairs), settings, given, report.vocab_sizes, lengths, pairs)
 
 
 def _cut(lengths: "NDArray[np.int64]", most: int) -> "NDArray[np.int64]":
@@ -223,16 +223,16 @@ def _plan(
     return Plan(name, sum(part.total for part in parameters(config.model)), config.model.vocab_size, steps, measured)
 
 
-def _as_json(health: "Health") -> dict[str, Any]:
+def _as_json(report: "CorpusReport") -> dict[str, Any]:
     return {
-        "training": [{"name": name, "pairs": pairs} for name, pairs in health.training],
-        "validation": [{"name": name, "pairs": pairs} for name, pairs in health.validation],
-        "lengths": [asdict(Lengths.of(*key, counts)) for key, counts in health.lengths.items()],
+        "training": [{"name": name, "pairs": pairs} for name, pairs in report.training],
+        "validation": [{"name": name, "pairs": pairs} for name, pairs in report.validation],
+        "lengths": [asdict(Lengths.of(*key, counts)) for key, counts in report.lengths.items()],
         "findings": [
             {**asdict(one), "what": what, "remedy": remedy}
-            for one in health.findings
-            for what, _, remedy in (words_for(one.kind, health.form),)
+            for one in report.findings
+            for what, _, remedy in (words_for(one.kind, report.form),)
         ],
-        "labels": {label: {"training": one, "validation": other} for label, (one, other) in health.labels.items()},
-        "notes": health.notes,
+        "labels": {label: {"training": one, "validation": other} for label, (one, other) in report.labels.items()},
+        "notes": report.notes,
     }

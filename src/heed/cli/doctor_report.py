@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heed.backends.machine import Machine
     from heed.cli.doctor import Plan
     from heed.corpus_checks.clean import Cleaned
-    from heed.corpus_checks.text_errors import Example, Finding, Form, Health
+    from heed.corpus_checks.text_errors import CorpusReport, Example, Finding, Form
     from heed.training.estimate import Estimate
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -71,26 +71,26 @@ class Lengths:
         return cls(side, unit, ordered[0][0], low, median, high, ordered[-1][0], tuple(bins))
 
 
-def show_text(console: Console, health: "Health") -> None:
+def show_text(console: Console, report: "CorpusReport") -> None:
     """Print how much text there is, how long its sentences are, and every finding with examples and a remedy."""
-    unit = "pair" if health.form == "pairs" else "text"
+    unit = "pair" if report.form == "pairs" else "text"
     title(console, "Text")
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
-    for purpose, corpora in (("to learn from", health.training), ("to validate on", health.validation)):
+    for purpose, corpora in (("to learn from", report.training), ("to validate on", report.validation)):
         for name, pairs in corpora:
             table.add_row(f"{pairs:,} {unit}s", f"{purpose}:", Text(name, overflow="fold"))
     console.print(Padding(table, (0, 0, 0, 2)))
-    console.print(_lengths(health))
-    if health.labels:
-        console.print(_labels(health))
+    console.print(_lengths(report))
+    if report.labels:
+        console.print(_labels(report))
     title(console, "Findings")
-    if not health.findings:
-        console.print(f"  [green]Nothing wrong was found: {health.pairs:,} clean {unit}s.[/green]\n")
-    names = _short_names(health.findings)
-    for finding in health.findings:
-        _show_finding(console, finding, names, health.form)
-    for note in health.notes:
+    if not report.findings:
+        console.print(f"  [green]Nothing wrong was found: {report.pairs:,} clean {unit}s.[/green]\n")
+    names = _short_names(report.findings)
+    for finding in report.findings:
+        _show_finding(console, finding, names, report.form)
+    for note in report.notes:
         console.print(Padding(Text(f"Not looked at: {note}."), (0, 0, 1, 2)))
 
 
@@ -110,29 +110,29 @@ def title(console: Console, name: str) -> None:
     console.rule(f"[bold]{name}", align="left", style="dim")
 
 
-def _lengths(health: "Health") -> Table:
+def _lengths(report: "CorpusReport") -> Table:
     table = Table("length", "least", "5 %", "median", "95 %", "most", "shape, up to 99 %", box=box.SIMPLE_HEAD)
     for column in table.columns:
         column.no_wrap = True
     for column in table.columns[1:6]:
         column.justify = "right"
-    for (side, unit), counts in health.lengths.items():
+    for (side, unit), counts in report.lengths.items():
         one = Lengths.of(side, unit, counts)
         numbers = (one.shortest, one.low, one.median, one.high, one.longest)
-        name = f"{side} {unit}" if health.form == "pairs" else unit
+        name = f"{side} {unit}" if report.form == "pairs" else unit
         table.add_row(name, *(f"{number:,}" for number in numbers), _bars(one.histogram))
     return table
 
 
-def _labels(health: "Health") -> Table:
+def _labels(report: "CorpusReport") -> Table:
     """How often each label is there, the most frequent first."""
     table = Table("label", "to learn from", "share", "to validate on", box=box.SIMPLE_HEAD)
     for column in table.columns[1:]:
         column.justify = "right"
-    shown = list(health.labels.items())[:_LABELS]
+    shown = list(report.labels.items())[:_LABELS]
     for label, (learnt, held_out) in shown:
-        table.add_row(Text(_escaped(label)), f"{learnt:,}", f"{learnt / health.pairs:.1%}", f"{held_out:,}")
-    if left := len(health.labels) - len(shown):
+        table.add_row(Text(_escaped(label)), f"{learnt:,}", f"{learnt / report.pairs:.1%}", f"{held_out:,}")
+    if left := len(report.labels) - len(shown):
         table.add_row(f"… and {left:,} more", "", "", "")
     return table
 

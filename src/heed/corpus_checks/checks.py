@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import DataConfig
-from heed.corpus_checks.statistics import Piece, again, among, count_tokens, pieces
+from heed.corpus_checks.statistics import Piece, count_tokens, in_sorted, pieces, repeats
 from heed.corpus_checks.text_errors import (
     LEAKS,
     PARTED_BY,
     SHOWN,
     TEXTS,
+    CorpusReport,
     Dropped,
     Example,
     Finding,
     Form,
-    Health,
     Integers,
     Kind,
     bad_characters,
@@ -58,7 +58,7 @@ def examine(
     data: DataConfig,
     report: Report = lambda _doing, _pairs: None,
     max_length: int | None = None,
-) -> Health:
+) -> CorpusReport:
     """Look at all of it. max_length: search.max_length. A file that cannot be read at all is a `DataError`."""
     text = _Examination([*training, *validation], len(training), report)
     text.read()
@@ -71,7 +71,7 @@ def examine(
     lengths = {**text.lengths, **{(SIDES[n], "tokens"): Counter(tokens[:, n].tolist()) for n in text.sides}}
     findings = tuple(finding for finding in text.findings.values() if finding.count)
     learnt, held_out = tuple(named[: len(training)]), tuple(named[len(training) :])
-    return Health(
+    return CorpusReport(
         text.form, learnt, held_out, lengths, tokens, vocab_sizes, text.both_labels(), findings, tuple(text.notes),
         np.frombuffer(text.dropped.faults, np.uint8)[: text.starts[len(training)]],
     )  # fmt: skip
@@ -203,19 +203,19 @@ class _Examination:
         whole = np.flatnonzero(np.all([there[side] for side in needed], axis=0))
         training, validation = np.split(whole, np.searchsorted(whole, self.starts[self._training : self._training + 1]))
         pair = source * 31 + target  # wraps around, as hashes do
-        later, before = again(pair, training)
+        later, before = repeats(pair, training)
         self._found("repeated", later, before)
         self.dropped.mark("repeated", later.tolist())
-        self.dropped.mark("leaked", training[among(pair[training], np.sort(pair[validation]))].tolist())
+        self.dropped.mark("leaked", training[in_sorted(pair[training], np.sort(pair[validation]))].tolist())
         new = np.ones(len(pair), bool)
         new[later] = False
         if self.form != "texts":
-            later, before = again(source, training[new[training]])
-            first = ~among(before, later)
+            later, before = repeats(source, training[new[training]])
+            first = ~in_sorted(before, later)
             self._found("ambiguous", later[first], before[first])
         leaked = validation[:0]
         for kind, hashes in zip(LEAKS[self.form], (pair, source, target), strict=False):
-            seen = validation[among(hashes[validation], np.sort(hashes[training]))]
+            seen = validation[in_sorted(hashes[validation], np.sort(hashes[training]))]
             seen = np.setdiff1d(seen, leaked, assume_unique=True)
             leaked = seen if kind == "leaked" else leaked
             learnt = [np.argmax(hashes[training] == hashes[number]) for number in seen[:_EXAMPLES]]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from heed.corpus_checks.text_errors import DROPPED, Form, Health
+from heed.corpus_checks.text_errors import DROPPED, CorpusReport, Form
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
 
@@ -39,14 +39,14 @@ def check_writable(path: Path, corpora: Sequence[Corpus], form: Form) -> None:
                 raise DataError(f"--write {path}: this is the text itself; expected another name")
 
 
-def write_clean(path: Path, corpora: Sequence[Corpus], health: Health) -> Cleaned:
+def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> Cleaned:
     """Write what is left of the training corpora; the file is whole or not there."""
     kept = respaced = 0
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", newline="\n") as file:
             try:
-                for pair in _left(corpora, health):
-                    line, changed = _line(pair, health.form, corpora, jsonl=path.suffix.lower() == ".jsonl")
+                for pair in _left(corpora, report):
+                    line, changed = _line(pair, report.form, corpora, jsonl=path.suffix.lower() == ".jsonl")
                     file.write(line)
                     kept, respaced = kept + 1, respaced + changed
                 file.close()
@@ -57,14 +57,14 @@ def write_clean(path: Path, corpora: Sequence[Corpus], health: Health) -> Cleane
                     os.unlink(file.name)
     except OSError as error:
         raise DataError(f"--write {path}: cannot be written: {error.strerror}") from None
-    counts = {kind: int((health.dropped == place).sum()) for place, kind in enumerate(DROPPED, 1)}
-    counts["unreadable"] = sum(one.count for one in health.findings if one.kind == "unreadable")
+    counts = {kind: int((report.dropped == place).sum()) for place, kind in enumerate(DROPPED, 1)}
+    counts["unreadable"] = sum(one.count for one in report.findings if one.kind == "unreadable")
     return Cleaned(str(path), kept, {kind: count for kind, count in counts.items() if count}, respaced)
 
 
-def _left(corpora: Sequence[Corpus], health: Health) -> Iterator[Pair]:
+def _left(corpora: Sequence[Corpus], report: CorpusReport) -> Iterator[Pair]:
     pairs = (pair for corpus in corpora for pair in read_pairs(corpus, lambda _: None))
-    return (pair for pair, fault in zip(pairs, health.dropped, strict=True) if not fault)
+    return (pair for pair, fault in zip(pairs, report.dropped, strict=True) if not fault)
 
 
 def _line(pair: Pair, form: Form, corpora: Sequence[Corpus], *, jsonl: bool) -> tuple[str, bool]:

@@ -35,10 +35,10 @@ def pieces(corpus: Corpus, size: int, skip: Skip, start: int) -> Iterator[Piece]
         start += len(piece)
 
 
-def again(hashes: Integers, numbers: Integers) -> tuple[Integers, Integers]:
+def repeats(hashes: Integers, numbers: Integers) -> tuple[Integers, Integers]:
     """Those of the numbered texts that were there before, in order, and where each was the last time before."""
     ranked = np.sort(hashes[numbers])
-    numbers = numbers[among(hashes[numbers], ranked[1:][ranked[1:] == ranked[:-1]])]  # only what occurs again at all
+    numbers = numbers[in_sorted(hashes[numbers], ranked[1:][ranked[1:] == ranked[:-1]])]  # those that repeat
     numbers = numbers[np.argsort(hashes[numbers], kind="stable")]
     same = hashes[numbers[1:]] == hashes[numbers[:-1]]
     later, before = numbers[1:][same], numbers[:-1][same]
@@ -46,7 +46,7 @@ def again(hashes: Integers, numbers: Integers) -> tuple[Integers, Integers]:
     return later[order], before[order]
 
 
-def among(values: Integers, ranked: Integers) -> NDArray[np.bool_]:
+def in_sorted(values: Integers, ranked: Integers) -> NDArray[np.bool_]:
     """Which of the values are among others, which are sorted; in less memory than numpy's isin."""
     place = np.searchsorted(ranked, values)
     place[place == len(ranked)] = 0

@@ -101,8 +101,8 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Health:
-    """What there is to know about the text of a run."""
+class CorpusReport:
+    """The result of the corpus checks: sizes, lengths and findings of the text of a run."""
 
     form: Form
     training: tuple[tuple[str, int], ...]  # name and pairs of each corpus
