@@ -31,18 +31,6 @@ from heed.version import __version__
 
 SEED = 12345  # sacreBLEU's own
 RESAMPLES = 1000
-
-
-def interval(
-    texts: int, score: Callable[[Int[np.ndarray, "texts"]], float], resamples: int = RESAMPLES
-) -> tuple[float, float]:
-    """The mean, and half the width of the interval around it."""
-    random = np.random.default_rng(SEED)
-    scores = np.sort([score(random.integers(texts, size=texts)) for _ in range(resamples)])
-    low, high = np.percentile(scores, [2.5, 97.5])
-    return float(scores.mean()), float(high - low) / 2
-
-
 TOKENIZE = "13a"
 _LOWER_IS_BETTER = ("TER", "token error rate", "perplexity", "bits per byte", "nats per text")
 _MOST_DRAWN = 50_000_000  # sentences drawn in all: sacreBLEU holds them all at once, some 80 bytes each
@@ -63,6 +51,19 @@ class Score:
     def lower_is_better(self) -> bool:
         """Whether the metric counts mistakes."""
         return self.metric in _LOWER_IS_BETTER
+
+
+def interval(
+    texts: int, score: Callable[[Int[np.ndarray, "texts"]], float], resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """The mean of a score over bootstrap resamples of texts, and half the width of its 95 % interval.
+
+    score: of a sample, given as the indices of its texts.
+    """
+    random = np.random.default_rng(SEED)
+    scores = np.sort([score(random.integers(texts, size=texts)) for _ in range(resamples)])
+    low, high = np.percentile(scores, [2.5, 97.5])
+    return float(scores.mean()), float(high - low) / 2
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:

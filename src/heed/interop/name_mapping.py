@@ -1,13 +1,15 @@
-"""What the weights of a layer are called in heed, and in MarianMT and fairseq, which name them alike.
+"""Weights and ids of MarianMT and fairseq, which name them alike, in heed's names and order; and back.
+
+Enters: weights by name. Leaves: the same weights by the other system's names.
 
     encoder.layers.0.attention.query.weight         encoder.layers.0.self_attn.q_proj.weight
     decoder.layers.0.around_cross_attention.norm    decoder.layers.0.encoder_attn_layer_norm
     …
 
-Both keep a matrix as outputs by inputs, so nothing is transposed. What may differ is the order of the D numbers that
-every token's vector has between the layers. Such an order is free: embeddings, positions, norms and residual sums treat
-each of the numbers alike, and a projection only needs its rows or columns in the same order. So reordering the width
-axis of every weight that reads or writes those vectors gives another model with the very same logits.
+Both keep a matrix as outputs by inputs, so nothing is transposed. What may differ is the order of the D features of a
+hidden state. Such an order is free: embeddings, positions, norms and residual sums treat each feature alike, and a
+projection only needs its rows or columns in the same order. So reordering the width axis of every weight that reads or
+writes hidden states gives another model with the very same logits. Knows nothing of files.
 """
 
 import math
@@ -38,6 +40,7 @@ _MODULES = (
 )
 _TO_OURS = {theirs: ours for ours, theirs in _MODULES}
 _TO_THEIRS = dict(_MODULES)
+_NEVER = -100.0  # nats below the token whose embedding it has: probability 0 in float32, yet no infinity to train with
 _READS = ("query.weight", "key.weight", "value.weight", "widen.weight")  # the width is the columns
 _WRITES = ("output.weight", "output.bias", "narrow.weight", "narrow.bias", "norm.weight", "norm.bias")  # the rows
 
@@ -77,9 +80,6 @@ def _reordered(name: str, weight: Shaped[Tensor, "..."], order: Int[Tensor, "D"]
     if name.endswith(_READS):
         return weight[:, order]
     return weight[order] if name.endswith(_WRITES) else weight
-
-
-_NEVER = -100.0  # nats below the token whose vector it has: probability 0 in float32, yet no infinity to train with
 
 
 @dataclass(frozen=True)
