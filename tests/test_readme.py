@@ -68,6 +68,7 @@ def test_the_code_on_every_page_runs_and_prints_what_the_page_says(
     page: Path, folder_with_models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder_with_models)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder_with_models / "cache"))
     blocks = re.findall(
         r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", page.read_text(), flags=re.MULTILINE | re.DOTALL
     )

@@ -60,7 +60,7 @@ class PairsReading:
 
 def training_corpora(files: TextFiles, reading: PairsReading, weight: Iterable[float] = ()) -> list[Corpus]:
     """The corpora to train on, of which there must be one. weight: one for each, in order, or none."""
-    found = _corpora("source", files, reading, list(weight))
+    found = _corpora("source", files, reading, [float(one) for one in weight])
     if not found:
         raise DataError("there is nothing to learn from: give --source and --target, or --pairs, or --text")
     return found

@@ -178,7 +178,7 @@ class AccuracyValidator:
         """Mean loss, and accuracy in percent."""
         model.eval()
 
-        def measure(batch: Batch) -> tuple[float, ...]:
+        def measure(batch: Batch) -> tuple[float, int, int]:
             right = int((self._predict(model, batch) == batch.tgt_out).sum())
             return unsmoothed_loss(model, self._task, self._config, batch), right, batch.tokens
 
@@ -194,7 +194,7 @@ def validation_group(config: RunConfig, group: ProcessGroup) -> ProcessGroup:
 def mean_loss(model: Transformer, task: Task, config: RunConfig, pairs: Prepared, group: ProcessGroup) -> float:
     """The loss per token, without label smoothing or R-Drop."""
 
-    def measure(batch: Batch) -> tuple[float, float]:
+    def measure(batch: Batch) -> tuple[float, int]:
         return unsmoothed_loss(model, task, config, batch), batch.tokens
 
     total, tokens = summed(measure, 2, task, config, pairs, group)

@@ -1,4 +1,7 @@
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ from heed.model.attention import fused_attention
 from heed.training.batches import collate
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import smoothed_cross_entropy, symmetric_kl
-from heed.training.steps import _own, micro_batches, take_step
+from heed.training.run import Run
+from heed.training.steps import _own, launch_steps, micro_batches, prefetch, take_step
 from heed.training.tasks import task_of
 from tests.training.test_trainer import make_run
 
@@ -69,3 +73,64 @@ def test_the_best_is_known_by_what_was_asked_for(by_score: bool) -> None:
     progress = Progress(step=1).validated(2.0, 10.0, by_score=by_score)
     worse_loss = Progress(**{**vars(progress), "step": 2}).validated(3.0, 20.0, by_score=by_score)
     assert worse_loss.best_step == (2 if by_score else 1)
+
+
+def test_the_steps_of_a_run_go_on_from_any_progress_with_the_same_losses(tmp_path: Path) -> None:
+    def losses(run: Run, start: Progress, count: int) -> list[tuple[int, tuple[int, int], float]]:
+        with closing(launch_steps(run, run.learner(), start)) as steps:
+            return [(one.step, one.after, one.loss()) for _, one in zip(range(count), steps, strict=False)]
+
+    whole = losses(make_run(tmp_path, accumulate=2), Progress(), 9)
+    assert [step for step, _, _ in whole] == list(range(1, 10))
+    cut = make_run(tmp_path, accumulate=2)
+    first = losses(cut, Progress(), 4)
+    step, (epoch, position), _ = first[-1]
+    assert whole == first + losses(cut, Progress(step=step, epoch=epoch, position=position), 5)
+    assert whole[-1][1][0] > 0  # across the end of an epoch
+
+
+def test_a_step_is_launched_only_when_it_is_asked_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    before = [weight.clone() for weight in run.model.parameters()]
+    with closing(launch_steps(run, run.learner(), Progress())) as steps:
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(run.model.parameters(), before, strict=True))
+        next(steps)
+    assert not all(torch.equal(ours, theirs) for ours, theirs in zip(run.model.parameters(), before, strict=True))
+
+
+def test_everything_comes_in_order() -> None:
+    assert list(prefetch(lambda n: n * n, range(20))) == [n * n for n in range(20)]
+
+
+def test_the_next_one_is_made_while_one_is_in_use() -> None:
+    made = threading.Semaphore(0)
+
+    def make(number: int) -> int:
+        made.release()
+        return number
+
+    with closing(prefetch(make, range(10))) as results:
+        assert next(results) == 0
+        assert made.acquire(timeout=5)
+        assert made.acquire(timeout=5)  # nobody has asked for this one yet
+
+
+def test_what_goes_wrong_is_raised_when_its_turn_comes() -> None:
+    results = prefetch(lambda n: 1 // n, [2, 1, 0, 5])
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+
+
+def test_nothing_runs_on_after_the_end() -> None:
+    asked = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            asked.append(number)
+            yield number
+
+    with closing(prefetch(lambda n: n, items())) as results:
+        next(results)
+    assert len(asked) < 10
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]

@@ -1,0 +1,254 @@
+"""`heed.train`: what the command line does, from Python."""
+
+import io
+import logging
+import random
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heed
+from heed.artifacts.folder import read_model_folder, read_tensors, verify
+from heed.training.step_log import StepReport, Validation, read_journal
+from tests.cli.command import heed as command
+
+SETTINGS: dict[str, Any] = {
+    "model.d_model": 16,
+    "model.heads": 2,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "model.d_ff": 16,
+    "model.dropout": 0.2,
+    "data.vocab_size": 300,
+    "training.tokens_per_batch": 80,
+    "training.accumulate": 2,
+    "training.validate_every": 3,
+    "training.checkpoint_every": 2,
+    "training.warmup_steps": 5,
+    "training.ema_decay": 0.9,
+    "training.max_steps": 6,
+}
+
+
+class Heard(heed.Listener):
+    """Keeps all that it is told."""
+
+    def __init__(self) -> None:
+        self.work_done: set[str] = set()
+        self.steps: list[StepReport] = []
+        self.validations: list[tuple[int, Validation, bool]] = []
+        self.notes: list[str] = []
+
+    def work(self, doing: str, done: int, total: int | None) -> None:  # noqa: ARG002 - the listener's signature
+        self.work_done.add(doing)
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report)
+
+    def validation(self, step: int, found: Validation, best: bool) -> None:
+        self.validations.append((step, found, best))
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Words and the same words backwards, as arguments."""
+    folder = tmp_path_factory.mktemp("texts")
+    draw = random.Random(7)
+    words = ["".join(draw.choices("abcdef", k=draw.randint(2, 6))) for _ in range(90)]
+    for name, lines in {"train": words[:70], "valid": words[70:]}.items():
+        (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    sides = {"source": folder / "train.en", "target": str(folder / "train.de")}  # a Path or a str
+    return {**sides, "valid_source": [folder / "valid.en"], "valid_target": [f"{folder}/valid.de"], "preset": "tiny"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def whole(texts: dict[str, Any], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Heard]:
+    """A run of six steps that nobody interrupted, and what its listener heard."""
+    heard = Heard()
+    out = tmp_path_factory.mktemp("whole") / "run"
+    return heed.train(**texts, out=out, settings=SETTINGS, cache=cache, listener=heard), heard
+
+
+def weights(folder: Path, step: int) -> dict[str, bytes]:
+    """Weights and moments after a step, byte for byte."""
+    checkpoint = folder / "checkpoints" / f"step-{step:08d}"
+    return {name: (checkpoint / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+def test_it_returns_what_was_trained_and_its_folder_translates(whole: tuple[Any, Heard]) -> None:
+    run, _ = whole
+    verify(run.folder)
+    assert isinstance(heed.load(run.folder)("abc"), str)
+    assert run.history == read_journal(run.folder / "journal.jsonl")
+    assert [line["step"] for line in run.history if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    best = min((line for line in run.history if "validation_loss" in line), key=lambda line: line["validation_loss"])
+    assert (run.best.step, run.best.loss, run.best.score) == (best["step"], best["validation_loss"], best["bleu"])
+    assert run.best.metric == "bleu"
+
+
+def test_a_listener_hears_of_text_steps_validations_and_notes(whole: tuple[Any, Heard]) -> None:
+    run, heard = whole
+    assert heard.work_done == {"reading", "learning a vocabulary", "preparing"}
+    assert [report.step for report in heard.steps] == [1, 2, 3, 4, 5, 6]
+    assert {report.max_steps for report in heard.steps} == {6}
+    assert [report.loss for report in heard.steps] == [line["loss"] for line in run.history if "loss" in line]
+    assert [step for step, _, _ in heard.validations] == [3, 6]
+    assert heard.validations[0][2]  # the first is the best so far
+    assert "settings: those of the preset tiny, and what you set" in heard.notes
+    assert heard.notes[-1] == f"done after step 6: the model of step {run.best.step} is in {run.folder}"
+
+
+def test_without_a_listener_nothing_is_printed(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        run = heed.train(**texts, out=tmp_path / "run", settings={**SETTINGS, "training.max_steps": 1}, cache=cache)
+    assert (out.getvalue(), err.getvalue()) == ("", "")
+    assert len(run.history) == 2  # a step and the validation at its end
+
+
+def test_resume_goes_on_to_the_weights_of_an_uninterrupted_run(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+) -> None:
+    out, heard = tmp_path / "cut", Heard()
+    heed.train(**texts, out=out, settings={**SETTINGS, "training.max_steps": 3}, cache=cache)
+    torch.manual_seed(99)  # nothing random is carried along
+    run = heed.train(out=out, settings={"training": {"max_steps": 6}}, resume=True, listener=heard)
+    assert "going on after step 3" in heard.notes
+    assert weights(out, 6) == weights(whole[0].folder, 6)
+    assert [line["step"] for line in run.history if "loss" in line] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_command_line_trains_the_same_weights(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+) -> None:
+    files = [word for name in ("source", "target") for word in (f"--{name}", str(texts[name]))]
+    files += [word for name in ("source", "target") for word in (f"--valid-{name}", str(texts[f"valid_{name}"][0]))]
+    sets = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+    options = ["--preset", "tiny", "--cache", str(cache), "--out", str(tmp_path / "run")]
+    done = command("train", *files, *options, *sets)
+    assert done.returncode == 0, done.stderr
+    assert weights(tmp_path / "run", 6) == weights(whole[0].folder, 6)
+    ours, theirs = (read_tensors(folder / "model.safetensors") for folder in (tmp_path / "run", whole[0].folder))
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
+
+
+def test_it_works_outside_the_main_thread_and_leaves_signals_alone(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+) -> None:
+    before, runs = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        runs.append(heed.train(**texts, out=tmp_path / "run", settings=SETTINGS, cache=cache))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(runs) == 1
+    assert weights(tmp_path / "run", 6) == weights(whole[0].folder, 6)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_saves_the_step_and_is_raised(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+) -> None:
+    class Interrupting(heed.Listener):
+        def step(self, report: StepReport) -> None:
+            if report.step == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        heed.train(**texts, out=out, settings=SETTINGS, cache=cache, listener=Interrupting())
+    assert [line["step"] for line in read_journal(out / "journal.jsonl") if "loss" in line] == [1, 2, 3, 4]
+    heed.train(out=out, resume=True)
+    assert weights(out, 6) == weights(whole[0].folder, 6)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"settings": {"training.max_step": 3}}, heed.ConfigError, "unknown setting 'max_step' in TrainingConfig"),
+        ({"settings": {"training.max_steps": "many"}}, heed.ConfigError, "max_steps = 'many'"),
+        ({"settings": {"max_steps": 3}}, heed.ConfigError, "'max_steps' = 3, expected section.name"),
+        ({"settings": {"trainin.max_steps": 3}}, heed.ConfigError, "unknown section 'trainin'"),
+        ({"preset": "huge"}, heed.ConfigError, "unknown preset 'huge'"),
+        ({"config": "missing.toml"}, heed.ConfigError, "missing.toml: No such file"),
+        ({"out": ""}, heed.ConfigError, "out = '' names no folder"),
+        ({"source": "missing.en"}, heed.DataError, "missing.en"),
+        ({"source": ["a", "b"]}, heed.DataError, "2 times --source and 1 times its target"),
+        ({"weight": [1.0, 2.0, 3.0]}, heed.DataError, "3 times --weight for 1 corpora"),
+        ({"task": "masked"}, heed.DataError, "task = 'masked' learns from --text"),
+        ({"source_language": "english"}, heed.ConfigError, "'english': expected a language code"),
+    ],
+)
+def test_bad_input_raises_with_the_offending_value(
+    texts: dict[str, Any], tmp_path: Path, more: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        heed.train(**{**texts, "out": tmp_path / "run", "cache": tmp_path / "cache", **more})
+
+
+def test_nothing_to_train_on_and_a_run_that_is_there_already_are_refused(
+    texts: dict[str, Any], whole: tuple[Any, Heard], tmp_path: Path
+) -> None:
+    with pytest.raises(heed.DataError, match="there is nothing to learn from"):
+        heed.train(out=tmp_path)
+    with pytest.raises(heed.FolderError, match="already holds a run, up to step-00000006"):
+        heed.train(**texts, out=whole[0].folder)
+
+
+def test_a_warning_reaches_the_logger_and_the_listener(
+    texts: dict[str, Any], cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, heard = tmp_path / "run", Heard()
+    heed.train(**texts, out=out, settings={**SETTINGS, "training.max_steps": 4}, cache=cache)
+    (out / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"nonsense")
+    with caplog.at_level(logging.WARNING, logger="heed"):
+        heed.train(out=out, resume=True, listener=heard)
+    (warning,) = caplog.messages
+    assert "step-00000004 is damaged: model.safetensors is not what manifest.json says" in warning
+    assert warning in heard.notes
+
+
+def test_other_tasks_and_files_train_as_well(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[training]\nseed = 3\nmax_steps = 9\n")
+    settings = {**SETTINGS, "training.max_steps": 2, "training.accumulate": 1}
+    run = heed.train(
+        text=texts["source"],
+        task="language-model",
+        out=str(tmp_path / "lm"),
+        config=tmp_path / "run.toml",
+        settings=settings,
+        cache=str(cache),
+    )
+    assert run.best is None  # too few texts to hold some out
+    config = read_model_folder(run.folder).run
+    assert (config.model.kind, config.training.seed, config.training.max_steps) == ("decoder", 3, 2)
+    pairs = tmp_path / "labels.tsv"
+    pairs.write_text("x\tabc\ny\tdef\n" * 20)
+    classified = heed.train(
+        pairs=pairs, valid_pairs=[pairs], task="classify", out=tmp_path / "c", settings=settings, cache=cache
+    )
+    assert classified.best is not None
+    assert classified.best.metric == "accuracy"
+
+
+def test_importing_heed_and_naming_its_parts_needs_no_torch() -> None:
+    code = "import sys, heed; dir(heed); heed.Listener; heed.TrainingConfig; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
