@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import heed
-from heed.artifacts.folder import read_model_folder, read_tensors, verify
+from heed.artifacts.folder import read_model_folder
+from heed.artifacts.manifest import verify
+from heed.artifacts.weights import read_tensors
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
 

@@ -10,6 +10,10 @@ from heed.cli import options
 from heed.cli.options import from_options, out_option
 from heed.training.corpora import TextFiles, setting_layers
 
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --out, which says all the rest; or start it.")
+]
+
 
 def train(
     out: Annotated[Path, out_option("The run's folder, made if it is not there.")],
@@ -33,22 +37,19 @@ def train(
     config: options.Config = None,
     set_: options.Set = [],
     init_from: Annotated[Path | None, typer.Option(help="A model folder whose weights to begin with.")] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the run in --out, which says all the rest; or start it."),
-    ] = False,
+    resume: Resume = False,
     cache: options.Cache = None,
 ) -> None:
     """Train a model on your own text. Under torchrun, several processes train it together."""
-    settings, files = from_options(set_), TextFiles(source, target, pairs, text)
+    settings = from_options(set_)
     setting_layers(config, settings, task, source_language, target_language, preset)  # mistakes are found at once
     from heed.cli.watch import Watch  # noqa: PLC0415
     from heed.training.train import train as train_model  # noqa: PLC0415 - torch takes seconds to import
 
     is_first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, one reads and reports
+    files = TextFiles(source, target, pairs, text)
     with Watch(silent=not is_first) as watch:
-        if is_first:
-            (files,) = options.spooled(out, files)
+        (files,) = options.spooled(out, files) if is_first else (files,)
         train_model(
             out=out,
             **vars(files),

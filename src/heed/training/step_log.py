@@ -78,27 +78,27 @@ class Listeners(Listener):
         self._listeners = listeners
 
     def work(self, doing: str, done: int, total: int | None) -> None:
-        """To all."""
+        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.work(doing, done, total)
 
     def step(self, report: StepReport) -> None:
-        """To all."""
+        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.step(report)
 
     def validation(self, step: int, found: Validation, best: bool) -> None:
-        """To all."""
+        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.validation(step, found, best)
 
     def note(self, message: str) -> None:
-        """To all."""
+        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.note(message)
 
     def warning(self, message: str) -> None:
-        """To all, and to the logger."""
+        """Logged, and forwarded to each listener."""
         _LOG.warning(message)
         for listener in self._listeners:
             listener.warning(message)

@@ -38,7 +38,7 @@ class Translate(TokenTask):
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
-        """Pairs, unchanged."""
+        """The corpus of pairs, unchanged."""
         if corpus.text is not None:
             raise DataError(f"task = 'translate' learns from --source and --target, or --pairs: found {corpus.name}")
         return corpus
