@@ -77,7 +77,7 @@ def test_the_best_is_known_by_what_was_asked_for(by_score: bool) -> None:
 
 def test_the_steps_of_a_run_go_on_from_any_progress_with_the_same_losses(tmp_path: Path) -> None:
     def losses(run: Run, start: Progress, count: int) -> list[tuple[int, tuple[int, int], float]]:
-        with closing(launch_steps(run, run.learner(), start)) as steps:
+        with closing(launch_steps(run, run.gradients(), start)) as steps:
             return [(one.step, one.after, one.loss()) for _, one in zip(range(count), steps, strict=False)]
 
     whole = losses(make_run(tmp_path, accumulate=2), Progress(), 9)
@@ -92,7 +92,7 @@ def test_the_steps_of_a_run_go_on_from_any_progress_with_the_same_losses(tmp_pat
 def test_a_step_is_launched_only_when_it_is_asked_for(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     before = [weight.clone() for weight in run.model.parameters()]
-    with closing(launch_steps(run, run.learner(), Progress())) as steps:
+    with closing(launch_steps(run, run.gradients(), Progress())) as steps:
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(run.model.parameters(), before, strict=True))
         next(steps)
     assert not all(torch.equal(ours, theirs) for ours, theirs in zip(run.model.parameters(), before, strict=True))
