@@ -24,13 +24,12 @@ from peers import Ids, TorchTransformer, Translate, generate, padded, peer_step 
 from worker import Worker
 
 from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transformer
-from heed.backends.cuda.engine import quickest_engine
 from heed.backends.machine import device_name
+from heed.backends.select import Request, inference_backend
 from heed.benchmarking.limits import now, peak_memory
 from heed.benchmarking.training import Step, pair_lengths, random_pairs, training_steps
 from heed.benchmarking.translating import random_sources
-from heed.inference.translator import Translator
-from heed.text.tokenizer import Tokenizer
+from heed.decoding.engine import Engine
 
 LENGTHS, LENGTH = (8, 16, 32, 64, 128), 32
 BATCHES = {"cpu": (1, 2, 4, 8, 16, 32), "cuda": (1, 4, 16, 64, 256)}
@@ -76,8 +75,7 @@ def say(plot: str, device: torch.device, system: str, x: int, value: float) -> N
 def heed_translate(model: Transformer, device: torch.device) -> Translate:
     """As `heed.load` would have it: on a GPU captured, if it can be."""
     precision = "bfloat16" if device.type == "cuda" else "auto"
-    tokenizer = Tokenizer.train([], "bytes")  # of no matter: ids come and go
-    engine = Translator([model], (tokenizer, tokenizer), engine=quickest_engine([model], precision)).engine
+    engine = Engine(inference_backend([model], Request(precision=precision)))
 
     def translate(sources: Ids, beam: int, length: int) -> Ids:
         config = SearchConfig(beam=beam, min_length=length - 1, max_length=length - 1)

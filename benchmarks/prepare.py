@@ -28,7 +28,7 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from heed.backends.cpu.bpe import quickest_bpe_dropout
+from heed.backends.select import bpe_dropout
 from heed.config import DataConfig
 from heed.microworld.corpus import corpus as microworld
 from heed.text.corpus import Corpus, read_lines
@@ -100,7 +100,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
 
     tokenizer = learn()
     assert tokenizer.to_json() == Tokenizer.from_json(plain(learn_alone(lines)), "bpe").to_json()
-    backend, dropout = Backend.from_str(tokenizer.to_json()), quickest_bpe_dropout(tokenizer, 0.1)
+    backend, dropout = Backend.from_str(tokenizer.to_json()), bpe_dropout(tokenizer, 0.1)
 
     def encode() -> Prepared:
         place = Path(tempfile.mkdtemp(dir=folder))

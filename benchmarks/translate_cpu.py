@@ -55,9 +55,9 @@ def sentences(count: int, vocabulary: int) -> Ids:
 def heed_system(folder: Path, name: str) -> Translate:
     """heed's own engine. The end is its 32nd token."""
     from heed.config import SearchConfig  # noqa: PLC0415 - a process imports what it measures
-    from heed.inference.open import open_engine  # noqa: PLC0415
+    from heed.inference.open import load  # noqa: PLC0415
 
-    engine = open_engine(folder / "heed", name).engine  # type: ignore[arg-type]
+    engine = load(folder / "heed", engine=name).engine  # type: ignore[arg-type]
 
     def translate(batch: Ids, beam: int) -> Ids:
         config = SearchConfig(beam=beam, min_length=LENGTH - 1, max_length=LENGTH - 1)

@@ -23,7 +23,8 @@ from peers import Ids, Translate, generate  # beside this script
 
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.artifacts.folder import read_model_folder
-from heed.backends.cuda.engine import quickest_engine
+from heed.backends.select import Request, inference_backend
+from heed.decoding.engine import Engine
 
 GPU = torch.device("cuda")
 LENGTH = 32  # of sources and translations, the end of each included
@@ -41,7 +42,8 @@ def random_sources(count: int, config: ModelConfig) -> Ids:
 
 def ours(model: Transformer, dtype: torch.dtype) -> Translate:
     """heed's own engine for a GPU."""
-    engine = quickest_engine([model.to(GPU)], "bfloat16" if dtype == torch.bfloat16 else "float32")
+    request = Request(precision="bfloat16" if dtype == torch.bfloat16 else "float32")
+    engine = Engine(inference_backend([model.to(GPU)], request))
 
     def translate(sources: Ids, beam: int, length: int) -> Ids:
         config = SearchConfig(beam=beam, min_length=length - 1, max_length=length - 1)
