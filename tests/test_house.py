@@ -20,7 +20,6 @@ SHORT_DOCSTRINGS: dict[str, int] = {
     "backends/kv_cache.py": 1,
     "benchmarking/translating.py": 1,
     "decoding/steps.py": 1,
-    "plots/curves.py": 1,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from heed import InputError, look_into
+from heed import InputError
 from heed.interpret.report import report
 from heed.interpret.saving import document
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from tests.interpret.test_report import embedded, inflated
 from tests.interpret.translators import small_model
-from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_half
 
 NAMES = ("cat", "dog", "<b>")
 
@@ -110,18 +109,6 @@ def test_a_page_of_a_classifier_has_what_it_needs(classifier: TextModel) -> None
     data = embedded(report(trace, document(trace)).decode())
     assert list(data["attention"]["shapes"]) == ["encoder"]
     assert json.loads(inflated(data["document"]))["labels"] == list(NAMES)
-
-
-def test_a_folder_of_any_kind_can_be_looked_into(tmp_path: Path) -> None:
-    classes = look_into(make_half(tmp_path / "c", "classify"), "A dog")
-    assert {one.token for one in classes.top()[0]} == set(LABELS)
-    written = look_into(make_half(tmp_path / "lm", "language-model"), "A dog")
-    assert written.predicted_tokens == (*"A dog", "⟨/s⟩")
-    assert written.predicted_ids[:-1] == tuple(TOKENIZER.encode(["A dog"])[0])
-    assert len(look_into(make_half(tmp_path / "m", "masked"), "A dog").holes().top) == 5
-    ende = make_folder(tmp_path / "ende")
-    forced = look_into(ende, "A dog", "ab", {"beam": 1})
-    assert (forced.target_tokens, forced.text_model.search.beam) == (("⟨s⟩", "a", "b"), 1)
 
 
 def poisoned(trace: Trace) -> dict[str, Any]:

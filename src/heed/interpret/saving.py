@@ -41,7 +41,7 @@ from heed.errors import DataError, InputError
 from heed.interpret.matrix import LARGEST_PICTURE, image_html, text_html
 from heed.interpret.parts import parts, sizes
 from heed.interpret.report import alignment_layer, report
-from heed.interpret.tokens import Candidate, Tokens
+from heed.interpret.tokens import Candidate
 from heed.plots.figures import head_grid, heat_map
 from heed.plots.svg import Kind, rendered
 from heed.version import __version__
@@ -74,9 +74,9 @@ def document(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> dict
         "version": VERSION,
         "heed": __version__,
         "model": config.model_dump(),
-        "source": _tokens(trace.source),
-        "target": _tokens(trace.target),
-        "predicted": {**_tokens(trace.predicted), "log_probs": rounded(trace.predicted_log_probs)},
+        "source": asdict(trace.source),
+        "target": asdict(trace.target),
+        "predicted": {**asdict(trace.predicted), "log_probs": rounded(trace.predicted_log_probs)},
         "attention": {
             "encoder": rounded(trace.encoder_attention),
             "decoder": rounded(trace.decoder_attention),
@@ -104,10 +104,6 @@ def rounded(values: np.ndarray) -> Any:
 
 def _four(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _tokens(tokens: Tokens) -> dict[str, Any]:
-    return asdict(tokens)
 
 
 def _candidates(row: list[Candidate]) -> list[dict[str, Any]]:

@@ -41,7 +41,6 @@ from heed.plots.svg import (
 )
 
 Map = Float[np.ndarray, "T S"]
-Line = tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]  # x and y
 Tokens = Sequence[str]
 
 _LONGEST = 130.0  # of tokens
