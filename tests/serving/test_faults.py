@@ -121,9 +121,10 @@ def test_a_fault_shows_within_five_seconds(
 def test_all_is_well(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.fallbacks._noted", {})
     with served(service) as ready:
-        assert ready() == (200, {"status": "ready"})
+        well = {"status": "ready", "backends": {"ende": str(service.directions.served[0].translator.backend.choice)}}
+        assert ready() == (200, well)
         note_fallback("int8 kernels do not run here: float32", quietly=True)
-        assert ready() == (200, {"status": "ready", "notes": ["int8 kernels do not run here: float32"]})
+        assert ready() == (200, well | {"notes": ["int8 kernels do not run here: float32"]})
 
 
 def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(service: Service) -> None:
@@ -144,6 +145,7 @@ def test_health_tries_what_requests_go_through(service: Service, monkeypatch: py
             raise RuntimeError("an injected fault")
 
         search = __call__
+        backend = service.directions.served[0].translator.backend
 
     fail, translator = Failing(), service.directions.served[0].translator
     with served(service) as ready:

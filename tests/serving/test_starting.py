@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from heed import load
 from heed.cli.serve import serve
 from heed.errors import ConfigError
 from tests.cli.command import ONE_THREAD, heed
@@ -32,6 +33,14 @@ def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: l
     assert code == 2
     assert said.startswith("error: ")
     assert error in said
+
+
+def test_a_server_says_which_backend_runs_and_why(server: Running, folders: tuple[Path, Path]) -> None:
+    choices = {folder.name: load(folder).backend.choice for folder in folders}
+    assert server.get("/health/ready").json()["backends"] == {name: str(choice) for name, choice in choices.items()}
+    for name, choice in choices.items():
+        assert choice.reason
+        assert f"{name}: {choice}\n" in server.said()
 
 
 def test_a_system_that_cannot_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ class Health:
 
     @property
     def notes(self) -> list[str]:
-        """What works otherwise than it was meant to: slower code in the place of code that does not run here."""
+        """Fast code that does not run here, and what runs instead."""
         return fallbacks()
 
     @property

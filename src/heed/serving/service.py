@@ -56,9 +56,9 @@ class Service:
     ) -> None:
         self.directions, self.config, self.lms_and_classifiers = directions, config, list(lms_and_classifiers)
         self.admission = Admission(config.queue, config.deadline)
-        self._budget = config.tokens_per_batch or (
-            _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
-        )
+        by_device = _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
+        by_backend = [one.translator.backend.tokens_per_batch for one in directions.served]
+        self._budget = config.tokens_per_batch or min([by_device, *by_backend])
         self.batcher = Batcher(patience=config.patience, budget=self._budget, batching=config.batching)
         self._tracing = Batcher(patience=0.0, budget=self._budget)  # a trace takes as long as many translations
 
