@@ -21,8 +21,8 @@ from heed.cli.remedies import words_for
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameters
-from heed.training.corpora import PairsReading, TextFiles, setting_layers, training_corpora, validation_corpora
-from heed.training.presets import Nested, merged, preset_for, training_preset
+from heed.training.corpora import PairsReading, TextFiles, training_corpora, validation_corpora
+from heed.training.presets import Nested, merged, preset_for, setting_layers, training_preset
 
 if TYPE_CHECKING:
     import numpy as np

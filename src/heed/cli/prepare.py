@@ -3,8 +3,8 @@
 from heed.cli import options
 from heed.cli.options import from_options
 from heed.paths import cache_folder
-from heed.training.corpora import PairsReading, TextFiles, setting_layers, training_corpora, validation_corpora
-from heed.training.presets import merged
+from heed.training.corpora import PairsReading, TextFiles, training_corpora, validation_corpora
+from heed.training.presets import merged, setting_layers
 
 
 def prepare(

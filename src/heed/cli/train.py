@@ -8,7 +8,8 @@ import typer
 
 from heed.cli import options
 from heed.cli.options import from_options, out_option
-from heed.training.corpora import TextFiles, setting_layers
+from heed.training.corpora import TextFiles
+from heed.training.presets import setting_layers
 
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --out, which says all the rest; or start it.")

@@ -6,6 +6,7 @@ always the same. So exact resume needs two numbers, and skips nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -174,6 +175,12 @@ class Batches:
             which = window % len(self._pairs)
             batches += self._split(window[np.lexsort((self._sources[which], self._lengths[which]))], self._budget)
         return [batches[number] for number in random.permutation(len(batches))]
+
+    def with_budget(self, tokens_per_batch: int) -> "Batches":
+        """The same pairs in batches of another size."""
+        other = copy(self)
+        other._budget = tokens_per_batch
+        return other
 
     def _split(self, order: Numbers, budget: int) -> list[Numbers]:
         return _split(order, self._lengths[order % len(self._pairs)], budget)

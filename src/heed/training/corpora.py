@@ -1,15 +1,12 @@
-"""What a command or a call names, to corpora and layers of settings. Needs no torch."""
+"""Files that a command or a call names, to corpora for training and for validation. Needs no torch."""
 
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus
-from heed.text.language_codes import checked_code
-from heed.training.presets import Nested, check_early, merged, settings_file, training_preset
 
 Paths: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -82,31 +79,3 @@ def _corpora(name: str, files: TextFiles, reading: PairsReading, weight: list[fl
     found += reading.corpora(pairs)
     found += [Corpus(text=one) for one in text]
     return [replace(one, weight=heavy) for one, heavy in zip(found, weight or [1.0] * count, strict=True)]
-
-
-def setting_layers(
-    config: Path | None,
-    settings: Nested,
-    task: str | None,
-    source_language: str | None,
-    target_language: str | None,
-    preset: str | None = None,
-) -> tuple[Nested, ...]:
-    """What a person has set, the later layers on top: a TOML file, single settings, and those with an argument.
-
-    Checked as far as it can be before any text is read.
-    """
-    layers = (settings_file(config), settings, _named_settings(task, source_language, target_language))
-    check_early(merged(*layers))
-    if preset is not None:
-        training_preset(preset)
-    return layers
-
-
-def _named_settings(task: str | None, source_language: str | None, target_language: str | None) -> Nested:
-    languages = {"source": source_language, "target": target_language}
-    data: dict[str, Any] = {} if task is None else {"task": task}
-    for side, code in languages.items():
-        if code is not None:
-            data[f"{side}_language"] = checked_code(code, f"--{side}-language")
-    return {"data": data}

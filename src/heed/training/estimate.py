@@ -136,13 +136,11 @@ class _Trial:
         self._config = config = config.model_copy(update={"training": one_batch})
         self._counted = 1 if "target" in task_of(config).sides else 0  # the side that a batch is counted by
         mean = float(lengths[:, self._counted].mean()) + 1
-        count = max(len(SPECIAL), round(_BATCHES * config.training.tokens_per_batch / mean))
-        self._pairs = pairs_of_random_ids(
-            lengths[np.random.default_rng(config.training.seed).integers(len(lengths), size=count)], config.model
-        )
+        count = max(1, round(_BATCHES * config.training.tokens_per_batch / mean))
+        drawn = lengths[np.random.default_rng(config.training.seed).integers(len(lengths), size=count)]
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        self._run = trial_run(config, self._pairs, device)
+        self._run = trial_run(config, pairs_of_random_ids(drawn, config.model), device)
         self._meter = _Meter(self._run.gradients(), self._run, self._counted)
         self._steps: Generator[PendingStep] | None = None
         self._tokens = 0
@@ -175,9 +173,7 @@ class _Trial:
         """Seconds per token for the gradients of a batch, and seconds for the rest of the step: the update."""
         if self._steps is None or tokens != self._tokens:
             self.close()
-            self._tokens, settings, task = tokens, self._config.training, task_of(self._config)
-            mixed = self._run.plan.is_captured
-            batches = Batches(self._pairs, tokens, settings.seed, mixed=mixed, collate=task.collate, sizes=task.sizes)
+            self._tokens, batches = tokens, self._run.batches.with_budget(tokens)
             self._steps = launch_steps(replace(self._run, batches=batches), self._meter, Progress())
         began = _now(self._run.device)
         next(self._steps)
@@ -194,14 +190,12 @@ class _Trial:
         """Bytes for batches of this size: weights, gradients, optimiser state, and what the backward pass needs."""
         copies = 4 if self._run.ema is None else 5  # weight, gradient and Adam's two moments; the EMA
         weights = sum(weight.numel() * weight.element_size() for weight in self._run.model.parameters())
-        logits = cast("EagerGradients", self._meter.gradients).bytes_of_logits(
-            budget
-        )  # with another, memory is measured
-        return round(copies * weights + self._meter.saved * budget + logits)
+        eager = cast("EagerGradients", self._meter.gradients)  # with captured steps, memory is measured
+        return round(copies * weights + self._meter.saved * budget + eager.bytes_of_logits(budget))
 
 
 class _Meter:
-    """Gradients that time others, and counts the bytes that its forward pass saves."""
+    """Times how others compute gradients, and counts the bytes that their forward pass saves."""
 
     def __init__(self, gradients: Gradients, run: Run, counted: int) -> None:
         self.gradients, self._run, self._counted = gradients, run, counted
@@ -210,12 +204,12 @@ class _Meter:
         self.saved = 0.0  # bytes per token
 
     def prepare(self, batch: Batch) -> list[Batch]:
-        """As the gradients that are measured."""
+        """As what is measured does."""
         self._sizes.append(len(batch.tgt_out if self._counted else batch.src))
         return self.gradients.prepare(batch)
 
     def backward(self, prepared: list[Batch], scale: float, seed: int) -> Tensor:
-        """As the gradients that are measured."""
+        """As what is measured does."""
         began = _now(self._run.device)
         self.tokens = self._sizes.popleft()
         with self._counting() if isinstance(self.gradients, EagerGradients) else nullcontext():
@@ -224,7 +218,7 @@ class _Meter:
         return loss
 
     def zero_grad(self) -> None:
-        """As the gradients that are measured."""
+        """As what is measured does."""
         self.gradients.zero_grad()
 
     @contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.errors import ConfigError
 from heed.settings import nearest
+from heed.text.language_codes import checked_code
 
 Nested = dict[str, dict[str, Any]]
 
@@ -84,6 +85,34 @@ def merged(*layers: Nested) -> Nested:
                 raise ConfigError(f"unknown section {section!r}: {nearest(section, result)}")
             result[section].update(settings)
     return result
+
+
+def setting_layers(
+    config: Path | None,
+    settings: Nested,
+    task: str | None,
+    source_language: str | None,
+    target_language: str | None,
+    preset: str | None = None,
+) -> tuple[Nested, ...]:
+    """What a person has set, the later layers on top: a TOML file, single settings, and those with an argument.
+
+    Checked as far as it can be before any text is read.
+    """
+    layers = (settings_file(config), settings, _named_settings(task, source_language, target_language))
+    check_early(merged(*layers))
+    if preset is not None:
+        training_preset(preset)
+    return layers
+
+
+def _named_settings(task: str | None, source_language: str | None, target_language: str | None) -> Nested:
+    languages = {"source": source_language, "target": target_language}
+    data: dict[str, Any] = {} if task is None else {"task": task}
+    for side, code in languages.items():
+        if code is not None:
+            data[f"{side}_language"] = checked_code(code, f"--{side}-language")
+    return {"data": data}
 
 
 def nested(settings: Mapping[str, Any]) -> Nested:

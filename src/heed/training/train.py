@@ -13,9 +13,9 @@ from heed.artifacts.writing import publish
 from heed.errors import ConfigError
 from heed.model.size import parameters
 from heed.paths import cache_folder
-from heed.training.corpora import PairsReading, Paths, TextFiles, setting_layers, training_corpora, validation_corpora
+from heed.training.corpora import PairsReading, Paths, TextFiles, training_corpora, validation_corpora
 from heed.training.distributed import ProcessGroup, join
-from heed.training.presets import Nested, nested
+from heed.training.presets import Nested, nested, setting_layers
 from heed.training.resume import RunRecord
 from heed.training.run import Run, prepare_run
 from heed.training.run_inputs import RunInputs, gather_inputs

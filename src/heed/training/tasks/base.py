@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +25,7 @@ from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
 from heed.text.sentence_split import SourceLengths
 from heed.text.tokenizer import Tokenizer
-from heed.training.batches import Batch, Numbers, Ragged, Random, in_order, target_tokens
+from heed.training.batches import Batch, Numbers, Ragged, Random, collate_pairs, in_order, target_tokens
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
 from heed.training.step_log import Validation
@@ -43,75 +43,45 @@ class HeldOut:
     lengths: SourceLengths | None = None  # of the training sources
 
 
-@runtime_checkable
-class Task(Protocol):
-    """What a run trains a model to do."""
+class Task(ABC):
+    """What a run trains a model to do. Pairs become batches, and the loss is over target tokens, unless overridden."""
 
-    @property
-    def kind(self) -> Literal["encoder-decoder", "decoder", "encoder"]:
-        """The kind of model."""
+    kind: ClassVar[Literal["encoder-decoder", "decoder", "encoder"]]  # of model
+    metric: ClassVar[str]  # the validation score besides the loss; one of METRICS
+    sides: ClassVar[tuple[str, ...]]  # of a pair, those that are text and train the tokenizer
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {}  # settings that replace a preset's
 
-    @property
-    def metric(self) -> str:
-        """The validation score besides the loss; one of METRICS."""
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """The sides of a pair that are text and train the tokenizer."""
-
-    @property
-    def defaults(self) -> dict[str, dict[str, Any]]:
-        """Settings that replace a preset's."""
-
+    @abstractmethod
     def corpus(self, corpus: Corpus, data: DataConfig) -> Corpus:
         """The corpus as this task reads it; raises for one it cannot train on."""
 
+    @abstractmethod
     def settle(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
         """The settings completed with what follows from the text; raises for those that cannot be honoured."""
 
-    def shape(self, data: DataConfig) -> dict[str, Any]:
-        """Model settings that follow from the text, besides the vocabulary."""
-
+    @abstractmethod
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
         """What turns both sides of a pair into ids."""
-
-    def sizes(self, pairs: Prepared) -> Numbers:
-        """The tokens each pair takes of a batch's budget."""
-
-    def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
-        """A batch of pairs; whatever is random about it is drawn from `random`."""
-
-    def loss(
-        self,
-        model: Transformer,
-        batch: Batch,
-        config: RunConfig,
-        attend: Attend,
-        fused_loss: FusedLoss | None = None,
-    ) -> Float[Tensor, ""]:
-        """The loss summed over a batch on the model's device.
-
-        fused_loss: computes it from the hidden states before the output projection; none: from the logits.
-        """
-
-    def validator(self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup) -> Validate:
-        """A function that validates a model at a step."""
-
-
-class TokenTask(ABC):
-    """A task whose loss is over the tokens of `tgt_out`."""
 
     @abstractmethod
     def inputs(self, batch: Batch) -> dict[str, Any]:
         """The arguments of the model."""
 
-    def shape(self, _data: DataConfig) -> dict[str, Any]:
-        """Nothing but the vocabulary."""
+    @abstractmethod
+    def validator(self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup) -> Validate:
+        """A function that validates a model at a step."""
+
+    def shape(self, data: DataConfig) -> dict[str, Any]:  # noqa: ARG002 - for tasks that override it
+        """Model settings that follow from the text, besides the vocabulary."""
         return {}
 
     def sizes(self, pairs: Prepared) -> Numbers:
-        """The target's tokens."""
+        """The tokens each pair takes of a batch's budget: the target's."""
         return target_tokens(pairs)
+
+    def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
+        """A batch of pairs; whatever is random about it is drawn from `random`."""
+        return collate_pairs(source, target, random)
 
     def loss(
         self,
@@ -121,7 +91,11 @@ class TokenTask(ABC):
         attend: Attend = fused_attention,
         fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
-        """Label-smoothed cross-entropy. R-Drop needs the logits, so it never uses `fused_loss`."""
+        """Label-smoothed cross-entropy, summed over a batch on the model's device.
+
+        fused_loss: computes it from the hidden states before the output projection; none: from the logits, as R-Drop
+        must in any case.
+        """
         pad_id, settings = config.model.pad_id, config.training
         if fused_loss is not None and not settings.r_drop:
             hidden = model.hidden(**self.inputs(batch), attend=attend)
@@ -132,7 +106,7 @@ class TokenTask(ABC):
         return loss_of_logits(logits, doubled.tgt_out, pad_id, settings.label_smoothing, settings.r_drop)
 
 
-class TextTask(TokenTask):
+class TextTask(Task):
     """A task on texts alone: the target of a pair, whose source is empty."""
 
     sides = ("target",)

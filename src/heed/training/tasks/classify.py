@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -22,13 +22,13 @@ from heed.text.tokenizer import EOS
 from heed.training.batches import Batch, Numbers, Ragged, Random
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
-from heed.training.tasks.base import AccuracyValidator, HeldOut, Tokenizers, check_one_sided
+from heed.training.tasks.base import AccuracyValidator, HeldOut, Task, Tokenizers, check_one_sided
 
 
-class Classify:
+class Classify(Task):
     """One label per text, with accuracy as its score."""
 
-    kind: Literal["encoder"] = "encoder"
+    kind = "encoder"
     metric = "accuracy"
     sides = ("source",)
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
@@ -84,12 +84,16 @@ class Classify:
         """Cross-entropy over the classes, summed over the texts."""
         settings, ignored = config.training, config.model.pad_id - FIRST
         doubled = batch.twice() if settings.r_drop else batch
-        logits = model(doubled.src, src_layout=doubled.src_layout, attend=attend)
+        logits = model(**self.inputs(doubled), attend=attend)
         return loss_of_logits(logits, _labels(doubled) - FIRST, ignored, settings.label_smoothing, settings.r_drop)
+
+    def inputs(self, batch: Batch) -> dict[str, Any]:
+        """The text only."""
+        return {"src": batch.src, "src_layout": batch.src_layout}
 
     def predict(self, model: Transformer, batch: Batch) -> Int[Tensor, "B"]:
         """The most probable label of each text."""
-        return model(batch.src, src_layout=batch.src_layout).argmax(-1) + FIRST
+        return model(**self.inputs(batch)).argmax(-1) + FIRST
 
     def validator(
         self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup

@@ -1,7 +1,7 @@
 """Language modelling: a decoder-only model trained to predict the next token."""
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
@@ -9,7 +9,7 @@ from heed.config import DataConfig, RunConfig
 from heed.inference.generator import Generator
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
-from heed.training.batches import Batch, Ragged, Random, collate_pairs
+from heed.training.batches import Batch
 from heed.training.distributed import ProcessGroup
 from heed.training.step_log import Validation
 from heed.training.tasks.base import HeldOut, TextTask, Tokenizers, mean_loss, sample_index, validation_group
@@ -18,7 +18,7 @@ from heed.training.tasks.base import HeldOut, TextTask, Tokenizers, mean_loss, s
 class LanguageModel(TextTask):
     """Next-token prediction, with bits per byte as its score."""
 
-    kind: Literal["decoder"] = "decoder"
+    kind = "decoder"
     metric = "bits_per_byte"
     # Label smoothing would bias the probabilities, and here they are what counts.
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
@@ -26,10 +26,6 @@ class LanguageModel(TextTask):
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
         """One tokenizer, for the target."""
         return Encoders(None, tokenizers[1], cut=data.documents)
-
-    def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
-        """As for pairs, with empty sources."""
-        return collate_pairs(source, target, random)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
         """The target only."""

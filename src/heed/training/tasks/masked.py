@@ -4,7 +4,7 @@ A pre-training task: such a model is a start for whatever an encoder is trained 
 so that id is free to be the mask.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ _MASKED, _REPLACED = 0.8, 0.1  # of the selected tokens; the others stay, so tha
 class Masked(TextTask):
     """Masked-token prediction, with accuracy as its score. share: of the tokens, those selected."""
 
-    kind: Literal["encoder"] = "encoder"
+    kind = "encoder"
     metric = "accuracy"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 

@@ -1,7 +1,7 @@
 """Translation, or any other sequence to sequence: an encoder-decoder trained on pairs."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 
@@ -15,13 +15,13 @@ from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
 from heed.text.sentence_split import Splitter
-from heed.training.batches import Batch, Ragged, Random, collate_pairs
+from heed.training.batches import Batch
 from heed.training.distributed import ProcessGroup
 from heed.training.step_log import Validation
 from heed.training.tasks.base import (
     HeldOut,
+    Task,
     Tokenizers,
-    TokenTask,
     distributed_map,
     mean_loss,
     sample_index,
@@ -29,13 +29,12 @@ from heed.training.tasks.base import (
 )
 
 
-class Translate(TokenTask):
+class Translate(Task):
     """Sequence to sequence, with BLEU as its score."""
 
-    kind: Literal["encoder-decoder"] = "encoder-decoder"
+    kind = "encoder-decoder"
     metric = "bleu"
     sides = ("source", "target")
-    defaults: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
         """The corpus of pairs, unchanged."""
@@ -53,10 +52,6 @@ class Translate(TokenTask):
     def encoders(self, tokenizers: Tokenizers, _data: DataConfig) -> Encoders:
         """One tokenizer per side."""
         return Encoders(*tokenizers)
-
-    def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
-        """EOS after each source, BOS before each target, EOS after it."""
-        return collate_pairs(source, target, random)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
         """Source and target."""
