@@ -19,7 +19,7 @@ from heed.cli.main import app
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.installed import not_installed
 from tests.interop.marian_models import TINY, Recipe, make
-from tests.serving.folders import Task, make_half
+from tests.serving.folders import Task, make_lm_or_classifier
 from tests.serving.running import serving
 
 ROOT = Path(__file__).parents[1]
@@ -118,7 +118,7 @@ def folder(run: Path, page: str, tmp_path: Path) -> Path:
             shutil.copytree(run, tmp_path / name)
         else:
             (tmp_path / "runs").mkdir(exist_ok=True)
-            make_half(tmp_path / name, task, labels=("de", "en"))
+            make_lm_or_classifier(tmp_path / name, task, labels=("de", "en"))
     return tmp_path
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from heed.cli.main import place_at_fault
 from tests.cli.command import ONE_THREAD, heed, heed_command
-from tests.serving.folders import make_folder, make_half
+from tests.serving.folders import make_folder, make_lm_or_classifier
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that translates, a language model, texts, and a file that stands where a folder is expected."""
     folder = tmp_path_factory.mktemp("mistakes")
     make_folder(folder / "m")
-    make_half(folder / "lm", "language-model")
+    make_lm_or_classifier(folder / "lm", "language-model")
     (folder / "file").write_text("")
     (folder / "in.txt").write_text("A dog runs.\nThe cat sees a bird.\n")
     (folder / "pairs.tsv").write_text("A dog runs.\tEin Hund rennt.\n" * 4)

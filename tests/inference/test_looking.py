@@ -6,7 +6,7 @@ import heed
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.looking import look_into, open_any
-from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_half
+from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_lm_or_classifier
 
 
 def test_look_into_is_a_public_name() -> None:
@@ -14,12 +14,12 @@ def test_look_into_is_a_public_name() -> None:
 
 
 def test_a_folder_of_any_kind_can_be_looked_into(tmp_path: Path) -> None:
-    classes = look_into(make_half(tmp_path / "c", "classify"), "A dog")
+    classes = look_into(make_lm_or_classifier(tmp_path / "c", "classify"), "A dog")
     assert {one.token for one in classes.top()[0]} == set(LABELS)
-    written = look_into(make_half(tmp_path / "lm", "language-model"), "A dog")
+    written = look_into(make_lm_or_classifier(tmp_path / "lm", "language-model"), "A dog")
     assert written.predicted_tokens == (*"A dog", "⟨/s⟩")
     assert written.predicted_ids[:-1] == tuple(TOKENIZER.encode(["A dog"])[0])
-    assert len(look_into(make_half(tmp_path / "m", "masked"), "A dog").holes().top) == 5
+    assert len(look_into(make_lm_or_classifier(tmp_path / "m", "masked"), "A dog").holes().top) == 5
     ende = make_folder(tmp_path / "ende")
     forced = look_into(ende, "A dog", "ab", {"beam": 1})
     assert (forced.target_tokens, forced.text_model.search.beam) == (("⟨s⟩", "a", "b"), 1)
@@ -30,7 +30,7 @@ def test_search_settings_are_those_of_the_folder_or_given_ones_and_are_checked(t
     text_model, translator = open_any(ende)
     assert translator is not None
     assert text_model.search == translator.search == heed.load(ende).search
-    alone, none = open_any(make_half(tmp_path / "lm", "language-model"), {"beam": 2})
+    alone, none = open_any(make_lm_or_classifier(tmp_path / "lm", "language-model"), {"beam": 2})
     assert (none, alone.search.beam) == (None, 2)
     assert isinstance(alone.search, SearchConfig)
     for folder in (ende, tmp_path / "lm"):

@@ -21,7 +21,7 @@ Task = Literal["language-model", "masked", "classify"]
 LABELS = ("animal", "house", "<b>other</b>")
 
 
-def make_half(
+def make_lm_or_classifier(
     folder: Path,
     task: Task,
     *,

@@ -22,7 +22,7 @@ from heed.serving.problems import Problem
 from heed.serving.requests import Alternatives, Look, Stream, Translate
 from heed.serving.responses import Outcome
 from heed.serving.service import Service
-from tests.serving.folders import TOKENIZER, make_half
+from tests.serving.folders import TOKENIZER, make_lm_or_classifier
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) 
 def test_texts_of_several_requests_are_classified_together_and_each_gets_its_own(
     batcher: Batcher, tmp_path: Path
 ) -> None:
-    classifier = Classifier.open(make_half(tmp_path / "c", "classify"))
+    classifier = Classifier.open(make_lm_or_classifier(tmp_path / "c", "classify"))
     texts = [f"{number} dogs" for number in range(40)]
     jobs = pieces(texts, Classifying(classifier, TOKENIZER))
     release, before = hold(batcher), batcher.batches
@@ -340,7 +340,7 @@ def test_texts_of_several_requests_are_classified_together_and_each_gets_its_own
 def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_would_be(
     batcher: Batcher, tmp_path: Path
 ) -> None:
-    generator = Generator.open(make_half(tmp_path / "lm", "language-model", ends=False))
+    generator = Generator.open(make_lm_or_classifier(tmp_path / "lm", "language-model", ends=False))
     search = SearchConfig(beam=1, max_length=40)
     prompts = ["The cat", "A dog runs", "1"]
     expected = [one.text for (one,) in generator.generate(prompts, search)]
@@ -366,7 +366,7 @@ def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_
 
 
 def test_what_is_drawn_is_drawn_alone(batcher: Batcher, tmp_path: Path) -> None:
-    generator = Generator.open(make_half(tmp_path / "lm", "language-model"))
+    generator = Generator.open(make_lm_or_classifier(tmp_path / "lm", "language-model"))
     search = SearchConfig(beam=1, sample=True, seed=3, temperature=5.0, max_length=30)
     jobs: list[Job[object]] = [Job(Ticket(), 30, Generating(generator, search), "A dog") for _ in range(3)]
     release, before = hold(batcher), batcher.batches

@@ -13,7 +13,7 @@ from heed.serving.pages import page_files
 from tests import browser as browsing
 from tests.serving.browser import HOSTILE_NAME, INJECTIONS, on_page, status
 from tests.serving.conftest import MANY
-from tests.serving.folders import LABELS, make_folder, make_half
+from tests.serving.folders import LABELS, make_folder, make_lm_or_classifier
 from tests.serving.running import Running, serving
 
 in_chromium = browsing.needs_chromium
@@ -24,9 +24,9 @@ browser = browsing.browser
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One of them has a hostile name."""
     where = tmp_path_factory.mktemp("others")
-    models = [make_half(where / "lm", "language-model"), make_half(where / "c", "classify")]
+    models = [make_lm_or_classifier(where / "lm", "language-model"), make_lm_or_classifier(where / "c", "classify")]
     hostile = where / HOSTILE_NAME
-    shutil.copytree(make_half(where / "m", "masked"), hostile)
+    shutil.copytree(make_lm_or_classifier(where / "m", "masked"), hostile)
     with serving(*models, hostile, *MANY) as running:
         yield running
 
@@ -89,7 +89,7 @@ def test_the_model_can_be_looked_into(browser: Browser, site: Running) -> None:
 
 @in_chromium
 def test_a_server_that_translates_too_leads_to_the_others(browser: Browser, tmp_path: Path) -> None:
-    models = make_folder(tmp_path / "ende"), make_half(tmp_path / "c", "classify")
+    models = make_folder(tmp_path / "ende"), make_lm_or_classifier(tmp_path / "c", "classify")
     with serving(*models, *MANY) as mixed, on_page(browser, mixed) as page:
         page.click("#others")
         page.wait_for_selector("html[data-ready] #model option", state="attached")
@@ -99,7 +99,7 @@ def test_a_server_that_translates_too_leads_to_the_others(browser: Browser, tmp_
 @in_chromium
 def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.txt")
-    with serving(make_half(tmp_path / "c", "classify"), "--keys", tmp_path / "keys.txt") as guarded:
+    with serving(make_lm_or_classifier(tmp_path / "c", "classify"), "--keys", tmp_path / "keys.txt") as guarded:
         assert guarded.post("/classify", q="A").status_code == 400
         with on_page(browser, guarded) as page:
             assert page.inner_text("#status") == "Give an API key above to begin."
