@@ -1,6 +1,7 @@
 """A real server, in a process of its own, on a port of its own. Every wait has a limit; no server outlives its test."""
 
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -19,6 +20,7 @@ from tests.cli.forked import Forked
 # There is no TLS here, and preparing for it takes long; who keeps a connection is waited for by a server that ends.
 CLIENT = httpx.Client(verify=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))  # noqa: S501
 _LIMIT = 60.0  # seconds for anything to happen
+_GREETING = re.compile(r"heed serves on |note: |.+: (cpu|cuda|torch|reference|ctranslate2|onnx) \w+: ")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,10 @@ class Running:
     def said(self) -> str:
         """On standard error, so far."""
         return os.pread(self.errors.fileno(), 1_000_000, 0).decode()
+
+    def logged(self) -> list[str]:
+        """The lines it has written since it began: all but its address, its backends and its notes."""
+        return [line for line in self.said().splitlines() if not _GREETING.match(line)]
 
 
 def until(happened: Callable[[], bool], what: str, seconds: float = _LIMIT) -> None:
