@@ -11,7 +11,7 @@ from heed.errors import InputError
 from heed.interpret.observe import observe
 from heed.interpret.parts import attentions, parts, sizes
 from heed.model.attention import attention_weights, fused_attention, plain_attention
-from heed.model.layout import Sight
+from heed.model.layout import AttentionPattern
 from tests.interpret.twin import expected
 from tests.model.examples import COMBINATIONS, SHAPE, both_sides, every_combination, make, padded
 
@@ -85,9 +85,9 @@ def test_a_whole_pass_sees_what_decoding_saw_step_by_step(
     paths = attentions(config)
     stepwise: list[Tensor] = []
 
-    def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
-        stepwise.append(attention_weights(q, k, sight))
-        return plain_attention(q, k, v, sight, dropout)
+    def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, pattern: AttentionPattern, dropout: float) -> Tensor:
+        stepwise.append(attention_weights(q, k, pattern))
+        return plain_attention(q, k, v, pattern, dropout)
 
     tgt_in = given["tgt_in"][given["tgt_in"] != config.pad_id][None]
     start = {"src": given["src"]} if config.has_encoder else {"rows": 1}
@@ -115,7 +115,7 @@ def test_only_what_is_asked_for_is_kept_in_the_order_of_the_pass(device: torch.d
 def test_nothing_stays_on_the_model_when_a_pass_fails(device: torch.device) -> None:
     model = make(COMBINATIONS[0], device)
 
-    def fail(q: Tensor, _k: Tensor, _v: Tensor, _sight: Sight, _dropout: float) -> Tensor:
+    def fail(q: Tensor, _k: Tensor, _v: Tensor, _sight: AttentionPattern, _dropout: float) -> Tensor:
         assert hooks(model) > 0
         raise RuntimeError(str(q.shape))
 

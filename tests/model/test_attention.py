@@ -3,26 +3,30 @@ import pytest
 import torch
 
 from heed.model.attention import Attend, attention_weights, fused_attention, plain_attention
-from heed.model.layout import Packed, Padded, Sight
+from heed.model.layout import AttentionPattern, Packed, Padded
 
-SIGHTS = {
-    "itself": Sight.between(*[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2),
-    "back": Sight.between(*[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2, causal=True),
-    "packed": Sight.between(Packed.of_lengths([2, 4, 1]), Packed.of_lengths([3, 1, 5])),
-    "mixed": Sight.between(Packed.of_lengths([2, 4]), Padded.of_real(torch.ones(2, 3, dtype=torch.bool))),
+PATTERNS = {
+    "itself": AttentionPattern.between(*[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2),
+    "back": AttentionPattern.between(
+        *[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2, causal=True
+    ),
+    "packed": AttentionPattern.between(Packed.of_lengths([2, 4, 1]), Packed.of_lengths([3, 1, 5])),
+    "mixed": AttentionPattern.between(Packed.of_lengths([2, 4]), Padded.of_real(torch.ones(2, 3, dtype=torch.bool))),
 }
 
 
-def heads(sight: Sight, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q = torch.randn(*sight.queries.positions.shape, 2, 8, dtype=dtype, requires_grad=True)
-    k, v = (torch.randn(*sight.keys.positions.shape, 2, 8, dtype=dtype, requires_grad=True) for _ in range(2))
+def heads(
+    pattern: AttentionPattern, dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q = torch.randn(*pattern.queries.positions.shape, 2, 8, dtype=dtype, requires_grad=True)
+    k, v = (torch.randn(*pattern.keys.positions.shape, 2, 8, dtype=dtype, requires_grad=True) for _ in range(2))
     return q, k, v
 
 
-@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
-def test_fused_equals_plain_in_value_and_gradient(sight: Sight) -> None:
-    inputs = heads(sight)
-    fused, plain = (attend(*inputs, sight, 0.0) for attend in (fused_attention, plain_attention))
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_fused_equals_plain_in_value_and_gradient(pattern: AttentionPattern) -> None:
+    inputs = heads(pattern)
+    fused, plain = (attend(*inputs, pattern, 0.0) for attend in (fused_attention, plain_attention))
     torch.testing.assert_close(fused, plain, rtol=0, atol=1e-12)
     direction = torch.randn_like(plain)
     for ours, theirs in zip(
@@ -31,18 +35,18 @@ def test_fused_equals_plain_in_value_and_gradient(sight: Sight) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("sight", SIGHTS.values(), ids=SIGHTS)
-def test_weights_sum_to_one_over_what_may_be_seen(sight: Sight) -> None:
-    q, k, _ = heads(sight)
-    weights = attention_weights(q, k, sight)
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_weights_sum_to_one_over_what_may_be_seen(pattern: AttentionPattern) -> None:
+    q, k, _ = heads(pattern)
+    weights = attention_weights(q, k, pattern)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    assert not weights.masked_select(~sight.mask[:, None]).any()
+    assert not weights.masked_select(~pattern.mask[:, None]).any()
 
 
 def test_plain_attention_is_the_papers_equation_in_numpy() -> None:
-    sight = Sight.between(*[Padded.of_real(torch.ones(1, 4, dtype=torch.bool))] * 2)
-    q, k, v = heads(sight)
-    out = plain_attention(q, k, v, sight, 0.0)
+    pattern = AttentionPattern.between(*[Padded.of_real(torch.ones(1, 4, dtype=torch.bool))] * 2)
+    q, k, v = heads(pattern)
+    out = plain_attention(q, k, v, pattern, 0.0)
     for head in range(2):
         Q, K, V = (x.detach().numpy()[0, :, head] for x in (q, k, v))  # noqa: N806 - the paper's letters
         scores = Q @ K.T / np.sqrt(8)
@@ -61,9 +65,9 @@ def test_a_query_that_may_see_nothing_gathers_nothing(
     queries, keys = (Padded.of_real(torch.ones(2, length, dtype=torch.bool, device=device)) for length in (3, 4))
     only = torch.ones(2, 3, 4, dtype=torch.bool, device=device)
     only[0] = only[1, 1] = False
-    sight = Sight.between(queries, keys, only=only)
-    q, k, v = (x.detach().to(device).requires_grad_() for x in heads(sight, dtype))
-    out = attend(q, k, v, sight, dropout)
+    pattern = AttentionPattern.between(queries, keys, only=only)
+    q, k, v = (x.detach().to(device).requires_grad_() for x in heads(pattern, dtype))
+    out = attend(q, k, v, pattern, dropout)
     assert not out[0].any()
     assert not out[1, 1].any()
     out.float().square().sum().backward()
@@ -73,9 +77,9 @@ def test_a_query_that_may_see_nothing_gathers_nothing(
 
 
 def test_plain_dropout_drops_weights_and_keeps_their_mean() -> None:
-    sight = Sight.between(*[Padded.of_real(torch.ones(1, 500, dtype=torch.bool))] * 2)
-    q, k, _ = heads(sight)
+    pattern = AttentionPattern.between(*[Padded.of_real(torch.ones(1, 500, dtype=torch.bool))] * 2)
+    q, k, _ = heads(pattern)
     ones = torch.ones_like(k)
-    out = plain_attention(q, k, ones, sight, 0.25)
+    out = plain_attention(q, k, ones, pattern, 0.25)
     assert out.std() > 0
     torch.testing.assert_close(out.mean(), torch.tensor(1.0, dtype=out.dtype), rtol=0, atol=0.02)

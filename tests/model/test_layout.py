@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heed import ModelConfig, Transformer
 from heed.errors import InputError
-from heed.model.layout import Beams, Packed, Padded, Sight
+from heed.model.layout import AttentionPattern, Beams, Packed, Padded
 from tests.model.examples import SHAPE, packed, sentences
 
 
@@ -45,7 +45,7 @@ def test_positions_count_tokens_and_not_padding() -> None:
 
 def test_packed_describes_sentences_end_to_end() -> None:
     layout = Packed.of_lengths([2, 3, 1])
-    assert layout.offsets.tolist() == [0, 2, 5, 6]
+    assert layout.cu_seqlens.tolist() == [0, 2, 5, 6]
     assert layout.positions.tolist() == [0, 1, 0, 1, 2, 0]
     assert layout.real.tolist() == [[True, True, False], [True, True, True], [True, False, False]]
     words = torch.tensor([10, 11, 20, 21, 22, 30])
@@ -76,23 +76,23 @@ def test_hypotheses_of_one_sentence_stand_in_one_row() -> None:
 def test_a_causal_sight_ends_at_the_query_and_the_last_query_sees_the_last_key() -> None:
     queries = Padded.of_real(torch.ones(1, 2, dtype=torch.bool))
     keys = Padded.of_real(torch.tensor([[True, False, True, True]]))
-    mask = Sight.between(queries, keys, causal=True).mask
+    mask = AttentionPattern.between(queries, keys, causal=True).mask
     assert mask.tolist() == [[[True, False, True, False], [True, False, True, True]]]
 
 
 def test_a_sight_knows_the_queries_that_may_see_nothing() -> None:
     queries = Padded.of_real(torch.ones(2, 2, dtype=torch.bool))
     keys = Padded.of_real(torch.tensor([[True, True, False], [False, False, False]]))
-    blind = Sight.between(queries, keys).blind
+    blind = AttentionPattern.between(queries, keys).fully_masked
     assert blind is not None
     assert blind.tolist() == [[False], [True]]
     only = torch.tensor([[[False, False, True], [True, False, False]]] * 2)
-    blind = Sight.between(queries, keys, only=only).blind
+    blind = AttentionPattern.between(queries, keys, only=only).fully_masked
     assert blind is not None
     assert blind.tolist() == [[True, False], [True, True]]
     packed_keys = Packed.of_lengths([3, 1])
-    assert Sight.between(queries, packed_keys).blind is None
-    assert Sight.between(queries, packed_keys, only=only).blind is not None
+    assert AttentionPattern.between(queries, packed_keys).fully_masked is None
+    assert AttentionPattern.between(queries, packed_keys, only=only).fully_masked is not None
 
 
 def test_sentences_without_tokens_cannot_be_packed() -> None:

@@ -72,8 +72,8 @@ def test_a_batch_teaches_each_word_from_those_before_it() -> None:
     assert batch.src.tolist() == [5, 6, EOS, 7, EOS]
     assert batch.tgt_in.tolist() == [BOS, 8, BOS, 9, 10, 11]
     assert batch.tgt_out.tolist() == [8, EOS, 9, 10, 11, EOS]
-    assert batch.src_layout.offsets.tolist() == [0, 3, 5]
-    assert batch.tgt_layout.offsets.tolist() == [0, 2, 6]
+    assert batch.src_layout.cu_seqlens.tolist() == [0, 3, 5]
+    assert batch.tgt_layout.cu_seqlens.tolist() == [0, 2, 6]
     assert batch.tokens == 6
 
 

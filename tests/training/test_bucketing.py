@@ -56,10 +56,12 @@ def test_whatever_is_in_a_batch_it_becomes_batches_of_one_shape(seed: int, sente
         filled = shape.batch(numbers)
         for layout, real in ((filled.src_layout, piece.src_layout), (filled.tgt_layout, piece.tgt_layout)):
             assert torch.equal(layout.positions[: len(real.positions)], real.positions)
-            assert torch.equal(layout.owners[: len(real.owners)], real.owners)
-            assert torch.equal(layout.positions, torch.arange(len(layout.owners)) - layout.offsets[layout.owners])
+            assert torch.equal(layout.sequence_ids[: len(real.sequence_ids)], real.sequence_ids)
+            assert torch.equal(
+                layout.positions, torch.arange(len(layout.sequence_ids)) - layout.cu_seqlens[layout.sequence_ids]
+            )
         # every sentence of padding has tokens on both sides: none sees nothing
-        assert set(filled.src_layout.owners.tolist()) == set(filled.tgt_layout.owners.tolist())
+        assert set(filled.src_layout.sequence_ids.tolist()) == set(filled.tgt_layout.sequence_ids.tolist())
 
 
 def test_a_batch_cut_in_two_keeps_its_sentences() -> None:

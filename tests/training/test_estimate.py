@@ -85,7 +85,7 @@ def test_every_task_is_timed_by_its_own_step_and_counted_by_its_text(
     found = estimate(config, np.full((1, 2), lengths), torch.device("cpu"))
     assert found.tokens_timed == found.tokens_per_step == 100
     largest = max(learnt, key=lambda batch: len(batch.tgt_out))
-    assert len(largest.tgt_layout.offsets) - 1 == 10  # texts of ten tokens, the end included
+    assert len(largest.tgt_layout.cu_seqlens) - 1 == 10  # texts of ten tokens, the end included
     assert (largest.tgt_out.max() < 5) == (task == "classify")  # two labels after three special tokens
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.model.attention import attention_weights, fused_attention
-from heed.model.layout import Sight
+from heed.model.layout import AttentionPattern
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
@@ -58,10 +58,10 @@ def cross_attention(
     """How much each target token leaned on each source token when it was predicted; ends left out."""
     across: list[Tensor] = []
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
-        if sight.queries is not sight.keys:
-            across.append(attention_weights(q, k, sight).mean(1))
-        return fused_attention(q, k, v, sight, dropout)
+    def attend(q: Tensor, k: Tensor, v: Tensor, pattern: AttentionPattern, dropout: float) -> Tensor:
+        if pattern.queries is not pattern.keys:
+            across.append(attention_weights(q, k, pattern).mean(1))
+        return fused_attention(q, k, v, pattern, dropout)
 
     src, tgt_in, _ = forced_rows(model, sources, targets)
     model.hidden(src, tgt_in, attend=attend)

@@ -21,7 +21,7 @@ from heed.errors import InputError
 from heed.interpret.parts import attentions, parts
 from heed.model.attention import Attend, MultiHeadAttention, attention_weights, plain_attention
 from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
-from heed.model.layout import Padded, Sight
+from heed.model.layout import AttentionPattern, Padded
 from heed.model.positions import angles, sinusoids
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
@@ -132,8 +132,8 @@ def _residual_taps(path: str, around: Residual) -> Taps:
 def _watched(attend: Attend, paths: Iterator[str], wanted: Collection[str], seen: Seen) -> Attend:
     """The attention function, keeping its parts in `seen`; it is called for one path after another."""
 
-    def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
-        path, gathered = next(paths), attend(q, k, v, sight, dropout)
+    def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, pattern: AttentionPattern, dropout: float) -> Tensor:
+        path, gathered = next(paths), attend(q, k, v, pattern, dropout)
         queries, keys = q.transpose(1, 2), k.transpose(1, 2)  # (B, H, T, K), (B, H, S, K)
 
         scores = queries @ keys.transpose(-2, -1)
@@ -142,8 +142,8 @@ def _watched(attend: Attend, paths: Iterator[str], wanted: Collection[str], seen
             "turned_key": lambda: keys,
             "scores": lambda: scores,
             "scaled": lambda: scores / math.sqrt(q.shape[-1]),
-            "mask": lambda: sight.mask.expand(-1, q.shape[1], -1),
-            "weights": lambda: attention_weights(q, k, sight),
+            "mask": lambda: pattern.mask.expand(-1, q.shape[1], -1),
+            "weights": lambda: attention_weights(q, k, pattern),
             "heads": lambda: gathered.transpose(1, 2),
         }
         seen.update({f"{path}.{name}": way() for name, way in ways.items() if f"{path}.{name}" in wanted})

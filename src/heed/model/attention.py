@@ -2,9 +2,9 @@
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V
 
-The arithmetic exists twice, with one signature: `plain_attention` reads like the equation and its weights can be
-asked for; `fused_attention` is fast and never shows them. A test proves them equal. Which one runs is an argument of
-the model's call, so whoever wants to look inside passes a function of their own. Knows nothing of layers or words.
+The arithmetic exists twice, with one signature: `plain_attention` reads like the equation and materialises its weights;
+`fused_attention` is fast and never does. A test proves them equal. Which one runs is an argument of the model's call,
+so whoever wants to look inside passes a function of their own. Knows nothing of layers or vocabularies.
 """
 
 import math
@@ -19,10 +19,10 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heed.config import ModelConfig
-from heed.model.layout import Sight
+from heed.model.layout import AttentionPattern
 from heed.model.positions import Rotation
 
-Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, Sight, float], Tensor]
+Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, AttentionPattern, float], Tensor]
 KeysValues: TypeAlias = tuple[Float[Tensor, "*sources H K"], Float[Tensor, "*sources H K"]]
 
 # All of torch's kernels that take a mask, but cuDNN's: that one plans anew for every shape it meets, half a second each
@@ -31,13 +31,13 @@ _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 
 
 def attention_weights(
-    queries: Float[Tensor, "*targets H K"], keys: Float[Tensor, "*sources H K"], sight: Sight
+    queries: Float[Tensor, "*targets H K"], keys: Float[Tensor, "*sources H K"], pattern: AttentionPattern
 ) -> Float[Tensor, "B H T S"]:
-    """softmax(Q Kᵀ / √d_k) over the keys each query may see; all zero for a query that may see none."""
-    q, k = _by_head(sight.queries.rows(queries)), _by_head(sight.keys.rows(keys))
+    """softmax(Q Kᵀ / √d_k) over the keys each query may attend to; all zero for a fully masked query."""
+    q, k = _by_head(pattern.queries.rows(queries)), _by_head(pattern.keys.rows(keys))
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    hidden = ~sight.mask[:, None]  # (B, 1, T, S)
-    # The smallest number rather than -inf: a row with nothing to see stays finite, in its gradient too.
+    hidden = ~pattern.mask[:, None]  # (B, 1, T, S)
+    # The smallest number rather than -inf: a fully masked row stays finite, in its gradient too.
     weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
     return weights.masked_fill(hidden, 0.0)
 
@@ -46,34 +46,34 @@ def plain_attention(
     queries: Float[Tensor, "*targets H K"],
     keys: Float[Tensor, "*sources H K"],
     values: Float[Tensor, "*sources H K"],
-    sight: Sight,
+    pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
     """softmax(Q Kᵀ / √d_k) V as the paper writes it, with the weights materialised."""
-    weights = functional.dropout(attention_weights(queries, keys, sight), dropout)
-    heads = weights @ _by_head(sight.keys.rows(values))
-    return sight.queries.flat(heads.transpose(1, 2))
+    weights = functional.dropout(attention_weights(queries, keys, pattern), dropout)
+    heads = weights @ _by_head(pattern.keys.rows(values))
+    return pattern.queries.flat(heads.transpose(1, 2))
 
 
 def fused_attention(
     queries: Float[Tensor, "*targets H K"],
     keys: Float[Tensor, "*sources H K"],
     values: Float[Tensor, "*sources H K"],
-    sight: Sight,
+    pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
     """Attention through torch's fused kernels, which never materialise the weights."""
     with sdpa_kernel(_KERNELS):
         heads = functional.scaled_dot_product_attention(
-            _by_head(sight.queries.rows(queries)),
-            _by_head(sight.keys.rows(keys)),
-            _by_head(sight.keys.rows(values)),
-            attn_mask=sight.mask[:, None],
+            _by_head(pattern.queries.rows(queries)),
+            _by_head(pattern.keys.rows(keys)),
+            _by_head(pattern.keys.rows(values)),
+            attn_mask=pattern.mask[:, None],
             dropout_p=dropout,
         )
-    if sight.blind is not None:  # kernels differ in what they make of nothing
-        heads = heads.masked_fill(sight.blind[:, None, :, None], 0.0)
-    return sight.queries.flat(heads.transpose(1, 2))
+    if pattern.fully_masked is not None:  # kernels differ in what they make of nothing
+        heads = heads.masked_fill(pattern.fully_masked[:, None, :, None], 0.0)
+    return pattern.queries.flat(heads.transpose(1, 2))
 
 
 def _by_head(x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B H T K"]:
@@ -81,10 +81,10 @@ def _by_head(x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B H T K"]:
 
 
 @dataclass(frozen=True)
-class View:
-    """How one pass attends: who sees whom, by which arithmetic, and (self-attention only) turned by which angles."""
+class AttentionContext:
+    """How one pass attends: by which pattern, which arithmetic and, in self-attention, which rotary angles."""
 
-    sight: Sight
+    pattern: AttentionPattern
     attend: Attend
     rotation: Rotation | None = None
 
@@ -102,19 +102,21 @@ class MultiHeadAttention(nn.Module):
         self.output = nn.Linear(config.d_model, config.d_model)
 
     def keys_values(self, context: Float[Tensor, "*sources D"], rotation: Rotation | None = None) -> KeysValues:
-        """What can be attended to: a key and a value for every token of the context."""
+        """Keys and values of every token of the context."""
         keys = self.key(context).unflatten(-1, self.split)
         values = self.value(context).unflatten(-1, self.split)
         return keys if rotation is None else rotation(keys), values
 
-    def forward(self, x: Float[Tensor, "*targets D"], context: KeysValues, view: View) -> Float[Tensor, "*targets D"]:
-        """What each token gathers from those tokens of the context that it may see."""
+    def forward(
+        self, x: Float[Tensor, "*targets D"], keys_values: KeysValues, context: AttentionContext
+    ) -> Float[Tensor, "*targets D"]:
+        """Attention of each token to the given keys and values, all heads concatenated and projected by W_O."""
         queries = self.query(x).unflatten(-1, self.split)
-        if view.rotation is not None:
-            queries = view.rotation(queries)
-        heads = view.attend(queries, *context, view.sight, self.dropout if self.training else 0.0)
+        if context.rotation is not None:
+            queries = context.rotation(queries)
+        heads = context.attend(queries, *keys_values, context.pattern, self.dropout if self.training else 0.0)
         return self.output(heads.flatten(-2))
 
-    def among(self, x: Float[Tensor, "*tokens D"], view: View) -> Float[Tensor, "*tokens D"]:
-        """What each token gathers from those tokens of its own sentence that it may see."""
-        return self(x, self.keys_values(x, view.rotation), view)
+    def self_attend(self, x: Float[Tensor, "*tokens D"], context: AttentionContext) -> Float[Tensor, "*tokens D"]:
+        """Self-attention: each token attends to the tokens of its own sequence."""
+        return self(x, self.keys_values(x, context.rotation), context)

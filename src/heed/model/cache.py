@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heed.errors import InputError
 from heed.model.attention import KeysValues
-from heed.model.layout import Beams, Padded, Sight, check_mask
+from heed.model.layout import AttentionPattern, Beams, Padded, check_mask
 
 _ROOM = 32  # columns of a first buffer: most sentences fit before it has doubled twice
 
@@ -109,16 +109,16 @@ class Cache:
         """How many tokens each row has, padding not counted."""
         return self.real.sum(1, keepdim=True)
 
-    def sight_back(self, new: Padded) -> Sight:
-        """What the newest columns see in self-attention: all columns up to themselves."""
-        return Sight.between(new, Padded.of_real(self.real), causal=True)
+    def self_pattern(self, new: Padded) -> AttentionPattern:
+        """Self-attention of the newest tokens: to all tokens up to themselves."""
+        return AttentionPattern.between(new, Padded.of_real(self.real), causal=True)
 
-    def sight_across(self, new: Padded, only: Bool[Tensor, "R T S"] | None) -> Sight | None:
-        """What the newest columns see of the source. The hypotheses of one sentence look at it as one row."""
+    def cross_pattern(self, new: Padded, only: Bool[Tensor, "R T S"] | None) -> AttentionPattern | None:
+        """Cross-attention of the newest tokens: the hypotheses of one sentence attend to its source as one row."""
         if self.source is None:
             return None
         together = Beams.of(new, self.width)
         if only is not None:
             check_mask(only, (*new.real.shape, self.source.shape[1]))
             only = together.rows(only)
-        return Sight.between(together, Padded.of_real(self.source), only=only)
+        return AttentionPattern.between(together, Padded.of_real(self.source), only=only)

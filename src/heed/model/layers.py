@@ -1,7 +1,7 @@
 """Feed-forward network, encoder and decoder layers, and the two stacks of them (paper, section 3 and figure 1).
 
-Enters: embedded tokens in any layout, and a `Sight`, the attention pattern. Leaves: hidden states in the same layout.
-Nothing here knows how sentences are laid out.
+Enters: embedded tokens in any layout, and an `AttentionPattern`. Leaves: hidden states in the same layout. Nothing here
+knows how sentences are laid out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.config import ModelConfig
-from heed.model.attention import Attend, KeysValues, MultiHeadAttention, View
+from heed.model.attention import Attend, AttentionContext, KeysValues, MultiHeadAttention
 from heed.model.cache import Past
-from heed.model.layout import Sight
+from heed.model.layout import AttentionPattern
 from heed.model.positions import PositionCode
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -82,9 +82,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.around_feed_forward = Residual(config)
 
-    def forward(self, x: Float[Tensor, "*sources D"], view: View) -> Float[Tensor, "*sources D"]:
-        """Every token looks at every token of its sentence."""
-        x = self.around_attention(x, partial(self.attention.among, view=view))
+    def forward(self, x: Float[Tensor, "*sources D"], context: AttentionContext) -> Float[Tensor, "*sources D"]:
+        """Every token attends to every token of its sentence, then the feed-forward network."""
+        x = self.around_attention(x, partial(self.attention.self_attend, context=context))
         return self.around_feed_forward(x, self.feed_forward)
 
 
@@ -103,22 +103,22 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "*targets D"],
-        view: View,
+        context: AttentionContext,
         past: Past | None,
         memory: KeysValues | None,
-        across: View | None,
+        across: AttentionContext | None,
     ) -> Float[Tensor, "*targets D"]:
-        """Every token looks at those before it, in `past` and in this pass, then at the source."""
+        """Every token attends to those before it, in `past` and in this pass, then to the source."""
 
-        def look_back(y: Tensor) -> Tensor:
+        def self_attention(y: Tensor) -> Tensor:
             if past is None:
-                return self.attention.among(y, view)
-            return self.attention(y, past.append(self.attention.keys_values(y, view.rotation)), view)
+                return self.attention.self_attend(y, context)
+            return self.attention(y, past.append(self.attention.keys_values(y, context.rotation)), context)
 
-        x = self.around_attention(x, look_back)
+        x = self.around_attention(x, self_attention)
         if self.cross_attention is not None and self.around_cross_attention is not None:
-            look_across = partial(self.cross_attention, context=memory, view=across)
-            x = self.around_cross_attention(x, look_across)
+            cross_attention = partial(self.cross_attention, keys_values=memory, context=across)
+            x = self.around_cross_attention(x, cross_attention)
         return self.around_feed_forward(x, self.feed_forward)
 
 
@@ -133,13 +133,13 @@ class Encoder(nn.Module):
         self.norm = _last_norm(config)
 
     def forward(
-        self, embedded: Float[Tensor, "*sources D"], sight: Sight, attend: Attend
+        self, embedded: Float[Tensor, "*sources D"], pattern: AttentionPattern, attend: Attend
     ) -> Float[Tensor, "*sources D"]:
-        """The memory: every source token in the light of its sentence."""
-        x = self.dropout(self.positions(embedded, sight))
-        view = View(sight, attend, self.positions.rotation(sight, x.dtype))
+        """The memory: contextual hidden states of the source tokens."""
+        x = self.dropout(self.positions(embedded, pattern))
+        context = AttentionContext(pattern, attend, self.positions.rotation(pattern, x.dtype))
         for layer in self.layers:
-            x = layer(x, view)
+            x = layer(x, context)
         return self.norm(x)
 
 
@@ -161,21 +161,21 @@ class Decoder(nn.Module):
     def forward(
         self,
         embedded: Float[Tensor, "*targets D"],
-        sight: Sight,
+        pattern: AttentionPattern,
         attend: Attend,
         past: Sequence[Past] = (),
         memory: Sequence[KeysValues] = (),
-        cross_sight: Sight | None = None,
+        cross_pattern: AttentionPattern | None = None,
     ) -> Float[Tensor, "*targets D"]:
-        """Every target token in the light of those before it and of the source.
+        """Hidden states of the target tokens, given those before them and the source.
 
-        past and memory have one entry a layer, or none: nothing came before this pass, there is no source.
+        past and memory have one entry per layer; empty: nothing came before this pass, there is no source.
         """
-        x = self.dropout(self.positions(embedded, sight))
-        view = View(sight, attend, self.positions.rotation(sight, x.dtype))
-        across = None if cross_sight is None else View(cross_sight, attend)
+        x = self.dropout(self.positions(embedded, pattern))
+        context = AttentionContext(pattern, attend, self.positions.rotation(pattern, x.dtype))
+        across = None if cross_pattern is None else AttentionContext(cross_pattern, attend)
         for layer, own, source in zip_longest(self.layers, past, memory):
-            x = layer(x, view, own, source, across)
+            x = layer(x, context, own, source, across)
         return self.norm(x)
 
 

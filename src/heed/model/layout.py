@@ -7,8 +7,8 @@ shape. So one model serves three layouts of hidden states:
     Packed    sequences concatenated without padding:             (N, D), N tokens in all
     Beams     W hypotheses of each sentence, a few tokens each:   (B·W, T, D), one row of W·T per sentence
 
-A layout turns hidden states into rows, one sentence each, and back. `Sight`, the attention pattern, joins the layout of
-the queries with that of the keys. Knows nothing of vocabularies, weights or heads.
+A layout turns hidden states into rows, one sentence each, and back. `AttentionPattern` joins the layout of the queries
+with that of the keys. Knows nothing of vocabularies, weights or heads.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 
 class _once(Generic[Value]):  # noqa: N801 - used like a property
-    """A property worked out when it is first asked for; functools' own takes a lock, which torch cannot compile."""
+    """A property computed on first use; functools' own takes a lock, which torch cannot compile."""
 
     def __init__(self, work_out: Callable[[Any], Value]) -> None:
         self._work_out = work_out
@@ -41,10 +41,10 @@ class _once(Generic[Value]):  # noqa: N801 - used like a property
 
 @dataclass(frozen=True)
 class Padded:
-    """Sentences as rows of equal length, filled up with padding anywhere."""
+    """Sequences as rows of equal length; padding may stand anywhere."""
 
     real: Bool[Tensor, "B T"]  # False where there is only padding
-    positions: Int[Tensor, "B T"]  # each token's place in its sentence, padding not counted
+    positions: Int[Tensor, "B T"]  # each token's position in its sequence, padding not counted
 
     @classmethod
     def of_ids(cls, ids: Int[Tensor, "B T"], pad_id: int) -> "Padded":
@@ -57,7 +57,7 @@ class Padded:
         return cls(real, (earlier + real.cumsum(1) - 1).clamp(min=0))
 
     def rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
-        """Vectors as rows: they are rows already."""
+        """Hidden states as rows: they are rows already."""
         return x
 
     def mean(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
@@ -72,15 +72,15 @@ class Padded:
 
 @dataclass(frozen=True)
 class Packed:
-    """Sentences laid end to end without padding.
+    """Sequences concatenated without padding.
 
     Rows of the longest sentence's length exist only inside attention, and only where it works on rows; memory there
     grows with B·T², never with N².
     """
 
-    positions: Int[Tensor, "N"]  # each token's place in its sentence
-    owners: Int[Tensor, "N"]  # the sentence each token belongs to
-    offsets: Int[Tensor, "bounds"]  # B + 1 of them: sentence b is tokens offsets[b] up to offsets[b + 1]
+    positions: Int[Tensor, "N"]  # each token's position in its sequence
+    sequence_ids: Int[Tensor, "N"]  # the sequence each token belongs to
+    cu_seqlens: Int[Tensor, "bounds"]  # cumulative lengths: sequence b is tokens [b] to [b + 1]
     longest: int  # T, the length of the longest sentence
 
     @classmethod
@@ -89,44 +89,44 @@ class Packed:
         length = torch.as_tensor(lengths)
         if not len(length) or length.min() < 1:
             raise InputError(f"packed sentences need at least one token each, found lengths {length.tolist()}")
-        offsets = torch.cat((length.new_zeros(1), length.cumsum(0)))
-        owners = torch.arange(len(length), device=length.device).repeat_interleave(length)
-        positions = torch.arange(len(owners), device=length.device) - offsets[owners]
-        return cls(positions, owners, offsets, int(length.max()))
+        cu_seqlens = torch.cat((length.new_zeros(1), length.cumsum(0)))
+        sequence_ids = torch.arange(len(length), device=length.device).repeat_interleave(length)
+        positions = torch.arange(len(sequence_ids), device=length.device) - cu_seqlens[sequence_ids]
+        return cls(positions, sequence_ids, cu_seqlens, int(length.max()))
 
     def to(self, device: torch.device) -> "Packed":
         """The same layout on another device."""
-        positions, owners, offsets = (
-            part.to(device, non_blocking=True) for part in (self.positions, self.owners, self.offsets)
+        positions, sequence_ids, cu_seqlens = (
+            part.to(device, non_blocking=True) for part in (self.positions, self.sequence_ids, self.cu_seqlens)
         )
-        return Packed(positions, owners, offsets, self.longest)
+        return Packed(positions, sequence_ids, cu_seqlens, self.longest)
 
     def twice(self) -> "Packed":
         """The layout of the same sentences a second time, after all of them."""
-        owners = torch.cat((self.owners, self.owners + len(self.offsets) - 1))
-        offsets = torch.cat((self.offsets, self.offsets[1:] + self.offsets[-1]))
-        return Packed(self.positions.repeat(2), owners, offsets, self.longest)
+        sequence_ids = torch.cat((self.sequence_ids, self.sequence_ids + len(self.cu_seqlens) - 1))
+        cu_seqlens = torch.cat((self.cu_seqlens, self.cu_seqlens[1:] + self.cu_seqlens[-1]))
+        return Packed(self.positions.repeat(2), sequence_ids, cu_seqlens, self.longest)
 
     @_once
     def real(self) -> Bool[Tensor, "B T"]:
         """Which cells of the rows hold a token."""
-        return torch.arange(self.longest, device=self.offsets.device) < self.offsets.diff()[:, None]
+        return torch.arange(self.longest, device=self.cu_seqlens.device) < self.cu_seqlens.diff()[:, None]
 
     @_once
     def cells(self) -> Int[Tensor, "N"]:
         """Each token's cell among the B·T of the rows."""
-        return self.owners * self.longest + self.positions
+        return self.sequence_ids * self.longest + self.positions
 
     def rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
-        """Vectors as rows, with zeros where a sentence is shorter than the longest."""
+        """Hidden states as rows, with zeros where a sequence is shorter than the longest."""
         cells = x.new_zeros(self.real.numel(), *x.shape[1:])
         return cells.index_copy(0, self.cells, x).unflatten(0, self.real.shape)
 
     def mean(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "B D"]:
         """The mean of each sentence's hidden states."""
-        lengths, exact = self.offsets.diff(), torch.promote_types(x.dtype, torch.float32)
+        lengths, exact = self.cu_seqlens.diff(), torch.promote_types(x.dtype, torch.float32)
         sums = torch.zeros(len(lengths), x.shape[1], dtype=exact, device=x.device)
-        return (sums.index_add(0, self.owners, x.to(exact)) / lengths.clamp(min=1)[:, None]).to(x.dtype)
+        return (sums.index_add(0, self.sequence_ids, x.to(exact)) / lengths.clamp(min=1)[:, None]).to(x.dtype)
 
     def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "N *rest"]:
         """The inverse of `rows`."""
@@ -147,7 +147,7 @@ class Beams:
         return cls(width, hypotheses.real.unflatten(0, (-1, width)).flatten(1), hypotheses.positions)
 
     def rows(self, x: Shaped[Tensor, "BW T *rest"]) -> Shaped[Tensor, "B WT *rest"]:
-        """The vectors of one sentence's hypotheses one after another."""
+        """The hidden states of one sentence's hypotheses, concatenated."""
         return x.unflatten(0, (-1, self.width)).flatten(1, 2)
 
     def flat(self, x: Shaped[Tensor, "B WT *rest"]) -> Shaped[Tensor, "BW T *rest"]:
@@ -159,8 +159,8 @@ Layout: TypeAlias = Padded | Packed | Beams
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Which keys each query may see. A mask of it is made when asked for: not every arithmetic needs one."""
+class AttentionPattern:
+    """Which keys each query may attend to. The mask is made on first use: kernels for packed sequences need none."""
 
     queries: Layout
     keys: Layout
@@ -175,11 +175,11 @@ class Sight:
         *,
         causal: bool = False,
         only: Bool[Tensor, "B T S"] | None = None,
-    ) -> "Sight":
-        """Every query sees every key of its own sentence that is no padding.
+    ) -> "AttentionPattern":
+        """Every query attends to every key of its own sentence that is no padding.
 
-        causal: and that does not come later. The last query stands level with the last key, so a step's new tokens
-        see everything before them. only: and that the caller's own mask allows.
+        causal: and that does not come later. The last query is aligned with the last key, so a step's new tokens
+        attend to everything before them. only: and that the caller's own mask allows.
         """
         if _sentences(queries) != _sentences(keys):
             raise InputError(
@@ -191,7 +191,7 @@ class Sight:
 
     @_once
     def mask(self) -> Bool[Tensor, "B #T S"]:
-        """True = may be seen."""
+        """The attention mask: True = may be attended to."""
         mask = self.keys.real[:, None, :]
         if self.causal:
             length, span = self.queries.real.shape[1], self.keys.real.shape[1]
@@ -199,20 +199,20 @@ class Sight:
         return mask if self.only is None else mask & self.only
 
     def packed_sides(self) -> tuple[Packed, Packed]:
-        """Both layouts, for arithmetic that works on sentences end to end and needs no mask."""
+        """Both layouts, for kernels that work on packed sequences and need no mask."""
         if not isinstance(self.queries, Packed) or not isinstance(self.keys, Packed) or self.only is not None:
             raise InputError("packed attention is for packed sentences without a mask of the caller's own")
         return self.queries, self.keys
 
     @_once
-    def blind(self) -> Bool[Tensor, "B #T"] | None:
-        """Queries that may see nothing; none: every query sees something."""
-        # Packed sentences have at least one token each, so there only a caller can leave a query nothing to see.
+    def fully_masked(self) -> Bool[Tensor, "B #T"] | None:
+        """Queries whose every key is masked; None: no query is."""
+        # Packed sentences have at least one token each, so there only a caller can mask every key of a query.
         return None if isinstance(self.keys, Packed) and self.only is None else ~self.mask.any(-1)
 
 
 def _sentences(layout: Layout) -> int:
-    return len(layout.offsets) - 1 if isinstance(layout, Packed) else len(layout.real)
+    return len(layout.cu_seqlens) - 1 if isinstance(layout, Packed) else len(layout.real)
 
 
 def check_mask(mask: Tensor, expected: tuple[int, ...]) -> None:

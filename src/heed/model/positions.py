@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.errors import InputError
-from heed.model.layout import Layout, Packed, Sight
+from heed.model.layout import AttentionPattern, Layout, Packed
 
 
 def angles(positions: Int[Tensor, "*tokens"], width: int) -> Float[Tensor, "*tokens half"]:
@@ -67,21 +67,21 @@ class PositionCode(nn.Module):
         self.head_width = config.head_width
         self.table = nn.Embedding(config.max_length, config.d_model) if self.kind == "learned" else None
 
-    def forward(self, embedded: Float[Tensor, "*tokens D"], sight: Sight) -> Float[Tensor, "*tokens D"]:
+    def forward(self, embedded: Float[Tensor, "*tokens D"], pattern: AttentionPattern) -> Float[Tensor, "*tokens D"]:
         """The embeddings with the position encoding added; unchanged where positions are rotary."""
         if self.kind == "rotary":
             return embedded
         if self.table is None:
-            return embedded + _sinusoids_of(sight.queries, embedded.shape[-1], embedded.dtype)
-        keys = sight.keys
+            return embedded + _sinusoids_of(pattern.queries, embedded.shape[-1], embedded.dtype)
+        keys = pattern.keys
         longest = keys.longest if isinstance(keys, Packed) else keys.real.shape[1]
         if longest > self.table.num_embeddings:
             raise InputError(
                 f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} learned positions of "
                 "this model: shorten it, or train with positions = 'sinusoidal' or 'rotary', which have no limit"
             )
-        return embedded + self.table(sight.queries.positions)
+        return embedded + self.table(pattern.queries.positions)
 
-    def rotation(self, sight: Sight, dtype: torch.dtype) -> Rotation | None:
+    def rotation(self, pattern: AttentionPattern, dtype: torch.dtype) -> Rotation | None:
         """How self-attention turns its queries and keys: not at all, unless positions are rotary."""
-        return Rotation.at(sight.queries.positions, self.head_width, dtype) if self.kind == "rotary" else None
+        return Rotation.at(pattern.queries.positions, self.head_width, dtype) if self.kind == "rotary" else None

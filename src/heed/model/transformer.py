@@ -24,7 +24,7 @@ from heed.errors import InputError
 from heed.model.attention import Attend, MultiHeadAttention, fused_attention
 from heed.model.cache import Cache, Past
 from heed.model.layers import Decoder, Encoder
-from heed.model.layout import Packed, Padded, Sight
+from heed.model.layout import AttentionPattern, Packed, Padded
 from heed.model.vocabulary import Classes, Vocabulary, check_ids, check_layout
 
 
@@ -91,8 +91,8 @@ class Transformer(nn.Module):
 
         An encoder that has classes gives logits of these, one row a sentence.
 
-        src, tgt_in     (B, S) and (B, T), filled up with `pad_id`; or (N,) with its packed layout
-        cross_mask      which source positions each target position may see, as rows, besides what is padding
+        src, tgt_in     (B, S) and (B, T), padded with `pad_id`; or (N,) with its packed layout
+        cross_mask      which source positions each target position may attend to, as rows; padding is masked anyway
         """
         hidden = self.hidden(src, tgt_in, src_layout, tgt_layout, cross_mask=cross_mask, attend=attend)
         if self.classes is not None:
@@ -116,26 +116,26 @@ class Transformer(nn.Module):
         tgt_in = self._needed("tgt_in", tgt_in)
         targets = self._target_layout(tgt_in, tgt_layout)
         embedded = self.vocabulary.target(tgt_in)
-        back = Sight.between(targets, targets, causal=True)
+        back = AttentionPattern.between(targets, targets, causal=True)
         if self.encoder is None:
             self._refuse(src=src, cross_mask=cross_mask)
             return self.decoder(embedded, back, attend)
         src = self._needed("src", src)
         sources = self._source_layout(src, src_layout)
-        across = Sight.between(targets, sources, only=cross_mask)
+        across = AttentionPattern.between(targets, sources, only=cross_mask)
         memory = self.decoder.keys_values(self._encode(src, sources, attend))
-        return self.decoder(embedded, back, attend, memory=memory, cross_sight=across)
+        return self.decoder(embedded, back, attend, memory=memory, cross_pattern=across)
 
     def encode(
         self, src: Int[Tensor, "*sources"], src_layout: Given = None, *, attend: Attend = fused_attention
     ) -> Float[Tensor, "*sources D"]:
-        """The memory: each source token in the light of its sentence."""
+        """The memory: contextual hidden states of the source tokens."""
         return self._encode(src, self._source_layout(src, src_layout), attend)
 
     def _encode(self, src: Tensor, layout: Padded | Packed, attend: Attend) -> Tensor:
         if self.encoder is None:
             raise InputError("kind = 'decoder' has no encoder to encode with")
-        return self.encoder(self.vocabulary.source(src), Sight.between(layout, layout), attend)
+        return self.encoder(self.vocabulary.source(src), AttentionPattern.between(layout, layout), attend)
 
     @torch.no_grad()
     def start(
@@ -181,7 +181,7 @@ class Transformer(nn.Module):
         real = ids != self.config.pad_id
         earlier, cache = cache.tokens_so_far(), cache.advance(real)
         new = Padded.of_real(real, earlier)
-        back, across = cache.sight_back(new), cache.sight_across(new, cross_mask)
+        back, across = cache.self_pattern(new), cache.cross_pattern(new, cross_mask)
         hidden = decoder(self.vocabulary.target(ids), back, attend, cache.past, cache.memory, across)
         return self.vocabulary.logits(hidden), cache
 

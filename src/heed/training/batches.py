@@ -49,7 +49,9 @@ class Batch:
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of ids and layouts, in a fixed order."""
         of_layouts = (
-            part for one in (self.src_layout, self.tgt_layout) for part in (one.positions, one.owners, one.offsets)
+            part
+            for one in (self.src_layout, self.tgt_layout)
+            for part in (one.positions, one.sequence_ids, one.cu_seqlens)
         )
         return (self.src, self.tgt_in, self.tgt_out, *of_layouts)
 
@@ -60,15 +62,16 @@ class Batch:
 
     def halves(self) -> "tuple[Batch, Batch]":
         """Two batches: the first half of the sentences, and the others."""
-        count = len(self.src_layout.offsets) - 1
+        count = len(self.src_layout.cu_seqlens) - 1
         return self._between(0, count // 2), self._between(count // 2, count)
 
     def _between(self, first: int, last: int) -> "Batch":
         (src_start, src_end), (tgt_start, tgt_end) = (
-            layout.offsets[[first, last]].tolist() for layout in (self.src_layout, self.tgt_layout)
+            layout.cu_seqlens[[first, last]].tolist() for layout in (self.src_layout, self.tgt_layout)
         )
         src_layout, tgt_layout = (
-            Packed.of_lengths(layout.offsets[first : last + 1].diff()) for layout in (self.src_layout, self.tgt_layout)
+            Packed.of_lengths(layout.cu_seqlens[first : last + 1].diff())
+            for layout in (self.src_layout, self.tgt_layout)
         )
         tgt_in, tgt_out = self.tgt_in[tgt_start:tgt_end], self.tgt_out[tgt_start:tgt_end]
         tokens = int((tgt_out != PAD).sum())

@@ -33,7 +33,7 @@ class Shape:
     def for_batches_like(cls, examples: Iterable[Batch], longest: int) -> "Shape":
         """Room for batches like these, and for any single pair of sentences of at most `longest` tokens."""
         sizes = torch.tensor(
-            [(len(one.src), len(one.tgt_in), len(one.src_layout.offsets)) for one in examples], device="cpu"
+            [(len(one.src), len(one.tgt_in), len(one.src_layout.cu_seqlens)) for one in examples], device="cpu"
         )
         sources, targets, sentences = sizes.max(0).values.tolist()
         sources, targets = (_up(max(round(_SPARE * room), longest + 1) + 1) for room in (sources, targets))
@@ -59,7 +59,7 @@ class Shape:
     def has_room_for(self, batch: Batch) -> bool:
         """Whether a batch fits, and sentences of padding with at least one token on both sides."""
         left = (self.sources - len(batch.src), self.targets - len(batch.tgt_in))
-        sentences = len(batch.src_layout.offsets) - 1
+        sentences = len(batch.src_layout.cu_seqlens) - 1
         return min(left) >= _fillers(left) and sentences + _fillers(left) <= self.sentences
 
     def fill(self, batch: Batch) -> Int[Tensor, "numbers"]:
@@ -73,10 +73,10 @@ class Shape:
 
     def _side(self, layout: Packed, tokens: int, fillers: int) -> tuple[Tensor, Tensor, Tensor]:
         """Positions, owners and offsets, with sentences of padding and, after them, sentences of no tokens."""
-        left, real = tokens - len(layout.owners), len(layout.offsets) - 1
+        left, real = tokens - len(layout.sequence_ids), len(layout.cu_seqlens) - 1
         extra = torch.full((fillers,), left // fillers, device="cpu")
         extra[: left % fillers] += 1
-        lengths = torch.cat((layout.offsets.diff(), extra, extra.new_zeros(self.sentences - real - fillers)))
+        lengths = torch.cat((layout.cu_seqlens.diff(), extra, extra.new_zeros(self.sentences - real - fillers)))
         offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
         owners = torch.arange(self.sentences, device=lengths.device).repeat_interleave(lengths)
         return torch.arange(tokens, device=lengths.device) - offsets[owners], owners, offsets

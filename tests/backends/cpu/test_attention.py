@@ -12,7 +12,7 @@ from heed.backends.cpu.dropout import Dropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.errors import InputError
 from heed.model.attention import plain_attention
-from heed.model.layout import Packed, Padded, Sight
+from heed.model.layout import AttentionPattern, Packed, Padded
 from tests.reference.dropout import dropped
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=
 HEADS = 3
 LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15, 16, 32, 33]  # some take several turns, some fill registers and turns exactly
 OURS, THEIRS = Packed.of_lengths(LENGTHS), Packed.of_lengths(LENGTHS[::-1])
-SIGHTS = {
-    "self": Sight.between(OURS, OURS),
-    "causal": Sight.between(OURS, OURS, causal=True),
-    "cross": Sight.between(OURS, THEIRS),
+PATTERNS = {
+    "self": AttentionPattern.between(OURS, OURS),
+    "causal": AttentionPattern.between(OURS, OURS, causal=True),
+    "cross": AttentionPattern.between(OURS, THEIRS),
 }
 
 
@@ -46,11 +46,11 @@ def check_gradients(ours: Tensor, plain: Tensor, given: Three) -> None:
         torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("kind", PATTERNS)
 @pytest.mark.parametrize("width", [1, 8, 16, 50, 64, 100])
 def test_it_equals_plain_attention_in_value_and_gradient(kind: str, width: int) -> None:
     given = vectors(width)
-    ours, plain = (one(*given, SIGHTS[kind], 0.0) for one in (compiled_attention, plain_attention))
+    ours, plain = (one(*given, PATTERNS[kind], 0.0) for one in (compiled_attention, plain_attention))
     torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
     check_gradients(ours, plain, given)
 
@@ -61,18 +61,18 @@ def test_any_number_of_threads_finds_the_same_to_the_last_bit(threads: int, monk
     found = []
     for count in (1, threads):
         monkeypatch.setattr("heed.backends.cpu.attention.torch.get_num_threads", lambda count=count: count)
-        heads = compiled_attention(*given, SIGHTS["causal"], 0.0)
+        heads = compiled_attention(*given, PATTERNS["causal"], 0.0)
         found.append([heads, *torch.autograd.grad(heads, given, above)])
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("kind", PATTERNS)
 def test_dropout_takes_the_weights_its_hash_says_forward_and_back(kind: str) -> None:
-    sight, rate, seed = SIGHTS[kind], 0.3, 987_654_321
+    pattern, rate, seed = PATTERNS[kind], 0.3, 987_654_321
     given = queries, keys, values = vectors(16)
-    found = attend(*given, sight, Dropout.of(rate, seed))
-    ours, theirs = sight.packed_sides()
-    seen = ours.owners[:, None] == theirs.owners
+    found = attend(*given, pattern, Dropout.of(rate, seed))
+    ours, theirs = pattern.packed_sides()
+    seen = ours.sequence_ids[:, None] == theirs.sequence_ids
     if kind == "causal":
         seen &= ours.positions[:, None] >= theirs.positions
     weights = (torch.einsum("thk,shk->hts", queries, keys) / math.sqrt(16)).masked_fill(~seen, -torch.inf).softmax(-1)
@@ -86,20 +86,20 @@ def test_dropout_follows_from_torchs_seed() -> None:
     given, found = vectors(8), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(compiled_attention(*given, SIGHTS["self"], 0.5))
+        found.append(compiled_attention(*given, PATTERNS["self"], 0.5))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
 
 def test_vectors_and_gradients_may_lie_in_larger_matrices() -> None:
-    sight = SIGHTS["self"]
+    pattern = PATTERNS["self"]
     together = torch.randn(sum(LENGTHS), 3, HEADS, 16)
     apart = to_learn(one.contiguous() for one in together.unbind(1))
-    wanted = compiled_attention(*apart, sight, 0.0)
+    wanted = compiled_attention(*apart, pattern, 0.0)
     head_by_head = [one.transpose(0, 1).contiguous().transpose(0, 1) for one in together.unbind(1)]
     for lying in (list(together.unbind(1)), head_by_head):
         given = to_learn(lying)
-        found = compiled_attention(*given, sight, 0.0)
+        found = compiled_attention(*given, pattern, 0.0)
         assert torch.equal(found, wanted)
         above = torch.randn(HEADS, sum(LENGTHS), 16).transpose(0, 1)
         for own, other in zip(
@@ -113,11 +113,11 @@ def test_vectors_and_gradients_may_lie_in_larger_matrices() -> None:
 def test_large_scores_stay_finite_and_nan_stays_nan() -> None:
     queries, keys, values = (one.detach() for one in vectors(8))
     ours, plain = (
-        one(queries * 1e4, keys, values, SIGHTS["causal"], 0.0) for one in (compiled_attention, plain_attention)
+        one(queries * 1e4, keys, values, PATTERNS["causal"], 0.0) for one in (compiled_attention, plain_attention)
     )
     torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
     keys[0] = torch.nan
-    found = compiled_attention(queries, keys, values, SIGHTS["self"], 0.0)
+    found = compiled_attention(queries, keys, values, PATTERNS["self"], 0.0)
     assert found[0].isnan().all()
     assert found[1:].isfinite().all()
 
@@ -126,14 +126,14 @@ def test_a_padded_layout_is_refused() -> None:
     layout = Padded.of_ids(torch.tensor([[5, 6, 0]]), 0)
     x = torch.randn(1, 3, HEADS, 16)
     with pytest.raises(InputError, match="packed attention is for packed sentences"):
-        compiled_attention(x, x, x, Sight.between(layout, layout), 0.0)
+        compiled_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)
 
 
 @pytest.mark.usefixtures("for_avx2")
-@pytest.mark.parametrize("kind", SIGHTS)
+@pytest.mark.parametrize("kind", PATTERNS)
 def test_processors_without_avx512_attend_the_same(kind: str) -> None:
     for width in (12, 64):
         given = vectors(width)
-        ours, plain = (one(*given, SIGHTS[kind], 0.0) for one in (compiled_attention, plain_attention))
+        ours, plain = (one(*given, PATTERNS[kind], 0.0) for one in (compiled_attention, plain_attention))
         torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
         check_gradients(ours, plain, given)

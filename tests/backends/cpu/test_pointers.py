@@ -22,7 +22,7 @@ from heed.backends.cpu.pointers import array_pointer, pointer, pointer_or_none, 
 from heed.backends.cpu.topk import topk
 from heed.backends.torch.linear import plain_linear
 from heed.errors import InputError
-from heed.model.layout import Packed, Sight
+from heed.model.layout import AttentionPattern, Packed
 from tests.model.examples import SHAPE, make, padded, sentences
 
 CPU = torch.device("cpu")
@@ -75,10 +75,10 @@ def test_no_other_file_takes_an_address() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> None:
     x, layout = torch.zeros(4, 8, dtype=dtype), Packed.of_lengths([3, 1])
-    heads, sight = x.view(4, 2, 4), Sight.between(layout, layout)
+    heads, pattern = x.view(4, 2, 4), AttentionPattern.between(layout, layout)
     for call in (
         lambda: drop(x, Dropout.of(0.5, 1)),
-        lambda: compiled_attention(heads, heads, heads, sight, 0.0),
+        lambda: compiled_attention(heads, heads, heads, pattern, 0.0),
         lambda: matmul(x, x.t()),
         lambda: matmul(x.float(), x.float().t(), torch.zeros(4, dtype=dtype)),
         lambda: topk(x, 2),
@@ -93,15 +93,17 @@ def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> No
 @needs_compiled_code
 def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
     layout, heads = Packed.of_lengths([3, 1]), torch.zeros(4, 2, 4)
-    sight = Sight.between(layout, layout)
+    pattern = AttentionPattern.between(layout, layout)
     for fewer in ((heads[:3], heads, heads), (heads, heads[:3], heads[:3])):
         with pytest.raises(InputError, match="attention in compiled code takes sentences that fill"):
-            attend(*fewer, sight, Dropout.of(0.0, 0))
+            attend(*fewer, pattern, Dropout.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
-        attend(heads, heads, heads[:3], sight, Dropout.of(0.0, 0))
-    too_long = Packed(layout.positions, layout.owners, layout.offsets, 2)  # whose longest sentence has three tokens
+        attend(heads, heads, heads[:3], pattern, Dropout.of(0.0, 0))
+    too_long = Packed(
+        layout.positions, layout.sequence_ids, layout.cu_seqlens, 2
+    )  # whose longest sentence has three tokens
     with pytest.raises(InputError, match="takes sentences that fill"):
-        attend(heads, heads, heads, Sight.between(layout, too_long), Dropout.of(0.0, 0))
+        attend(heads, heads, heads, AttentionPattern.between(layout, too_long), Dropout.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
         matmul(torch.zeros(2, 3), torch.zeros(4, 2))
     with pytest.raises(TypeError, match="compiled code takes"):
@@ -116,10 +118,10 @@ def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
 def test_attention_of_one_head_lies_right_however_torch_counts_its_strides() -> None:
     layout = Packed.of_lengths([3, 1])
     heads = torch.randn(4, 8).as_strided((4, 1, 8), (8, 3, 1))
-    sight = Sight.between(layout, layout)
+    pattern = AttentionPattern.between(layout, layout)
     same = heads.clone(memory_format=torch.contiguous_format).view(4, 1, 8)
     assert torch.equal(
-        compiled_attention(heads, heads, heads, sight, 0.0), compiled_attention(same, same, same, sight, 0.0)
+        compiled_attention(heads, heads, heads, pattern, 0.0), compiled_attention(same, same, same, pattern, 0.0)
     )
 
 
@@ -144,9 +146,9 @@ def test_an_encoder_refuses_a_layout_of_other_sentences() -> None:
     encode, src = CompiledEncoder(model, integers=False), torch.tensor([3, 4, 5, 6])
     layout = Packed.of_lengths([3, 1])
     for wrong in (
-        Packed(layout.positions, layout.owners + 1, layout.offsets, 3),
-        Packed(layout.positions, layout.owners, layout.offsets + 1, 3),
-        Packed(0 * layout.positions, layout.owners, layout.offsets, 2),
+        Packed(layout.positions, layout.sequence_ids + 1, layout.cu_seqlens, 3),
+        Packed(layout.positions, layout.sequence_ids, layout.cu_seqlens + 1, 3),
+        Packed(0 * layout.positions, layout.sequence_ids, layout.cu_seqlens, 2),
     ):
         with pytest.raises(InputError, match="an encoder pass in compiled code takes a layout of 4 tokens"):
             encode(src, wrong)

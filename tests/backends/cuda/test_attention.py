@@ -7,7 +7,7 @@ from torch import Tensor
 from heed.backends.cuda.attention import _attend, packed_attention
 from heed.errors import InputError
 from heed.model.attention import plain_attention
-from heed.model.layout import Packed, Padded, Sight
+from heed.model.layout import AttentionPattern, Packed, Padded
 from tests.reference.dropout import dropped
 
 HEADS = 3
@@ -18,26 +18,28 @@ def packed(device: torch.device, lengths: list[int]) -> Packed:
     return Packed.of_lengths(lengths).to(device)
 
 
-def sights(device: torch.device) -> dict[str, Sight]:
+def sights(device: torch.device) -> dict[str, AttentionPattern]:
     ours, theirs = packed(device, LENGTHS), packed(device, LENGTHS[::-1])
     return {
-        "self": Sight.between(ours, ours),
-        "causal": Sight.between(ours, ours, causal=True),
-        "cross": Sight.between(ours, theirs),
+        "self": AttentionPattern.between(ours, ours),
+        "causal": AttentionPattern.between(ours, ours, causal=True),
+        "cross": AttentionPattern.between(ours, theirs),
     }
 
 
-def vectors(sight: Sight, width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    tokens = [len(layout.positions) for layout in (sight.queries, sight.keys, sight.keys)]
+def vectors(
+    pattern: AttentionPattern, width: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    tokens = [len(layout.positions) for layout in (pattern.queries, pattern.keys, pattern.keys)]
     return [torch.randn(count, HEADS, width, device=device).to(dtype).requires_grad_() for count in tokens]
 
 
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 @pytest.mark.parametrize("width", [8, 50, 64])
 def test_packed_attention_equals_plain_in_value_and_gradient(kind: str, width: int, device: torch.device) -> None:
-    sight = sights(device)[kind]
-    given = queries, keys, values = vectors(sight, width, device)
-    ours, plain = (attend(queries, keys, values, sight, 0.0) for attend in (packed_attention, plain_attention))
+    pattern = sights(device)[kind]
+    given = queries, keys, values = vectors(pattern, width, device)
+    ours, plain = (attend(queries, keys, values, pattern, 0.0) for attend in (packed_attention, plain_attention))
     torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
     above = torch.randn_like(ours)
     for own, wanted in zip(
@@ -48,16 +50,16 @@ def test_packed_attention_equals_plain_in_value_and_gradient(kind: str, width: i
 
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 def test_dropout_takes_the_weights_its_hash_says_forward_and_back(kind: str, device: torch.device) -> None:
-    sight, rate, seed = sights(device)[kind], 0.3, 987_654_321
-    given = vectors(sight, 16, device)
-    ours, theirs = sight.queries, sight.keys
+    pattern, rate, seed = sights(device)[kind], 0.3, 987_654_321
+    given = vectors(pattern, 16, device)
+    ours, theirs = pattern.queries, pattern.keys
     assert isinstance(ours, Packed)
     assert isinstance(theirs, Packed)
-    layouts = (ours.owners, ours.offsets, theirs.owners, theirs.offsets)
+    layouts = (ours.sequence_ids, ours.cu_seqlens, theirs.sequence_ids, theirs.cu_seqlens)
     found, _ = _attend(*given, *layouts, torch.tensor([seed], device=device), kind == "causal", rate)
 
     queries, keys, values = given
-    seen = ours.owners[:, None] == theirs.owners
+    seen = ours.sequence_ids[:, None] == theirs.sequence_ids
     if kind == "causal":
         seen &= ours.positions[:, None] >= theirs.positions
     weights = (torch.einsum("thk,shk->hts", queries, keys) / math.sqrt(16)).masked_fill(~seen, -torch.inf).softmax(-1)
@@ -87,16 +89,16 @@ def test_dropout_takes_its_share_everywhere_and_another_one_for_another_seed(rat
 
 
 def test_vectors_may_lie_in_larger_matrices(device: torch.device) -> None:
-    sight = sights(device)["self"]
-    queries, keys, values = torch.randn(len(sight.queries.positions), 3, HEADS, 16, device=device).unbind(1)
-    apart = packed_attention(queries.contiguous(), keys.contiguous(), values.contiguous(), sight, 0.0)
-    torch.testing.assert_close(packed_attention(queries, keys, values, sight, 0.0), apart)
+    pattern = sights(device)["self"]
+    queries, keys, values = torch.randn(len(pattern.queries.positions), 3, HEADS, 16, device=device).unbind(1)
+    apart = packed_attention(queries.contiguous(), keys.contiguous(), values.contiguous(), pattern, 0.0)
+    torch.testing.assert_close(packed_attention(queries, keys, values, pattern, 0.0), apart)
     q, k, v = (one.transpose(0, 1).contiguous().transpose(0, 1) for one in (queries, keys, values))  # head by head
-    torch.testing.assert_close(packed_attention(q, k, v, sight, 0.0), apart)
+    torch.testing.assert_close(packed_attention(q, k, v, pattern, 0.0), apart)
 
 
 def test_a_padded_layout_is_refused(device: torch.device) -> None:
     layout = Padded.of_ids(torch.tensor([[5, 6, 0]], device=device), 0)
     x = torch.randn(1, 3, HEADS, 16, device=device)
     with pytest.raises(InputError, match="packed attention is for packed sentences"):
-        packed_attention(x, x, x, Sight.between(layout, layout), 0.0)
+        packed_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)

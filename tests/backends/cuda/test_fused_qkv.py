@@ -7,7 +7,7 @@ from heed.backends.cuda.attention import packed_attention, packed_self_attention
 from heed.backends.cuda.fused_qkv import JoinedAttention, JoinedDecoder, with_joined_products
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder
-from heed.model.layout import Packed, Sight
+from heed.model.layout import AttentionPattern, Packed
 from heed.model.transformer import sharing_weights
 from tests.model.examples import COMBINATIONS, both_sides, make, packed
 
@@ -53,7 +53,7 @@ def test_all_parts_are_replaced_and_keep_their_weights_under_their_names() -> No
 @pytest.mark.parametrize("causal", [False, True])
 def test_self_attention_drops_what_attention_drops(causal: bool, device: torch.device) -> None:
     layout = Packed.of_lengths([1, 40, 3, 70, 7]).to(device)
-    sight = Sight.between(layout, layout, causal=causal)
+    pattern = AttentionPattern.between(layout, layout, causal=causal)
     three = torch.randn(121, 3, 2, 16, device=device).requires_grad_()
     above = torch.randn(121, 2, 16, device=device)
 
@@ -61,10 +61,10 @@ def test_self_attention_drops_what_attention_drops(causal: bool, device: torch.d
         return [attended, *torch.autograd.grad(attended, three, above)]
 
     torch.manual_seed(5)
-    found = seeded(packed_self_attention(three, sight, 0.3))
+    found = seeded(packed_self_attention(three, pattern, 0.3))
     torch.manual_seed(5)
     queries, keys, values = three.unbind(1)
-    wanted = seeded(packed_attention(queries, keys, values, sight, 0.3))
+    wanted = seeded(packed_attention(queries, keys, values, pattern, 0.3))
     for own, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(own, other)
-    assert not torch.allclose(found[0], packed_self_attention(three, sight, 0.0))
+    assert not torch.allclose(found[0], packed_self_attention(three, pattern, 0.0))

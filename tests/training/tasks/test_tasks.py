@@ -81,7 +81,7 @@ def test_of_every_text_something_is_asked_and_other_epochs_ask_for_other_words()
     rows = [[5]] * 30 + [[6, 7, 8]] * 30
     batches = [Masked(0.01).collate(Ragged.of([[]] * 60), Ragged.of(rows), random(seed)) for seed in (1, 1, 2)]
     for batch in batches:
-        for start, end in zip(batch.src_layout.offsets[:-1], batch.src_layout.offsets[1:], strict=True):
+        for start, end in zip(batch.src_layout.cu_seqlens[:-1], batch.src_layout.cu_seqlens[1:], strict=True):
             assert (batch.tgt_out[start:end] != PAD).any()
     assert torch.equal(batches[0].src, batches[1].src)
     assert not torch.equal(batches[0].src, batches[2].src)

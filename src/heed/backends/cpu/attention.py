@@ -14,7 +14,7 @@ from torch import Tensor
 from heed.backends.cpu.dropout import Dropout, drawn_seed
 from heed.backends.cpu.library import check_done, native
 from heed.backends.cpu.pointers import pointer, strided_pointer
-from heed.model.layout import Packed, Sight
+from heed.model.layout import AttentionPattern, Packed
 
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
@@ -46,17 +46,17 @@ def compiled_attention(
     queries: Float[Tensor, "targets H K"],
     keys: Float[Tensor, "sources H K"],
     values: Float[Tensor, "sources H K"],
-    sight: Sight,
+    pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "targets H K"]:
     """Attention between packed sentences, on a CPU."""
-    return attend(queries, keys, values, sight, Dropout.of(dropout, drawn_seed() if dropout else 0))
+    return attend(queries, keys, values, pattern, Dropout.of(dropout, drawn_seed() if dropout else 0))
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, sight: Sight, dropout: Dropout) -> Tensor:
+def attend(queries: Tensor, keys: Tensor, values: Tensor, pattern: AttentionPattern, dropout: Dropout) -> Tensor:
     """The same with a seed for dropout."""
-    ours, theirs = sight.packed_sides()
-    return _Attend.apply(queries, keys, values, ours, theirs, sight.causal, dropout)  # type: ignore[no-untyped-call]
+    ours, theirs = pattern.packed_sides()
+    return _Attend.apply(queries, keys, values, ours, theirs, pattern.causal, dropout)  # type: ignore[no-untyped-call]
 
 
 class _Attend(torch.autograd.Function):
@@ -93,10 +93,10 @@ def _heads_side_by_side(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens
 def _run(vectors: list[Tensor | None], ours: Packed, theirs: Packed, causal: bool, dropout: Dropout) -> None:
     """Forward, or back: with the first eight fields of the structure, those that are there."""
     tokens, heads, size = cast("Tensor", vectors[0]).shape
-    key_tokens, sentences = len(cast("Tensor", vectors[1])), len(ours.offsets) - 1
+    key_tokens, sentences = len(cast("Tensor", vectors[1])), len(ours.cu_seqlens) - 1
     counts = (tokens, key_tokens, key_tokens, tokens, tokens, tokens, key_tokens, key_tokens)
     rows = (_Rows.of(x, (count, heads, size)) for x, count in zip(vectors, counts, strict=True))
-    offsets = (pointer(side.offsets, torch.int64, sentences + 1) for side in (ours, theirs))
+    offsets = (pointer(side.cu_seqlens, torch.int64, sentences + 1) for side in (ours, theirs))
     attention = _Attention(*rows, *offsets, tokens, key_tokens, sentences, heads, size, theirs.longest, causal, dropout)
     failed = native().heed_attend(ctypes.byref(attention), torch.get_num_threads())
     check_done(failed, "attention", f"sentences that fill {tokens} queries and {key_tokens} keys")

@@ -12,7 +12,7 @@ from heed.backends.cpu.layers import Stack
 from heed.backends.cpu.library import check_done, native, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
 from heed.model.layers import Encoder, EncoderLayer
-from heed.model.layout import Packed, Sight
+from heed.model.layout import AttentionPattern, Packed
 from heed.model.transformer import Transformer
 from heed.model.vocabulary import check_ids
 
@@ -41,15 +41,15 @@ class CompiledEncoder:
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
         """Each token in the light of its sentence."""
         check_ids("src", src, self._words, ("tokens",))
-        sight = Sight.between(layout, layout)
-        embedded = self._positions(self._vocabulary.source(src), sight).contiguous()
-        rotation = self._positions.rotation(sight, embedded.dtype)
+        pattern = AttentionPattern.between(layout, layout)
+        embedded = self._positions(self._vocabulary.source(src), pattern).contiguous()
+        rotation = self._positions.rotation(pattern, embedded.dtype)
         found, tokens, width = torch.empty_like(embedded), len(src), self._stack.model.width
         turned = (None, None) if rotation is None else (rotation.cos, rotation.sin)
-        sentences, half = len(layout.offsets) - 1, width // self._stack.model.heads // 2
+        sentences, half = len(layout.cu_seqlens) - 1, width // self._stack.model.heads // 2
         sources = _Sources(
-            pointer(embedded, torch.float32, tokens, width), pointer(layout.owners, torch.int64, tokens),
-            pointer(layout.offsets, torch.int64, sentences + 1), sentences, tokens, layout.longest,
+            pointer(embedded, torch.float32, tokens, width), pointer(layout.sequence_ids, torch.int64, tokens),
+            pointer(layout.cu_seqlens, torch.int64, sentences + 1), sentences, tokens, layout.longest,
             *(pointer_or_none(one, torch.float32, tokens, 1, half) for one in turned),
             pointer(found, torch.float32, tokens, width),
         )  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heed.backends.base import dropout_threshold
 from heed.backends.cuda.triton import attention as programs
-from heed.model.layout import Sight
+from heed.model.layout import AttentionPattern
 
 # Queries and keys of a tile, found by trying on an H200: sentences are short, and the way back needs many registers.
 _TILE = {"ROWS": 64, "COLUMNS": 32, "num_stages": 2}
@@ -23,15 +23,24 @@ def packed_attention(
     queries: Float[Tensor, "targets H K"],
     keys: Float[Tensor, "sources H K"],
     values: Float[Tensor, "sources H K"],
-    sight: Sight,
+    pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "targets H K"]:
     """Attention between packed sentences, on a GPU."""
-    ours, theirs = sight.packed_sides()
-    seed = torch.randint(2**31, (1,), device=queries.device) if dropout else ours.offsets
+    ours, theirs = pattern.packed_sides()
+    seed = torch.randint(2**31, (1,), device=queries.device) if dropout else ours.cu_seqlens
     attend = _attend if queries.requires_grad or torch.compiler.is_compiling() else gathered_and_sums
     heads, _ = attend(
-        queries, keys, values, ours.owners, ours.offsets, theirs.owners, theirs.offsets, seed, sight.causal, dropout
+        queries,
+        keys,
+        values,
+        ours.sequence_ids,
+        ours.cu_seqlens,
+        theirs.sequence_ids,
+        theirs.cu_seqlens,
+        seed,
+        pattern.causal,
+        dropout,
     )
     return heads
 
@@ -165,12 +174,12 @@ def _constants(queries: Tensor, causal: bool, dropout: float) -> dict[str, objec
 
 
 def packed_self_attention(
-    three: Float[Tensor, "tokens 3 H K"], sight: Sight, dropout: float
+    three: Float[Tensor, "tokens 3 H K"], pattern: AttentionPattern, dropout: float
 ) -> Float[Tensor, "tokens H K"]:
     """Attention within packed sentences, on a GPU. Queries, keys and values, in this order, of every token."""
-    own, _ = sight.packed_sides()
-    seed = torch.randint(2**31, (1,), device=three.device) if dropout else own.offsets
-    heads, _sums = _attend_qkv(three, own.owners, own.offsets, seed, sight.causal, dropout)
+    own, _ = pattern.packed_sides()
+    seed = torch.randint(2**31, (1,), device=three.device) if dropout else own.cu_seqlens
+    heads, _sums = _attend_qkv(three, own.sequence_ids, own.cu_seqlens, seed, pattern.causal, dropout)
     return heads
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from heed.backends.cuda.step_ops import StepOps
 from heed.backends.fused_weights import closings, feed_forward, joined, queries_keys_values
 from heed.model.layers import Encoder, EncoderLayer
-from heed.model.layout import Packed, Sight
+from heed.model.layout import AttentionPattern, Packed
 from heed.model.positions import sinusoids
 from heed.model.transformer import Transformer
 
@@ -44,9 +44,9 @@ class StaticEncoder:
 
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
         """Each token in the light of its sentence."""
-        sight = Sight.between(layout, layout)
-        stream = self._placed(self._vocabulary.source(src), sight)
-        rotation = self._encoder.positions.rotation(sight, stream.dtype)
+        pattern = AttentionPattern.between(layout, layout)
+        stream = self._placed(self._vocabulary.source(src), pattern)
+        rotation = self._encoder.positions.rotation(pattern, stream.dtype)
         ready, closing = stream, iter(self._closings)
         if self._first is not None:
             ready = functional.layer_norm(stream, stream.shape[1:], *self._first)
@@ -55,16 +55,16 @@ class StaticEncoder:
             queries, keys, values = three.unbind(1)
             if rotation is not None:
                 queries, keys = rotation(queries), rotation(keys)
-            heads = self._ops.encoder_attention(queries, keys, values, sight, 0.0).flatten(1)
+            heads = self._ops.encoder_attention(queries, keys, values, pattern, 0.0).flatten(1)
             stream, ready = self._ops.add_residual_norm(stream, heads @ attention.output.weight.t(), next(closing))
             stream, ready = self._ops.add_residual_norm(stream, widen_and_narrow(ready), next(closing))
         return ready
 
-    def _placed(self, embedded: Float[Tensor, "N D"], sight: Sight) -> Float[Tensor, "N D"]:
+    def _placed(self, embedded: Float[Tensor, "N D"], pattern: AttentionPattern) -> Float[Tensor, "N D"]:
         """With places added; the formula's are kept, for it takes a dozen kernels."""
-        code, layout = self._encoder.positions, cast("Packed", sight.queries)
+        code, layout = self._encoder.positions, cast("Packed", pattern.queries)
         if code.kind != "sinusoidal":
-            return code(embedded, sight)
+            return code(embedded, pattern)
         if layout.longest > len(self._places):
             places = torch.arange(2 * layout.longest, device=embedded.device)
             self._places = sinusoids(places, embedded.shape[1]).to(embedded.dtype)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from heed.backends.cuda.attention import packed_self_attention
 from heed.backends.fused_weights import keys_values_of_memory, queries_keys_values, side_by_side
-from heed.model.attention import KeysValues, MultiHeadAttention, View
+from heed.model.attention import AttentionContext, KeysValues, MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.transformer import replace_parts
 
@@ -29,15 +29,15 @@ class JoinedAttention(MultiHeadAttention):
         self.split, self.dropout = part.split, part.dropout
         self.query, self.key, self.value, self.output = part.query, part.key, part.value, part.output
 
-    def among(self, x: Float[Tensor, "tokens D"], view: View) -> Float[Tensor, "tokens D"]:
+    def self_attend(self, x: Float[Tensor, "tokens D"], context: AttentionContext) -> Float[Tensor, "tokens D"]:
         """What each token gathers from those tokens of its own sentence that it may see."""
         three = functional.linear(x, *side_by_side(queries_keys_values(self))).unflatten(-1, (3, *self.split))
         dropout = self.dropout if self.training else 0.0
-        if view.rotation is None:
-            heads = packed_self_attention(three, view.sight, dropout)
+        if context.rotation is None:
+            heads = packed_self_attention(three, context.pattern, dropout)
         else:
             queries, keys, values = three.unbind(-3)
-            heads = view.attend(view.rotation(queries), view.rotation(keys), values, view.sight, dropout)
+            heads = context.attend(context.rotation(queries), context.rotation(keys), values, context.pattern, dropout)
         return self.output(heads.flatten(-2))
 
 

@@ -104,5 +104,5 @@ class Classify(Task):
 
 def _labels(batch: Batch) -> Int[Tensor, "B"]:
     """The label of each text; padding for texts that only pad a batch, of which the last may have no token."""
-    positions = batch.tgt_layout.offsets[:-1].clamp(max=len(batch.tgt_out) - 1)
+    positions = batch.tgt_layout.cu_seqlens[:-1].clamp(max=len(batch.tgt_out) - 1)
     return batch.tgt_out[positions]

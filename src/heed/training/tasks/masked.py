@@ -41,8 +41,8 @@ class Masked(TextTask):
         """Source: the masked text; target: the original token where one is selected, else padding."""
         text, layout = target.with_special(EOS).numpy(), Packed.of_lengths(torch.from_numpy(target.lengths + 1))
         chance = random.random(len(text))
-        chance[layout.offsets[1:].numpy() - 1] = 1.0  # EOS is never selected
-        least = np.repeat(np.minimum.reduceat(chance, layout.offsets[:-1].numpy()), target.lengths + 1)
+        chance[layout.cu_seqlens[1:].numpy() - 1] = 1.0  # EOS is never selected
+        least = np.repeat(np.minimum.reduceat(chance, layout.cu_seqlens[:-1].numpy()), target.lengths + 1)
         selected = (chance < self._share) | ((chance == least) & (chance < 1.0))  # at least one per text
         draw = random.random(len(text))
         other = random.choice(target.ids, len(text)) if len(target.ids) else text
