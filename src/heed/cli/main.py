@@ -34,10 +34,9 @@ from heed.cli.options import current_spelling
 from heed.cli.plot import plot
 from heed.cli.prepare import prepare
 from heed.cli.pronouns import pronouns
-from heed.cli.score import score
 from heed.cli.serve import EPILOG, serve
 from heed.cli.train import train
-from heed.cli.translate import translate
+from heed.cli.translate import score, translate
 from heed.errors import HeedError
 from heed.version import __version__
 

@@ -1,7 +1,12 @@
-"""`heed translate`: lines in, as many lines out, in the same order."""
+"""`heed translate`: lines in, as many lines out, in the same order; `heed score`: log-probabilities of translations.
+
+Enters: a model folder, and text lines, TSV rows or JSON objects from files, standard input or options. Leaves: the
+translations, with scores and alignments on request, on standard output; notes and progress on standard error.
+"""
 
 import itertools
-import os
+import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +20,7 @@ from heed.cli.options import Engine, SearchSet, SplitAt, Together, open_translat
 from heed.cli.output import Translated, TranslationProgress, output_is_seen, say
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
-from heed.text.corpus import at, read_lines
+from heed.text.corpus import Corpus, at, read_lines, read_pairs
 from heed.text.rows import parse_object, read_members, take_text, write_members
 
 if TYPE_CHECKING:
@@ -48,25 +53,26 @@ class _Wanted:
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder, or one that heed export wrote for an engine.")],
     files: Annotated[
-        list[str], typer.Argument(help="Files to translate, a sentence a line; none: standard input.")
+        list[str], typer.Argument(help="Files to translate, one sentence per line; none: standard input.")
     ] = [],
     text: Annotated[list[str], typer.Option(help="A text to translate; may be given several times.")] = [],
     together: Together = [],
     engine: Engine = None,
     format_: Annotated[
-        Format | None, typer.Option("--format", help="Of what is read: text, tsv or jsonl; else by the file's name.")
+        Format | None,
+        typer.Option("--format", help="Input format: text, tsv or jsonl; default: by the file name."),
     ] = None,
-    source_key: Annotated[str, typer.Option(help="Where a JSON object has its text.")] = "source",
-    target_key: Annotated[str, typer.Option(help="Where a JSON object gets its translation.")] = "target",
-    beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
-    nbest: Annotated[int | None, typer.Option(help="Translations of each line, one a line, best first.")] = None,
+    source_key: Annotated[str, typer.Option(help="The key of the text in a JSON object.")] = "source",
+    target_key: Annotated[str, typer.Option(help="The key for the translation in a JSON object.")] = "target",
+    beam: Annotated[int | None, typer.Option(help="Beam size; 1 is greedy decoding.")] = None,
+    nbest: Annotated[int | None, typer.Option(help="Translations of each line, one per line, best first.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each translation's score before it.")] = False,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="Write after it which source word goes with which: 0-0 1-2 …")
+        bool, typer.Option("--alignment", help="Write the word alignment after it: 0-0 1-2 …")
     ] = False,
     split: SplitAt = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say which backend translates, and why.")] = False,
-    lines: Annotated[int, typer.Option(min=1, help="Lines read before they are translated; 1: each at once.")] = 512,
+    lines: Annotated[int, typer.Option(min=1, help="Lines per batch; 1: translate each line as it comes.")] = 512,
     set_: SearchSet = [],
 ) -> None:
     """Translate text from files, standard input or the command line to standard output, line by line.
@@ -87,23 +93,28 @@ def translate(
     if not files and not text and sys.stdin.isatty():
         _converse(translator, wanted)
         return
-    read = _given(text) if text else _read(files or ["-"], format_, source_key)
+    read = (_Line(one, "text") for one in text) if text else _read(files or ["-"], format_, source_key)
     counted = Translated()
     try:
-        with TranslationProgress(None if text else _line_count(files), output_seen=output_is_seen()) as progress:
-            for piece in _pieces(read, lines):
-                report = partial(progress.within, len(piece))
-                texts = [line.text for line in piece]
-                found = translator.translate(texts, align=alignment, first=counted.texts, report=report)
-                for number, (line, translation) in enumerate(zip(piece, found, strict=True), counted.texts + 1):
-                    sys.stdout.write(_written(line, translation, wanted, number))
-                sys.stdout.flush()
-                counted.add(found)
-                progress.add(len(piece))
-    except BrokenPipeError:  # whoever reads has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _translate(translator, _batches(read, lines), wanted, None if text else _line_count(files), counted)
     finally:
         say(counted.notes(translator.search, by_default=split is None))
+
+
+def _translate(
+    translator: "Translator", batches: "Iterator[list[_Line]]", wanted: _Wanted, total: int | None, counted: Translated
+) -> None:
+    """Write the translations of all lines, batch by batch. total: how many lines there are, if known."""
+    with TranslationProgress(total, output_seen=output_is_seen()) as progress:
+        for batch in batches:
+            report = partial(progress.within, len(batch))
+            texts = [line.text for line in batch]
+            found = translator.translate(texts, align=wanted.alignment, first=counted.texts, report=report)
+            for number, (line, translation) in enumerate(zip(batch, found, strict=True), counted.texts + 1):
+                sys.stdout.write(_written(line, translation, wanted, number))
+            sys.stdout.flush()
+            counted.add(found)
+            progress.add(len(batch))
 
 
 def _line_count(files: list[str]) -> int | None:
@@ -115,10 +126,6 @@ def _line_count(files: list[str]) -> int | None:
         with Path(file).open("rb") as content:
             count += sum(block.count(b"\n") for block in iter(partial(content.read, 1 << 20), b""))
     return count
-
-
-def _given(texts: list[str]) -> Iterator[_Line]:
-    return (_Line(text, "text") for text in texts)
 
 
 def _read(files: list[str], format_: Format | None, source_key: str) -> Iterator[_Line]:
@@ -141,7 +148,7 @@ def _format_of(file: str) -> Format:
     return "tsv" if name.endswith(".tsv") else "jsonl" if name.endswith(".jsonl") else "text"
 
 
-def _pieces(read: Iterator[_Line], size: int) -> Iterator[list[_Line]]:
+def _batches(read: Iterator[_Line], size: int) -> Iterator[list[_Line]]:
     """Some lines at a time. A line that cannot be read ends the work, after those before it have been dealt with."""
     piece: list[_Line] = []
     try:
@@ -212,3 +219,36 @@ def _converse(translator: "Translator", wanted: _Wanted) -> None:
         typer.echo(_written(_Line(line, "text"), best, wanted, number + 1), nl=False)
         if best.truncated:
             say(["the translation reached the length limit and is cut off"])
+
+
+def score(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    source: Annotated[str, typer.Option(help="Source text, one sentence per line.")],
+    target: Annotated[str, typer.Option(help="The translations to score: line n translates line n of the source.")],
+    together: Together = [],
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="One JSON object per line, with each token's log-probability.")
+    ] = False,
+) -> None:
+    """Print the log-probability of each translation, end-of-sentence included: one number per line."""
+    pairs = list(read_pairs(Corpus(source, target)))
+    translator = open_translator(model, together, {})
+    total, count = 0.0, 0
+    for start in range(0, len(pairs), 1000):
+        piece = pairs[start : start + 1000]
+        targets = [pair.target for pair in piece]
+        found = translator.token_scores([pair.source for pair in piece], targets)
+        names = translator.tokenizers[1]
+        for ids, scores in zip(names.encode(targets), found, strict=True):
+            total, count = total + sum(scores), count + len(scores)
+            if tokens:
+                shown = {"log_prob": sum(scores), "tokens": [*names.tokens(ids), "⏎"], "log_probs": scores}
+                typer.echo(json.dumps(shown, ensure_ascii=False))
+            else:
+                typer.echo(f"{sum(scores):.6f}")
+    if count:
+        perplexity = math.exp(-total / count)
+        typer.echo(
+            f"{len(pairs):,} sentences, {count:,} tokens: {total / count:.4f} a token, perplexity {perplexity:.3f}",
+            err=True,
+        )
