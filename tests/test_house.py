@@ -1,11 +1,13 @@
 """How the source is written: files and functions that can be read at once, docstrings that say something."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src" / "heed"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "heed"
 MODULES = sorted(SOURCE.rglob("*.py"))
 MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 350, 60
 LEAST_WORDS_OF_A_MODULE, LEAST_WORDS = 5, 3
@@ -19,7 +21,6 @@ SHORT_DOCSTRINGS: dict[str, int] = {
     "backends/cuda/triton_ops.py": 3,
     "backends/kv_cache.py": 1,
     "benchmarking/translating.py": 1,
-    "decoding/steps.py": 1,
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -79,3 +80,19 @@ def test_a_docstring_says_more_than_a_word_or_two() -> None:
     }
     new = {name: found for name, found in short.items() if len(found) > SHORT_DOCSTRINGS.get(name, 0)}
     assert new == {}, f"fewer than {LEAST_WORDS} words: say what the name does not"
+
+
+def test_the_page_of_backends_names_every_file_and_only_files_that_are_there() -> None:
+    page = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
+    table = page.partition("## Operation by operation")[2]
+    named = {name.replace("csrc/", "cpu/csrc/") for name in re.findall(r"`([\w/]+\.(?:py|h))`", table)}
+    tests = {name for name in named if Path(name).name.startswith("test_")}
+    for name in tests:
+        assert (ROOT / name if name.startswith("tests/") else ROOT / "tests" / "backends" / name).is_file(), name
+    there = {
+        file.relative_to(SOURCE / "backends").as_posix()
+        for file in (SOURCE / "backends").rglob("*.*")
+        if file.suffix in (".py", ".h") and file.name != "__init__.py"
+    }
+    elsewhere = ("model/", "training/", "decoding/", "text/", "tests/")
+    assert {name for name in named - tests if not name.startswith(elsewhere)} == there

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from heed.artifacts.save import save
     from heed.inference.classifier import Classifier
     from heed.inference.generator import Generator
-    from heed.inference.looking import look_into
-    from heed.inference.open import load
+    from heed.inference.open import load, look_into
     from heed.inference.translation import Translation
     from heed.inference.translator import Translator
     from heed.interpret.trace import Trace
@@ -65,7 +64,7 @@ _NEED_TORCH = {
     "Translator": "heed.inference.translator",
     "Listener": "heed.training.step_log",
     "load": "heed.inference.open",
-    "look_into": "heed.inference.looking",
+    "look_into": "heed.inference.open",
     "save": "heed.artifacts.save",
     "train": "heed.training.train",
 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from heed import Transformer
 from heed.backends.base import Hypothesis, State
-from heed.backends.torch.topk import topk
+from heed.backends.torch.search_ops import topk
 from heed.config import SearchConfig
 from heed.decoding.search import beam_search
 from heed.errors import InputError

@@ -5,7 +5,7 @@ import pytest
 import heed
 from heed.config import SearchConfig
 from heed.errors import ConfigError
-from heed.inference.looking import look_into, open_any
+from heed.inference.open import look_into, open_any
 from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_lm_or_classifier
 
 

@@ -12,7 +12,7 @@ from heed.backends.base import Hypothesis
 from heed.decoding.engine import Engine
 from heed.errors import DataError, HeedError
 from heed.evaluation.metrics import bleu
-from heed.inference.looking import run_by_modules
+from heed.inference.open import run_by_modules
 from heed.interpret.ablation import Piece, ablate, pieces, switched_off
 from tests.interpret.translators import small_translator
 from tests.model.examples import SHAPE, both_sides, make, padded

@@ -11,7 +11,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.config import SearchConfig
 from heed.inference.classifier import Classifier, embed
 from heed.inference.generator import Generator
-from heed.inference.looking import look_into
+from heed.inference.open import look_into
 from heed.interpret.report import report
 from heed.interpret.saving import document
 from tests.serving.conftest import MANY

@@ -14,8 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runti
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.torch.beam_step import Continuations, beam_step
-from heed.backends.torch.topk import argmax, topk
+from heed.backends.torch.search_ops import Continuations, argmax, beam_step, topk
 from heed.config import ModelConfig, SearchConfig
 from heed.model.attention import Attend
 from heed.model.transformer import Transformer

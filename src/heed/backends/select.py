@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from heed.backends.base import TORCH_OPS, Backend, Choice, SearchOps, Stepper, TrainingOps
-from heed.backends.cpu import beam_step as native_beam_step
-from heed.backends.cpu import topk as native_topk
+from heed.backends.cpu import search_ops as native_beam_step
+from heed.backends.cpu import search_ops as native_topk
 from heed.backends.cpu.bpe import CompiledBpeDropout
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.library import has_int8, missing_for_compiled_code

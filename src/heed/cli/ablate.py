@@ -43,7 +43,7 @@ def ablate(
         raise DataError(f"{source} is empty: there is nothing to score")
     texts = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
-    from heed.inference.looking import run_by_modules  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import run_by_modules  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.ablation import ablate as measure  # noqa: PLC0415
     from heed.interpret.ablation import check, pieces  # noqa: PLC0415
 

@@ -49,7 +49,7 @@ def heads(
     if not sources:
         raise DataError(f"{source} is empty: there is nothing to look at")
 
-    from heed.inference.looking import open_any  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import open_any  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.head_statistics import batches, head_statistics  # noqa: PLC0415
 
     text_model, translator = open_any(model)

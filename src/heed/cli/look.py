@@ -42,7 +42,7 @@ def look(
         raise ConfigError(f"--full is for -o look.html or -o look.json; found {f'-o {out}' if out else 'no -o'}")
     search = search_settings(set_)
 
-    from heed.inference.looking import look_into  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import look_into  # noqa: PLC0415 - torch takes seconds to import
 
     trace = look_into(model, sentence, target, search)
     if out is not None:

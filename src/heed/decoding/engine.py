@@ -3,15 +3,77 @@
 A backend that has a search of its own for these settings does all of it; else heed's searches go step by step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from heed.backends.base import Backend, Hypothesis, Prefixes, Sources, Start, Watch
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.cancellation import watched
-from heed.decoding.decode import greedy_search, sample
-from heed.decoding.search import beam_search
-from heed.decoding.truncation import mark_truncated
+from heed.decoding.decode import greedy_search, sample, walk
+from heed.decoding.search import Rules, beam_search
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """The indices of sentences, the longest first, in batches of at most `budget` tokens, padding included.
+
+    A sentence that is longer than that goes alone.
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def mark_truncated(
+    found: Sequence[Sequence[Hypothesis]],
+    max_lengths: Sequence[int],
+    config: SearchConfig,
+    begin: Callable[[Sequence[int]], Start[Any]],
+) -> list[list[Hypothesis]]:
+    """The same hypotheses, those that the limit ended marked. begin: where a search for the numbered sentences starts.
+
+    Nothing is computed unless a hypothesis is as long as may be.
+    """
+    marked = [list(hypotheses) for hypotheses in found]
+    at_limit = [
+        (number, rank)
+        for number, hypotheses in enumerate(found)
+        for rank, one in enumerate(hypotheses)
+        if len(one.ids) == max_lengths[number]
+    ]
+    if at_limit:
+        start = begin([number for number, _ in at_limit])
+        ends = _ends_there(start, [found[number][rank].ids for number, rank in at_limit], config)
+        for (number, rank), end in zip(at_limit, ends, strict=True):
+            marked[number][rank] = replace(found[number][rank], truncated=not end)
+    return marked
+
+
+def _ends_there(start: Start[Any], written: Sequence[Sequence[int]], config: SearchConfig) -> list[bool]:
+    """Whether the most probable token after each sequence is its end."""
+    lengths = torch.tensor([len(ids) for ids in written], device=start.first.device)
+    ends = torch.zeros_like(lengths, dtype=torch.bool)
+
+    def choose(allowed: Float[Tensor, "B V"], going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
+        best = start.ops.argmax(allowed)
+        done = lengths[going] == length
+        ends[going] |= done & (best == start.eos_id)
+        return best.masked_fill(done, start.eos_id)
+
+    rules = Rules.of(start, [len(ids) + 1 for ids in written], config.model_copy(update={"min_length": 0}), written)
+    for _ in walk(start, rules, choose):
+        pass
+    return ends.tolist()
+
 
 _EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
 

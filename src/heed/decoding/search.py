@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import Hypothesis, Prefixes, S, Start, length_penalty
-from heed.backends.torch.beam_step import Continuations
+from heed.backends.torch.search_ops import Continuations
 from heed.config import SearchConfig
 from heed.errors import InputError
 

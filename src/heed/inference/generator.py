@@ -21,9 +21,8 @@ from heed.backends.stepping import start_decoder_only
 from heed.config import SearchConfig
 from heed.decoding.cancellation import watched
 from heed.decoding.decode import draw, uniform, walk
-from heed.decoding.engine import find
+from heed.decoding.engine import find, mark_truncated
 from heed.decoding.search import Rules, precise
-from heed.decoding.truncation import mark_truncated
 from heed.errors import InputError
 from heed.inference.open import open_folder
 from heed.model.cache import Cache

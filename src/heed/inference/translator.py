@@ -14,12 +14,10 @@ import torch
 from heed.backends.base import Backend, Hypothesis, Watch
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig, Split, TranslateConfig
-from heed.decoding.batching import batches_by_length
-from heed.decoding.engine import Engine, greatest_lengths
+from heed.decoding.engine import Engine, batches_by_length, greatest_lengths
 from heed.decoding.forced import cross_attention, links, token_log_probs
 from heed.errors import InputError
-from heed.inference.streaming import stream_piece
-from heed.inference.translation import Translation, joined, space_before
+from heed.inference.translation import Translation, joined, space_before, stream_piece
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import each_with_torch_defaults, torch_defaults

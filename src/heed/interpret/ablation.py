@@ -144,7 +144,7 @@ def switched_off(model: Transformer, piece: Piece) -> Iterator[None]:
     if not runs[0]:
         raise InputError(
             f"{piece.name} was not ablated: an engine with its own copy of the weights ran, not the model's modules; "
-            "score heed.inference.looking.run_by_modules(translator) instead"
+            "score heed.inference.open.run_by_modules(translator) instead"
         )
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from heed.backends.base import Hypothesis, S, Start, length_penalty
-from heed.backends.torch.topk import topk
+from heed.backends.torch.search_ops import topk
 from heed.config import SearchConfig
 from heed.decoding.search import Rules
 from heed.errors import InputError

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.torch.topk import topk
+from heed.backends.torch.search_ops import topk
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.model.transformer import Transformer

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from heed import ModelConfig
-from heed.backends.cpu.encoder import CompiledEncoder
+from heed.backends.cpu.decoder import CompiledEncoder
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.errors import InputError
 from heed.model.layout import Packed
@@ -33,7 +33,7 @@ def test_it_encodes_as_the_model_does(config: ModelConfig) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
 @torch.no_grad()
 def test_threads_share_the_work(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.backends.cpu.encoder.threads_for", lambda _work: threads)
+    monkeypatch.setattr("heed.backends.cpu.decoder.threads_for", lambda _work: threads)
     for config in (ODD, ODD.model_copy(update={"norm": "sandwich", "positions": "rotary", "activation": "swiglu"})):
         model = make(config, CPU, torch.float32)
         for lengths in ([1], [5, 1, 3, 11]):  # fewer tokens than threads too

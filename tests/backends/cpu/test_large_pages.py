@@ -4,8 +4,8 @@ import sys
 import pytest
 import torch
 
-from heed.backends.cpu import large_pages
-from heed.backends.cpu.large_pages import LargePages
+from heed.backends import memory as large_pages
+from heed.backends.memory import LargePages
 from heed.fallbacks import fallbacks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for on Linux only")

@@ -10,9 +10,9 @@ from torch.nn import functional
 from heed.artifacts.quantization import quantize_rows
 from heed.backends.cpu import library as native_library
 from heed.backends.cpu.build import CannotCompileError
-from heed.backends.cpu.large_pages import LargePages
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.packed_linear import Panels, in_panels
+from heed.backends.memory import LargePages
 from heed.backends.torch.linear import LinearFn
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))

@@ -10,16 +10,14 @@ from torch import Tensor
 import heed.backends
 from heed import ModelConfig
 from heed.backends.cpu.attention import attend, compiled_attention
-from heed.backends.cpu.beam_step import beam_step
-from heed.backends.cpu.decoder import NativeDecoder
+from heed.backends.cpu.decoder import CompiledEncoder, NativeDecoder
 from heed.backends.cpu.dropout import Dropout, drop
-from heed.backends.cpu.encoder import CompiledEncoder
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.linear import matmul
 from heed.backends.cpu.loss import linear_cross_entropy
 from heed.backends.cpu.packed_linear import Panels
 from heed.backends.cpu.pointers import array_pointer, pointer, pointer_or_none, strided_pointer
-from heed.backends.cpu.topk import topk
+from heed.backends.cpu.search_ops import beam_step, topk
 from heed.backends.torch.linear import plain_linear
 from heed.errors import InputError
 from heed.model.layout import AttentionPattern, Packed
@@ -64,7 +62,7 @@ def test_what_is_right_gives_its_address() -> None:
 
 
 def test_no_other_file_takes_an_address() -> None:
-    folder = Path(heed.backends.__path__[0])
+    folder = Path(heed.backends.__path__[0]) / "cpu"
     taking = {
         file.name for file in folder.rglob("*.py") if "data_ptr" in (text := file.read_text()) or "ctypes.data" in text
     }

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heed import ModelConfig
-from heed.backends.cuda.encoder import StaticEncoder
+from heed.backends.cuda.decoder import StaticEncoder
 from heed.backends.cuda.step_ops import StepOps
 from heed.model.layout import Packed
 from tests.model.examples import COMBINATIONS, FIRST_WORD, VOCAB, make

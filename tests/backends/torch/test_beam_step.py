@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from heed.backends.cpu.beam_step import beam_step as native_beam_step
 from heed.backends.cpu.library import missing_for_compiled_code
-from heed.backends.torch.beam_step import Continuations, beam_step
+from heed.backends.cpu.search_ops import beam_step as native_beam_step
+from heed.backends.torch.search_ops import Continuations, beam_step
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason="there is no compiled code here")
 
@@ -14,11 +14,12 @@ EOS = 2
 
 
 def finite(found: Continuations | None) -> list[list[tuple[float, int, int]]]:
-    """What of each sentence is possible at all; the order of what is not means nothing."""
+    """What of each sentence is possible at all, if anything; the order of what is not means nothing."""
     if found is None:
         return []
     rows = (zip(*(part.tolist() for part in one), strict=True) for one in zip(*found, strict=True))
-    return [[one for one in row if one[0] > -torch.inf] for row in rows]
+    possible = [[one for one in row if one[0] > -torch.inf] for row in rows]
+    return possible if any(possible) else []
 
 
 def same(live: Tensor, log_probs: Tensor) -> tuple[Continuations, Continuations | None]:

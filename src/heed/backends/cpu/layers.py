@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heed.backends.cpu.large_pages import LargePages
 from heed.backends.cpu.packed_linear import Matrix, Panels
 from heed.backends.cpu.pointers import pointer
 from heed.backends.fused_weights import joined
+from heed.backends.memory import LargePages
 from heed.config import ModelConfig
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import DecoderLayer, EncoderLayer

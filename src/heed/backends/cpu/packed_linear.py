@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.artifacts.quantization import quantize_rows
-from heed.backends.cpu.large_pages import LargePages
 from heed.backends.cpu.library import check_done, native, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
+from heed.backends.memory import LargePages
 
 _PANEL, _TOGETHER = 32, 4
 

@@ -1,9 +1,9 @@
-"""A model's decoder as one function over memory that stays where it is: a step of a search that a GPU can repeat.
+"""A model's encoder and decoder as functions over static buffers: a step of a search that a GPU can replay.
 
-Enters: a model. Leaves: `step`, which takes every search in the slots one token further. The weights are gathered once,
-in the type that the arithmetic is to be done in: queries, keys and values of self-attention as one matrix, the keys and
-values that all layers make of the source as another. What lies between the matrix products is `StepOps`. The twin is
-`Transformer.step` under `decoding.search`.
+Enters: a model. Leaves: `encode`, and `step`, which takes every search in the slots one token further. The weights are
+gathered once, in the dtype of the arithmetic: query, key and value projections of self-attention as one matrix, the
+keys and values that all layers make of the source as another. What lies between the matmuls is `StepOps`. The
+references are `Transformer.encode`, and `Transformer.step` under `decoding.search`.
 """
 
 import copy
@@ -13,16 +13,69 @@ from typing import cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
-from heed.backends.cuda.encoder import StaticEncoder
 from heed.backends.cuda.slots import Shape, Slots
 from heed.backends.cuda.step_ops import Special, StepOps, Words
 from heed.backends.fused_weights import closings, feed_forward, joined, queries_keys_values
 from heed.model.attention import MultiHeadAttention
-from heed.model.layers import Decoder, DecoderLayer, Residual
-from heed.model.layout import Packed
+from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, Residual
+from heed.model.layout import AttentionPattern, Packed
 from heed.model.positions import angles, sinusoids
 from heed.model.transformer import Transformer
+
+
+class StaticEncoder:
+    """Encodes with the weights of a model, in their type."""
+
+    def __init__(self, model: Transformer, ops: StepOps) -> None:
+        self._encoder, self._vocabulary, self._ops = cast("Encoder", model.encoder), model.vocabulary, ops
+        layers = cast("Sequence[EncoderLayer]", list(self._encoder.layers))
+        self._first, self._closings = closings(
+            [
+                pair
+                for layer in layers
+                for pair in (
+                    (layer.around_attention, layer.attention.output),
+                    (layer.around_feed_forward, layer.feed_forward.narrow),
+                )
+            ],
+            self._encoder.norm,
+        )
+        self._layers = [
+            (joined(queries_keys_values(layer.attention)), layer.attention, feed_forward(layer.feed_forward))
+            for layer in layers
+        ]
+        self._places = model.vocabulary.embedding.weight.new_empty(0, model.config.d_model)
+
+    def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
+        """Each token in the light of its sentence."""
+        pattern = AttentionPattern.between(layout, layout)
+        stream = self._placed(self._vocabulary.source(src), pattern)
+        rotation = self._encoder.positions.rotation(pattern, stream.dtype)
+        ready, closing = stream, iter(self._closings)
+        if self._first is not None:
+            ready = functional.layer_norm(stream, stream.shape[1:], *self._first)
+        for (weight, bias), attention, widen_and_narrow in self._layers:
+            three = functional.linear(ready, weight, bias).unflatten(-1, (3, *attention.split))
+            queries, keys, values = three.unbind(1)
+            if rotation is not None:
+                queries, keys = rotation(queries), rotation(keys)
+            heads = self._ops.encoder_attention(queries, keys, values, pattern, 0.0).flatten(1)
+            stream, ready = self._ops.add_residual_norm(stream, heads @ attention.output.weight.t(), next(closing))
+            stream, ready = self._ops.add_residual_norm(stream, widen_and_narrow(ready), next(closing))
+        return ready
+
+    def _placed(self, embedded: Float[Tensor, "N D"], pattern: AttentionPattern) -> Float[Tensor, "N D"]:
+        """With places added; the formula's are kept, for it takes a dozen kernels."""
+        code, layout = self._encoder.positions, cast("Packed", pattern.queries)
+        if code.kind != "sinusoidal":
+            return code(embedded, pattern)
+        if layout.longest > len(self._places):
+            places = torch.arange(2 * layout.longest, device=embedded.device)
+            self._places = sinusoids(places, embedded.shape[1]).to(embedded.dtype)
+        return embedded + self._places[layout.positions]
+
 
 Sublayer = Callable[[Tensor, Slots, Words], Tensor]  # what it finds for what is ready, without its last bias
 

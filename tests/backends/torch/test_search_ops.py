@@ -54,7 +54,7 @@ def test_what_is_no_number_is_not_hidden(ops: SearchOps) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_share_the_rows(ops: SearchOps, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.backends.cpu.topk.threads_for", lambda _: threads)
+    monkeypatch.setattr("heed.backends.cpu.search_ops.threads_for", lambda _: threads)
     values = torch.randn(7, 600)
     expected = values.sort(dim=-1, descending=True, stable=True)
     best, tokens = ops.topk(values, 9)
