@@ -1,7 +1,7 @@
 """What a model was trained on, and sentences to try it with: for people who meet it on the web page.
 
 A model answers anything, and only texts like those it was trained on are answered well. Sentences come from
-`examples.txt` in the model's folder, one a line, which `heed demo` writes and anyone can; without it from the samples
+`examples.txt` in the model's folder, one per line, which `heed demo` writes and anyone can; without it from the samples
 that training notes in `journal.jsonl`. Neither changes a translation, so neither is in the manifest; what cannot be
 read there is left out.
 """
