@@ -3,7 +3,6 @@
 Public names are imported when first used, so that settings and `heed --help` never wait for torch.
 """
 
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -68,9 +67,6 @@ _NEED_TORCH = {
     "save": "heed.artifacts.save",
     "train": "heed.training.train",
 }
-
-
-logging.getLogger("heed").addHandler(logging.NullHandler())  # a library prints nothing unless it is set up to
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,8 @@ from heed.errors import FolderError
 JOURNAL = "journal.jsonl"
 METRICS = {"bleu": "BLEU {:.1f}", "bits_per_byte": "{:.3f} bits a byte", "accuracy": "accuracy {:.1f} %"}
 _FLUSH_SECONDS = 10  # of TensorBoard: what a kill may lose of the copy
-_LOG = logging.getLogger("heed")
+_LOG = logging.getLogger("heed.training")
+_LOG.addHandler(logging.NullHandler())  # a listener shows warnings: the logger prints them only where it is set up to
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Listener:
 
 
 class Listeners(Listener):
-    """Several listeners as one; warnings also reach the logger `heed`."""
+    """Several listeners as one; warnings also reach the logger `heed.training`."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
