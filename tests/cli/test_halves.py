@@ -228,7 +228,8 @@ def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: 
         (["train", "--text", "{v}.txt", "--out", "{o}"], "task = 'translate' learns from --source and --target"),
         (["train", "--task", "classify", "--pairs", "{v}.tsv", "--out", "{o}", "--set", "training.best_by=bleu"],
          "training.best_by = 'bleu': task = 'classify' has loss and accuracy"),
-        (["train", "--text", "a", "--out", "o", "--set", "model.kind=decoder"], "model.kind follows from the task: set data.task"),
+        (["train", "--text", "a", "--out", "o", "--set", "model.kind=decoder"],
+         "model.kind follows from the task: set data.task"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(
