@@ -183,6 +183,7 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
     assert headings.split()[-3:] == ["of", "the", "limit"]
     assert first.split()[:2] == ["2", "1"]
     assert below == "by length, as many tokens written as read"
+    assert f"backend {told['backend'].partition(':')[0]}: " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 

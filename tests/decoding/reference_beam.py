@@ -42,6 +42,15 @@ def continuations(
                 yield log_prob + value, (*words, word)
 
 
+def would_go_on(words: tuple[int, ...], model: NextLogProbs, eos: int, config: SearchConfig) -> bool:
+    """Whether the most probable word that does not repeat is another than the eos; of equals the first."""
+    free = [
+        NEVER if word != eos and repeats((*words, word), config.no_repeat_ngram) else value
+        for word, value in enumerate(model(words))
+    ]
+    return free.index(max(free)) != eos
+
+
 def reference_beam(
     model: NextLogProbs,
     eos: int,
@@ -55,7 +64,12 @@ def reference_beam(
     while live:
         ranked = sorted(continuations(live, model, eos, config, max_length, prefix), key=lambda each: -each[0])
         ended += [
-            Hypothesis(words[:-1], log_prob, score(log_prob, len(words), config.length_penalty))
+            Hypothesis(
+                words[:-1],
+                log_prob,
+                score(log_prob, len(words), config.length_penalty),
+                len(words) - 1 == max_length and would_go_on(words[:-1], model, eos, config),
+            )
             for log_prob, words in ranked[: config.beam]
             if words[-1] == eos
         ]

@@ -74,13 +74,16 @@ def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slo
 
     best = totals.sort(dim=-1, descending=True, stable=True)
     ending = best.values[:, :width].masked_fill(best.indices[:, :width] % size != special.eos_id, -torch.inf)
-    ended = [getattr(slots, name)[going] for name in ("scores", "log_probs", "order", "lasts")]
-    ranks = torch.arange(width, device=going.device)
-    new = (ending / slots.penalties[time + 1], ending, time * width + ranks, best.indices[:, :width] // size)
+    ended = [getattr(slots, name)[going] for name in ("scores", "log_probs", "order", "lasts", "truncated")]
+    ranks, parents = torch.arange(width, device=going.device), best.indices[:, :width] // size
+    never = torch.tensor([special.pad_id, special.bos_id], device=going.device)
+    wants_more = log_probs.index_fill(-1, never, -torch.inf).argmax(-1) != special.eos_id
+    cut_off = (wants_more & (position >= slots.longest[going])[:, None]).int().gather(1, parents)
+    new = (ending / slots.penalties[time + 1], ending, time * width + ranks, parents, cut_off)
     both = [torch.cat(pair, 1) for pair in zip(ended, new, strict=True)]
     kept = both[0].sort(dim=-1, descending=True, stable=True).indices[:, :width]
     slots.scores[going], slots.log_probs[going] = (each.gather(1, kept) for each in both[:2])
-    slots.order[going], slots.lasts[going] = (each.gather(1, kept).int() for each in both[2:])
+    slots.order[going], slots.lasts[going], slots.truncated[going] = (each.gather(1, kept).int() for each in both[2:])
 
     ends = torch.arange(totals.shape[1], device=going.device) % size == special.eos_id
     live = totals.masked_fill(ends, -torch.inf).sort(dim=-1, descending=True, stable=True)

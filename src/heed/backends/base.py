@@ -106,12 +106,12 @@ class Hypothesis:
     ids: tuple[int, ...]
     log_prob: float
     score: float  # log_prob / length_penalty, the eos counted in the length too
-    truncated: bool = False  # the length limit ended it, and not the model; see decoding/truncation.py
+    truncated: bool = False  # the length limit ended it: the model's most probable next token was not the eos
 
     @classmethod
-    def of(cls, ids: Sequence[int], log_prob: float, alpha: float) -> "Hypothesis":
+    def of(cls, ids: Sequence[int], log_prob: float, alpha: float, *, truncated: bool = False) -> "Hypothesis":
         """With the score that follows from the rest."""
-        return cls(tuple(ids), log_prob, log_prob / length_penalty(len(ids) + 1, alpha))
+        return cls(tuple(ids), log_prob, log_prob / length_penalty(len(ids) + 1, alpha), truncated)
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -151,7 +151,7 @@ class Backend(Protocol):
 
     @property
     def can_step(self) -> bool:
-        """False: it only searches as a whole, and marks truncated hypotheses itself."""
+        """False: it only searches as a whole."""
 
     def start(self, sources: Sources) -> Start[Any]:
         """The sources encoded, ready for a search step by step."""

@@ -82,9 +82,9 @@ def translate(
         return
     console = output_console()
     console.print(f"{where}; peak memory: {memory(most, device.type)}")
-    console.print(f"backend {choice}", highlight=False, markup=False)
     console.print(_table(tables["by_batch"]))
     console.print("by length, as many tokens written as read", _table(tables["by_length"]), sep="\n")
+    console.print(f"backend {choice}", highlight=False, markup=False)
 
 
 def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "Ids":

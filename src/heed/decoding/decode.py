@@ -4,9 +4,9 @@ What is sampled for a sentence is a function of seed, sentence number and step a
 nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,12 +22,18 @@ from heed.errors import InputError
 Choose: TypeAlias = Callable[[Float[Tensor, "B V"], Int[Tensor, "B"], int], Int[Tensor, "B"]]
 
 
-@torch.no_grad()
-def walk(start: Start[S], rules: Rules, choose: Choose) -> Iterator[list[tuple[int, int, float]]]:
-    """Each step's tokens: (number of the sentence, token, log-probability so far) of all that are under way.
+class Chosen(NamedTuple):
+    """The token that a sentence goes on with, or ends with."""
 
-    The last token of a sentence is eos.
-    """
+    number: int  # of the sentence
+    token: int
+    log_prob: float  # of the sentence so far
+    truncated: bool  # it is an eos that only the length limit asked for
+
+
+@torch.no_grad()
+def walk(start: Start[S], rules: Rules, choose: Choose) -> Iterator[list[Chosen]]:
+    """Each step's tokens, of all sentences that have not ended; the last token of a sentence is eos."""
     state, ids = start.state, start.first
     going = torch.arange(len(ids), device=ids.device)
     numbers = going.tolist()
@@ -35,12 +41,14 @@ def walk(start: Start[S], rules: Rules, choose: Choose) -> Iterator[list[tuple[i
     totals = torch.zeros(len(ids), dtype=precise(ids.device), device=ids.device)
     while numbers:
         log_probs, state = start.step(ids, state)
-        allowed = rules.allow(log_probs.float()[:, None], written)[:, 0]
+        permitted = rules.allow(log_probs.float()[:, None], written)
+        allowed = permitted.log_probs[:, 0]
         ids = choose(allowed, going, written.shape[-1])
         totals = totals + allowed.gather(1, ids[:, None])[:, 0]
         written = torch.cat((written, ids[:, None, None]), -1)
         tokens, so_far = ids.tolist(), totals.tolist()
-        yield list(zip(numbers, tokens, so_far, strict=True))
+        cut_off = [False] * len(tokens) if permitted.truncated is None else permitted.truncated[:, 0].tolist()
+        yield [Chosen(*each) for each in zip(numbers, tokens, so_far, cut_off, strict=True)]
         stay = [row for row, token in enumerate(tokens) if token != start.eos_id]
         if len(stay) < len(numbers):
             numbers = [numbers[row] for row in stay]
@@ -54,10 +62,10 @@ def whole_walk(start: Start[S], rules: Rules, choose: Choose, alpha: float) -> l
     written: list[list[int]] = [[] for _ in start.first]
     ended: dict[int, Hypothesis] = {}
     for tokens in walk(start, rules, choose):
-        for number, token, log_prob in tokens:
+        for number, token, log_prob, truncated in tokens:
             if token == start.eos_id:
                 rules.check(number, log_prob)
-                ended[number] = Hypothesis.of(written[number], log_prob, alpha)
+                ended[number] = Hypothesis.of(written[number], log_prob, alpha, truncated=truncated)
             else:
                 written[number].append(token)
     return [ended[number] for number in range(len(written))]
@@ -76,13 +84,20 @@ def greedy_search(
     return whole_walk(start, rules, greedily(start), config.length_penalty)
 
 
-def greedy_stream(start: Start[S], max_length: int, config: SearchConfig, prefix: Sequence[int] = ()) -> Iterator[int]:
-    """The tokens of one sentence by greedy search, each as soon as it is chosen, the prefix included."""
-    rules = Rules.of(start, [max_length], config, [prefix])
-    for [(number, token, log_prob)] in walk(start, rules, greedily(start)):
-        rules.check(number, log_prob)
-        if token != start.eos_id:
-            yield token
+def greedy_stream(
+    start: Start[S], max_length: int, config: SearchConfig, prefix: Sequence[int] = ()
+) -> Generator[int, None, bool]:
+    """The tokens of one sentence by greedy search, each as soon as it is chosen, the prefix included.
+
+    The generator's return value says whether the length limit ended it, and not the model.
+    """
+    rules, truncated = Rules.of(start, [max_length], config, [prefix]), False
+    for [chosen] in walk(start, rules, greedily(start)):
+        rules.check(chosen.number, chosen.log_prob)
+        truncated = chosen.truncated
+        if chosen.token != start.eos_id:
+            yield chosen.token
+    return truncated
 
 
 def sample(

@@ -3,19 +3,14 @@
 A backend that has a search of its own for these settings does all of it; else heed's searches go step by step.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from heed.backends.base import Backend, Hypothesis, Prefixes, Sources, Start, Watch
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.cancellation import watched
-from heed.decoding.decode import greedy_search, sample, walk
-from heed.decoding.search import Rules, beam_search
+from heed.decoding.decode import greedy_search, sample
+from heed.decoding.search import beam_search
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -31,48 +26,6 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         batch.append(index)
     if batch:
         yield batch
-
-
-def mark_truncated(
-    found: Sequence[Sequence[Hypothesis]],
-    max_lengths: Sequence[int],
-    config: SearchConfig,
-    begin: Callable[[Sequence[int]], Start[Any]],
-) -> list[list[Hypothesis]]:
-    """The same hypotheses, those that the limit ended marked. begin: where a search for the numbered sentences starts.
-
-    Nothing is computed unless a hypothesis is as long as may be.
-    """
-    marked = [list(hypotheses) for hypotheses in found]
-    at_limit = [
-        (number, rank)
-        for number, hypotheses in enumerate(found)
-        for rank, one in enumerate(hypotheses)
-        if len(one.ids) == max_lengths[number]
-    ]
-    if at_limit:
-        start = begin([number for number, _ in at_limit])
-        ends = _ends_there(start, [found[number][rank].ids for number, rank in at_limit], config)
-        for (number, rank), end in zip(at_limit, ends, strict=True):
-            marked[number][rank] = replace(found[number][rank], truncated=not end)
-    return marked
-
-
-def _ends_there(start: Start[Any], written: Sequence[Sequence[int]], config: SearchConfig) -> list[bool]:
-    """Whether the most probable token after each sequence is its end."""
-    lengths = torch.tensor([len(ids) for ids in written], device=start.first.device)
-    ends = torch.zeros_like(lengths, dtype=torch.bool)
-
-    def choose(allowed: Float[Tensor, "B V"], going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
-        best = start.ops.argmax(allowed)
-        done = lengths[going] == length
-        ends[going] |= done & (best == start.eos_id)
-        return best.masked_fill(done, start.eos_id)
-
-    rules = Rules.of(start, [len(ids) + 1 for ids in written], config.model_copy(update={"min_length": 0}), written)
-    for _ in walk(start, rules, choose):
-        pass
-    return ends.tolist()
 
 
 _EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
@@ -97,21 +50,17 @@ class Engine:
         numbers: of the sources, among all that are translated at this time; sampling and `watch` go by them. watch:
         who looks at the search before each step; another system's search cannot be watched.
         """
-
-        def begin(chosen: Sequence[int]) -> Start[Any]:
-            start = self.backend.start([sources[index] for index in chosen])
-            return start if watch is None else watched(start, [numbers[index] for index in chosen], watch)
-
         longest = greatest_lengths(self.backend.configs, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
         by_index = None if watch is None else Watch(lambda index: watch.gone(numbers[index]), watch.before_step)
         hypotheses = self.backend.search(sources, longest, config, prefixes, by_index)
-        if hypotheses is not None and not self.backend.can_step:
+        if hypotheses is not None:
             return hypotheses
-        if hypotheses is None:
-            hypotheses = find(begin(range(len(sources))), longest, config, numbers, prefixes)
-        return mark_truncated(hypotheses, longest, config, begin)
+        start = self.backend.start(sources)
+        if watch is not None:
+            start = watched(start, numbers, watch)
+        return find(start, longest, config, numbers, prefixes)
 
 
 def find(

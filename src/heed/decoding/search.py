@@ -12,6 +12,7 @@ more score better than the worst of the nbest best that have ended: going on wou
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import Hypothesis, Prefixes, S, Start, length_penalty
+from heed.backends.base import Hypothesis, Prefixes, S, SearchOps, Start, length_penalty
 from heed.backends.torch.search_ops import Continuations
 from heed.config import SearchConfig
 from heed.errors import InputError
@@ -28,6 +29,13 @@ from heed.errors import InputError
 def precise(device: torch.device) -> torch.dtype:
     """The type of sums of log-probabilities: in float32 a hundred of them may miss by more than 1e-4."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Allowed(NamedTuple):
+    """What each hypothesis may be continued with, and which the length limit ends although the model would go on."""
+
+    log_probs: Float[Tensor, "B W V"]
+    truncated: Bool[Tensor, "B W"] | None  # none: no sentence has come to its limit
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Rules:
     max_lengths: Int[Tensor, "B"]
     prefixes: Int[Tensor, "B P"]  # -1 after the end of each
     earliest_end: int  # the least of the greatest lengths: known here, so that no step must ask the device
+    ops: SearchOps
 
     @classmethod
     def of(cls, start: Start[S], max_lengths: Sequence[int], config: SearchConfig, prefixes: Prefixes) -> "Rules":
@@ -63,26 +72,30 @@ class Rules:
         rows = [torch.tensor(prefix, dtype=torch.int64, device="cpu") for prefix in prefixes]
         forced = pad_sequence(rows, batch_first=True, padding_value=-1).to(start.first.device)
         lengths = torch.tensor(max_lengths, device="cpu").to(start.first.device)
-        return cls(start.eos_id, config.min_length, config.no_repeat_ngram, lengths, forced, min(max_lengths))
+        return cls(
+            start.eos_id, config.min_length, config.no_repeat_ngram, lengths, forced, min(max_lengths), start.ops
+        )
 
     def select(self, sentences: Int[Tensor, "B"]) -> "Rules":
         """The rules for the sentences that are left."""
         return replace(self, max_lengths=self.max_lengths[sentences], prefixes=self.prefixes[sentences])
 
-    def allow(self, log_probs: Float[Tensor, "B W V"], written: Int[Tensor, "B W T"]) -> Float[Tensor, "B W V"]:
+    def allow(self, log_probs: Float[Tensor, "B W V"], written: Int[Tensor, "B W T"]) -> "Allowed":
         """The log-probabilities after what is written, -inf where the rules forbid it; those given may be changed."""
-        allowed, length = log_probs, written.shape[-1]
+        allowed, length, truncated = log_probs, written.shape[-1], None
         if self.no_repeat_ngram is not None:
             allowed = _without_repeats(allowed, written, self.no_repeat_ngram)
         if length < self.min_length:
             allowed[..., self.eos_id] = -torch.inf
         if length >= self.earliest_end:
             others = torch.arange(log_probs.shape[-1], device=written.device) != self.eos_id
-            must_end = (self.max_lengths <= length)[:, None, None]
-            allowed = allowed.masked_fill(must_end & others, -torch.inf)
+            must_end = (self.max_lengths <= length)[:, None]
+            most_probable = self.ops.argmax(allowed.flatten(0, 1)).unflatten(0, allowed.shape[:2])
+            truncated = must_end & (most_probable != self.eos_id)
+            allowed = allowed.masked_fill(must_end[..., None] & others, -torch.inf)
         if length < self.prefixes.shape[1]:
             allowed = self._say_prefix(log_probs, allowed, length)
-        return allowed
+        return Allowed(allowed, truncated)
 
     def _say_prefix(
         self, log_probs: Float[Tensor, "B W V"], allowed: Float[Tensor, "B W V"], length: int
@@ -123,16 +136,19 @@ class _Group:
     """N hypotheses of each sentence, best first; where there is none, the log-probability is -inf."""
 
     log_probs: Float[Tensor, "B N"]
-    written: Int[Tensor, "B N T"]  # of those that have ended, filled up with eos
+    written: Int[Tensor, "B N T"]  # of those that have ended, padded with eos
+    truncated: Bool[Tensor, "B N"]  # of those that have ended: by the length limit, and not by the model
 
     def select(self, sentences: Int[Tensor, "B"]) -> "_Group":
         """The sentences that are left."""
-        return _Group(self.log_probs[sentences], self.written[sentences])
+        return _Group(self.log_probs[sentences], self.written[sentences], self.truncated[sentences])
 
-    def go_on(self, found: Continuations) -> "_Group":
-        """Those that continue these, with one token more."""
-        before = self.written.flatten(0, 1).index_select(0, found.rows.flatten()).view_as(self.written)
-        return _Group(found.log_probs, torch.cat((before, found.tokens[..., None]), -1))
+    def go_on(self, found: Continuations, truncated: Bool[Tensor, "B W"] | None) -> "_Group":
+        """Those that continue these, with one token more. truncated: which of these the limit ends."""
+        rows = found.rows.flatten()
+        before = self.written.flatten(0, 1).index_select(0, rows).view_as(self.written)
+        cut_off = self.truncated if truncated is None else truncated.flatten()[rows].view_as(self.truncated)
+        return _Group(found.log_probs, torch.cat((before, found.tokens[..., None]), -1), cut_off)
 
 
 @dataclass(frozen=True)
@@ -150,7 +166,9 @@ class _Ended:
         log_probs = torch.cat((self.best.log_probs, ending.log_probs), 1).gather(1, places)
         longer = ending.written.shape[-1] - self.best.written.shape[-1]
         written = torch.cat((pad(self.best.written, (0, longer), value=eos_id), ending.written), 1)
-        return _Ended(scores.values[:, :count], _Group(log_probs, written.take_along_dim(places[..., None], 1)))
+        truncated = torch.cat((self.best.truncated, ending.truncated), 1).gather(1, places)
+        best = _Group(log_probs, written.take_along_dim(places[..., None], 1), truncated)
+        return _Ended(scores.values[:, :count], best)
 
     def select(self, sentences: Int[Tensor, "B"]) -> "_Ended":
         """The sentences that are left."""
@@ -158,8 +176,12 @@ class _Ended:
 
     def hypotheses(self, row: int, eos_id: int, alpha: float) -> list[Hypothesis]:
         """Those of one sentence."""
-        pairs = zip(self.best.written[row].tolist(), self.best.log_probs[row].tolist(), strict=True)
-        return [Hypothesis.of(ids[: ids.index(eos_id)], value, alpha) for ids, value in pairs if value != -torch.inf]
+        each = (tensor[row].tolist() for tensor in (self.best.written, self.best.log_probs, self.best.truncated))
+        return [
+            Hypothesis.of(ids[: ids.index(eos_id)], value, alpha, truncated=truncated)
+            for ids, value, truncated in zip(*each, strict=True)
+            if value != -torch.inf
+        ]
 
 
 def _over(live: _Group, ended: _Ended, last_penalty: Float[Tensor, "B"], config: SearchConfig) -> Bool[Tensor, "B"]:
@@ -187,20 +209,23 @@ def beam_search(
     rules, width, device = Rules.of(start, max_lengths, config, prefixes), config.beam, start.first.device
     none = torch.full((len(max_lengths), width), -torch.inf, dtype=precise(device), device=device)
     empty = start.first.new_empty(*none.shape, 0)
-    live = _Group(none.index_fill(1, start.first.new_zeros(1), 0.0), empty)  # one hypothesis, and places for more
-    ended = _Ended(none[:, : config.nbest], _Group(none[:, : config.nbest], empty[:, : config.nbest]))
+    whole = torch.zeros_like(none, dtype=torch.bool)
+    live = _Group(
+        none.index_fill(1, start.first.new_zeros(1), 0.0), empty, whole
+    )  # one hypothesis, and places for more
+    ended = _Ended(none[:, : config.nbest], _Group(*(each[:, : config.nbest] for each in (none, empty, whole))))
     last_penalty = none.new_tensor([length_penalty(longest + 1, config.length_penalty) for longest in max_lengths])
     going, found = list(range(len(max_lengths))), {}
     state = start.state.select(torch.arange(len(going), device=device)[:, None].expand(-1, width))
     ids = start.first[:, None].expand(-1, width)
     while going:
         log_probs, state = start.step(ids.flatten(), state)
-        allowed = rules.allow(log_probs.float().unflatten(0, (-1, width)), live.written)
+        allowed, truncated = rules.allow(log_probs.float().unflatten(0, (-1, width)), live.written)
         going_on, ending = start.ops.beam_step(live.log_probs, allowed.flatten(0, 1), start.eos_id)
         if ending is not None:
             penalty = length_penalty(live.written.shape[-1] + 1, config.length_penalty)
-            ended = ended.add(live.go_on(ending), start.eos_id, penalty)
-        live = live.go_on(going_on)
+            ended = ended.add(live.go_on(ending, truncated), start.eos_id, penalty)
+        live = live.go_on(going_on, None)
         over = _over(live, ended, last_penalty, config).tolist()
         for row, number in enumerate(going):
             if over[row]:

@@ -21,7 +21,7 @@ from heed.backends.stepping import start_decoder_only
 from heed.config import SearchConfig
 from heed.decoding.cancellation import watched
 from heed.decoding.decode import draw, uniform, walk
-from heed.decoding.engine import find, mark_truncated
+from heed.decoding.engine import find
 from heed.decoding.search import Rules, precise
 from heed.errors import InputError
 from heed.inference.open import open_folder
@@ -79,13 +79,11 @@ class Generator:
         prefixes = self.tokenizer.encode(prompts)
         longest = [self._longest(len(prefix), config) for prefix in prefixes]
 
-        def begin(chosen: Sequence[int]) -> Start[Any]:
-            start = self._start(len(chosen))
-            return start if watch is None else watched(start, chosen, watch)
-
-        start = begin(range(len(prompts)))
+        start: Start[Any] = self._start(len(prompts))
+        if watch is not None:
+            start = watched(start, range(len(prompts)), watch)
         found = find(start, longest, config, range(first, first + len(prompts)), prefixes)
-        return [self._described(hypotheses) for hypotheses in mark_truncated(found, longest, config, begin)]
+        return [self._described(hypotheses) for hypotheses in found]
 
     @each_with_torch_defaults
     def stream(
@@ -113,17 +111,17 @@ class Generator:
         written: list[int] = []
         shown = ""
         rules = Rules.of(start, [longest], config, [prefix])
-        for [(number, token, log_prob)] in walk(start, rules, choose):
-            rules.check(number, log_prob)
-            if token != start.eos_id:
-                written.append(token)
+        truncated = False
+        for [chosen] in walk(start, rules, choose):
+            rules.check(chosen.number, chosen.log_prob)
+            truncated = chosen.truncated
+            if chosen.token != start.eos_id:
+                written.append(chosen.token)
             (text,) = self.tokenizer.decode([written])
-            if len(written) >= len(prefix) and (token == start.eos_id or not text.endswith("\ufffd")):
+            if len(written) >= len(prefix) and (chosen.token == start.eos_id or not text.endswith("\ufffd")):
                 yield text[len(shown) :]
                 shown = text
-        found = [[Hypothesis.of(written, 0.0, 0.0)]]
-        ((marked,),) = mark_truncated(found, [longest], config, lambda _: self._start(1))
-        return marked.truncated
+        return truncated
 
     @torch_defaults()
     def token_scores(self, texts: Sequence[str]) -> list[list[float]]:

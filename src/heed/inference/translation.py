@@ -4,10 +4,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from unicodedata import east_asian_width
 
-from heed.backends.base import Backend, Hypothesis
+from heed.backends.base import Backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
-from heed.decoding.engine import greatest_lengths, mark_truncated
+from heed.decoding.engine import greatest_lengths
 from heed.text.sentence_split import Piece
 from heed.text.tokenizer import Tokenizer
 
@@ -90,8 +90,13 @@ def stream_piece(
     longest = max(*greatest_lengths(backend.configs, ids, search), len(starts[0]))
     written: list[int] = []
     shown = ""
-    for token in greedy_stream(backend.start(ids), longest, search, starts[0]):
-        written.append(token)
+    tokens = greedy_stream(backend.start(ids), longest, search, starts[0])
+    while True:
+        try:
+            written.append(next(tokens))
+        except StopIteration as end:
+            truncated: bool = end.value
+            break
         (so_far,) = target.decode([written])
         if not so_far.endswith("\ufffd") and len(so_far) > len(shown):  # else a character is not whole yet
             yield so_far[len(shown) :]
@@ -99,5 +104,4 @@ def stream_piece(
     (whole,) = target.decode([written])
     if len(whole) > len(shown):
         yield whole[len(shown) :]
-    ((marked,),) = mark_truncated([[Hypothesis.of(written, 0.0, 0.0)]], [longest], search, lambda _: backend.start(ids))
-    return whole, marked.truncated
+    return whole, truncated

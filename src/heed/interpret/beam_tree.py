@@ -86,7 +86,7 @@ def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callabl
     while why_over is None:
         log_probs, state = start.step(start.first.new_tensor([search.nodes[at].id for at in live]), state)
         written = start.first.new_tensor([search.tree().written(at) for at in live])
-        values, ids = topk(rules.allow(log_probs.float()[None], written[None])[0], config.beam + 1)
+        values, ids = topk(rules.allow(log_probs.float()[None], written[None]).log_probs[0], config.beam + 1)
         before, live = live, search.grow(live, values.tolist(), ids.tolist())
         why_over = search.over(live)
         if why_over is None:

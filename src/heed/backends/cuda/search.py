@@ -218,12 +218,13 @@ def _set_rules(slots: Slots, config: SearchConfig) -> None:
 def _read(slots: Slots, chosen: Sequence[int], config: SearchConfig) -> Iterator[list[Hypothesis]]:
     """What has been found in some slots: of each hypothesis that has ended, its words, from the last to the first."""
     which = torch.tensor(chosen, device="cpu").to(slots.over.device)
-    names = ("scores", "log_probs", "order", "lasts", "tokens", "parents")
-    scores, log_probs, order, lasts, tokens, parents = (getattr(slots, name)[which].cpu().numpy() for name in names)
+    _, scores, log_probs = slots.sums[:, which].cpu().numpy()
+    order, lasts, truncated = slots.ended[:, which].cpu().numpy()
+    tokens, parents = slots.written[:, which].cpu().numpy()
     scores = np.where(np.isfinite(scores), scores, -np.inf)
     best = np.lexsort((order, -scores))[:, : config.nbest]  # of equals, who ended first comes first
-    scores, log_probs, order, hypothesis = (
-        np.take_along_axis(each, best, 1) for each in (scores, log_probs, order, lasts)
+    scores, log_probs, order, hypothesis, truncated = (
+        np.take_along_axis(each, best, 1) for each in (scores, log_probs, order, lasts, truncated != 0)
     )
     lengths, sentence = np.where(np.isfinite(scores), order // slots.shape.width, 0), np.arange(len(chosen))[:, None]
     written = np.empty((*lengths.shape, lengths.max()), dtype=np.int64)
@@ -232,10 +233,10 @@ def _read(slots: Slots, chosen: Sequence[int], config: SearchConfig) -> Iterator
         if slots.shape.width > 1:
             hypothesis = np.where(time < lengths, parents[sentence, time, hypothesis], hypothesis)
     penalties = np.array([length_penalty(length + 1, config.length_penalty) for length in range(written.shape[-1] + 1)])
-    rows = (written, lengths, log_probs, log_probs / penalties[lengths])
-    for said in zip(*(row.tolist() for row in rows), scores > -np.inf, strict=True):
+    rows = (written, lengths, log_probs, log_probs / penalties[lengths], truncated, scores > -np.inf)
+    for of_sentence in zip(*(row.tolist() for row in rows), strict=True):
         yield [
-            Hypothesis(tuple(ids[:length]), log_prob, score)
-            for ids, length, log_prob, score, ended in zip(*said, strict=True)
-            if ended
+            Hypothesis(tuple(ids[:length]), log_prob, score, cut_off)
+            for ids, length, log_prob, score, cut_off, has_ended in zip(*of_sentence, strict=True)
+            if has_ended
         ]

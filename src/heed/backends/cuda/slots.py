@@ -35,17 +35,11 @@ class Slots:
     past: Float[Tensor, "L 2 R T H K"]  # keys and values of what is written
     memory: Float[Tensor, "L 2 B S H K"]  # keys and values of the source
     lengths: Int[Tensor, "B"]  # of the sources
-    longest: Int[Tensor, "B"]  # the most tokens that may be written, the end not counted
-    positions: Int[Tensor, "B"]  # how many are written
-    over: Int[Tensor, "B"]  # 1 where a search has come to its end, or never began
     ids: Int[Tensor, "B W"]  # int64: the newest token of each hypothesis
-    totals: Float[Tensor, "B W"]  # log-probabilities of the living, best first
-    scores: Float[Tensor, "B W"]  # of those that have ended, in no order; -inf: room for one, inf: none wanted here
-    log_probs: Float[Tensor, "B W"]  # theirs
-    order: Int[Tensor, "B W"]  # when they ended: W times their length, and how many were better then
-    lasts: Int[Tensor, "B W"]  # which hypothesis they ended as
-    tokens: Int[Tensor, "B T W"]  # what each hypothesis said at each time
-    parents: Int[Tensor, "B T W"]  # and which one it continued
+    sentences: Int[Tensor, "3 B"]  # `positions`, `over`, `longest`
+    sums: Float[Tensor, "3 B W"]  # `totals`, `scores`, `log_probs`
+    ended: Int[Tensor, "3 B W"]  # `order`, `lasts`, `truncated`
+    written: Int[Tensor, "2 B T W"]  # `tokens`, `parents`
     rows: Int[Tensor, "2 R T"]  # where its keys and values of each time are; for even positions, for odd ones
     penalties: Float[Tensor, "lengths"]  # the length penalty of each length, up to T + 1
     rules: Int[Tensor, "two"]  # the least length; 1 if a sentence is over as soon as enough hypotheses have ended
@@ -56,7 +50,6 @@ class Slots:
     ) -> "Slots":
         """No sentence anywhere."""
         one, each = (shape.slots,), (shape.slots, shape.width)
-        written = (shape.slots, shape.target, shape.width)
 
         def whole(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int32, device=device)
@@ -69,21 +62,70 @@ class Slots:
             past=torch.zeros((layers, 2, shape.rows, shape.target, *heads), dtype=dtype, device=device),
             memory=torch.zeros((layers, 2, shape.slots, shape.source, *heads), dtype=dtype, device=device),
             lengths=whole(*one) + 1,
-            longest=whole(*one),
-            positions=whole(*one),
-            over=whole(*one) + 1,
             ids=whole(*each).long(),
-            totals=exact(*each),
-            scores=exact(*each),
-            log_probs=exact(*each),
-            order=whole(*each),
-            lasts=whole(*each),
-            tokens=whole(*written),
-            parents=whole(*written),
+            sentences=torch.stack((whole(*one), whole(*one) + 1, whole(*one))),
+            sums=exact(3, *each),
+            ended=whole(3, *each),
+            written=whole(2, shape.slots, shape.target, shape.width),
             rows=whole(2, shape.rows, shape.target),
             penalties=exact(shape.target + 2),
             rules=whole(2),
         )
+
+    @property
+    def positions(self) -> Int[Tensor, "B"]:
+        """How many tokens are written."""
+        return self.sentences[0]
+
+    @property
+    def over(self) -> Int[Tensor, "B"]:
+        """1 where a search has come to its end, or never began."""
+        return self.sentences[1]
+
+    @property
+    def longest(self) -> Int[Tensor, "B"]:
+        """The most tokens that may be written, the eos not counted."""
+        return self.sentences[2]
+
+    @property
+    def totals(self) -> Float[Tensor, "B W"]:
+        """Log-probabilities of the live hypotheses, best first."""
+        return self.sums[0]
+
+    @property
+    def scores(self) -> Float[Tensor, "B W"]:
+        """Of those that have ended, in no order; -inf: room for one, inf: none wanted here."""
+        return self.sums[1]
+
+    @property
+    def log_probs(self) -> Float[Tensor, "B W"]:
+        """Of those that have ended."""
+        return self.sums[2]
+
+    @property
+    def order(self) -> Int[Tensor, "B W"]:
+        """When they ended: W times their length, and how many were better then."""
+        return self.ended[0]
+
+    @property
+    def lasts(self) -> Int[Tensor, "B W"]:
+        """Which hypothesis they ended as."""
+        return self.ended[1]
+
+    @property
+    def truncated(self) -> Int[Tensor, "B W"]:
+        """1 where the length limit ended them, and not the model."""
+        return self.ended[2]
+
+    @property
+    def tokens(self) -> Int[Tensor, "B T W"]:
+        """The token of each hypothesis at each position."""
+        return self.written[0]
+
+    @property
+    def parents(self) -> Int[Tensor, "B T W"]:
+        """Which hypothesis it continued."""
+        return self.written[1]
 
     def begin(
         self,

@@ -89,24 +89,24 @@ def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slo
     """Three kernels: over all words, over the best of them, and over the hypotheses."""
     (rows, size), width, device = logits.shape, slots.shape.width, logits.device
     runs, best = triton.cdiv(size, _RUN), width + 1  # no more of a hypothesis can matter: W that live, and its end
-    highest, sums, bests = torch.empty(3, rows, runs, dtype=torch.float32, device=device)
+    scanned = torch.empty(4, rows, runs, dtype=torch.float32, device=device).unbind()
     log_sums = torch.empty(rows, dtype=torch.float32, device=device)
     values = torch.empty(rows, best, dtype=torch.float32, device=device)
     words = torch.empty(rows, best, dtype=torch.int32, device=device)
+    cut_off = torch.empty(rows, dtype=torch.int32, device=device)
     seen = (logits, logits if bias is None else bias, slots.positions, slots.over, slots.longest, slots.rules)
     constants = {"WIDTH": width, "BIAS": bias is not None, "RUN": _RUN}
     beam.scan[(rows, triton.cdiv(runs, _RUNS))](
-        *seen, highest, sums, bests, size, runs, *special, **constants, RUNS=_RUNS, num_warps=_RUNS
+        *seen, *scanned, size, runs, *special, **constants, RUNS=_RUNS, num_warps=_RUNS
     )
     beam.pick[(rows,)](
-        *seen, highest, sums, bests, log_sums, values, words, size, runs, *special,
+        *seen, *scanned, log_sums, values, words, cut_off, size, runs, *special,
         **constants, BEST=best, RUNS=triton.next_power_of_2(runs), num_warps=1,
     )  # fmt: skip
     places, choices = triton.next_power_of_2(width), triton.next_power_of_2(best)
-    beam.grow[(slots.shape.slots,)](
-        log_sums, values, words, slots.ids, slots.positions, slots.over, slots.longest, slots.totals,
-        slots.scores, slots.log_probs, slots.order, slots.lasts, slots.tokens, slots.parents, slots.rows,
-        slots.penalties, slots.rules, rows, slots.shape.target, size, special.eos_id,
+    beam.expand[(slots.shape.slots,)](
+        log_sums, values, words, cut_off, slots.ids, slots.sentences, slots.sums, slots.ended, slots.written,
+        slots.rows, slots.penalties, slots.rules, rows, slots.shape.target, size, special.eos_id,
         WIDTH=width, BEST=best, ROWS=places, CHOICES=choices, TIMES=_TIMES,
         num_warps=1 if places * choices <= 512 else 4,
     )  # fmt: skip
