@@ -19,8 +19,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from heed.plots.chart import apart
-from heed.plots.lettering import widest
-from heed.plots.svg import EDGE, SMALL, WHITE, document, element, header, hover, note, pen, text
+from heed.plots.svg import EDGE, SMALL, WHITE, document, element, header, hover, note, pen, text, widest
 
 HERE = Path(__file__).parent
 WIDE = 732.0  # what is between the edges: about as wide as a page shows it

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import heed
-from heed.artifacts.average import last_checkpoints
+from heed.artifacts.checkpoint import last_checkpoints
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
 from heed.artifacts.weights import read_tensors

@@ -5,8 +5,7 @@ import pytest
 
 from heed.config import DataConfig
 from heed.corpus_checks.checks import examine
-from heed.corpus_checks.clean import check_writable, write_clean
-from heed.corpus_checks.text_errors import DROPPED
+from heed.corpus_checks.text_errors import DROPPED, check_writable, write_clean
 from heed.errors import DataError
 from heed.text.corpus import Corpus, read_pairs
 from tests.corpus_checks.test_checks import PLANTED, world

@@ -7,8 +7,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from heed.errors import DataError
-from heed.evaluation.compare import compare, disagreements
-from heed.evaluation.metrics import score
+from heed.evaluation.metrics import compare, disagreements, score
 from tests.evaluation.examples import REFERENCES, damaged
 
 GOOD, ALIKE, BAD = damaged(0.2, seed=1), damaged(0.2, seed=2), damaged(0.5, seed=3)

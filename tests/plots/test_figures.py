@@ -28,8 +28,7 @@ from heed.plots.figures import (
     position_picture,
     removal_map,
 )
-from heed.plots.lettering import fitted, label, spelt, width
-from heed.plots.svg import ANY, BLACK, WHITE, Paper, element, rendered
+from heed.plots.svg import ANY, BLACK, WHITE, Paper, element, fitted, label, rendered, spelt, width
 
 SVG = "{http://www.w3.org/2000/svg}"
 ENGLISH = " The, animal, did, not, cross, the, street, because, it, was, too, tired,.,</s>".split(",")  # noqa: SIM905

@@ -11,7 +11,7 @@ from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cuda import graph as capture
 from heed.backends.cuda.graph import missing_for_graphs
 from heed.backends.select import training_plan
-from heed.backends.torch.dropout import RawDropout
+from heed.backends.torch.training import RawDropout
 from heed.model.attention import plain_attention
 from heed.training.gradients import EagerGradients
 from heed.training.run import _notes

@@ -10,9 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from heed.cli.bench_machine import AsJson, machine
-from heed.cli.bench_train import train
-from heed.cli.bench_translate import translate
+from heed.cli.bench_models import AsJson, machine, train, translate
 from heed.cli.output import output_console
 from heed.errors import DataError
 from heed.interop.engine_names import ENGINES, EngineName, engine_named, family, missing, require

@@ -61,7 +61,7 @@ def average(
     last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints to take.")] = 5,
 ) -> None:
     """Average the weights of a run's last checkpoints."""
-    from heed.artifacts.average import average as average_checkpoints  # noqa: PLC0415 - torch takes seconds to import
+    from heed.artifacts.checkpoint import average as average_checkpoints  # noqa: PLC0415 - torch takes seconds to import
 
     paths = average_checkpoints(run, last, out)
     typer.echo(f"the mean of {', '.join(path.name for path in paths)} is in {out}", err=True)

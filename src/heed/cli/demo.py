@@ -1,17 +1,51 @@
-"""`heed demo`: the whole of heed on the built-in corpus: train, score, translate, look inside."""
+"""`heed demo`: all of heed on the built-in corpus, training to a look inside; `heed microworld` writes the corpus."""
 
+import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from heed.cli.options import out_option
-from heed.microworld.corpus import Example, Split, corpus, pronoun_is_right
+from heed.microworld.corpus import Example, Split, antecedents, corpus, examples, pronoun_is_right
 
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
+
+
+def microworld(
+    what: Annotated[
+        Literal["pairs", "english", "french", "antecedents"],
+        typer.Option(
+            help="English, tab, French; only one language; or what `it` means (subject, object), tab, English."
+        ),
+    ] = "pairs",
+    split: Annotated[Split, typer.Option(help="The split to draw from; no sentence is in two of them.")] = "train",
+    count: Annotated[int, typer.Option(min=1, help="Lines to write.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed: other sentences.")] = 0,
+) -> None:
+    """Write sentences of the built-in small world to standard output, one a line.
+
+    Pairs and antecedents are all different. One language alone comes as the grammar draws it, with repetitions, for a
+    language model to learn how likely each sentence is.
+    """
+    sys.stdout.writelines(f"{line}\n" for line in _lines(what, split, count, seed))
+
+
+def _lines(what: str, split: Split, count: int, seed: int) -> Iterator[str]:
+    match what:
+        case "pairs":
+            return (f"{one.source}\t{one.target}" for one in corpus(split, count, seed))
+        case "antecedents":
+            return (f"{meant}\t{text}" for meant, text in antecedents(split, count, seed))
+        case _:
+            drawn = islice(examples(split, seed), count)
+            return (one.source if what == "english" else one.target for one in drawn)
+
 
 SETTINGS = {
     "model": {
@@ -83,7 +117,7 @@ def demo(
 
 def _train(out: Path, seed: int, steps: int) -> None:
     from heed.artifacts.checkpoint import newest_checkpoint  # noqa: PLC0415 - torch takes seconds to import
-    from heed.cli.watch import Watch  # noqa: PLC0415
+    from heed.cli.train import Watch  # noqa: PLC0415
     from heed.training.train import train  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def _examine_text(
     as_json: bool,
 ) -> None:
     from heed.corpus_checks.checks import examine  # noqa: PLC0415 - seconds that --help need not wait
-    from heed.corpus_checks.clean import check_writable, write_clean  # noqa: PLC0415 - seconds that --help need not wait
+    from heed.corpus_checks.text_errors import check_writable, write_clean  # noqa: PLC0415 - seconds that --help need not wait
     from heed.training.tasks import task_named  # noqa: PLC0415
 
     with Console(stderr=True).status("reading") as status:

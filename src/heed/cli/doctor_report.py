@@ -23,8 +23,7 @@ from heed.cli.remedies import words_for
 if TYPE_CHECKING:
     from heed.backends.machine import Machine
     from heed.cli.doctor import Plan
-    from heed.corpus_checks.clean import Cleaned
-    from heed.corpus_checks.text_errors import CorpusReport, Example, Finding, Form
+    from heed.corpus_checks.text_errors import Cleaned, CorpusReport, Example, Finding, Form
     from heed.training.estimate import Estimate
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -37,8 +37,7 @@ from heed.text.corpus import Corpus, read_lines, read_pairs
 from heed.training.corpora import PairsReading
 
 if TYPE_CHECKING:
-    from heed.evaluation.compare import Comparison, Disagreement
-    from heed.evaluation.metrics import Score
+    from heed.evaluation.metrics import Comparison, Disagreement, Score
     from heed.inference.translator import Translator
 
 Lines = dict[str, list[str]]  # of each of source, reference, hypothesis and against
@@ -213,8 +212,11 @@ class _Result:
 
 
 def _score(lines: Lines, tokenize: str, resamples: int, show: int) -> _Result:
-    from heed.evaluation.compare import compare, disagreements  # noqa: PLC0415 - numpy takes a while to import
-    from heed.evaluation.metrics import score  # noqa: PLC0415
+    from heed.evaluation.metrics import (  # noqa: PLC0415 - numpy takes a while to import
+        compare,
+        disagreements,
+        score,
+    )
 
     if "against" not in lines:
         return _Result(score(lines["hypothesis"], lines["reference"], tokenize, resamples), [], [])

@@ -19,21 +19,18 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from heed.cli.ablate import ablate
 from heed.cli.bench import bench
 from heed.cli.convert import average, export, import_model, quantize
-from heed.cli.demo import demo
+from heed.cli.demo import demo, microworld
 from heed.cli.describe import describe
 from heed.cli.doctor import doctor
 from heed.cli.evaluate import evaluate
-from heed.cli.heads import heads
+from heed.cli.experiments import ablate, heads, pronouns
 from heed.cli.lm_and_classifier import classify, embed, generate
 from heed.cli.look import look
-from heed.cli.microworld import microworld
 from heed.cli.options import current_spelling
 from heed.cli.plot import plot
 from heed.cli.prepare import prepare
-from heed.cli.pronouns import pronouns
 from heed.cli.serve import EPILOG, serve
 from heed.cli.train import train
 from heed.cli.translate import score, translate

@@ -29,7 +29,7 @@ def prepare(
     cache: options.Cache = None,
 ) -> None:
     """Train the tokenizer and tokenise the text, once; `heed train` with the same text then starts at once."""
-    from heed.cli.watch import Watch  # noqa: PLC0415 - torch takes seconds to import
+    from heed.cli.train import Watch  # noqa: PLC0415 - torch takes seconds to import
     from heed.config import DataConfig  # noqa: PLC0415
     from heed.training.run_inputs import (  # noqa: PLC0415
         prepare_texts,

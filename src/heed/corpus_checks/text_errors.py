@@ -1,4 +1,4 @@
-"""The kinds of fault that a training text can have, and the values that report them.
+"""The kinds of fault that a training text can have, the values that report them, and texts cleaned of them.
 
     unreadable              a row that is not text, or not a pair: training stops at it
     empty, copied           a side has nothing in it; both sides are the same
@@ -18,15 +18,23 @@ A labelled text can also be ambiguous (it has several labels), leaked with anoth
 unknown one; where nearly all labels differ, label and text are swapped. Knows nothing of files or terminals.
 """
 
+import json
+import os
 import re
+import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heed.errors import DataError
+from heed.text.corpus import Corpus, Pair, read_pairs
 
 Kind = Literal[
     "unreadable", "leaked", "leaked_source", "leaked_target", "swapped", "source_foreign", "target_foreign", "copied",
@@ -135,3 +143,63 @@ def _around(text: str, start: int, end: int) -> str:
     """A part of a text and what is beside it."""
     before, after = max(0, start - 20), end + 40
     return "…" * (before > 0) + text[before:after] + "…" * (after < len(text))
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was written, and what was not."""
+
+    file: str
+    kept: int
+    dropped: dict[str, int]  # by kind of fault
+    respaced: int  # pairs in which tabs or line ends became spaces
+
+
+def check_writable(path: Path, corpora: Sequence[Corpus], form: Form) -> None:
+    """Whether a cleaned text can go there."""
+    if form != "texts" and path.suffix.lower() not in (".tsv", ".jsonl"):
+        raise DataError(f"--write {path}: expected a name ending in .tsv or .jsonl")
+    for corpus in corpora:
+        for file in filter(None, (corpus.source, corpus.target, corpus.pairs, corpus.text)):
+            if path.exists() and os.path.exists(file) and path.samefile(file):
+                raise DataError(f"--write {path}: this is the text itself; expected another name")
+
+
+def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> Cleaned:
+    """Write what is left of the training corpora; the file is whole or not there."""
+    kept = respaced = 0
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", newline="\n") as file:
+            try:
+                for pair in _left(corpora, report):
+                    line, changed = _line(pair, report.form, corpora, jsonl=path.suffix.lower() == ".jsonl")
+                    file.write(line)
+                    kept, respaced = kept + 1, respaced + changed
+                file.close()
+                Path(file.name).chmod(0o644)
+                Path(file.name).replace(path)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(file.name)
+    except OSError as error:
+        raise DataError(f"--write {path}: cannot be written: {error.strerror}") from None
+    counts = {kind: int((report.dropped == place).sum()) for place, kind in enumerate(DROPPED, 1)}
+    counts["unreadable"] = sum(one.count for one in report.findings if one.kind == "unreadable")
+    return Cleaned(str(path), kept, {kind: count for kind, count in counts.items() if count}, respaced)
+
+
+def _left(corpora: Sequence[Corpus], report: CorpusReport) -> Iterator[Pair]:
+    pairs = (pair for corpus in corpora for pair in read_pairs(corpus, lambda _: None))
+    return (pair for pair, fault in zip(pairs, report.dropped, strict=True) if not fault)
+
+
+def _line(pair: Pair, form: Form, corpora: Sequence[Corpus], *, jsonl: bool) -> tuple[str, bool]:
+    """A pair as it is written, and whether it was changed for that."""
+    if form == "texts":
+        return f"{pair.target}\n" + "\n" * corpora[0].documents, False
+    texts = [pair.target, *pair.source.split("\t")] if form == "labelled" else [pair.source, pair.target]
+    if jsonl:
+        names = ("label", "text", "text2") if form == "labelled" else ("source", "target")
+        return json.dumps(dict(zip(names, texts, strict=False)), ensure_ascii=False) + "\n", False
+    cells = [re.sub(r"[\t\r\n]+", " ", text) for text in texts]
+    return "\t".join(cells) + "\n", cells != texts

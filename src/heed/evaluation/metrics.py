@@ -1,4 +1,6 @@
-"""What is measured: sacreBLEU's BLEU, chrF and TER, and two plain rates; each with its signature and interval.
+"""Metrics of translations: sacreBLEU's BLEU, chrF and TER, and two plain rates, each with its signature and interval.
+
+Two systems are compared by paired bootstrap: is one better, and where do they differ.
 
 Enters: translations and their references, one for each. Leaves: a `Score` for each metric. All that is random is
 sacreBLEU's bootstrap, whose seed stands in every signature. Knows nothing of files.
@@ -190,3 +192,61 @@ class _RateSignature(Signature):
         super().__init__(args)
         self._abbr.update(case="c", tok="tok")
         self.info.update(case="mixed", tok=tokenize, version=f"heed-{__version__}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of both systems, and how easily chance alone would make a difference as large (paired bootstrap)."""
+
+    this: Score
+    other: Score
+    p_value: float
+
+    @property
+    def difference(self) -> float:
+        """How much higher this system's value is; whether that is better, the metric decides."""
+        return self.this.value - self.other.value
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A sentence, by its index, and the chrF of both systems on it."""
+
+    place: int
+    this: float
+    other: float
+
+
+def compare(
+    this: Sequence[str],
+    other: Sequence[str],
+    references: Sequence[str],
+    tokenize: str = TOKENIZE,
+    resamples: int = RESAMPLES,
+) -> list[Comparison]:
+    """Every metric of both systems, with sacreBLEU's paired bootstrap.
+
+    Its p-value is one-sided: the chance of so much of a lead for the one that leads. Where both have the same score
+    it is 1 here: sacreBLEU counts resamples that differ by more, finds none, and would call nothing significant.
+    """
+    comparisons = []
+    for name, metric in metrics(tokenize).items():
+        (theirs, ours), (_, p_value) = resampled(name, metric, [other, this], references, resamples)
+        comparisons.append(Comparison(ours, theirs, 1.0 if p_value is None or ours.value == theirs.value else p_value))
+    return comparisons
+
+
+def disagreements(
+    this: Sequence[str], other: Sequence[str], references: Sequence[str], most: int
+) -> list[Disagreement]:
+    """The sentences on which chrF tells the two systems furthest apart, widest first, ties in the text's order."""
+    check_counts(this, references)
+    check_counts(other, references)
+    chrf = CHRF()
+    different = [
+        Disagreement(place, *(chrf.sentence_score(sentence, [reference]).score for sentence in (ours, theirs)))
+        for place, (ours, theirs, reference) in enumerate(zip(this, other, references, strict=True))
+        if ours != theirs
+    ]
+    apart = [sentence for sentence in different if sentence.this != sentence.other]
+    return sorted(apart, key=lambda sentence: -abs(sentence.this - sentence.other))[:most]

@@ -19,9 +19,8 @@ from heed.backends.base import Hypothesis, Start, Watch
 from heed.backends.select import search_ops
 from heed.backends.stepping import start_decoder_only
 from heed.config import SearchConfig
-from heed.decoding.cancellation import watched
 from heed.decoding.decode import draw, uniform, walk
-from heed.decoding.engine import find
+from heed.decoding.engine import find, watched
 from heed.decoding.search import Rules, precise
 from heed.errors import InputError
 from heed.inference.open import open_folder

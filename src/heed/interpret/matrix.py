@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from heed.plots.figures import head_grid, heat_map, removal_map
-from heed.plots.lettering import spelt
+from heed.plots.svg import spelt
 
 Values = Float[np.ndarray, "*heads rows columns"] | Bool[np.ndarray, "rows columns"]
 Labels = tuple[str, ...]

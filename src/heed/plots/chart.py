@@ -13,8 +13,23 @@ import numpy as np
 from jaxtyping import Float
 
 from heed.errors import InputError
-from heed.plots.lettering import fitted, widest, width
-from heed.plots.svg import EDGE, SMALL, WHITE, Paper, document, element, header, hover, note, pen, said, text
+from heed.plots.svg import (
+    EDGE,
+    SMALL,
+    WHITE,
+    Paper,
+    document,
+    element,
+    fitted,
+    header,
+    hover,
+    note,
+    pen,
+    said,
+    text,
+    widest,
+    width,
+)
 
 Points = Float[np.ndarray, "points"]
 Line = tuple[Points, Points]  # x and y

@@ -34,8 +34,22 @@ from heed.plots.chart import (
     ticks,
     x_numbers,
 )
-from heed.plots.lettering import fitted, isolated, widest
-from heed.plots.svg import EDGE, SMALL, WHITE, Paper, document, element, header, hover, note, said, text
+from heed.plots.svg import (
+    EDGE,
+    SMALL,
+    WHITE,
+    Paper,
+    document,
+    element,
+    fitted,
+    header,
+    hover,
+    isolated,
+    note,
+    said,
+    text,
+    widest,
+)
 
 By = Literal["steps", "minutes"]
 

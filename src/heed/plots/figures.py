@@ -21,7 +21,6 @@ from jaxtyping import Float
 
 from heed.errors import InputError
 from heed.plots.chart import ticks
-from heed.plots.lettering import label, widest, width
 from heed.plots.svg import (
     EDGE,
     SMALL,
@@ -31,6 +30,7 @@ from heed.plots.svg import (
     element,
     header,
     hover,
+    label,
     mosaic,
     note,
     panel,
@@ -38,6 +38,8 @@ from heed.plots.svg import (
     said,
     scale,
     token_text,
+    widest,
+    width,
 )
 
 Map = Float[np.ndarray, "T S"]

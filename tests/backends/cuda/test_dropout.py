@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from heed.backends.cuda.dropout import HashedDropout, kept, with_hashed_dropout
-from heed.backends.torch.dropout import RawDropout, with_raw_dropout
+from heed.backends.torch.training import RawDropout, with_raw_dropout
 
 
 def seed(one: int, other: int) -> torch.Tensor:

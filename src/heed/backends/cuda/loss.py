@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.chunked_loss import loss_and_gradients
-from heed.backends.cuda.triton import cross_entropy as programs
+from heed.backends.cuda.triton import training as programs
 
 _SLICE = 8192  # tokens whose logits exist at a time
 _BLOCK = 4096  # words that one kernel looks at together

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from heed.cli.watch import Watch
+from heed.cli.train import Watch
 from heed.training.step_log import StepReport
 
 

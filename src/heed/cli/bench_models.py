@@ -1,28 +1,149 @@
-"""`heed bench translate`: how fast a model translates on this machine."""
+"""`heed bench machine`, `train` and `translate`: what this machine can do, and how much of it heed uses."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from heed.cli.bench_machine import AsJson, memory
-from heed.cli.options import Engine, open_translator
+from heed.cli.options import Engine, from_options, open_translator
 from heed.cli.output import counted, output_console
-from heed.errors import DataError
+from heed.config import RunConfig, model_preset
+from heed.errors import ConfigError, DataError
 from heed.text.corpus import read_lines
+from heed.training.presets import check_early, merged, training_preset
 
 if TYPE_CHECKING:
     import torch
 
+    from heed.benchmarking.limits import Limits
+    from heed.benchmarking.training import TrainingSpeed
     from heed.benchmarking.translating import Ids, Job, Timing
     from heed.inference.translator import Translator
+
+
+Device = Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Where; by default on a GPU if there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def machine(device: Device = None, as_json: AsJson = False) -> None:
+    """Measure what this machine can do at most: matrix products and bytes read from memory, a second.
+
+    No training and no translating goes beyond it, so speeds can be read as shares of it. Takes some seconds.
+    """
+    where = chosen(device)
+    from heed.benchmarking.limits import limits  # noqa: PLC0415 - torch takes seconds to import
+
+    with Console(stderr=True).status("multiplying large matrices, reading memory"):
+        found = limits(where)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=2))
+    else:
+        output_console().print(_limits_table(found))
+
+
+def chosen(device: Literal["cpu", "cuda"] | None) -> "torch.device":
+    """The device that was asked for, or the one that heed would take."""
+    import torch  # noqa: PLC0415 - takes seconds to import
+
+    from heed.backends.select import default_device  # noqa: PLC0415
+
+    default = default_device()
+    if device == "cuda" and default.type == "cpu":
+        raise ConfigError("--device cuda: torch finds no GPU here; leave it out, or say --device cpu")
+    return default if device is None else torch.device(device)
+
+
+def _limits_table(found: "Limits") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column(found.device, no_wrap=True)
+    table.add_column("at most", justify="right")
+    for arithmetic, speed in found.operations.items():
+        table.add_row(f"matrix products, {arithmetic}", operations(speed))
+    for arithmetic, reason in found.without.items():
+        table.add_row(f"matrix products, {arithmetic}", reason)
+    table.add_row("reading memory", f"{found.bytes_read / 1e9:,.1f} GB/s")
+    return table
+
+
+def operations(speed: float) -> str:
+    """Operations a second, for people."""
+    return f"{speed / 1e12:,.1f} TFLOP/s" if speed >= 1e12 else f"{speed / 1e9:,.1f} GFLOP/s"
+
+
+def memory(taken: int | None, device: str) -> str:
+    """The most that was taken, for people."""
+    if taken is None:
+        return "unknown"
+    return f"{taken / 2**30:.2f} GiB{', the whole process' if device == 'cpu' else ''}"
+
+
+def train(
+    preset: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "tiny",
+    vocabulary: Annotated[int, typer.Option(min=16, help="Tokens in the vocabulary.")] = 8000,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens per batch; else the preset's.")] = None,
+    device: Device = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure, about.")] = 5.0,
+    set_: Annotated[
+        list[str], typer.Option("--set", help="A setting of model or training, such as model.norm=pre.")
+    ] = [],
+    as_json: AsJson = False,
+) -> None:
+    """Measure the steps that `heed train` takes: target tokens/s, memory, and the share of the machine's limit.
+
+    The sentences are random tokens in lengths like those of real ones; nothing is validated or saved.
+    """
+    config = _config(preset, vocabulary, tokens, set_)
+    where = chosen(device)
+    from heed.benchmarking.training import measure_training  # noqa: PLC0415 - torch takes seconds to import
+
+    budget = config.training.tokens_per_batch * config.training.accumulate
+    typer.echo(
+        f"preset {preset}, {vocabulary:,} tokens in the vocabulary, {budget:,} target tokens per step …", err=True
+    )
+    with Console(stderr=True).status("") as status:
+        found = measure_training(config, where, seconds, status.update)
+    if as_json:
+        settings = {"preset": preset, "vocabulary": vocabulary, "tokens_per_batch": config.training.tokens_per_batch}
+        typer.echo(json.dumps({**settings, **asdict(found)}, indent=2))
+    else:
+        output_console().print(_training_table(found, where.type))
+
+
+def _config(preset: str, vocabulary: int, tokens: int | None, options: list[str]) -> RunConfig:
+    """All settings, as `heed train` would have them."""
+    settings = from_options(options)
+    for section in settings:
+        if section not in ("model", "training"):
+            raise ConfigError(f"--set {section}.…: only model and training can be set here, such as model.norm=pre")
+    check_early(merged(settings))
+    start: dict[str, dict[str, Any]] = {"training": training_preset(preset), "model": model_preset(preset)}
+    given: dict[str, Any] = {} if tokens is None else {"tokens_per_batch": tokens}
+    last = {"model": {"vocab_size": vocabulary}, "training": given}
+    return RunConfig.model_validate(merged(start, settings, last))
+
+
+def _training_table(found: "TrainingSpeed", device: str) -> Table:
+    rows = {
+        "device": found.device,
+        "parameters": f"{found.parameters:,}",
+        "target tokens/s": f"{found.tokens_per_second:,.0f}",
+        "a step": f"{1000 * found.seconds_per_step:,.1f} ms, {found.tokens_per_step:,.0f} target tokens",
+        "peak memory": memory(found.peak_memory, device),
+        "matmuls": f"{operations(found.operations_per_second)}, {found.arithmetic}",
+        "share of the limit": f"{found.share:.0%} of {operations(found.limit)}",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
 
 _LENGTH = 31  # of sources made up, and of what is written for them: with the token that ends them, 32
 _LENGTHS = (7, 15, 31, 63, 127)  # to see growth by
@@ -82,8 +203,8 @@ def translate(
         return
     console = output_console()
     console.print(f"{where}; peak memory: {memory(most, device.type)}")
-    console.print(_table(tables["by_batch"]))
-    console.print("by length, as many tokens written as read", _table(tables["by_length"]), sep="\n")
+    console.print(_translating_table(tables["by_batch"]))
+    console.print("by length, as many tokens written as read", _translating_table(tables["by_length"]), sep="\n")
     console.print(f"backend {choice}", highlight=False, markup=False)
 
 
@@ -124,7 +245,7 @@ def _limit(translator: "Translator", device: "torch.device") -> "Callable[[Timin
     return lambda one: one.least_seconds_per_sentence(config, operations, read, each) / one.seconds_per_sentence
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _translating_table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for heading in ("at once", "beam", "read", "written", "tokens/s", "ms a sentence", "of the limit"):
         table.add_column(heading, justify="right", no_wrap=True)
