@@ -1,11 +1,14 @@
 """Every shape written in a signature of heed is checked while the tests run."""
 
+from collections.abc import Iterator
+
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import install_import_hook
 
-ROOMS = ["heed.model", "heed.decoding", "heed.training", "heed.interpret"]  # where tensors live
-install_import_hook(ROOMS, "beartype.beartype")
+from tests import signatures
+
+jaxtyping.install_import_hook(signatures.CHECKED, f"{signatures.__name__}.checked")
 
 torch.set_num_threads(1)  # the models here are too small to share out, and other work may be going on
 
@@ -22,3 +25,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked_signatures() -> Iterator[None]:
+    """As a user meets heed: without the checks of signatures, which would refuse first what heed itself refuses."""
+    jaxtyping.config.update("jaxtyping_disable", True)  # noqa: FBT003
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)  # noqa: FBT003

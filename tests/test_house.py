@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from heed.backends.kv_cache import by_layer
+from tests.signatures import CHECKED
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "heed"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -15,13 +22,6 @@ TRITON = "backends/cuda/triton/"  # programs whose constants are arguments
 
 # Functions that are longer today, to be shortened and taken out of here. None may grow, none may be added.
 LONG_FUNCTIONS: dict[str, int] = {}
-# Docstrings of one or two words, by module, today: how many there are. None may be added.
-SHORT_DOCSTRINGS: dict[str, int] = {
-    "backends/cpu/packed_linear.py": 1,
-    "backends/cuda/triton_ops.py": 3,
-    "backends/kv_cache.py": 1,
-    "benchmarking/translating.py": 1,
-}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -78,8 +78,17 @@ def test_a_docstring_says_more_than_a_word_or_two() -> None:
         named(module): [name for name, text in documented(module) if len(text.split()) < LEAST_WORDS]
         for module in MODULES
     }
-    new = {name: found for name, found in short.items() if len(found) > SHORT_DOCSTRINGS.get(name, 0)}
-    assert new == {}, f"fewer than {LEAST_WORDS} words: say what the name does not"
+    assert {name: found for name, found in short.items() if found} == {}, (
+        f"fewer than {LEAST_WORDS} words: say what the name does not"
+    )
+
+
+def test_every_shape_in_a_signature_is_checked_while_the_tests_run() -> None:
+    with_shapes = [named(module) for module in MODULES if "\nfrom jaxtyping import " in module.read_text()]
+    names = {"heed." + name.removesuffix(".py").replace("/", ".") for name in with_shapes}
+    assert names - set(CHECKED) == set()
+    with pytest.raises(TypeCheckError, match="by_layer"):
+        by_layer(torch.zeros(2, 2), alone=True)
 
 
 def test_the_page_of_backends_names_every_file_and_only_files_that_are_there() -> None:

@@ -1,10 +1,8 @@
 """Each refusal names the value found. (Steps and masks: test_cache; lengths: test_positions; settings: test_config.)"""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 
@@ -15,14 +13,7 @@ from tests.model.examples import SHAPE, VOCAB
 
 OK = torch.tensor([[3, 4, 5], [6, 7, 0]])
 ONE = torch.tensor([[3, 4]])
-
-
-@pytest.fixture(autouse=True)
-def _as_a_user_meets_it() -> Iterator[None]:
-    """Elsewhere in the tests the shapes in the signatures are checked, and would refuse some of this first."""
-    jaxtyping.config.update("jaxtyping_disable", True)  # noqa: FBT003
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)  # noqa: FBT003
+pytestmark = pytest.mark.usefixtures("unchecked_signatures")
 
 
 def whole() -> Transformer:

@@ -9,7 +9,7 @@ The reference is `training.loss.smoothed_cross_entropy` of `model.vocabulary.log
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from torch import Tensor
 ToGradient: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]  # of logits, right words, and where losses are put
 
 
+@runtime_checkable
 class Matmul(Protocol):
     """A product of matrices."""
 

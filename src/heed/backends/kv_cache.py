@@ -18,7 +18,7 @@ from heed.model.layout import Packed
 from heed.model.positions import PositionCode, Rotation, sinusoids
 
 # Keys and values of one layer: (1, H, columns, K) for one row alone; else (B·H, K, columns) and (B·H, columns, K).
-Context: TypeAlias = tuple[Float[Tensor, "*any"], Float[Tensor, "*any"]]
+Context: TypeAlias = tuple[Float[Tensor, "..."], Float[Tensor, "..."]]
 
 
 class Room:
@@ -43,7 +43,7 @@ class Hypotheses:
 
     @property
     def sentences(self) -> int:
-        """B."""
+        """B: how many sentences these hypotheses translate."""
         return self.memory.shape[2] if self.places is None else len(self.places)
 
     @property
@@ -75,16 +75,16 @@ class Hypotheses:
     @torch.no_grad()
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
         """The hypotheses a search goes on with; as `Cache.select`."""
-        kept, width = self, rows.shape[1]
-        if sentences is not None:
-            real = None if self.real is None else self.real[sentences]
-            kept = replace(self, real=real, places=sentences if self.places is None else self.places[sentences])
-            if not bool((sentences.diff() > 0).all()):
-                kept = kept.together()  # one that comes twice goes on in two ways
-        if width == self.width == 1 and self.written is None:
-            return kept
-        written = self.all_written().flatten(0, 1).index_select(0, rows.flatten())
-        return replace(kept, width=width, written=written.unflatten(0, rows.shape))
+        width, written = rows.shape[1], None
+        if self.written is not None or self.width > 1 or width > 1:
+            written = self.all_written().flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        if sentences is None:
+            return self if written is None else replace(self, width=width, written=written)
+        real = None if self.real is None else self.real[sentences]
+        places = sentences if self.places is None else self.places[sentences]
+        kept = replace(self, width=width, written=written, real=real, places=places)
+        distinct = bool((sentences.diff() > 0).all())
+        return kept if distinct else kept.together()  # one that comes twice goes on in two ways
 
     def all_written(self) -> Int[Tensor, "B W T"]:
         """In which columns the tokens of each hypothesis are, even if in all of them."""

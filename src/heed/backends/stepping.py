@@ -7,7 +7,7 @@ mean of their probabilities. Who steps in a model's place, in which form of the 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,6 +26,7 @@ from heed.model.transformer import Transformer
 MakeStepper: TypeAlias = Callable[[Transformer], Stepper | None]
 
 
+@runtime_checkable
 class WholeSearch(Protocol):
     """A search of its own over one model."""
 

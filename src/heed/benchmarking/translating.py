@@ -84,7 +84,7 @@ def measure_translating(
 
 
 def _translate(translator: Translator, job: Job, sources: Ids) -> int:
-    """Tokens written."""
+    """How many target tokens a job took, end tokens included."""
     forced = {} if job.length is None else {"min_length": job.length, "max_length": job.length}
     asked = {"beam": job.beam, "nbest": 1, "sample": False, **forced}
     config = SearchConfig.model_validate(translator.search.model_dump() | asked)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from sacrebleu.metrics.base import Metric, Signature
 from sacrebleu.metrics.base import Score as MetricScore
 from sacrebleu.metrics.bleu import BLEU
@@ -180,7 +180,7 @@ class _Rate(Metric):
     def _aggregate_and_compute(self, stats: list[list[int]]) -> MetricScore:
         return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
 
-    def _compute_score_from_stats(self, stats: Sequence[float]) -> MetricScore:
+    def _compute_score_from_stats(self, stats: Sequence[float] | Float[np.ndarray, "2"]) -> MetricScore:
         found, total = stats
         return MetricScore("rate", 100 * (found / total if total else float(found > 0)))
 

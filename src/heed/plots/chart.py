@@ -31,8 +31,10 @@ from heed.plots.svg import (
     width,
 )
 
+Numbers = Float[np.ndarray, "_"]  # of any number
 Points = Float[np.ndarray, "points"]
 Line = tuple[Points, Points]  # x and y
+OtherLine = tuple[Float[np.ndarray, "others"], Float[np.ndarray, "others"]]  # of another number of points
 
 STRETCHES = 1000  # of a long line that are told apart: about the chart's width in pixels
 TEXT = 12.0  # the size of names
@@ -112,7 +114,7 @@ def circle(x: float, y: float, radius: float) -> str:
     return pen("M", x - radius, y, *half, 2 * radius, 0.0, *half, -2 * radius, 0.0)
 
 
-def clipped(x: Points, y: Points, low: float, high: float) -> Line:
+def clipped(x: Points, y: Points, low: float, high: float) -> OtherLine:
     """The part of a line between two heights, ended where it crosses them."""
     for limit in (low, high):
         above = y > limit
@@ -123,7 +125,7 @@ def clipped(x: Points, y: Points, low: float, high: float) -> Line:
     return x, np.where((y >= low) & (y <= high), y, np.nan)
 
 
-def thinned(x: Points, y: Points) -> Line:
+def thinned(x: Points, y: Points) -> OtherLine:
     """Of a long line, the lowest and highest point of each of a thousand stretches: it looks the same."""
     if len(y) <= 2 * STRETCHES:
         return x, y
@@ -215,7 +217,9 @@ def distance_curve(dots: Float[np.ndarray, "P"], title: str = "", paper: Paper =
     return curve({"": (np.arange(len(y), dtype=float), y)}, "distance between positions", "dot product", title, paper)
 
 
-def curve(series: Mapping[str, Line], x_label: str, y_label: str, title: str = "", paper: Paper = WHITE) -> str:
+def curve(
+    series: Mapping[str, tuple[Numbers, Numbers]], x_label: str, y_label: str, title: str = "", paper: Paper = WHITE
+) -> str:
     """Lines through points, each with its name at its end. What is not a number is a gap."""
     if not series:
         raise InputError("found no line to draw: expected one or more")
@@ -252,7 +256,7 @@ def last_point(points: Line) -> tuple[float, float] | None:
     return (float(x[there[-1]]), float(y[there[-1]])) if len(there) else None
 
 
-def _checked(name: str, points: Line) -> Line:
+def _checked(name: str, points: tuple[Numbers, Numbers]) -> Line:
     x, y = (np.asarray(axis, dtype=float) for axis in points)
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(

@@ -122,6 +122,7 @@ def test_large_scores_stay_finite_and_nan_stays_nan() -> None:
     assert found[1:].isfinite().all()
 
 
+@pytest.mark.usefixtures("unchecked_signatures")
 def test_a_padded_layout_is_refused() -> None:
     layout = Padded.of_ids(torch.tensor([[5, 6, 0]]), 0)
     x = torch.randn(1, 3, HEADS, 16)

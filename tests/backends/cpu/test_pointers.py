@@ -71,6 +71,7 @@ def test_no_other_file_takes_an_address() -> None:
 
 @needs_compiled_code
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.usefixtures("unchecked_signatures")
 def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> None:
     x, layout = torch.zeros(4, 8, dtype=dtype), Packed.of_lengths([3, 1])
     heads, pattern = x.view(4, 2, 4), AttentionPattern.between(layout, layout)
@@ -89,6 +90,7 @@ def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> No
 
 
 @needs_compiled_code
+@pytest.mark.usefixtures("unchecked_signatures")
 def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
     layout, heads = Packed.of_lengths([3, 1]), torch.zeros(4, 2, 4)
     pattern = AttentionPattern.between(layout, layout)
@@ -125,6 +127,7 @@ def test_attention_of_one_head_lies_right_however_torch_counts_its_strides() -> 
 
 @needs_compiled_code
 @torch.no_grad()
+@pytest.mark.usefixtures("unchecked_signatures")
 def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_model() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
     lean = NativeDecoder(model, plain_linear)
@@ -139,6 +142,7 @@ def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_mode
 
 
 @needs_compiled_code
+@pytest.mark.usefixtures("unchecked_signatures")
 def test_an_encoder_refuses_a_layout_of_other_sentences() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
     encode, src = CompiledEncoder(model, integers=False), torch.tensor([3, 4, 5, 6])

@@ -97,6 +97,7 @@ def test_vectors_may_lie_in_larger_matrices(device: torch.device) -> None:
     torch.testing.assert_close(packed_attention(q, k, v, pattern, 0.0), apart)
 
 
+@pytest.mark.usefixtures("unchecked_signatures")
 def test_a_padded_layout_is_refused(device: torch.device) -> None:
     layout = Padded.of_ids(torch.tensor([[5, 6, 0]], device=device), 0)
     x = torch.randn(1, 3, HEADS, 16, device=device)

@@ -48,7 +48,7 @@ class CompiledBpeDropout(BpeDropout):
         ranks = np.empty(words.max(initial=0), np.int32)
         found, counts = np.empty_like(in_bytes), np.empty_like(words_of)
         native().heed_cut(
-            array_pointer(in_bytes, np.int32, words.sum()), array_pointer(words, np.int64, words_of.sum()),
+            array_pointer(in_bytes, np.int32, int(words.sum())), array_pointer(words, np.int64, int(words_of.sum())),
             array_pointer(words_of, np.int64, len(plans)), array_pointer(dropped, np.int64, len(in_bytes)),
             array_pointer(self._table, _MERGE, 2**self._bits), array_pointer(ranks, np.int32, len(ranks)),
             array_pointer(found, np.int32, len(in_bytes)), array_pointer(counts, np.int64, len(plans)),

@@ -61,7 +61,7 @@ class Panels:
         self.bytes = panels.nbytes
 
     def __call__(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
-        """The product."""
+        """The linear layer of these weights and this bias, in float32."""
         tokens, outputs = x.shape[:-1], self.matrix.outputs
         x, rows = x.contiguous(), tokens.numel()
         found = torch.empty(*tokens, outputs, dtype=torch.float32, device="cpu")
@@ -73,7 +73,7 @@ class Panels:
 
 def in_panels(
     weight: Shaped[Tensor, "outputs inputs"], together: int, pages: LargePages
-) -> Shaped[Tensor, "panels groups {_PANEL} {together}"]:
+) -> Shaped[Tensor, f"panels groups {_PANEL} {{together}}"]:
     """A matrix in the order in which it is read: 32 outputs at a time, and of those some inputs together at a time."""
     outputs, inputs = weight.shape
     padded = functional.pad(weight, (0, -inputs % together, 0, -outputs % _PANEL))

@@ -23,7 +23,7 @@ _FEWEST = 16  # rows of a matrix product
 
 
 def embed(words: Words, slots: Slots) -> Two:
-    """One kernel."""
+    """Token embedding, position code and, where the layers are pre-norm, the first layer norm in one kernel."""
     rows, size = slots.shape.rows, words.matrix.shape[1]
     stream = torch.empty(rows, size, dtype=words.matrix.dtype, device=words.matrix.device)
     ready = stream if words.norm is None else torch.empty_like(stream)
@@ -37,7 +37,7 @@ def embed(words: Words, slots: Slots) -> Two:
 
 
 def add_residual_norm(x: Float[Tensor, "R D"], found: Float[Tensor, "R D"], closing: Closing) -> Two:
-    """One kernel."""
+    """Bias, residual connection and layer norm of a sublayer in one kernel."""
     ready = torch.empty_like(x)
     stream = ready if closing.post else torch.empty_like(x)
     weight, bias, eps = closing.norm
@@ -50,8 +50,8 @@ def add_residual_norm(x: Float[Tensor, "R D"], found: Float[Tensor, "R D"], clos
 
 
 def self_attention(
-    qkv: Float[Tensor, "R 3D"],
-    bias: Float[Tensor, "3D"],
+    qkv: Float[Tensor, "R qkv"],
+    bias: Float[Tensor, "qkv"],
     slots: Slots,
     layer: int,
     turns: Float[Tensor, "2 T half"] | None,
@@ -72,7 +72,7 @@ def self_attention(
 def cross_attention(
     queries: Float[Tensor, "R D"], bias: Float[Tensor, "D"], slots: Slots, layer: int
 ) -> Float[Tensor, "R D"]:
-    """One kernel."""
+    """Attention of each sentence's hypotheses to its source in one kernel, which reads keys and values once."""
     keys, values = slots.memory[layer]
     sentences, capacity, heads, width = keys.shape
     found = torch.empty_like(queries)
