@@ -12,7 +12,7 @@ and for training: a CUDA graph (cuda), compiled C (cpu) or torch.
 """
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from heed.backends.base import TORCH_OPS, Backend, Choice, SearchOps, Stepper, TrainingOps
-from heed.backends.cpu import search_ops as native_beam_step
-from heed.backends.cpu import search_ops as native_topk
+from heed.backends.cpu import search_ops as native_ops
 from heed.backends.cpu.bpe import CompiledBpeDropout
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.library import has_int8, missing_for_compiled_code
@@ -101,21 +100,16 @@ def inference_backend(
     request = request or Request()
     if not models:
         raise InputError("a search needs a model, found 0 models")
-    device, engine = _device_of(models[0]), None
-    refused: str | None = "the models are on the CPU" if has_gpu() else _NO_GPU
-    tokens = _ON_CPU
-    if device.type == "cuda":
-        refused, tokens = _why_no_whole_search(models) if whole_search else "its weights change often", _ON_GPU
+    device, make = _device_of(models[0]), partial(_make_stepper, dtype=request.dtype)
+    refused = _why_no_whole_search(models) if whole_search else "the weights change between searches"
     if refused is None:
         dtype, engine = _static_engine(models[0], request.precision)
         choice = Choice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
-        tokens = engine.tokens_per_batch
-    elif request.precision == "bfloat16":
+        return OwnModels(models, choice, search_ops(device), make, engine.tokens_per_batch, engine)
+    if request.precision == "bfloat16":
         raise InputError(f"precision = 'bfloat16' cannot be had, use 'float32': {refused}")
-    else:
-        choice = _stepping_choice(models[0], request, refused)
-    make = partial(_fastest_stepper, dtype=request.dtype)
-    return OwnModels(models, choice, search_ops(device), make, tokens, engine)
+    choice = _stepping_choice(models[0], request, refused)
+    return OwnModels(models, choice, search_ops(device), make, _ON_CPU if device.type == "cpu" else _ON_GPU)
 
 
 def other_engine(
@@ -136,6 +130,10 @@ def other_engine(
 
 
 def _why_no_whole_search(models: Sequence[Transformer]) -> str | None:
+    if not has_gpu():
+        return _NO_GPU
+    if _device_of(models[0]).type == "cpu":
+        return "the model is on the CPU"
     if len(models) > 1:
         return "several models translate together"
     return missing_for_graphs() or why_changed(models[0])
@@ -154,17 +152,31 @@ def _static_engine(model: Transformer, precision: Precision) -> tuple[str, "Stat
 # ---- one step of one model -------------------------------------------------------------------------------------------
 
 
-def _fastest_stepper(model: Transformer, dtype: Dtype) -> Stepper | None:
-    """In compiled code, or else by torch operators: both copy the weights, for which there may be no memory."""
+def _cpu_form(model: Transformer, dtype: Dtype) -> tuple[str, str]:
+    """The backend that steps for a model on the CPU, and why."""
+    if model.vocabulary.embedding.weight.dtype != torch.float32:
+        return "torch", f"torch operators: the weights are {model.vocabulary.embedding.weight.dtype}"
+    missing = missing_for_compiled_code()
+    if dtype == "int8":
+        if has_int8():
+            return "cpu", "compiled C with AVX-512 VNNI"
+        return "torch", f"fbgemm, since {missing or 'this CPU has no AVX-512 VNNI'}"
+    return (
+        ("cpu", "compiled C") if missing is None else ("torch", f"torch operators, slower than compiled C: {missing}")
+    )
+
+
+def _make_stepper(model: Transformer, dtype: Dtype) -> Stepper | None:
+    """What steps in a model's place on the CPU; each form copies the weights, for which there may be no memory."""
     keep_freed_memory()  # the logits of a step alone are megabytes
-    is_float32 = model.vocabulary.embedding.weight.dtype == torch.float32
-    native = is_float32 and (has_int8() if dtype == "int8" else missing_for_compiled_code() is None)
-    make = _linear(dtype)
-    for decoder in [lambda: NativeDecoder(model, make, int8=dtype == "int8")] * native + [
-        lambda: TorchDecoder(model, make)
-    ]:
+    linear = _linear(dtype)
+    forms: list[Callable[[], Stepper]] = [
+        partial(NativeDecoder, model, linear, int8=dtype == "int8"),
+        partial(TorchDecoder, model, linear),
+    ]
+    for make in forms if _cpu_form(model, dtype)[0] == "cpu" else forms[1:]:
         try:
-            return decoder()
+            return make()
         except (MemoryError, OSError, RuntimeError) as error:  # torch says RuntimeError where it finds no memory
             note_fallback(f"decoder steps take a slower path: {error}")
     return None
@@ -192,29 +204,24 @@ def why_no_int8() -> str | None:
 
 
 def _stepping_choice(model: Transformer, request: Request, no_gpu: str) -> Choice:
-    """What `stepper` will take for this model, and why."""
+    """What will step for this model, and why."""
     device, dtype = _device_of(model), request.dtype
+    own_dtype = str(model.vocabulary.embedding.weight.dtype).removeprefix("torch.")
     if (changed := why_changed(model)) is not None:
-        return Choice("reference", str(model.vocabulary.embedding.weight.dtype)[6:], str(device), changed)
+        return Choice("reference", own_dtype, str(device), changed)
     if device.type != "cpu":
-        return Choice("reference", "float32", str(device), f"no CUDA graphs: {no_gpu}")
+        return Choice("reference", own_dtype, str(device), f"no CUDA graphs: {no_gpu}")
+    backend, why = _cpu_form(model, dtype)
     if dtype == "int8":
-        asked = "asked for" if request.engine == "heed-int8" else "the folder is quantised"
-        gpu = f"the GPU is not used because {'int8 is for CPUs' if has_gpu() else no_gpu}"
-        if has_int8():
-            return Choice("cpu", "int8", "cpu", f"AVX-512 VNNI, compiled C; int8 because {asked}; {gpu}")
-        why = missing_for_compiled_code() or "this CPU has no AVX-512 VNNI"
-        return Choice("torch", "int8", "cpu", f"fbgemm, since {why}; int8 because {asked}; {gpu}")
-    gpu = f"the GPU is not used because {no_gpu}"
-    if (why_ := missing_for_compiled_code()) is None:
-        return Choice("cpu", "float32", "cpu", f"compiled C; {gpu}")
-    return Choice("torch", "float32", "cpu", f"torch operators, slower than compiled C: {why_}; {gpu}")
+        why += f"; int8 because {'asked for' if request.engine == 'heed-int8' else 'the folder is quantised'}"
+        no_gpu = "int8 is for CPUs" if has_gpu() else no_gpu
+    return Choice(backend, dtype, "cpu", f"{why}; the GPU is not used because {no_gpu}")
 
 
 def search_ops(device: torch.device) -> SearchOps:
     """The inner operations of a search, for log-probabilities on this device."""
     if device.type == "cpu" and missing_for_compiled_code() is None:
-        return SearchOps(native_beam_step.beam_step, native_topk.topk, native_topk.argmax)
+        return SearchOps(native_ops.beam_step, native_ops.topk, native_ops.argmax)
     return TORCH_OPS
 
 

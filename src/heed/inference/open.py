@@ -49,7 +49,7 @@ def open_any(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple
         translator = load(path)
         translator.search = settings
         return TextModel.only(translator.models, translator.tokenizers, settings, translator.max_tokens), translator
-    model, data = folder.model().to(default_device()), folder.run.data
+    model, data = model_of(folder), folder.run.data
     return TextModel(model, folder.tokenizers, settings, data.max_tokens, data.labels), None
 
 
@@ -77,7 +77,13 @@ _FOR = {
 def open_folder(path: str | Path) -> tuple[ModelFolder, Transformer]:
     """A model folder of any kind and its model, on a GPU where there is one."""
     folder = read_model_folder(Path(path))
-    return folder, folder.model().to(default_device())
+    return folder, model_of(folder)
+
+
+@torch_defaults()
+def model_of(folder: ModelFolder) -> Transformer:
+    """The model of a folder, on a GPU where there is one."""
+    return folder.model().to(default_device())
 
 
 @torch_defaults()

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from heed.artifacts.folder import ModelFolder, read_model_folder
 from heed.backends.base import Choice
-from heed.backends.select import default_device, inference_backend
+from heed.backends.select import inference_backend
 from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
-from heed.inference.open import load, read_translating_folder
+from heed.inference.open import load, model_of, read_translating_folder
 from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
@@ -99,7 +99,7 @@ class ServedLmOrClassifier:
     @classmethod
     def of(cls, folder: ModelFolder, search: Mapping[str, Any]) -> "ServedLmOrClassifier":
         """The model of a folder; search: settings that override the folder's."""
-        model = folder.model().to(default_device())
+        model = model_of(folder)
         data, tokenizer = folder.run.data, folder.tokenizers[1]
         generator = classifier = None
         if model.decoder is not None:

@@ -9,7 +9,7 @@ import torch
 from heed import ModelConfig, Transformer
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.library import has_int8, missing_for_compiled_code
-from heed.backends.select import _fastest_stepper
+from heed.backends.select import _make_stepper
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import plain_linear
 from tests.backends.cpu.test_packed_linear import plain_integers
@@ -122,5 +122,5 @@ def test_what_is_no_number_is_not_hidden(place: str, integers: bool) -> None:
 
 
 def test_what_is_not_float32_takes_the_other_way() -> None:
-    assert isinstance(_fastest_stepper(make(DESIGNS[0], CPU, torch.float64), "float32"), TorchDecoder)
-    assert isinstance(_fastest_stepper(make(DESIGNS[0], CPU, torch.float32), "float32"), NativeDecoder)
+    assert isinstance(_make_stepper(make(DESIGNS[0], CPU, torch.float64), "float32"), TorchDecoder)
+    assert isinstance(_make_stepper(make(DESIGNS[0], CPU, torch.float32), "float32"), NativeDecoder)

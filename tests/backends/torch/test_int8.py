@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from heed import ModelConfig, SearchConfig
-from heed.backends.select import Request, _fastest_stepper, inference_backend
+from heed.backends.select import Request, _make_stepper, inference_backend
 from heed.backends.torch.linear import int8_linear
 from heed.decoding.engine import Engine
 from tests.model.examples import COMBINATIONS, make, padded, sentences
@@ -42,7 +42,7 @@ def test_every_design_steps_in_integers_near_where_it_steps_without(
     src = padded(sentences([5, 2], CPU))
     found = []
     for dtype in ("float32", "int8"):
-        decoder = cast("Any", _fastest_stepper(model, dtype))
+        decoder = cast("Any", _make_stepper(model, dtype))
         state, logits = decoder.start(src), []
         for ids in ([1, 1], [4, 5], [6, 7]):
             out, state = decoder.step(torch.tensor(ids), state)
