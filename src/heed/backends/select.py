@@ -258,8 +258,8 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
     settings = config.training
     if settings.precision == "bfloat16" and device.type == "cpu":
         raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
-    on_gpu = device.type == "cuda"
-    refused = _why_no_capture(config) if on_gpu else _NO_GPU
+    on_gpu, no_gpu = device.type == "cuda", "the CPU was asked for" if has_gpu() else _NO_GPU
+    refused = _why_no_capture(config) if on_gpu else no_gpu
     if compiled is None or settings.compile is not None or refused is not None:
         compiled = settings.compile if settings.compile is not None else refused is None and _is_long(config)
     dtype = "bfloat16" if settings.precision == "bfloat16" or (settings.precision == "auto" and on_gpu) else "float32"
@@ -270,10 +270,10 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
         reason = f"steps are not captured: {refused}" if on_gpu else "training.compile = true"
         return TrainingPlan(Choice("torch", dtype, str(device), reason), is_captured=False, is_compiled=compiled)
     if (missing := missing_for_compiled_code()) is not None:
-        reason = f"torch operators, slower than compiled C: {missing}; the GPU is not used because {_NO_GPU}"
+        reason = f"torch operators, slower than compiled C: {missing}; the GPU is not used because {no_gpu}"
         return TrainingPlan(Choice("torch", dtype, "cpu", reason), is_captured=False, is_compiled=False)
     native = not settings.shard and _is_amd()
-    reason = f"compiled C{', linear layers too' if native else ''}; the GPU is not used because {_NO_GPU}"
+    reason = f"compiled C{', linear layers too' if native else ''}; the GPU is not used because {no_gpu}"
     return TrainingPlan(Choice("cpu", dtype, "cpu", reason), False, False, native)  # noqa: FBT003 - as above
 
 
