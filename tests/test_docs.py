@@ -62,7 +62,7 @@ def make_files(page: str, folder: Path) -> None:
         for code in re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
             if ".write_text(" in code:
                 exec(compile(code, "page", "exec"), {})  # noqa: S102 - our own page
-    for file in set(folder.iterdir()) - before:
+    for file in {path for path in folder.iterdir() if path.is_file()} - before:
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:40]))
 
 

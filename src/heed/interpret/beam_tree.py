@@ -9,7 +9,7 @@ ranked before them can finish.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
@@ -25,7 +25,7 @@ from heed.model.torch_state import torch_defaults
 Fate = Literal[
     "went on",  # it stayed in the beam, and its expansions are in the tree
     "ended",  # with eos, among the top W: finished, with a score
-    "greatest length",  # finished because the length limit forced eos
+    "greatest length",  # finished by the length limit: the model would have gone on
     "fell out of the beam",  # others ranked higher
     "could not win any more",  # the search stopped: no expansion of it could beat the finished ones
     "enough had ended",  # the search stopped since stop = 'first', or the beam is 1
@@ -67,8 +67,9 @@ class BeamTree:
         """The results of the search, best first."""
         found = [(node.place, number) for number, node in enumerate(self.nodes) if node.place is not None]
         return [
-            Hypothesis(self.written(number)[:-1], self.nodes[number].total, self.nodes[number].score or 0.0)
+            Hypothesis(self.written(number)[:-1], node.total, node.score or 0.0, node.fate == "greatest length")
             for _, number in sorted(found)
+            for node in [self.nodes[number]]
         ]
 
 
@@ -86,7 +87,11 @@ def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callabl
     while why_over is None:
         log_probs, state = start.step(start.first.new_tensor([search.nodes[at].id for at in live]), state)
         written = start.first.new_tensor([search.tree().written(at) for at in live])
-        values, ids = topk(rules.allow(log_probs.float()[None], written[None]).log_probs[0], config.beam + 1)
+        (allowed,), cut_off = rules.allow(log_probs.float()[None], written[None])
+        values, ids = topk(allowed, config.beam + 1)
+        search.cut_off = (
+            set() if cut_off is None else {at for at, cut in zip(live, cut_off[0].tolist(), strict=True) if cut}
+        )
         before, live = live, search.grow(live, values.tolist(), ids.tolist())
         why_over = search.over(live)
         if why_over is None:
@@ -110,6 +115,7 @@ class _Search:
     longest: int
     show: Callable[[int], str]
     nodes: list[Node]
+    cut_off: set[int] = field(default_factory=set)  # live nodes that the length limit ends, and not the model
 
     def tree(self) -> BeamTree:
         """The tree as it is now."""
@@ -127,7 +133,7 @@ class _Search:
         best = sorted(thought_of, key=lambda each: -each[0])[: 2 * width]  # a stable sort: ties keep their order
         living: list[int] = []
         for rank, (total, log_prob, token, parent) in enumerate(best, 1):
-            fate, score = self._fate(token, rank, step, len(living)), None
+            fate, score = self._fate(token, rank, parent, len(living)), None
             if fate == "went on":
                 living.append(len(self.nodes))
             elif fate != "fell out of the beam":
@@ -139,9 +145,9 @@ class _Search:
                 self.settle(parent, "fell out of the beam")
         return living
 
-    def _fate(self, token: int, rank: int, step: int, living: int) -> Fate:
+    def _fate(self, token: int, rank: int, parent: int, living: int) -> Fate:
         if token == self.eos_id:
-            ended: Fate = "ended" if step <= self.longest else "greatest length"
+            ended: Fate = "greatest length" if parent in self.cut_off else "ended"
             return ended if rank <= self.config.beam else "fell out of the beam"
         return "went on" if living < self.config.beam else "fell out of the beam"
 
