@@ -6,9 +6,10 @@ Enters, over a connection to the abstract Unix socket NAME: arguments, folder an
 its standard input, output and error as descriptors. Leaves: its process id; when it has ended, its exit code (as in
 `subprocess`) and the most memory it took, in KiB. A command is the real one, from the parsing of its arguments to its
 exit. What comes before it has in common with its siblings: imports, the order of sets, what Python itself takes from
-the environment when it starts.
+the environment when it starts. What comes after it is left out: Python would take down all that was imported.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -16,9 +17,16 @@ import select
 import signal
 import socket
 import sys
+import threading
 
-import torch._dynamo  # noqa: F401 - the first optimiser imports it
+# What commands import when they need it; all of it here, as each of their forks would have to import it again.
+import typer.rich_utils  # noqa: F401
 
+import heed.benchmarking.training
+import heed.interpret.pronouns
+import heed.serving.app
+import heed.serving.server
+import heed.training.train  # noqa: F401
 from heed.cli.main import main
 
 
@@ -63,6 +71,24 @@ def attend(client: socket.socket) -> list[str]:
     return list(command["arguments"])
 
 
+def leave(code: int) -> None:
+    """End as Python does up to the point where it takes modules down, which takes longer than most commands."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        sys.exit(code)  # says what happened, and changes the code
+    os._exit(code)
+
+
 if __name__ == "__main__":
     sys.argv = ["heed", *serve(sys.argv[1])]
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        if not isinstance(end.code, int):
+            raise
+        leave(end.code)
+    leave(0)

@@ -124,7 +124,8 @@ def test_the_vocabulary_lacks_pieces_and_knows_those_of_the_other_side(both: Bot
     vocabulary = json.loads((both.folder / "vocab.json").read_text())
     pieces = read_spm(both.folder / "source.spm").pieces
     lacking = [piece for piece in pieces if piece not in vocabulary]
-    only_other = [name for name in vocabulary if name in read_spm(both.folder / "target.spm").pieces - pieces.keys()]
+    others = read_spm(both.folder / "target.spm").pieces.keys() - pieces.keys()
+    only_other = [name for name in vocabulary if name in others]
     assert lacking
     assert only_other
     assert source.vocab_size == len(vocabulary) + 1  # ⟨s⟩
