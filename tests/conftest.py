@@ -1,6 +1,10 @@
 """Every shape written in a signature of heed is checked while the tests run."""
 
+import os
 from collections.abc import Iterator
+
+# Tests run side by side, and OpenMP's threads spin while they wait for each other. It reads this when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jaxtyping
 import pytest

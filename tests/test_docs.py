@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import typer
 
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.cli.main import app
+from heed.paths import cache_folder
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.installed import not_installed
 from tests.interop.marian_models import TINY, Recipe, make
@@ -104,6 +106,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(run: Path, page: str, tmp_path: Path) -> Path:
     """Where a page's commands find a `heed`, texts, and those runs that the page does not make itself."""
     fill(tmp_path)
+    if missing_for_compiled_code() is None and (code := cache_folder() / "code").is_dir():
+        shutil.copytree(code, tmp_path / "cache" / "heed" / "code")  # it is not compiled again for every page
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "heed").write_text(f'#!/bin/sh\nexec {shlex.join(heed_command())} "$@"\n')
     (tmp_path / "bin" / "heed").chmod(0o755)
