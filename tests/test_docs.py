@@ -32,7 +32,7 @@ each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
 BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
 BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
-BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20"}
+BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20", "bench engines": "--sentences 2 --rounds 1"}
 LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}  # of runs that are all copies of one
 HALVES: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}  # of those that do not translate
 
@@ -146,7 +146,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
                 address = last_server.enter_context(served(line, folder))
                 continue
             asks = line.startswith("curl ")
-            verb = "curl" if asks else re.findall(r"\bheed ([a-z]+)", line)[-1]
+            verb = "curl" if asks else re.findall(r"\bheed ((?:bench )?[a-z]+)", line)[-1]
             command = line.replace("localhost:8080", address) if asks else f"{line} {BESIDES.get(verb, '')}"
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command],
