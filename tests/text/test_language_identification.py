@@ -10,9 +10,7 @@ from heed.text.language_identification import LanguageDetector, SideLanguages, p
 
 ENGLISH = ["This is the house that they want to see with him.", "The cat sees a bird and the old dog."]
 GERMAN = ["Das ist das Haus, das sie mit ihm sehen wollen.", "Die Katze sieht einen Vogel und den alten Hund."]
-MULTI30K = Path(
-    os.environ.get("MULTI30K", "multi30k")
-)  # a folder with train.en, train.de, val.en and val.de, if there is one
+MULTI30K = Path(os.environ.get("MULTI30K", "multi30k"))  # a folder with train.en, train.de, val.en and val.de
 
 
 def test_a_profile_holds_the_most_frequent_trigrams_in_order() -> None:
