@@ -100,16 +100,18 @@ def inference_backend(
     request = request or Request()
     if not models:
         raise InputError("a search needs a model, found 0 models")
-    device, make = _device_of(models[0]), partial(_make_stepper, dtype=request.dtype)
+    device = _device_of(models[0])
     refused = _why_no_whole_search(models) if whole_search else "the weights change between searches"
     if refused is None:
         dtype, engine = _static_engine(models[0], request.precision)
         choice = Choice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
-        return OwnModels(models, choice, search_ops(device), make, engine.tokens_per_batch, engine)
+        tokens = engine.tokens_per_batch
+        return OwnModels(models, choice, search_ops(device), _make_stepper, request.dtype, tokens, engine)
     if request.precision == "bfloat16":
         raise InputError(f"precision = 'bfloat16' cannot be had, use 'float32': {refused}")
     choice = _stepping_choice(models[0], request, refused)
-    return OwnModels(models, choice, search_ops(device), make, _ON_CPU if device.type == "cpu" else _ON_GPU)
+    tokens = _ON_CPU if device.type == "cpu" else _ON_GPU
+    return OwnModels(models, choice, search_ops(device), _make_stepper, request.dtype, tokens)
 
 
 def other_engine(
@@ -152,7 +154,7 @@ def _static_engine(model: Transformer, precision: Precision) -> tuple[str, "Stat
 # ---- one step of one model -------------------------------------------------------------------------------------------
 
 
-def _cpu_form(model: Transformer, dtype: Dtype) -> tuple[str, str]:
+def _cpu_form(model: Transformer, dtype: str) -> tuple[str, str]:
     """The backend that steps for a model on the CPU, and why."""
     if model.vocabulary.embedding.weight.dtype != torch.float32:
         return "torch", f"torch operators: the weights are {model.vocabulary.embedding.weight.dtype}"
@@ -166,7 +168,7 @@ def _cpu_form(model: Transformer, dtype: Dtype) -> tuple[str, str]:
     )
 
 
-def _make_stepper(model: Transformer, dtype: Dtype) -> Stepper | None:
+def _make_stepper(model: Transformer, dtype: str) -> Stepper | None:
     """What steps in a model's place on the CPU; each form copies the weights, for which there may be no memory."""
     keep_freed_memory()  # the logits of a step alone are megabytes
     linear = _linear(dtype)
@@ -182,7 +184,7 @@ def _make_stepper(model: Transformer, dtype: Dtype) -> Stepper | None:
     return None
 
 
-def _linear(dtype: Dtype) -> MakeLinear:
+def _linear(dtype: str) -> MakeLinear:
     """Linear layers for inference on this CPU."""
     if dtype == "int8":
         if has_int8():
@@ -254,7 +256,10 @@ class TrainingPlan:
 
 
 def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | None = None) -> TrainingPlan:
-    """compiled: whether layers go through torch.compile, where a run has begun so; none: as settings and length say."""
+    """How gradients are computed on this device.
+
+    compiled: whether layers went through torch.compile when the run began; none: as settings and length say.
+    """
     settings = config.training
     if settings.precision == "bfloat16" and device.type == "cpu":
         raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
@@ -274,7 +279,8 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
         return TrainingPlan(Choice("torch", dtype, "cpu", reason), is_captured=False, is_compiled=False)
     native = not settings.shard and _is_amd()
     reason = f"compiled C{', linear layers too' if native else ''}; the GPU is not used because {no_gpu}"
-    return TrainingPlan(Choice("cpu", dtype, "cpu", reason), False, False, native)  # noqa: FBT003 - as above
+    choice = Choice("cpu", dtype, "cpu", reason)
+    return TrainingPlan(choice, is_captured=False, is_compiled=False, has_native_matmul=native)
 
 
 def _why_no_capture(config: RunConfig) -> str | None:

@@ -23,7 +23,7 @@ from heed.model.cache import Cache
 from heed.model.layers import DecoderLayer
 from heed.model.transformer import Transformer
 
-MakeStepper: TypeAlias = Callable[[Transformer], Stepper | None]
+MakeStepper: TypeAlias = Callable[[Transformer, str], Stepper | None]
 
 
 @runtime_checkable
@@ -66,7 +66,7 @@ class ReferenceStepper:
 class OwnModels:
     """heed's models as a backend: each steps by the fastest form that takes it as it is now.
 
-    make_stepper: makes that form of one model, or None. engine: searches on a GPU as a whole.
+    make_stepper: makes that form of one model in this dtype, or None. engine: searches on a GPU as a whole.
     """
 
     can_step = True
@@ -77,12 +77,13 @@ class OwnModels:
         choice: Choice,
         ops: SearchOps,
         make_stepper: MakeStepper,
+        dtype: str,
         tokens_per_batch: int,
         engine: WholeSearch | None = None,
     ) -> None:
         self.models, self.choice, self.configs = list(models), choice, [model.config for model in models]
         self.tokens_per_batch = tokens_per_batch
-        self._ops, self._make_stepper, self._engine = ops, make_stepper, engine
+        self._ops, self._make_stepper, self._dtype, self._engine = ops, make_stepper, dtype, engine
         check_ensemble(self.configs)
 
     def start(self, sources: Sources) -> Start[EnsembleState]:
@@ -105,18 +106,17 @@ class OwnModels:
         return self._engine.search(sources, max_lengths, config, watch)
 
     def _stepper(self, model: Transformer) -> Stepper:
-        """Made once for a model, by whatever backend, and anew when the model is no longer what it was."""
+        """Made once for a model and a dtype, and anew when the model is no longer what it was."""
         if model.vocabulary.embedding.weight.device.type != "cpu" or why_changed(model) is not None:
             return ReferenceStepper(model)
-        key = [self.choice.dtype, *_identity(model)]
-        made = _made.get(model)
-        if made is None or made[0] != key:
-            made = _made[model] = (key, self._make_stepper(model))
-        return made[1] or ReferenceStepper(model)
+        identity, made = _identity(model), _made.setdefault(model, {})
+        if self._dtype not in made or made[self._dtype][0] != identity:
+            made[self._dtype] = (identity, self._make_stepper(model, self._dtype))
+        return made[self._dtype][1] or ReferenceStepper(model)
 
 
-# What a model was when its stepper was made, and that; both go when the model goes.
-_made: WeakKeyDictionary[Transformer, tuple[list[Any], Stepper | None]] = WeakKeyDictionary()
+# By dtype, what a model was when its stepper was made, and that; all of it goes when the model goes.
+_made: WeakKeyDictionary[Transformer, dict[str, tuple[list[int], Stepper | None]]] = WeakKeyDictionary()
 
 
 def start_from(

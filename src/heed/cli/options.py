@@ -134,8 +134,6 @@ def open_translator(
     """
     from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
 
-    if others and engine not in (None, "heed"):
-        raise ConfigError(f"--with {others[0]}: only heed's own engine translates with several models, found {engine}")
     translator = load(model, *others, engine=engine)
     settings = translator.search.model_dump() | search
     if "beam" not in search and not settings["sample"]:

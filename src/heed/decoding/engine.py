@@ -6,7 +6,7 @@ A sentence whose reader has gone is made to end: every token but the eos becomes
 it drops any sentence that is done, and its rows are free.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from heed.backends.base import Backend, Hypothesis, Prefixes, Sources, Start, St
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.decode import greedy_search, sample
 from heed.decoding.search import beam_search
+
+_EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
 
 
 @dataclass(frozen=True)
@@ -51,24 +53,6 @@ def watched(start: Start[Any], numbers: Sequence[int], watch: Watch) -> Start[Wa
         return log_probs, replace(now, state=state, steps=now.steps + 1)
 
     return Start(step, Watched(start.state, tuple(numbers)), start.first, start.eos_id, start.ops)
-
-
-def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """The indices of sentences, the longest first, in batches of at most `budget` tokens, padding included.
-
-    A sentence that is longer than that goes alone.
-    """
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
-
-
-_EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
 
 
 class Engine:

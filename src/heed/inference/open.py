@@ -46,7 +46,7 @@ def open_any(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple
     folder = read_model_folder(Path(path))
     settings = SearchConfig.model_validate(folder.run.search.model_dump() | dict(search or {}))
     if folder.run.model.kind == "encoder-decoder":
-        translator = load(path)
+        translator = _translator([folder], None, "auto")
         translator.search = settings
         return TextModel.only(translator.models, translator.tokenizers, settings, translator.max_tokens), translator
     model, data = model_of(folder), folder.run.data
@@ -100,7 +100,14 @@ def load(*paths: str | Path, engine: EngineName | None = None, precision: Precis
         engine_named(engine)
     if len(paths) == 1 and engine not in ("heed", "heed-int8") and is_exported(Path(paths[0])):
         return _load_exported(Path(paths[0]), engine)
-    first, *others = folders = [read_translating_folder(path) for path in paths]
+    if len(paths) > 1 and engine not in (None, "heed", "heed-int8"):
+        raise ConfigError(f"{paths[1]}: only heed's own engine translates with several models, found {engine}")
+    return _translator([read_translating_folder(path) for path in paths], engine, precision)
+
+
+@torch_defaults()
+def _translator(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> Translator:
+    first, *others = folders
     for other in others:
         if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
             raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
@@ -108,8 +115,6 @@ def load(*paths: str | Path, engine: EngineName | None = None, precision: Precis
     models = [folder.model().to(inference_device(request)) for folder in folders]
     if engine is None or request.is_own:
         backend: Backend = inference_backend(models, request)
-    elif others:
-        raise ConfigError(f"{first.path} and {others[0].path}: only heed's own engine translates with several models")
     else:
         files = engine_files(engine, models[0], first.tokenizers)
         backend = other_engine(engine, files, models[0].config, first.tokenizers)

@@ -14,7 +14,7 @@ import torch
 from heed.backends.base import Backend, Hypothesis, Watch
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig, Split, TranslateConfig
-from heed.decoding.engine import Engine, batches_by_length, greatest_lengths
+from heed.decoding.engine import Engine, greatest_lengths
 from heed.decoding.forced import cross_attention, links, token_log_probs
 from heed.errors import InputError
 from heed.inference.translation import Translation, joined, space_before, stream_piece
@@ -282,3 +282,18 @@ class Translator:
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         """Numbers of sentences of like length, as many at a time as the budget allows."""
         return batches_by_length(lengths, max(1, (budget or self.backend.tokens_per_batch) // beam))
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """The indices of sentences, the longest first, in batches of at most `budget` tokens, padding included.
+
+    A sentence that is longer than that goes alone.
+    """
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and lengths[batch[0]] * (len(batch) + 1) > budget:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

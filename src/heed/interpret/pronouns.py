@@ -289,7 +289,7 @@ def greedy(text_model: TextModel, sources: Sequence[Sequence[int]]) -> list[str]
     """Greedy translations of ids that may have padding among them."""
     models, search, pad_id = [text_model.model], SearchConfig(beam=1), text_model.config.pad_id
     real = [[token for token in ids if token != pad_id] for ids in sources]
-    start = inference_backend(models).start(sources)
+    start = inference_backend(models, whole_search=False).start(sources)
     found = greedy_search(start, greatest_lengths([text_model.config], real, search), search)
     return text_model.tokenizers[1].decode([one.ids for one in found])
 

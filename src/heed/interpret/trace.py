@@ -177,7 +177,8 @@ class Trace:
         self._needs_both_sides("beam search")
         model, search, sources = self.text_model.model, self.text_model.search, [self.source.ids[:-1]]
         (longest,) = greatest_lengths([model.config], sources, search)
-        tokenizer, start = self.text_model.output_tokenizer, inference_backend([model]).start(sources)
+        tokenizer = self.text_model.output_tokenizer
+        start = inference_backend([model], whole_search=False).start(sources)
         return beam_tree(start, longest, search, lambda token: shown(tokenizer, [token])[0])
 
     def for_bertviz(self) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def engine_of(model: Transformer, kind: type[StaticEngine] = Whole) -> Engine:
         from heed.backends.cuda.triton_ops import TRITON as ops  # noqa: N811, PLC0415
     choice = Choice("cuda", "float32", str(device), "a test")
     engine = kind(model, torch.float32, ops)
-    return Engine(OwnModels([model], choice, search_ops(device), ReferenceStepper, 4096, engine))
+    steppers = (search_ops(device), lambda model, _dtype: ReferenceStepper(model), "float32")
+    return Engine(OwnModels([model], choice, *steppers, 4096, engine))
 
 
 def rooms_of(engine: Engine) -> list[Room]:

@@ -1,3 +1,4 @@
+import copy
 from typing import Any, cast
 
 import pytest
@@ -72,3 +73,17 @@ def test_a_model_whose_weights_change_is_quantised_anew() -> None:
     with torch.no_grad():
         model.vocabulary.embedding.weight.mul_(1.5)
     assert engine.search([[5, 6, 7]], config, [0])[0][0].log_prob != before
+
+
+def test_one_model_steps_in_int8_and_in_float32_side_by_side_whatever_came_first() -> None:
+    model = make(DESIGNS[0], CPU, torch.float32).train()
+    sources, config = [[5, 6, 7]], SearchConfig(beam=1, max_length=8)
+    int8 = Engine(inference_backend([model], Request("heed-int8")))  # while it is trained: by the reference
+    model.eval()
+    exact = stepwise(model)
+    steppers = [engine.backend._stepper(model) for engine in (int8, exact, int8, exact)]  # type: ignore[attr-defined]
+    assert steppers[:2] == steppers[2:]
+    assert steppers[0] is not steppers[1]
+    scores = [engine.search(sources, config, [0])[0][0].score for engine in (int8, exact)]
+    assert scores[0] != scores[1]
+    assert scores[1] == stepwise(copy.deepcopy(model)).search(sources, config, [0])[0][0].score
