@@ -141,8 +141,9 @@ def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
 
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=vocabulary)
-    run = RunConfig(model=config, data=DataConfig(tokenizer="bytes"))
-    model, tokenizers = Transformer(config), (Tokenizer.train([], "bytes"),) * 2
+    run = RunConfig(model=config, data=DataConfig(tokenizer="words"))
+    words = [f"word{number}" for number in range(vocabulary)]
+    model, tokenizers = Transformer(config), (Tokenizer.train(words, "words", vocabulary),) * 2
     write_folder(folder / "heed", model_files(model.state_dict(), run, {}, tokenizers, "random"))
     (folder / "names.json").write_text(json.dumps(vocabularies(config, tokenizers)[1]))
     for name, arithmetic in (("ctranslate2", "float32"), ("ctranslate2-int8", "int8")):
