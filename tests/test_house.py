@@ -5,11 +5,13 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
 from jaxtyping import TypeCheckError
 
+import heed
 from heed.backends.kv_cache import by_layer
 from tests.signatures import CHECKED
 
@@ -81,6 +83,21 @@ def test_a_docstring_says_more_than_a_word_or_two() -> None:
     assert {name: found for name, found in short.items() if found} == {}, (
         f"fewer than {LEAST_WORDS} words: say what the name does not"
     )
+
+
+def public_api() -> Iterator[tuple[str, object]]:
+    """Every function and class that heed exports, and the public methods and properties of these classes."""
+    for name in set(heed.__all__) - {"__version__"}:
+        exported = getattr(heed, name)
+        yield name, exported
+        if isinstance(exported, type):
+            for member, value in vars(exported).items():
+                if isinstance(value, FunctionType | classmethod | staticmethod | property) and member[0] != "_":
+                    yield f"{name}.{member}", value
+
+
+def test_everything_public_has_a_docstring() -> None:
+    assert [name for name, value in public_api() if not value.__doc__] == []
 
 
 def test_every_shape_in_a_signature_is_checked_while_the_tests_run() -> None:
