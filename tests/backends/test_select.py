@@ -22,7 +22,7 @@ from heed.errors import ConfigError, InputError
 from heed.fallbacks import fallbacks
 from heed.serving.app import make_routes
 from heed.serving.config import ServeConfig
-from heed.serving.health import Health
+from heed.serving.health import HealthMonitor
 from heed.serving.models import Directions, open_models
 from heed.serving.service import Service
 from tests.interop.engine_models import TEXTS, folder
@@ -59,7 +59,7 @@ def said_by_the_server(path: Path) -> dict[str, str]:
     """What `heed serve` says of the models it opens."""
     translators, others = open_models([path], [], {}, partial(heed.load, engine=None))
     service = Service(Directions(translators), ServeConfig(), others)
-    with TestClient(make_routes(service, Health(service), key_required=False)) as client:
+    with TestClient(make_routes(service, HealthMonitor(service), key_required=False)) as client:
         backends: dict[str, str] = client.get("/health/ready").json()["backends"]
     return backends
 

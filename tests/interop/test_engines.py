@@ -12,8 +12,8 @@ from heed.errors import ConfigError, FolderError, InputError
 from heed.evaluation.metrics import bleu
 from heed.interop.engine_names import ENGINES, EngineName, engine_named
 from heed.interop.folders import export_for
-from heed.serving.batcher import Batcher, Job, Ticket
-from heed.serving.jobs import Translating
+from heed.serving.batcher import Batcher, CancelToken, Job
+from heed.serving.jobs import TranslationJobType
 from heed.serving.models import open_translators
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
@@ -122,9 +122,9 @@ def test_engines_are_known_by_name() -> None:
 def test_a_server_translates_with_an_engine(name: EngineName, model: Path) -> None:
     [served] = open_translators([model], [], {"beam": 1}, partial(load, engine=name))
     assert (served.source, served.target) == ("en", "de")
-    batcher = Batcher(patience=0.0, budget=4096)
+    batcher = Batcher(max_delay=0.0, budget=4096)
     jobs: list[Job[Any]] = [
-        Job(Ticket(), 9, Translating(served.translator, served.translator.search), text) for text in TEXTS
+        Job(CancelToken(), 9, TranslationJobType(served.translator, served.translator.search), text) for text in TEXTS
     ]
     batcher.submit(jobs)
     written = [job.future.result(timeout=30).text for job in jobs]

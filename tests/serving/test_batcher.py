@@ -14,11 +14,11 @@ import torch
 from heed import SearchConfig, Transformer, Translator, load
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
-from heed.serving.batcher import Batcher, Job, JobType, Ticket, WorkerGoneError
+from heed.serving.batcher import Batcher, CancelToken, Job, JobType, WorkerGoneError
 from heed.serving.config import ServeConfig
-from heed.serving.jobs import Classifying, Generating, Translating
+from heed.serving.http_errors import HttpError
+from heed.serving.jobs import ClassificationJobType, GenerationJobType, TranslationJobType
 from heed.serving.models import Directions, ServedTranslator, open_translators
-from heed.serving.problems import Problem
 from heed.serving.requests import Alternatives, Look, Stream, Translate
 from heed.serving.responses import Outcome
 from heed.serving.service import Service
@@ -27,7 +27,7 @@ from tests.serving.folders import TOKENIZER, make_lm_or_classifier
 
 @pytest.fixture
 def batcher() -> Iterator[Batcher]:
-    made = Batcher(patience=0.05, budget=4096)
+    made = Batcher(max_delay=0.05, budget=4096)
     yield made
     made.close()
 
@@ -45,19 +45,19 @@ def hold(batcher: Batcher) -> Callable[[], None]:
         begun.set()
         assert released.wait(60)
 
-    batcher.submit([Job(Ticket(), 1, call=wait)])
+    batcher.submit([Job(CancelToken(), 1, call=wait)])
     assert begun.wait(60)
     return released.set
 
 
-def pieces(texts: list[str], kind: JobType, ticket: Ticket | None = None) -> list[Job[object]]:
+def pieces(texts: list[str], kind: JobType, cancel_token: CancelToken | None = None) -> list[Job[object]]:
     lengths = [len(ids) for ids in TOKENIZER.encode(texts)]
-    return [Job(ticket or Ticket(), length, kind, text) for text, length in zip(texts, lengths, strict=True)]
+    return [Job(cancel_token or CancelToken(), length, kind, text) for text, length in zip(texts, lengths, strict=True)]
 
 
 def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, translator: Translator) -> None:
     texts = [f"{number} dogs see {number * 7 % 97}." for number in range(60)]
-    jobs = pieces(texts, Translating(translator, translator.search))
+    jobs = pieces(texts, TranslationJobType(translator, translator.search))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -68,9 +68,9 @@ def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, tra
 
 def test_only_what_is_alike_goes_together(batcher: Batcher, translator: Translator) -> None:
     short, long = ["a dog"] * 3, ["the cat sees a bird and the old dog runs."] * 3
-    kind = Translating(translator, translator.search)
-    greedy = Translating(translator, translator.search.model_copy(update={"beam": 1}))
-    drawn = Translating(translator, SearchConfig(sample=True, max_length=9))
+    kind = TranslationJobType(translator, translator.search)
+    greedy = TranslationJobType(translator, translator.search.model_copy(update={"beam": 1}))
+    drawn = TranslationJobType(translator, SearchConfig(sample=True, max_length=9))
     jobs = [*pieces(long, kind), *pieces(short, kind), *pieces(short, greedy), *pieces(short, drawn)]
     release = hold(batcher)
     batcher.submit(jobs)
@@ -83,8 +83,8 @@ def test_only_what_is_alike_goes_together(batcher: Batcher, translator: Translat
 
 
 def test_the_budget_bounds_a_batch(translator: Translator) -> None:
-    batcher = Batcher(patience=0.05, budget=2 * 6 * 2)  # two texts of five letters and an end, twice for the beam
-    jobs = pieces(["a dog"] * 6, Translating(translator, translator.search))
+    batcher = Batcher(max_delay=0.05, budget=2 * 6 * 2)  # two texts of five letters and an end, twice for the beam
+    jobs = pieces(["a dog"] * 6, TranslationJobType(translator, translator.search))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -116,11 +116,11 @@ def slow_translator(
 def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Translator) -> None:
     hurry = threading.Event()
     slow, stepped = slow_translator(translator, 120, hurry)
-    long = pieces(["the cat sees a bird and the old dog runs."], Translating(slow, slow.search))
+    long = pieces(["the cat sees a bird and the old dog runs."], TranslationJobType(slow, slow.search))
     batcher.submit(long)
     assert stepped.wait(60)
     for number in range(3):
-        short = pieces([f"{number} dogs"], Translating(translator, translator.search))
+        short = pieces([f"{number} dogs"], TranslationJobType(translator, translator.search))
         batcher.submit(short)
         assert short[0].future.result(60).text == translator(f"{number} dogs")  # type: ignore[attr-defined]
         assert not long[0].future.done()
@@ -130,7 +130,7 @@ def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Tra
 
 def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batcher, translator: Translator) -> None:
     """Whatever its length was said to be: its steps are counted."""
-    short, begun = pieces(["a dog"], Translating(translator, translator.search)), threading.Event()
+    short, begun = pieces(["a dog"], TranslationJobType(translator, translator.search)), threading.Event()
 
     def endless(between: Callable[[], None]) -> bool:
         begun.set()
@@ -139,7 +139,7 @@ def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batch
             between()
         return True
 
-    job: Job[bool] = Job(Ticket(), 1, call=endless)
+    job: Job[bool] = Job(CancelToken(), 1, call=endless)
     batcher.submit([job])
     assert begun.wait(60)
     batcher.submit(short)
@@ -157,9 +157,9 @@ def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(transl
 
     def ask(prefix: str) -> object:
         asked = Alternatives(q="A dog", source="en", target="de", prefix=prefix, alternatives=1)
-        return asyncio.run(service.alternatives(asked, model, Ticket()))
+        return asyncio.run(service.alternatives(asked, model, CancelToken()))
 
-    with pytest.raises(Problem, match="the prefix has 60 tokens; the translation of this text may have 60"):
+    with pytest.raises(HttpError, match="the prefix has 60 tokens; the translation of this text may have 60"):
         ask("a" * 60)
     assert not stepped.is_set()
     assert ask("a" * 30)
@@ -169,13 +169,13 @@ def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(transl
 
 def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: Translator) -> None:
     slow, stepped = slow_translator(translator)
-    ticket = Ticket()
-    jobs = pieces(["a dog", "the cat"], Translating(slow, slow.search), ticket)
+    cancel_token = CancelToken()
+    jobs = pieces(["a dog", "the cat"], TranslationJobType(slow, slow.search), cancel_token)
     release = hold(batcher)
     batcher.submit(jobs)
     release()
     assert stepped.wait(60)
-    ticket.gone = True
+    cancel_token.cancelled = True
     with pytest.raises(CancelledError):
         jobs[0].future.result(60)
     assert batcher.batches == 0
@@ -185,18 +185,18 @@ def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: 
 def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Translator, route: str) -> None:
     slow, stepped = slow_translator(translator, steps=10_000)
     model = ServedTranslator(Path("ende"), "en", "de", slow, {})
-    service, ticket = Service(Directions([model]), ServeConfig()), Ticket()
+    service, cancel_token = Service(Directions([model]), ServeConfig()), CancelToken()
 
     async def ask() -> None:
         if route == "stream":
-            async for _ in service.stream(Stream(q="A dog", source="en", target="de"), model, ticket, Outcome()):
+            async for _ in service.stream(Stream(q="A dog", source="en", target="de"), model, cancel_token, Outcome()):
                 pass
-        await service.alternatives(Alternatives(q="A dog", source="en", target="de"), model, ticket)
+        await service.alternatives(Alternatives(q="A dog", source="en", target="de"), model, cancel_token)
 
     async def ask_and_go() -> None:
         asking = asyncio.ensure_future(ask())
         assert await asyncio.to_thread(stepped.wait, 60)
-        ticket.gone = True
+        cancel_token.cancelled = True
         with pytest.raises((asyncio.CancelledError, CancelledError)):
             await asyncio.wait_for(asking, 60)
 
@@ -218,12 +218,12 @@ def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
     held.load_state_dict(translator.model.state_dict())
     model = ServedTranslator(Path("ende"), "en", "de", Translator([held], translator.tokenizers, translator.search), {})
     other = ServedTranslator(Path("deen"), "de", "en", translator, {})
-    service, ticket = Service(Directions([model, other]), ServeConfig()), Ticket()
+    service, cancel_token = Service(Directions([model, other]), ServeConfig()), CancelToken()
 
     async def ask() -> None:
-        looking = asyncio.ensure_future(service.look(Look(q="A dog", source="en", target="de"), model, ticket))
+        looking = asyncio.ensure_future(service.look(Look(q="A dog", source="en", target="de"), model, cancel_token))
         assert await asyncio.to_thread(begun.wait, 60)
-        (answer,) = await service.translate(Translate(q="Die Katze", source="de", target="en"), Ticket())
+        (answer,) = await service.translate(Translate(q="Die Katze", source="de", target="en"), CancelToken())
         assert answer.text == translator("Die Katze")
         assert not looking.done()
         hurry.set()
@@ -246,11 +246,11 @@ def test_looks_and_translations_at_the_same_time_see_nothing_of_each_other(
     asked = Look(q="The old dog", source="en", target="de", parts=["encoder.1.self.query"])
 
     async def ask() -> tuple[list[bytes], list[str]]:
-        looks = asyncio.gather(*(service.look(asked, model, Ticket()) for _ in range(3)))
-        answers = await service.translate(Translate(q=texts, source="en", target="de"), Ticket())
+        looks = asyncio.gather(*(service.look(asked, model, CancelToken()) for _ in range(3)))
+        answers = await service.translate(Translate(q=texts, source="en", target="de"), CancelToken())
         return await looks, [answer.text for answer in answers]
 
-    alone = asyncio.run(service.look(asked, model, Ticket()))
+    alone = asyncio.run(service.look(asked, model, CancelToken()))
     looks, answers = asyncio.run(ask())
     service.close()
     assert set(looks) == {alone}
@@ -264,7 +264,7 @@ def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, tran
         def step(self, ids: torch.Tensor, *arguments: object, **more: object) -> object:  # type: ignore[override]
             rows.append(len(ids))
             if len(rows) == 3:
-                going.gone = True
+                going.cancelled = True
             return super().step(ids, *arguments, **more)  # type: ignore[arg-type]
 
     model = Counting(translator.model.config).eval()
@@ -272,11 +272,11 @@ def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, tran
     search = SearchConfig(beam=2, max_length=30, length_penalty=-1.0, no_repeat_ngram=1)
     counting = Translator([model], translator.tokenizers, search)
     texts = ["17 dogs", "23 dogs", "99 dogs"]
-    staying, going = Ticket(), Ticket()
+    staying, going = CancelToken(), CancelToken()
     expected = counting(texts)
     rows.clear()
-    going.gone = False
-    kind = Translating(counting, search)
+    going.cancelled = False
+    kind = TranslationJobType(counting, search)
     jobs = [*pieces(texts[:1], kind, staying), *pieces(texts[1:2], kind, going), *pieces(texts[2:], kind, staying)]
     release = hold(batcher)
     batcher.submit(jobs)
@@ -295,7 +295,7 @@ def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translat
             return super().translate_pieces(texts, *arguments, **more)  # type: ignore[arg-type]
 
     choosy = Choosy(translator.models, translator.tokenizers, translator.search)
-    jobs = pieces(["good", "bad", "dogs"], Translating(choosy, choosy.search))
+    jobs = pieces(["good", "bad", "dogs"], TranslationJobType(choosy, choosy.search))
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -305,12 +305,12 @@ def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translat
 
 
 def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) -> None:
-    batcher = Batcher(patience=0.0, budget=4096)
+    batcher = Batcher(max_delay=0.0, budget=4096)
     slow, stepped = slow_translator(translator)
-    jobs = pieces(["a dog"], Translating(slow, slow.search))
+    jobs = pieces(["a dog"], TranslationJobType(slow, slow.search))
     batcher.submit(jobs)
     assert stepped.wait(60)
-    later = pieces(["the cat"], Translating(slow, slow.search))
+    later = pieces(["the cat"], TranslationJobType(slow, slow.search))
     batcher.submit(later)
     identity = ctypes.c_ulong(batcher._thread.ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
@@ -327,7 +327,7 @@ def test_texts_of_several_requests_are_classified_together_and_each_gets_its_own
 ) -> None:
     classifier = Classifier.open(make_lm_or_classifier(tmp_path / "c", "classify"))
     texts = [f"{number} dogs" for number in range(40)]
-    jobs = pieces(texts, Classifying(classifier, TOKENIZER))
+    jobs = pieces(texts, ClassificationJobType(classifier, TOKENIZER))
     release, before = hold(batcher), batcher.batches
     batcher.submit(jobs)
     release()
@@ -345,17 +345,18 @@ def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_
     prompts = ["The cat", "A dog runs", "1"]
     expected = [one.text for (one,) in generator.generate(prompts, search)]
     rows: list[int] = []
-    going, step = Ticket(), generator.model.step
+    going, step = CancelToken(), generator.model.step
 
     def counted(ids: torch.Tensor, *arguments: object, **more: object) -> object:
         rows.append(len(ids))
-        going.gone = len(rows) > 15
+        going.cancelled = len(rows) > 15
         return step(ids, *arguments, **more)  # type: ignore[arg-type]
 
     generator.model.step = counted  # type: ignore[method-assign, assignment]
-    tickets = [Ticket(), going, Ticket()]
+    cancel_tokens = [CancelToken(), going, CancelToken()]
     jobs: list[Job[object]] = [
-        Job(ticket, 40, Generating(generator, search), prompt) for ticket, prompt in zip(tickets, prompts, strict=True)
+        Job(cancel_token, 40, GenerationJobType(generator, search), prompt)
+        for cancel_token, prompt in zip(cancel_tokens, prompts, strict=True)
     ]
     release = hold(batcher)
     batcher.submit(jobs)
@@ -368,7 +369,7 @@ def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_
 def test_what_is_drawn_is_drawn_alone(batcher: Batcher, tmp_path: Path) -> None:
     generator = Generator.open(make_lm_or_classifier(tmp_path / "lm", "language-model"))
     search = SearchConfig(beam=1, sample=True, seed=3, temperature=5.0, max_length=30)
-    jobs: list[Job[object]] = [Job(Ticket(), 30, Generating(generator, search), "A dog") for _ in range(3)]
+    jobs: list[Job[object]] = [Job(CancelToken(), 30, GenerationJobType(generator, search), "A dog") for _ in range(3)]
     release, before = hold(batcher), batcher.batches
     batcher.submit(jobs)
     release()

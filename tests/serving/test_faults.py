@@ -24,11 +24,11 @@ from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.fallbacks import note_fallback
 from heed.serving.app import make_app
-from heed.serving.batcher import Failures, Job, Ticket, WorkerGoneError
-from heed.serving.health import Health
+from heed.serving.batcher import CancelToken, Failures, Job, WorkerGoneError
+from heed.serving.health import HealthMonitor
+from heed.serving.http_errors import HttpError
 from heed.serving.limits import DisconnectedError
 from heed.serving.models import Directions, open_translators
-from heed.serving.problems import Problem
 from heed.serving.requests import Translate
 from heed.serving.service import Service
 from tests.serving.folders import make_folder
@@ -104,7 +104,7 @@ def test_a_fault_shows_within_five_seconds(
     loop = InstantLoop()
     monkeypatch.setattr("heed.serving.health.time", SimpleNamespace(monotonic=loop.time))
     monkeypatch.setattr(service.batcher, "submit", fault)
-    health = Health(service)
+    health = HealthMonitor(service)
     health._problem = None
 
     async def until_it_shows() -> float:
@@ -133,7 +133,7 @@ def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(serv
             next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
         until_it_says(ready, "ende gives nan for a sentence: its weights are damaged")
     with pytest.raises(Exception, match="the model gives nan"):
-        asyncio.run(Service(service.directions, service.config).translate(ASKED, Ticket()))
+        asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
 
 
 @pytest.mark.parametrize("name", ["translate_pieces", "engine"])
@@ -184,7 +184,7 @@ def test_texts_that_fail_in_a_row_are_a_problem_although_a_short_one_is_translat
 def test_the_models_are_sick_from_when_they_last_worked_and_a_folder_that_is_gone_is_no_sickness(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    health = Health(service)
+    health = HealthMonitor(service)
     now = time.monotonic()
     monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: now)
     asyncio.run(health.look())
@@ -205,7 +205,7 @@ def test_a_folder_that_is_gone_is_noticed(service: Service) -> None:
     with served(service) as ready:
         shutil.rmtree(service.directions.served[0].path)
         until_it_says(ready, "The folder of ende is gone")
-    (answer,) = asyncio.run(Service(service.directions, service.config).translate(ASKED, Ticket()))
+    (answer,) = asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
     assert answer.text  # what is in memory still works
 
 
@@ -215,13 +215,13 @@ def test_a_thread_that_is_killed_is_noticed_and_nobody_waits_for_it(service: Ser
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
         until_it_says(ready, "The thread that translates has ended")
         with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
-            asyncio.run(service.translate(ASKED, Ticket()))
+            asyncio.run(service.translate(ASKED, CancelToken()))
 
 
 def test_a_thread_that_hangs_is_noticed(service: Service) -> None:
     released = threading.Event()
     with served(service) as ready:
-        service.batcher.submit([Job(Ticket(), 1, call=lambda _: released.wait(60))])
+        service.batcher.submit([Job(CancelToken(), 1, call=lambda _: released.wait(60))])
         until_it_says(ready, "The thread that translates does not answer")
         released.set()
         until(lambda: ready()[0] == 200, "it recovers", 30)
@@ -236,9 +236,9 @@ def test_a_disk_that_is_full_is_mentioned_and_does_no_harm(service: Service, mon
 
 def test_slower_code_in_the_place_of_fast_code_is_mentioned(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.fallbacks._noted", {})
-    assert Health(service).notes == []
+    assert HealthMonitor(service).notes == []
     note_fallback("no large pages here", quietly=True)
-    assert Health(service).notes == ["no large pages here"]
+    assert HealthMonitor(service).notes == ["no large pages here"]
 
 
 def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_found_out_is_not_believed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    health = Health(service)
+    health = HealthMonitor(service)
     untried = health.problem
     asyncio.run(health.look())
     assert (untried, health.problem) == ("The models have not been tried yet", None)
@@ -274,14 +274,16 @@ def test_a_busy_server_is_not_a_broken_one(service: Service, monkeypatch: pytest
 
     monkeypatch.setattr("heed.serving.health._EVERY", 0.1)
     with served(service) as ready:
-        jobs: list[Job[None]] = [Job(Ticket(), 50, call=lambda _: time.sleep(0.05), arrived=0.0) for _ in range(300)]
+        jobs: list[Job[None]] = [
+            Job(CancelToken(), 50, call=lambda _: time.sleep(0.05), arrived=0.0) for _ in range(300)
+        ]
         service.batcher.submit(jobs)
         end = time.monotonic() + 4
         while time.monotonic() < end:
             assert ready()[0] == 200
             time.sleep(0.1)
         for job in jobs:
-            job.ticket.gone = True
+            job.cancel_token.cancelled = True
 
 
 def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) -> None:
@@ -323,15 +325,15 @@ def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
-    async def never(ticket: Ticket) -> None:
-        tickets.append(ticket)
+    async def never(cancel_token: CancelToken) -> None:
+        cancel_tokens.append(cancel_token)
         await asyncio.sleep(60)
 
-    tickets: list[Ticket] = []
+    cancel_tokens: list[CancelToken] = []
     with pytest.raises(DisconnectedError):
         asyncio.run(service.admission.work(gone, never))
     assert service.admission.taken == 0
-    assert all(ticket.gone for ticket in tickets)
+    assert all(cancel_token.cancelled for cancel_token in cancel_tokens)
 
 
 def test_a_stream_whose_client_goes_before_it_begins_leaves_no_place_taken(service: Service) -> None:
@@ -379,7 +381,7 @@ def test_without_profiles_auto_is_refused_only_where_it_would_be_a_guess(tmp_pat
     assert one.route("hello", "xx", "de")[1] == ("xx", 100.0)
     assert one.directions.detect("hello", ["xx"]) == ("xx", 0.0)
     assert both.directions.detect("hello", ["xx", "yy"]) is None
-    with pytest.raises(Problem, match="yy is not available as a target language from xx"):
+    with pytest.raises(HttpError, match="yy is not available as a target language from xx"):
         both.route("hello", "xx", "yy")
     one.close()
     both.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from heed.errors import ConfigError
-from heed.serving.limits import Keys, Rates, add_key
+from heed.serving.limits import ApiKeys, Rates, add_key
 
 
 def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
     one, other = add_key(file), add_key(file)
     assert one not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    keys = Keys(file)
+    keys = ApiKeys(file)
     assert len(keys) == 2
     assert keys.knows(one) != keys.knows(other)
     for wrong in ("", one[:-1], one + "x", "\ud800", file.read_text()[:64]):
@@ -24,7 +24,7 @@ def test_every_key_is_compared_in_constant_time_whatever_was_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     known = [add_key(tmp_path / "keys.txt") for _ in range(3)]
-    keys, compared = Keys(tmp_path / "keys.txt"), []
+    keys, compared = ApiKeys(tmp_path / "keys.txt"), []
 
     def compare(one: str, other: str) -> bool:
         compared.append((one, other))
@@ -41,9 +41,9 @@ def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     file.write_text("# mine\n\nsecret\n")
     with pytest.raises(ConfigError, match=r"keys.txt:3: expected the SHA-256 of a key, found 6 characters"):
-        Keys(file)
+        ApiKeys(file)
     with pytest.raises(ConfigError, match="none: No such file or directory"):
-        Keys(tmp_path / "none")
+        ApiKeys(tmp_path / "none")
     with pytest.raises(ConfigError, match=f"{tmp_path}: Is a directory"):
         add_key(tmp_path)
 
@@ -51,7 +51,7 @@ def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:
 def test_keys_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.txt"
     one = add_key(file)
-    keys = Keys(file)
+    keys = ApiKeys(file)
     other = add_key(file)
     assert keys.knows(other)
     assert keys.knows(one)

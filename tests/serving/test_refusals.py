@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heed.serving.config import ServeConfig
-from heed.serving.entrance import route_name
 from heed.serving.limits import add_key
+from heed.serving.request_middleware import route_name
 from tests.serving.running import CLIENT, Running, serving, until
 
 GOOD = {"q": "A dog", "source": "en", "target": "de"}

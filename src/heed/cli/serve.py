@@ -100,25 +100,25 @@ def _serve(
 ) -> int:
     if not hasattr(os, "fork"):
         raise ConfigError("heed serve needs a system that forks processes, such as Linux or macOS; on Windows, use WSL")
-    from heed.serving.guard import check_addresses, make_front  # noqa: PLC0415 - these take long to import
-    from heed.serving.limits import Keys  # noqa: PLC0415
-    from heed.serving.processes import Keeper  # noqa: PLC0415
-    from heed.serving.remote import Remote  # noqa: PLC0415
+    from heed.serving.limits import ApiKeys  # noqa: PLC0415
+    from heed.serving.processes import ForkServer  # noqa: PLC0415
+    from heed.serving.security_middleware import check_addresses, with_middleware  # noqa: PLC0415 - slow to import
     from heed.serving.server import bind, run  # noqa: PLC0415
+    from heed.serving.worker_proxy import WorkerProxy  # noqa: PLC0415
 
     check_addresses(settings)
-    known = None if keys is None else Keys(keys)
+    known = None if keys is None else ApiKeys(keys)
     if known is not None and not known:
         raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
-    keeper = Keeper(partial(_translate, models, languages, settings, search, engine, known is not None))
+    fork_server = ForkServer(partial(_translate, models, languages, settings, search, engine, known is not None))
     listening = bind(settings)  # after the fork: a port must not stay taken by a process that outlives this one
-    remote = Remote(keeper.start, settings)
-    notes = remote.open()
+    worker = WorkerProxy(fork_server.start, settings)
+    notes = worker.open()
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(
-        make_front(remote, settings, known, remote.admission.busy),
-        remote.admission,
+        with_middleware(worker, settings, known, worker.admission.rejection),
+        worker.admission,
         settings,
         listening,
         lambda: typer.echo("\n".join((f"heed serves on {address}", *notes)), err=True),
@@ -136,7 +136,7 @@ def _translate(
 ) -> None:
     """The main function of the process that translates."""
     from heed.inference.open import load  # noqa: PLC0415 - torch is for this process alone
-    from heed.serving.worker import work  # noqa: PLC0415
+    from heed.serving.worker import run_worker  # noqa: PLC0415
 
     open_model = partial(load, engine=engine)
-    work(connection, models, languages, settings, search, open_model, key_required=key_required)
+    run_worker(connection, models, languages, settings, search, open_model, key_required=key_required)

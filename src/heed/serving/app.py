@@ -13,12 +13,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
-from heed.serving import libretranslate, lm_and_classifier_routes, native_routes, pages, problems
+from heed.serving import http_errors, libretranslate, lm_and_classifier_routes, native_routes, pages
 from heed.serving.config import ServeConfig
-from heed.serving.entrance import PUBLIC
-from heed.serving.guard import make_front
-from heed.serving.health import Health
-from heed.serving.limits import DisconnectedError, Keys
+from heed.serving.health import HealthMonitor
+from heed.serving.limits import ApiKeys, DisconnectedError
+from heed.serving.request_middleware import PUBLIC
+from heed.serving.security_middleware import with_middleware
 from heed.serving.service import Service
 from heed.version import __version__
 
@@ -36,13 +36,13 @@ _KEYS = {
 }
 
 
-def make_app(service: Service, config: ServeConfig, keys: Keys | None = None) -> ASGIApp:
+def make_app(service: Service, config: ServeConfig, keys: ApiKeys | None = None) -> ASGIApp:
     """Routes and middleware as one ASGI application in one process."""
-    app = make_routes(service, Health(service), key_required=keys is not None)
-    return make_front(app, config, keys, service.admission.busy)
+    app = make_routes(service, HealthMonitor(service), key_required=keys is not None)
+    return with_middleware(app, config, keys, service.admission.rejection)
 
 
-def make_routes(service: Service, health: Health, *, key_required: bool) -> FastAPI:
+def make_routes(service: Service, health: HealthMonitor, *, key_required: bool) -> FastAPI:
     """The application without its middleware, which puts the fields in the state of each request."""
 
     @asynccontextmanager
@@ -68,7 +68,7 @@ def make_routes(service: Service, health: Health, *, key_required: bool) -> Fast
         redirect_slashes=False,  # it would redirect to whatever the Host header says; `problems` does it
         lifespan=lifespan,
     )
-    problems.install(app)
+    http_errors.install(app)
     app.add_exception_handler(DisconnectedError, _disconnected)
     libretranslate.add_routes(app, service, health, key_required=key_required)
     native_routes.add_routes(app, service, health)

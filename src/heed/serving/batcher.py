@@ -42,10 +42,10 @@ class _AbandonedError(Exception):
 
 
 @dataclass(eq=False)
-class Ticket:
+class CancelToken:
     """A request's claim on the models; `gone` once nobody waits for its answer."""
 
-    gone: bool = False
+    cancelled: bool = False
 
 
 class JobType(Protocol):
@@ -67,7 +67,7 @@ class JobType(Protocol):
 class Job(Generic[T]):
     """A text and its `type`; or a `call`, which is given the function to call between its steps."""
 
-    ticket: Ticket
+    cancel_token: CancelToken
     length: int  # in tokens, as an estimate of its cost
     type: JobType | None = None
     text: str = ""
@@ -89,11 +89,11 @@ class Failures:
 class Batcher:
     """The thread and its queue.
 
-    patience: dynamic batching delay in seconds; budget: tokens per batch, padding included.
+    max_delay: dynamic batching delay in seconds; budget: tokens per batch, padding included.
     """
 
-    def __init__(self, *, patience: float, budget: int, batching: bool = True) -> None:
-        self._patience, self._budget, self._batching = patience, budget, batching
+    def __init__(self, *, max_delay: float, budget: int, batching: bool = True) -> None:
+        self._max_delay, self._budget, self._batching = max_delay, budget, batching
         self._waiting: list[Job[Any]] = []
         self._changed = threading.Condition()
         self._closing = self._ended = False
@@ -150,7 +150,7 @@ class Batcher:
             while True:
                 while not self._waiting and not self._closing:
                     self._changed.wait()
-                until = self._waiting[0].arrived + self._patience if self._waiting and self._delays else 0.0
+                until = self._waiting[0].arrived + self._max_delay if self._waiting and self._delays else 0.0
                 while not self._closing and self._room() and (left := until - time.monotonic()) > 0:
                     self._changed.wait(left)
                 if (batch := self._take(math.inf)) or (self._closing and not self._waiting):
@@ -164,9 +164,9 @@ class Batcher:
         with self._changed:
             now = time.monotonic()
             for job in self._waiting:
-                if job.ticket.gone:
+                if job.cancel_token.cancelled:
                     job.future.cancel()
-            self._waiting = [job for job in self._waiting if not job.ticket.gone]
+            self._waiting = [job for job in self._waiting if not job.cancel_token.cancelled]
             ranked = sorted(
                 (job for job in self._waiting if job.length < below),
                 key=lambda job: job.length - _AGEING * (now - job.arrived),
@@ -245,7 +245,7 @@ class Batcher:
         def between() -> None:
             nonlocal others, steps
             steps += jobs[0].type is None
-            if all(job.ticket.gone for job in jobs):
+            if all(job.cancel_token.cancelled for job in jobs):
                 raise _AbandonedError
             now = time.monotonic()
             if depth < _MAX_DEPTH and self._waiting and 2 * others <= now - started:

@@ -18,8 +18,8 @@ from heed.fallbacks import fallbacks
 from heed.inference.classifier import Classified
 from heed.inference.generator import Generated
 from heed.inference.translation import Translation
-from heed.serving.batcher import Job, JobType, Ticket, WorkerGoneError
-from heed.serving.jobs import Classifying, Embedding, Generating, Translating
+from heed.serving.batcher import CancelToken, Job, JobType, WorkerGoneError
+from heed.serving.jobs import ClassificationJobType, EmbeddingJobType, GenerationJobType, TranslationJobType
 from heed.serving.models import ServedModel, ServedTranslator
 from heed.serving.service import Service
 
@@ -30,7 +30,7 @@ _REMEMBERED = 30.0  # seconds for which failures count if no other request comes
 _FULL = 1 << 20  # bytes free: less is a full disk
 
 
-class Health:
+class HealthMonitor:
     """The last check of the models; `watch` repeats it."""
 
     def __init__(self, service: Service) -> None:
@@ -111,26 +111,26 @@ class Health:
 
     async def _score(self, model: ServedModel) -> float:
         """In the thread that translates, ahead of its queue: a busy server is not a broken one."""
-        ticket = Ticket()
-        job: Job[Any] = Job(ticket, 0, _trial(model), "a", arrived=-math.inf, counts=False)
+        cancel_token = CancelToken()
+        job: Job[Any] = Job(cancel_token, 0, _trial(model), "a", arrived=-math.inf, counts=False)
         try:
             self._service.batcher.submit([job])
             return _number(await asyncio.wait_for(asyncio.wrap_future(job.future), _PATIENCE))
         except HeedError:
             return math.nan
         finally:
-            ticket.gone = True
+            cancel_token.cancelled = True
 
 
 def _trial(model: ServedModel) -> JobType:
     """The job type of this model's requests, with a short search."""
     if isinstance(model, ServedTranslator):
-        return Translating(model.translator, _short(model.translator.search))
+        return TranslationJobType(model.translator, _short(model.translator.search))
     if model.generator is not None:
-        return Generating(model.generator, _short(model.generator.search))
+        return GenerationJobType(model.generator, _short(model.generator.search))
     if model.classifier is not None:
-        return Classifying(model.classifier, model.tokenizer)
-    return Embedding(model.model, model.tokenizer, model.max_tokens)
+        return ClassificationJobType(model.classifier, model.tokenizer)
+    return EmbeddingJobType(model.model, model.tokenizer, model.max_tokens)
 
 
 def _short(search: SearchConfig) -> SearchConfig:

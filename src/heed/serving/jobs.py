@@ -23,7 +23,7 @@ Pooling = Literal["mean", "first"]
 
 
 @dataclass(frozen=True)
-class Translating:
+class TranslationJobType:
     """Texts to translations."""
 
     translator: Translator
@@ -47,7 +47,7 @@ class Translating:
 
 
 @dataclass(frozen=True)
-class Generating:
+class GenerationJobType:
     """Prompts to texts that begin with them."""
 
     generator: Generator
@@ -68,7 +68,7 @@ class Generating:
 
 
 @dataclass(frozen=True)
-class Classifying:
+class ClassificationJobType:
     """Texts to labels."""
 
     classifier: Classifier
@@ -88,7 +88,7 @@ class Classifying:
 
 
 @dataclass(frozen=True)
-class Embedding:
+class EmbeddingJobType:
     """Texts to embeddings."""
 
     model: Transformer
@@ -113,4 +113,4 @@ def _texts(jobs: Jobs) -> list[str]:
 
 def _watch(jobs: Jobs, between: BetweenSteps, free_after: int) -> Watch:
     """Between search steps: sentences of disconnected clients leave the batch, once the search may end them."""
-    return Watch(lambda number: jobs[number].ticket.gone, between, free_after)
+    return Watch(lambda number: jobs[number].cancel_token.cancelled, between, free_after)

@@ -9,17 +9,16 @@ from typing import Any
 from fastapi import FastAPI, Request
 
 from heed.serving.config import ServeConfig
-from heed.serving.entrance import CLOSED
-from heed.serving.health import Health
+from heed.serving.health import HealthMonitor
+from heed.serving.http_errors import HttpError
 from heed.serving.languages import AUTO, name_of
-from heed.serving.problems import Problem
+from heed.serving.request_middleware import CLOSED
 from heed.serving.requests import Detect, Translate, body_of
-from heed.serving.responses import ERRORS, Details, Detected, Language, Translated
-from heed.serving.responses import Health as Healthy
+from heed.serving.responses import ERRORS, Details, Detected, HealthStatus, Language, Translated
 from heed.serving.service import Answer, Service
 
 
-def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: bool) -> None:
+def add_routes(app: FastAPI, service: Service, health: HealthMonitor, *, key_required: bool) -> None:
     """Add LibreTranslate's routes."""
 
     @app.post(
@@ -35,7 +34,9 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
         fields = Translate.of(request.state.fields)
         check_size(fields.q, service.config)
         check_alternatives(fields.alternatives, service.config)
-        answers = await service.admission.work(request.receive, lambda ticket: service.translate(fields, ticket))
+        answers = await service.admission.work(
+            request.receive, lambda cancel_token: service.translate(fields, cancel_token)
+        )
         return _translated(fields, answers)
 
     @app.post("/detect", response_model=list[Detected], responses=ERRORS, openapi_extra=body_of(Detect))
@@ -55,12 +56,12 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
         directions = service.directions
         return [Language(code=code, name=name_of(code), targets=directions.targets(code)) for code in directions.codes]
 
-    @app.get("/health", response_model=Healthy, response_model_exclude_none=True, responses=ERRORS)
-    async def healthy() -> Healthy:
+    @app.get("/health", response_model=HealthStatus, response_model_exclude_none=True, responses=ERRORS)
+    async def healthy() -> HealthStatus:
         """Whether the models work."""
         if (problem := health.problem) is not None:
-            raise Problem(503, problem)
-        return Healthy(status="ok")
+            raise HttpError(503, problem)
+        return HealthStatus(status="ok")
 
     @app.get("/frontend/settings", responses=ERRORS)
     async def settings() -> dict[str, Any]:
@@ -70,28 +71,28 @@ def add_routes(app: FastAPI, service: Service, health: Health, *, key_required: 
     @app.post("/suggest", responses=ERRORS)
     async def suggest() -> None:
         """Switched off: nothing that is sent is kept."""
-        raise Problem(403, CLOSED["/suggest"])
+        raise HttpError(403, CLOSED["/suggest"])
 
     @app.post("/translate_file", responses=ERRORS)
     async def translate_file() -> None:
         """Switched off: only texts are translated."""
-        raise Problem(403, CLOSED["/translate_file"])
+        raise HttpError(403, CLOSED["/translate_file"])
 
 
 def check_size(q: str | list[str], config: ServeConfig) -> None:
     """Refuse too many texts or characters."""
     texts = [q] if isinstance(q, str) else q
     if len(texts) > config.texts:
-        raise Problem(400, f"Invalid request: request ({len(texts)}) exceeds text limit ({config.texts})")
+        raise HttpError(400, f"Invalid request: request ({len(texts)}) exceeds text limit ({config.texts})")
     size = sum(len(text) for text in texts)
     if size > config.characters:
-        raise Problem(400, f"Invalid request: request ({size}) exceeds text limit ({config.characters})")
+        raise HttpError(400, f"Invalid request: request ({size}) exceeds text limit ({config.characters})")
 
 
 def check_alternatives(count: int | None, config: ServeConfig) -> None:
     """Refuse more alternatives than the server allows."""
     if count is not None and count > config.alternatives:
-        raise Problem(400, f"Invalid request: alternatives parameter must be <= {config.alternatives}")
+        raise HttpError(400, f"Invalid request: alternatives parameter must be <= {config.alternatives}")
 
 
 def _translated(fields: Translate, answers: list[Answer]) -> Translated:

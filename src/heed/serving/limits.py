@@ -21,15 +21,15 @@ from typing import TypeVar
 from starlette.types import Receive
 
 from heed.errors import ConfigError
-from heed.serving.batcher import Ticket
-from heed.serving.problems import Problem
+from heed.serving.batcher import CancelToken
+from heed.serving.http_errors import HttpError
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MAX_BUCKETS = 10_000  # least recently used dropped: memory stays bounded whoever comes
 
 
-class Keys:
+class ApiKeys:
     """The known keys, as SHA-256 digests. A key is 256 random bits, so a fast hash is as good as a slow one.
 
     Keys can be added and removed while the server runs: the file is read again when it has changed. If it cannot be
@@ -135,30 +135,30 @@ class Admission:
         self.closed = False  # the server is ending: requests in work are finished, new ones refused
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[Ticket]:
-        """A place while the block lasts; after it the ticket is void, and jobs that still run for it are cancelled."""
-        if (busy := self.busy()) is not None:
-            raise busy
+    async def place(self) -> AsyncIterator[CancelToken]:
+        """Hold a slot while the block lasts; when it ends, jobs that still run for the request are cancelled."""
+        if (rejection := self.rejection()) is not None:
+            raise rejection
         self.taken += 1
-        ticket = Ticket()
+        cancel_token = CancelToken()
         try:
-            yield ticket
+            yield cancel_token
         finally:
-            ticket.gone = True
+            cancel_token.cancelled = True
             self.taken -= 1
 
-    def busy(self) -> Problem | None:
+    def rejection(self) -> HttpError | None:
         """The refusal while there is no place."""
         if self.closed:
-            return Problem(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
+            return HttpError(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
         if self.taken < self._places:
             return None
-        return Problem(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})
+        return HttpError(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})
 
-    async def work(self, receive: Receive, do: Callable[[Ticket], Awaitable[T]]) -> T:
+    async def work(self, receive: Receive, do: Callable[[CancelToken], Awaitable[T]]) -> T:
         """Run `do` for a request: within the deadline, and only while its client is connected."""
-        async with self.place() as ticket:
-            working = asyncio.ensure_future(do(ticket))
+        async with self.place() as cancel_token:
+            working = asyncio.ensure_future(do(cancel_token))
             leaving = asyncio.ensure_future(disconnected(receive))
             try:
                 await asyncio.wait({working, leaving}, timeout=self.deadline, return_when=asyncio.FIRST_COMPLETED)
@@ -171,9 +171,9 @@ class Admission:
                 working.cancel()
                 leaving.cancel()
 
-    def late(self) -> Problem:
+    def late(self) -> HttpError:
         """The answer after the deadline."""
-        return Problem(504, f"No answer within {self.deadline:g} s: send less text at a time, or try later")
+        return HttpError(504, f"No answer within {self.deadline:g} s: send less text at a time, or try later")
 
 
 async def disconnected(receive: Receive) -> None:

@@ -13,11 +13,11 @@ from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.inference.generator import Generated
 from heed.inference.generator import Generator as TextGenerator
-from heed.serving.batcher import Job, Ticket
-from heed.serving.jobs import BetweenSteps, Classifying, Embedding, Generating
+from heed.serving.batcher import CancelToken, Job
+from heed.serving.http_errors import HttpError
+from heed.serving.jobs import BetweenSteps, ClassificationJobType, EmbeddingJobType, GenerationJobType
 from heed.serving.libretranslate import check_size
 from heed.serving.models import ServedLmOrClassifier
-from heed.serving.problems import Problem
 from heed.serving.requests import Classify, Embed, Generate, body_of
 from heed.serving.responses import ERRORS, Embedded, EventStream, GeneratedText, Labelled, Outcome, as_events
 from heed.serving.service import Service, input_errors_answered, only_between_steps
@@ -37,7 +37,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.require("classify")
         fields = Classify.of(request.state.fields)
         able = {
-            model.name: Classifying(model.classifier, model.tokenizer)
+            model.name: ClassificationJobType(model.classifier, model.tokenizer)
             for model in service.lms_and_classifiers
             if model.classifier is not None
         }
@@ -50,7 +50,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         """The pooled hidden states of the model's last layer (a translator's encoder); a list for a list of texts."""
         fields = Embed.of(request.state.fields)
         able = {
-            model.name: Embedding(model.model, model.tokenizer, model.max_tokens, fields.pooling)
+            model.name: EmbeddingJobType(model.model, model.tokenizer, model.max_tokens, fields.pooling)
             for model in service.models
         }
         each = [Embedded(embedding=vector) for vector in await _encode(service, request, fields, "embed", able)]
@@ -79,15 +79,15 @@ def _add_generate(app: FastAPI, service: Service) -> None:
             outcome = Outcome()
             return EventStream(
                 service.admission,
-                lambda ticket: as_events(
-                    _streamed(service, fields.prompt, generator, search, ticket, outcome), "text", outcome
+                lambda cancel_token: as_events(
+                    _streamed(service, fields.prompt, generator, search, cancel_token, outcome), "text", outcome
                 ),
             )
-        job_type, length = Generating(generator, search), search.max_length or 1
+        job_type, length = GenerationJobType(generator, search), search.max_length or 1
 
-        async def work(ticket: Ticket) -> list[Generated]:
+        async def work(cancel_token: CancelToken) -> list[Generated]:
             with input_errors_answered():
-                return await service.run([Job(ticket, length, job_type, fields.prompt)])
+                return await service.run([Job(cancel_token, length, job_type, fields.prompt)])
 
         (generated,) = await service.admission.work(request.receive, work)
         return GeneratedText(
@@ -110,10 +110,12 @@ def _chosen(service: Service, route: str, able: Mapping[str, T], name: str | Non
     service.require(route)
     if name is not None:
         if name not in able:
-            raise Problem(404, f"No model here is called {name[:50]} and is for /{route}: {service.offered()}")
+            raise HttpError(404, f"No model here is called {name[:50]} and is for /{route}: {service.offered()}")
         return able[name]
     if len(able) > 1:
-        raise Problem(400, f"Invalid request: several models are for /{route}: say which with model: {', '.join(able)}")
+        raise HttpError(
+            400, f"Invalid request: several models are for /{route}: say which with model: {', '.join(able)}"
+        )
     return next(iter(able.values()))
 
 
@@ -121,7 +123,7 @@ def _search(fields: Generate, generator: TextGenerator) -> SearchConfig:
     """The model's own settings, overridden by the request's: greedy unless something asks to sample."""
     own, longest = generator.search, generator.max_tokens
     if fields.max_length is not None and fields.max_length > longest:
-        raise Problem(400, f"Invalid request: max_length parameter must be <= {longest}")
+        raise HttpError(400, f"Invalid request: max_length parameter must be <= {longest}")
     sampling = {name: getattr(fields, name) for name in ("temperature", "top_k", "top_p", "seed")}
     given = {name: value for name, value in sampling.items() if value is not None}
     sample = fields.temperature != 0 and (own.sample or bool(given))
@@ -132,16 +134,21 @@ def _search(fields: Generate, generator: TextGenerator) -> SearchConfig:
     try:
         return SearchConfig.model_validate(own.model_dump() | settings)
     except HeedError as error:
-        raise Problem(400, f"Invalid request: {error}") from None
+        raise HttpError(400, f"Invalid request: {error}") from None
 
 
 async def _streamed(
-    service: Service, prompt: str, generator: TextGenerator, search: SearchConfig, ticket: Ticket, outcome: Outcome
+    service: Service,
+    prompt: str,
+    generator: TextGenerator,
+    search: SearchConfig,
+    cancel_token: CancelToken,
+    outcome: Outcome,
 ) -> AsyncGenerator[str]:
     def texts(between: BetweenSteps) -> Generator[str, None, bool]:
         return generator.stream(prompt, search, only_between_steps(between))
 
-    pieces = service.streamed(ticket, search.max_length or 1, texts, service.deadline(), outcome)
+    pieces = service.streamed(cancel_token, search.max_length or 1, texts, service.deadline(), outcome)
     async with aclosing(pieces):
         async for text in pieces:
             yield text
@@ -152,24 +159,26 @@ async def _encode(
     request: Request,
     fields: Classify | Embed,
     route: str,
-    able: Mapping[str, Classifying | Embedding],
+    able: Mapping[str, ClassificationJobType | EmbeddingJobType],
 ) -> list[Any]:
     """The result of each text: a `Classified`, or an embedding."""
     check_size(fields.q, service.config)
     job_type = _chosen(service, route, able, fields.model)
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
 
-    async def work(ticket: Ticket) -> list[Any]:
+    async def work(cancel_token: CancelToken) -> list[Any]:
         encoded = await asyncio.to_thread(JoinedTexts(job_type.tokenizer).encode, texts)
         for number, ids in enumerate(encoded, 1):
             if not ids:
-                raise Problem(400, f"Invalid request: text {number} is empty, or has an empty part")
+                raise HttpError(400, f"Invalid request: text {number} is empty, or has an empty part")
             if len(ids) > job_type.max_tokens:
                 limit = job_type.max_tokens
-                raise Problem(
+                raise HttpError(
                     400, f"Invalid request: text {number} has {len(ids)} tokens; the model takes at most {limit}"
                 )
-        jobs: list[Job[Any]] = [Job(ticket, len(ids), job_type, text) for text, ids in zip(texts, encoded, strict=True)]
+        jobs: list[Job[Any]] = [
+            Job(cancel_token, len(ids), job_type, text) for text, ids in zip(texts, encoded, strict=True)
+        ]
         with input_errors_answered():
             return await service.run(jobs)
 

@@ -6,19 +6,28 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 
-from heed.serving.health import Health
+from heed.serving.health import HealthMonitor
+from heed.serving.http_errors import HttpError
 from heed.serving.libretranslate import check_alternatives, check_size
 from heed.serving.lm_and_classifier_routes import lm_or_classifier_named
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines, histogram_lines, process_gauges
 from heed.serving.models import ServedLmOrClassifier, ServedModel, ServedTranslator
-from heed.serving.problems import Problem
 from heed.serving.requests import Alternatives, Look, Stream, body_of
-from heed.serving.responses import ERRORS, Alternative, Details, EventStream, Model, Offered, Outcome, as_events
-from heed.serving.responses import Health as Healthy
+from heed.serving.responses import (
+    ERRORS,
+    Alternative,
+    Details,
+    EventStream,
+    HealthStatus,
+    Model,
+    Offered,
+    Outcome,
+    as_events,
+)
 from heed.serving.service import Service, has_letters
 
 
-def add_routes(app: FastAPI, service: Service, health: Health) -> None:
+def add_routes(app: FastAPI, service: Service, health: HealthMonitor) -> None:
     """Add them all."""
     _add_translation(app, service)
     _add_looking(app, service)
@@ -44,7 +53,9 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         outcome = Outcome()
         return EventStream(
             service.admission,
-            lambda ticket: as_events(service.stream(fields, model, ticket, outcome), "translatedText", outcome),
+            lambda cancel_token: as_events(
+                service.stream(fields, model, cancel_token, outcome), "translatedText", outcome
+            ),
         )
 
     @app.post(
@@ -63,7 +74,7 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         if (model := _model(service, fields)) is None:
             return Offered(alternatives=[])
         found = await service.admission.work(
-            request.receive, lambda ticket: service.alternatives(fields, model, ticket)
+            request.receive, lambda cancel_token: service.alternatives(fields, model, cancel_token)
         )
         found = list({one.text: one for one in reversed(found)}.values())[::-1]  # each text once, with its best score
         begun = len(fields.prefix.rstrip())
@@ -94,17 +105,19 @@ def _add_looking(app: FastAPI, service: Service) -> None:
         fields = Look.of(request.state.fields)
         check_size(fields.q + (fields.translation or ""), service.config)
         model = lm_or_classifier_named(service, fields.model) or _translating(service, fields)
-        found = await service.admission.work(request.receive, lambda ticket: service.look(fields, model, ticket))
+        found = await service.admission.work(
+            request.receive, lambda cancel_token: service.look(fields, model, cancel_token)
+        )
         return Response(found, media_type="application/json" if fields.format == "json" else "text/html; charset=utf-8")
 
 
 def _translating(service: Service, fields: Look) -> ServedTranslator:
     for name in ("source", "target"):
         if getattr(fields, name) is None:
-            raise Problem(400, f"Invalid request: missing {name} parameter")
+            raise HttpError(400, f"Invalid request: missing {name} parameter")
     model, _ = service.route(fields.q, str(fields.source), str(fields.target))
     if model is None:
-        raise Problem(400, f"{fields.target} is not available as a target language from {fields.target}")
+        raise HttpError(400, f"{fields.target} is not available as a target language from {fields.target}")
     return model
 
 
@@ -113,14 +126,16 @@ def _model(service: Service, fields: Stream | Alternatives) -> ServedTranslator 
     return service.route(fields.q, fields.source, fields.target)[0]
 
 
-def _add_state(app: FastAPI, service: Service, health: Health) -> None:
-    @app.get("/health/ready", response_model=Healthy, response_model_exclude_none=True, responses=ERRORS)
-    async def ready() -> Healthy:
+def _add_state(app: FastAPI, service: Service, health: HealthMonitor) -> None:
+    @app.get("/health/ready", response_model=HealthStatus, response_model_exclude_none=True, responses=ERRORS)
+    async def ready() -> HealthStatus:
         """Whether to send requests here."""
         problem = "This server is shutting down" if service.admission.closed else health.problem
         if problem is not None:
-            raise Problem(503, problem)
-        return Healthy(status="ready", warning=health.warning, notes=health.notes or None, backends=health.backends)
+            raise HttpError(503, problem)
+        return HealthStatus(
+            status="ready", warning=health.warning, notes=health.notes or None, backends=health.backends
+        )
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def measured(request: Request) -> Response:

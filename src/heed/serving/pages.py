@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 
 from heed.interpret.report import digest, style_and_script
-from heed.serving.guard import POLICY
-from heed.serving.problems import Problem
+from heed.serving.http_errors import HttpError
+from heed.serving.security_middleware import POLICY
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _API_STYLE = """\
@@ -54,7 +54,7 @@ def add_routes(app: FastAPI, *, translates: bool) -> None:
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> Response:
         if name not in served:
-            raise Problem(404, "Not found")
+            raise HttpError(404, "Not found")
         return _file(name, served[name], {})
 
     @app.get("/docs", include_in_schema=False)

@@ -25,7 +25,7 @@ Message = tuple[Head, bytes]
 _LENGTHS = struct.Struct("!II")
 
 
-class Keeper:
+class ForkServer:
     """The server's end of the keeper. serve: what each worker does with its socket."""
 
     def __init__(self, serve: Serve) -> None:

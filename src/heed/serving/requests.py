@@ -20,7 +20,7 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
 from heed.config import Split
-from heed.serving.problems import Problem
+from heed.serving.http_errors import HttpError
 
 Fields = dict[str, Any]
 _MAX_FIELDS = 100
@@ -50,10 +50,10 @@ async def fields_of_body(request: Request, body: bytes) -> Fields:
             fields = await _from_parts(request, body)
         case other:
             found = other or "none"
-            raise Problem(415, f"Content type {found[:50]} is not supported: send application/json or a form")
+            raise HttpError(415, f"Content type {found[:50]} is not supported: send application/json or a form")
     charset = parameters.lower().partition("charset=")[2].strip(' "')
     if charset and charset.partition(";")[0].strip(' "') not in ("utf-8", "utf8"):
-        raise Problem(415, f"Character set {charset[:50]} is not supported: send UTF-8")
+        raise HttpError(415, f"Character set {charset[:50]} is not supported: send UTF-8")
     return fields
 
 
@@ -67,9 +67,9 @@ def read_json(body: bytes) -> Fields:
         if _SURROGATE.search(body):  # only an escape can make half a surrogate pair
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
-        raise Problem(400, "Invalid JSON format") from None
+        raise HttpError(400, "Invalid JSON format") from None
     if not isinstance(found, dict):
-        raise Problem(400, "Invalid JSON format")
+        raise HttpError(400, "Invalid JSON format")
     return found
 
 
@@ -78,12 +78,12 @@ def _check_structure(body: bytes) -> None:
     structure = _STRING.sub(b"", body)
     items = sum(structure.count(sign) for sign in (b",", b"[", b"{"))
     if items > _MAX_ITEMS:
-        raise Problem(400, f"Invalid request: JSON of {items} items; the limit is {_MAX_ITEMS}")
+        raise HttpError(400, f"Invalid request: JSON of {items} items; the limit is {_MAX_ITEMS}")
     level = 0
     for bracket in _BRACKET.findall(structure):
         level += 1 if bracket in (b"[", b"{") else -1
         if level > _MAX_DEPTH:
-            raise Problem(400, f"Invalid request: JSON of more than {_MAX_DEPTH} levels")
+            raise HttpError(400, f"Invalid request: JSON of more than {_MAX_DEPTH} levels")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> Fields:
@@ -107,7 +107,7 @@ def _from_form(content: bytes, where: str) -> Fields:
     try:
         pairs = parse_qsl(content.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise Problem(400, f"Invalid request: {where} is not a form in UTF-8") from None
+        raise HttpError(400, f"Invalid request: {where} is not a form in UTF-8") from None
     return _named_once(pairs, where)
 
 
@@ -118,7 +118,7 @@ async def _from_parts(request: Request, body: bytes) -> Fields:
         pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         return _named_once(pairs, "the form")
     except (MultiPartException, UnicodeError, ValueError, KeyError):
-        raise Problem(400, "Invalid request: the form is not a form in UTF-8, or has files") from None
+        raise HttpError(400, "Invalid request: the form is not a form in UTF-8, or has files") from None
 
 
 def _named_once(pairs: list[tuple[str, str]], where: str) -> Fields:
@@ -126,7 +126,7 @@ def _named_once(pairs: list[tuple[str, str]], where: str) -> Fields:
         found = _once_each(pairs)
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except ValueError:
-        raise Problem(400, f"Invalid request: {where} has a name twice, or is not UTF-8") from None
+        raise HttpError(400, f"Invalid request: {where} has a name twice, or is not UTF-8") from None
     return found
 
 
@@ -185,7 +185,7 @@ class RequestFields(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise Problem(400, _explained(dict(error.errors()[0]))) from None
+            raise HttpError(400, _explained(dict(error.errors()[0]))) from None
 
 
 def _explained(problem: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
 from heed.inference.translation import Translation
-from heed.serving.batcher import Ticket
+from heed.serving.batcher import CancelToken
+from heed.serving.http_errors import as_problem
 from heed.serving.limits import Admission
-from heed.serving.problems import as_problem
 from heed.serving.provenance import TrainedOn
 
 _TRUNCATED = "Present if the length limit ended some of it instead of the model: its end is missing."
@@ -135,7 +135,7 @@ class Model(BaseModel):
     examples: list[str] | None = Field(None, description="Sentences to try it with.")
 
 
-class Health(BaseModel):
+class HealthStatus(BaseModel):
     """The server works."""
 
     status: Literal["ok", "ready"]
@@ -167,13 +167,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 class EventStream(StreamingResponse):
     """Server-sent events that end when their client disconnects, however far they are."""
 
-    def __init__(self, admission: Admission, events: Callable[[Ticket], AsyncGenerator[bytes]]) -> None:
+    def __init__(self, admission: Admission, events: Callable[[CancelToken], AsyncGenerator[bytes]]) -> None:
         super().__init__((), media_type="text/event-stream")
         self._admission, self._events = admission, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Begin once there is a place: a refusal comes before anything is sent, with its own status."""
-        async with self._admission.place() as ticket, aclosing(self._events(ticket)) as events:
+        async with self._admission.place() as cancel_token, aclosing(self._events(cancel_token)) as events:
             self.body_iterator = events
             await super().__call__(scope, receive, send)
 

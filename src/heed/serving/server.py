@@ -27,9 +27,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
-from heed.serving.guard import HEADERS
+from heed.serving.http_errors import log_only_own_defects
 from heed.serving.limits import Admission
-from heed.serving.problems import log_only_own_defects
+from heed.serving.security_middleware import HEADERS
 
 _LAST_CALLS = 0.3  # seconds after the signal in which new clients are told of it,
 _KNOWN = 2.0  # and in which connected ones are: what they have just sent would be lost

@@ -1,7 +1,7 @@
-"""Texts to translations, for one request: detect languages, take HTML apart, split long texts, batch the pieces.
+"""Translates the texts of one request: detects languages, parses HTML, splits long texts and queues batch jobs.
 
-Knows nothing of HTTP but the `Problem` it may raise. Nothing here blocks the event loop: splitting and tokenising go to
-threads, models to the batcher.
+Knows nothing of HTTP but the `HttpError` it may raise. Nothing here blocks the event loop: sentence splitting and
+tokenisation run in threads, models in the batcher's thread.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from heed.inference.translator import Translator
 from heed.interpret.report import report
 from heed.interpret.saving import document, rounded
 from heed.serving import markup
-from heed.serving.batcher import Batcher, Job, Ticket
+from heed.serving.batcher import Batcher, CancelToken, Job
 from heed.serving.config import ServeConfig
-from heed.serving.jobs import BetweenSteps, Translating
+from heed.serving.http_errors import HttpError
+from heed.serving.jobs import BetweenSteps, TranslationJobType
 from heed.serving.languages import AUTO
 from heed.serving.limits import Admission
 from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, ServedTranslator
-from heed.serving.problems import Problem
 from heed.serving.requests import Alternatives, Look, Stream, Translate
 from heed.serving.responses import Outcome
 from heed.text.sentence_split import Piece
@@ -59,8 +59,8 @@ class Service:
         by_device = _TOKENS_ON_GPU if default_device().type == "cuda" else _TOKENS_ON_CPU
         by_backend = [one.translator.backend.tokens_per_batch for one in directions.served]
         self._budget = config.tokens_per_batch or min([by_device, *by_backend])
-        self.batcher = Batcher(patience=config.patience, budget=self._budget, batching=config.batching)
-        self._tracing = Batcher(patience=0.0, budget=self._budget)  # a trace takes as long as many translations
+        self.batcher = Batcher(max_delay=config.patience, budget=self._budget, batching=config.batching)
+        self._tracing = Batcher(max_delay=0.0, budget=self._budget)  # a trace takes as long as many translations
 
     @property
     def models(self) -> list[ServedModel]:
@@ -70,14 +70,14 @@ class Service:
     def require(self, route: str) -> None:
         """Refuse a route that no model here answers, and list those they do."""
         if not any(route in model.abilities for model in self.models):
-            raise Problem(404, f"No model here is for /{route}: {self.offered()}")
+            raise HttpError(404, f"No model here is for /{route}: {self.offered()}")
 
     def offered(self) -> str:
         """The routes of each model."""
         each = (f"{model.name}: {', '.join(f'/{route}' for route in model.abilities)}" for model in self.models)
         return f"there is {'; '.join(each)}"
 
-    async def translate(self, request: Translate, ticket: Ticket) -> list[Answer]:
+    async def translate(self, request: Translate, cancel_token: CancelToken) -> list[Answer]:
         """The translation of each text."""
         texts = [request.q] if isinstance(request.q, str) else request.q
         routes = [self.route(text, request.source, request.target) for text in texts]
@@ -88,7 +88,7 @@ class Service:
             prose = [[part.text for part in parts if part.text is not None] for parts in documents]
         translated = await asyncio.gather(
             *(
-                self._translations(of_text, model, request, ticket)
+                self._translations(of_text, model, request, cancel_token)
                 for of_text, (model, _) in zip(prose, routes, strict=True)
             )
         )
@@ -110,34 +110,34 @@ class Service:
         """The model for a text (None: it is in the target language already), and the text's language."""
         source, target = self._code(source), self._code(target)
         if target == AUTO:
-            raise Problem(400, f"{AUTO} is not supported")
+            raise HttpError(400, f"{AUTO} is not supported")
         language = (source, 100.0)
         if source == AUTO:
             detected = self.directions.detect(text, self.directions.sources(target))
             if detected is None:
-                raise Problem(400, "auto is not supported: these models do not say how to tell their languages apart")
+                raise HttpError(400, "auto is not supported: these models do not say how to tell their languages apart")
             language = detected
         try:
             return self.directions.between(language[0], target), language
         except KeyError:
-            raise Problem(400, f"{target} is not available as a target language from {language[0]}") from None
+            raise HttpError(400, f"{target} is not available as a target language from {language[0]}") from None
 
     def _code(self, requested: str) -> str:
         if (code := self.directions.code_of(requested)) is None:
-            raise Problem(400, f"{requested[:50]} is not supported")
+            raise HttpError(400, f"{requested[:50]} is not supported")
         return code
 
     async def _translations(
-        self, texts: list[str], model: ServedTranslator | None, request: Translate, ticket: Ticket
+        self, texts: list[str], model: ServedTranslator | None, request: Translate, cancel_token: CancelToken
     ) -> list[Translation]:
         if model is None:
             return [Translation(text, 0.0, 0.0, (), (), (), ()) for text in texts]
         split = await self._split(texts, model, request.split)
-        job_type = Translating(model.translator, self._search(model, request.alternatives), request.details)
+        job_type = TranslationJobType(model.translator, self._search(model, request.alternatives), request.details)
         jobs: list[Job[Translation]] = []
         for pieces, lengths in split:
             of_text = [piece.text for piece in pieces if piece.text]
-            jobs += [Job(ticket, length, job_type, text) for text, length in zip(of_text, lengths, strict=True)]
+            jobs += [Job(cancel_token, length, job_type, text) for text, length in zip(of_text, lengths, strict=True)]
         results = iter(await self.run(jobs))
         return [joined([next(results) if piece.text else None for piece in pieces], pieces) for pieces, _ in split]
 
@@ -160,15 +160,15 @@ class Service:
         return await asyncio.gather(*(asyncio.wrap_future(job.future) for job in jobs))
 
     async def call(
-        self, ticket: Ticket, length: int, call: Callable[[BetweenSteps], T], by: Batcher | None = None
+        self, cancel_token: CancelToken, length: int, call: Callable[[BetweenSteps], T], by: Batcher | None = None
     ) -> T:
         """The result of a job that is not batched. length: its estimated cost, in tokens."""
         with input_errors_answered():
-            (result,) = await self.run([Job(ticket, length, call=call)], by)
+            (result,) = await self.run([Job(cancel_token, length, call=call)], by)
         return result
 
     async def stream(
-        self, request: Stream, model: ServedTranslator, ticket: Ticket, outcome: Outcome
+        self, request: Stream, model: ServedTranslator, cancel_token: CancelToken, outcome: Outcome
     ) -> AsyncGenerator[str]:
         """The greedy translation, piece by piece as it is decoded; the deadline counts from here."""
         end = self.deadline()
@@ -183,7 +183,7 @@ class Service:
             except StopIteration as over:
                 return bool(over.value)
 
-        async with aclosing(self.streamed(ticket, sum(lengths) + 1, texts, end, outcome)) as pieces:
+        async with aclosing(self.streamed(cancel_token, sum(lengths) + 1, texts, end, outcome)) as pieces:
             async for text in pieces:
                 yield text
 
@@ -193,7 +193,7 @@ class Service:
 
     async def streamed(
         self,
-        ticket: Ticket,
+        cancel_token: CancelToken,
         length: int,
         texts: Callable[[BetweenSteps], Generator[str, None, bool]],
         end: float,
@@ -214,7 +214,7 @@ class Service:
             finally:
                 loop.call_soon_threadsafe(arrived.put_nowait, None)
 
-        working = asyncio.ensure_future(self.call(ticket, length, call))
+        working = asyncio.ensure_future(self.call(cancel_token, length, call))
         working.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (text := await self._until(end, arrived.get())) is not None:
@@ -230,7 +230,9 @@ class Service:
         except TimeoutError:
             raise self.admission.late() from None
 
-    async def alternatives(self, request: Alternatives, model: ServedTranslator, ticket: Ticket) -> list[Translation]:
+    async def alternatives(
+        self, request: Alternatives, model: ServedTranslator, cancel_token: CancelToken
+    ) -> list[Translation]:
         """Translations with a forced prefix and different next tokens."""
         translator, prefix = model.translator, request.prefix
         if translator.tokenizers[1].kind not in ("characters", "bytes"):  # a token brings the space before it
@@ -242,15 +244,15 @@ class Service:
         def call(between: BetweenSteps) -> list[Translation]:
             return translator.alternatives(request.q, prefix, max(1, count), only_between_steps(between))
 
-        return await self.call(ticket, sum(lengths) + len(prefix_ids) + 1, call)
+        return await self.call(cancel_token, sum(lengths) + len(prefix_ids) + 1, call)
 
-    async def look(self, request: Look, model: ServedModel, ticket: Ticket) -> bytes:
+    async def look(self, request: Look, model: ServedModel, cancel_token: CancelToken) -> bytes:
         """The trace of a sentence: the JSON document of `heed.interpret.saving` with the requested parts, or the page
         of `heed.interpret.report`.
         """
         longest = await asyncio.to_thread(model.tokens, request.q, request.translation)
         if longest > self.config.look_tokens:
-            raise Problem(
+            raise HttpError(
                 400,
                 f"Invalid request: {longest} tokens are too many to look at; the limit is {self.config.look_tokens}",
             )
@@ -268,7 +270,7 @@ class Service:
                 contents["values"] = {name: rounded(part.values) for name, part in trace.parts(request.parts).items()}
             return json.dumps(contents, ensure_ascii=False, allow_nan=False).encode()
 
-        return await self.call(ticket, longest, call, self._tracing)
+        return await self.call(cancel_token, longest, call, self._tracing)
 
     @property
     def alive(self) -> bool:
@@ -287,7 +289,7 @@ def input_errors_answered() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise Problem(400, f"Invalid request: {error}") from None
+        raise HttpError(400, f"Invalid request: {error}") from None
 
 
 def only_between_steps(between: BetweenSteps) -> Watch:

@@ -21,9 +21,9 @@ from heed.errors import HeedError
 from heed.inference.translator import Translator
 from heed.serving.app import make_routes
 from heed.serving.config import ServeConfig
-from heed.serving.health import Health
+from heed.serving.health import HealthMonitor
+from heed.serving.http_errors import log_only_own_defects
 from heed.serving.models import UNNAMED, Directions, ServedTranslator, open_models
-from heed.serving.problems import log_only_own_defects
 from heed.serving.processes import Channel, Head, packed
 from heed.serving.service import Service
 
@@ -32,7 +32,7 @@ _SICK = 60.0  # seconds of failures after which opening the models again is wort
 _LOG_SECONDS = 0.5  # for the last log line to be written
 
 
-def work(
+def run_worker(
     connection: socket,
     models: Sequence[Path],
     languages: Sequence[str],
@@ -52,13 +52,13 @@ def work(
         connection.sendall(packed({"error": f"{error.filename}: {error.strerror}"}))
         return
     service = Service(Directions(translators), config, others)
-    health = Health(service)
+    health = HealthMonitor(service)
     app = make_routes(service, health, key_required=key_required)
     with log_only_own_defects():
         asyncio.run(_answer(connection, app, health, _notes(translators, health)))
 
 
-def _notes(translators: Sequence[ServedTranslator], health: Health) -> list[str]:
+def _notes(translators: Sequence[ServedTranslator], health: HealthMonitor) -> list[str]:
     chosen = [f"{name}: {backend}" for name, backend in health.backends.items()]
     return chosen + [
         f"note: {one.path} does not name its languages: called {one.source!r} and {one.target!r} here; "
@@ -68,7 +68,7 @@ def _notes(translators: Sequence[ServedTranslator], health: Health) -> list[str]
     ]
 
 
-async def _answer(connection: socket, app: FastAPI, health: Health, notes: list[str]) -> None:
+async def _answer(connection: socket, app: FastAPI, health: HealthMonitor, notes: list[str]) -> None:
     channel, gone, tasks = await Channel.over(connection), dict[int, asyncio.Event](), set[asyncio.Task[None]]()
     async with app.router.lifespan_context(app):
         channel.send({"ready": os.getpid(), "notes": notes})
@@ -94,7 +94,7 @@ def _forget(gone: dict[int, asyncio.Event], number: int, _: "asyncio.Task[None]"
     del gone[number]
 
 
-async def _end_when_sick(health: Health) -> None:
+async def _end_when_sick(health: HealthMonitor) -> None:
     """End the process when its models have failed for long, or always will: another is started."""
     while health.sick_for < _SICK:
         await asyncio.sleep(1)

@@ -31,10 +31,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from heed.errors import ConfigError
 from heed.serving.config import LOOPBACK, ServeConfig
-from heed.serving.entrance import Entrance, route_name
-from heed.serving.limits import Keys
+from heed.serving.http_errors import HttpError, answer, log_defect
+from heed.serving.limits import ApiKeys
 from heed.serving.metrics import Metrics, gauge_lines, process_gauges
-from heed.serving.problems import Problem, answer, log_defect
+from heed.serving.request_middleware import Entrance, route_name
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -54,7 +54,9 @@ _OWN_SITES = frozenset({b"same-origin", b"none"})  # none: typed in the address 
 _DEFAULT_PORTS = (":80", ":443")
 
 
-def make_front(app: ASGIApp, config: ServeConfig, keys: Keys | None, busy: Callable[[], Problem | None]) -> ASGIApp:
+def with_middleware(
+    app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, busy: Callable[[], HttpError | None]
+) -> ASGIApp:
     """An application behind its middleware. busy: the refusal while there is no place for another request."""
     door = Door(config.header_bytes, answers_to(config), Origins(config.allowed_origins))
     guard = Guard(Entrance(app, config, keys, busy), Metrics(), door)
@@ -100,7 +102,7 @@ class Origins:
 
     allowed: tuple[str, ...] = ()
 
-    def refusal(self, scope: Scope) -> Problem | None:
+    def refusal(self, scope: Scope) -> HttpError | None:
         """Why a request is refused, by where it comes from."""
         headers = dict(scope["headers"])
         if scope["method"] in _SAFE or self._allowed_origin(headers) is not None:
@@ -113,7 +115,7 @@ class Origins:
         if ours:
             return None
         found = (origin or b"another origin").decode("latin-1")[:100]
-        return Problem(403, f"Web pages of {found} may not send requests here; serve.allowed_origins can allow it")
+        return HttpError(403, f"Web pages of {found} may not send requests here; serve.allowed_origins can allow it")
 
     def answers(self, scope: Scope) -> dict[str, str]:
         """The CORS headers of an answer."""
@@ -153,16 +155,16 @@ class Door:
     hosts: frozenset[str] | None
     origins: Origins
 
-    def refusal(self, scope: Scope) -> Problem | None:
+    def refusal(self, scope: Scope) -> HttpError | None:
         """Why a request is refused, or None."""
         size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > self.header_bytes:
-            return Problem(431, f"Invalid request: a head of more than {self.header_bytes} bytes is not accepted")
+            return HttpError(431, f"Invalid request: a head of more than {self.header_bytes} bytes is not accepted")
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self.hosts is not None and name.strip("[]").lower() not in self.hosts:
-            return Problem(
+            return HttpError(
                 421,
                 f"This server does not answer to the name {name[:99]!r}: its operator can add it (serve.allowed_hosts)",
             )
@@ -200,7 +202,7 @@ class Guard:
         except Exception as error:
             log_defect("outside the application", error)
             if status == 0:
-                await answer(Problem(500, "Internal server error"))(scope, receive, guarded)
+                await answer(HttpError(500, "Internal server error"))(scope, receive, guarded)
         finally:
             self._metrics.count(route_name(scope["path"]), status, time.monotonic() - started)
 

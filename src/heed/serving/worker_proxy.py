@@ -21,11 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
-from heed.serving.entrance import WORKING
+from heed.serving.http_errors import HttpError, answer
 from heed.serving.limits import Admission, disconnected
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines
-from heed.serving.problems import Problem, answer
 from heed.serving.processes import Channel, Message, received
+from heed.serving.request_middleware import WORKING
 
 _LOG = logging.getLogger(__name__)
 _GRACE = 5.0  # seconds after the deadline within which the worker must have answered
@@ -35,7 +35,7 @@ _GONE = "the process that translates has ended and is being started again"
 _NOT_READY = Gauge("heed_ready", "1 if the models work.", 0.0)
 
 
-class Remote:
+class WorkerProxy:
     """An ASGI application that a worker answers for. start: starts a worker and returns the socket to it."""
 
     def __init__(self, start: Callable[[], socket], config: ServeConfig) -> None:
@@ -108,7 +108,7 @@ class Remote:
         try:
             async with self.admission.place() if is_work else contextlib.nullcontext():
                 await self._forward(scope, receive, send)
-        except Problem as problem:
+        except HttpError as problem:
             await answer(problem)(scope, receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -125,7 +125,7 @@ class Remote:
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, state = scope["path"], dict(scope.get("state", {}))
         if self.admission.closed and path == "/health/ready":
-            raise Problem(503, "This server is shutting down")
+            raise HttpError(503, "This server is shutting down")
         if path == "/metrics":
             starts = Gauge("heed_worker_starts_total", "Starts of the process that translates.", self.starts, "counter")
             state["requests"] += gauge_lines([starts])
@@ -134,7 +134,7 @@ class Remote:
                 text = state["requests"] + gauge_lines([_NOT_READY])
                 await Response(text, media_type=CONTENT_TYPE)(scope, receive, send)
                 return
-            raise Problem(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
+            raise HttpError(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
         number, answers = next(self._numbers), asyncio.Queue[Message | None]()
         self._answers[number] = answers
         channel.send({"number": number, "method": scope["method"], "path": path, "state": state})
@@ -161,7 +161,7 @@ class Remote:
             if started and (message is None or "broken" in message[0]):
                 return  # which closes the connection: the answer is incomplete
             if message is None:
-                raise Problem(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
+                raise HttpError(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
             head, body = message
             if "status" in head:
                 headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["headers"]]

@@ -14,9 +14,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
-from heed.serving.entrance import Entrance
-from heed.serving.limits import Keys, add_key
-from heed.serving.problems import Problem
+from heed.serving.http_errors import HttpError
+from heed.serving.limits import ApiKeys, add_key
+from heed.serving.request_middleware import Entrance
 from heed.serving.server import connection_limit
 from tests.serving.conftest import MANY
 from tests.serving.running import Running, serving
@@ -83,9 +83,9 @@ def key(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def keys(key: str, tmp_path: Path) -> Keys:
+def keys(key: str, tmp_path: Path) -> ApiKeys:
     assert key
-    return Keys(tmp_path / "keys.txt")
+    return ApiKeys(tmp_path / "keys.txt")
 
 
 LONG = json.dumps({"q": "x" * 50_000}).encode()
@@ -95,13 +95,13 @@ def bearer(key: str) -> tuple[bytes, bytes]:
     return b"authorization", f"Bearer {key}".encode()
 
 
-def test_a_wrong_key_in_the_head_is_refused_unread(keys: Keys) -> None:
+def test_a_wrong_key_in_the_head_is_refused_unread(keys: ApiKeys) -> None:
     entrance = Entrance(Reached(), ServeConfig(), keys, nobody)
     for asking in (Asking(LONG, bearer("wrong")), Asking(LONG, query=b"api_key=wrong")):
         assert (asking.through(entrance).status, asking.error, asking.read) == (403, "Invalid API key", 0)
 
 
-def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: Keys) -> None:
+def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: ApiKeys) -> None:
     config = ServeConfig(burst=1, requests_per_minute=1)
     for known in (None, keys):
         entrance = Entrance(Reached(), config, known, nobody)
@@ -111,7 +111,7 @@ def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: Keys
 
 
 def test_a_busy_server_refuses_unread() -> None:
-    busy = Entrance(Reached(), ServeConfig(), None, lambda: Problem(503, "busy"))
+    busy = Entrance(Reached(), ServeConfig(), None, lambda: HttpError(503, "busy"))
     assert (Asking(LONG).through(busy).status, Asking(LONG).through(busy).read) == (503, 0)
     assert Asking(LONG, path="/detect").through(busy).status == 200
 
@@ -128,7 +128,9 @@ def test_of_a_body_in_chunks_no_more_than_the_limit_is_read() -> None:
     assert (asking.status, asking.read) == (413, 6000)
 
 
-def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_address_first(keys: Keys, key: str) -> None:
+def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_address_first(
+    keys: ApiKeys, key: str
+) -> None:
     reached = Reached()
     entrance = Entrance(reached, ServeConfig(burst=2, requests_per_minute=1), keys, nobody)
     short, long = ({"q": "x" * size, "api_key": key} for size in (10, 20_000))

@@ -29,7 +29,7 @@ _STANDARD_ERROR = 2
 _PLAIN = {404: "Not found", 405: "Method not allowed", 500: "Internal server error"}
 
 
-class Problem(Exception):  # noqa: N818 - it is an answer, not a defect
+class HttpError(Exception):
     """An error answer: status, text, headers."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
@@ -37,7 +37,7 @@ class Problem(Exception):  # noqa: N818 - it is an answer, not a defect
         self.status, self.error, self.headers = status, error, dict(headers or {})
 
 
-def answer(problem: Problem) -> JSONResponse:
+def answer(problem: HttpError) -> JSONResponse:
     """A problem as a response."""
     return JSONResponse({"error": problem.error}, problem.status, problem.headers)
 
@@ -55,14 +55,14 @@ def install(app: FastAPI) -> None:
         if error.status_code == 405:
             headers["Allow"] = ", ".join(_methods(app, path))
         text = _PLAIN.get(error.status_code, str(error.detail))
-        return answer(Problem(error.status_code, text, headers))
+        return answer(HttpError(error.status_code, text, headers))
 
     @app.exception_handler(RequestValidationError)
     async def on_validation(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return answer(Problem(400, f"Invalid request: {first['loc'][-1]}: {first['msg']}"))
+        return answer(HttpError(400, f"Invalid request: {first['loc'][-1]}: {first['msg']}"))
 
-    @app.exception_handler(Problem)
+    @app.exception_handler(HttpError)
     @app.exception_handler(WorkerGoneError)
     @app.exception_handler(Exception)
     async def on_any(request: Request, error: Exception) -> JSONResponse:
@@ -76,14 +76,14 @@ def _methods(app: FastAPI, path: str) -> list[str]:
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)  # HEAD is answered as GET is
 
 
-def as_problem(what: str, error: Exception) -> Problem:
+def as_problem(what: str, error: Exception) -> HttpError:
     """The answer to an error; a defect of ours is logged too."""
-    if isinstance(error, Problem):
+    if isinstance(error, HttpError):
         return error
     if isinstance(error, WorkerGoneError):
-        return Problem(503, f"Out of order: {error}")
+        return HttpError(503, f"Out of order: {error}")
     log_defect(what, error)
-    return Problem(500, _PLAIN[500])
+    return HttpError(500, _PLAIN[500])
 
 
 def log_defect(what: str, error: Exception) -> None:

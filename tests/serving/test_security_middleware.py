@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
-from heed.serving.guard import Origins, answers_to, check_addresses, through_proxies
 from heed.serving.limits import add_key
+from heed.serving.security_middleware import Origins, answers_to, check_addresses, through_proxies
 from tests.serving.running import CLIENT, Running, refused, serving
 
 GOOD = {"q": "A dog", "source": "en", "target": "de"}

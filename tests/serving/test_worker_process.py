@@ -16,7 +16,7 @@ import pytest
 from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.serving.processes import Channel, Message, packed, received
-from heed.serving.remote import Remote
+from heed.serving.worker_proxy import WorkerProxy
 from tests.serving.conftest import MANY
 from tests.serving.folders import make_folder
 from tests.serving.running import Running, serving, until
@@ -78,12 +78,14 @@ def test_a_terminals_signals_to_all_processes_end_them_in_order(folders: tuple[P
 
 
 def test_the_servers_process_has_no_torch() -> None:
-    imports = ", ".join(f"heed.serving.{name}" for name in ("guard", "processes", "remote", "server"))
+    imports = ", ".join(
+        f"heed.serving.{name}" for name in ("processes", "security_middleware", "server", "worker_proxy")
+    )
     code = f"import sys, heed.cli.serve, {imports}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def ask(remote: Remote, path: str = "/translate") -> tuple[int, bytes]:
+def ask(remote: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
     """Answered as an application is, while the process is looked after."""
     sent: list[dict[str, object]] = []
 
@@ -107,18 +109,18 @@ def ask(remote: Remote, path: str = "/translate") -> tuple[int, bytes]:
 
 
 @contextmanager
-def saying(*messages: bytes) -> Iterator[Remote]:
+def saying(*messages: bytes) -> Iterator[WorkerProxy]:
     """A process that says this, whatever it is asked; after that, nothing."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"".join(messages))
-        yield Remote(lambda: ours, ServeConfig(deadline=0.1))
+        yield WorkerProxy(lambda: ours, ServeConfig(deadline=0.1))
 
 
 def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr("heed.serving.remote._SILENCE", 0.2)
-    monkeypatch.setattr("heed.serving.remote.os.kill", lambda *process: killed.append(process))
+    monkeypatch.setattr("heed.serving.worker_proxy._SILENCE", 0.2)
+    monkeypatch.setattr("heed.serving.worker_proxy.os.kill", lambda *process: killed.append(process))
     with saying(packed({"ready": 12345, "notes": ["note: a"]})) as remote:
         assert remote.open() == ["note: a"]
         status, body = ask(remote)
@@ -132,7 +134,7 @@ def test_models_that_cannot_be_opened_are_an_error_of_the_user() -> None:
     ours, theirs = socket.socketpair()
     theirs.close()
     with ours, pytest.raises(ConfigError, match="the process that translates ended while it opened the models"):
-        Remote(lambda: ours, ServeConfig()).open()
+        WorkerProxy(lambda: ours, ServeConfig()).open()
 
 
 def test_messages_arrive_whole_whatever_is_in_them() -> None:

@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.serving.config import ServeConfig
-from heed.serving.limits import Keys, Rates
-from heed.serving.problems import Problem, answer
+from heed.serving.http_errors import HttpError, answer
+from heed.serving.limits import ApiKeys, Rates
 from heed.serving.requests import Fields, fields_of_body, fields_of_query
 
 # Routes without a key: the page itself is public, what it does is not.
@@ -45,7 +45,7 @@ class Entrance:
     """The inner middleware. busy: the refusal while there is no place for another request."""
 
     def __init__(
-        self, app: ASGIApp, config: ServeConfig, keys: Keys | None, busy: Callable[[], Problem | None]
+        self, app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, busy: Callable[[], HttpError | None]
     ) -> None:
         self._app, self._config, self._keys, self._busy = app, config, keys, busy
         self._rates = Rates(config.requests_per_minute, config.burst)
@@ -66,7 +66,7 @@ class Entrance:
 
         try:
             fields = await self._admit(Request(scope, watched))
-        except Problem as problem:
+        except HttpError as problem:
             if body_ended:
                 await answer(problem)(scope, receive, send)
             else:
@@ -75,10 +75,10 @@ class Entrance:
             await self._app({**scope, "state": {**scope.get("state", {}), "fields": fields}}, receive, send)
 
     async def _admit(self, request: Request) -> Fields:
-        """The fields of a request; raises the `Problem` it is refused with."""
+        """The fields of a request; raises the `HttpError` it is refused with."""
         path, has_fields = request.scope["path"], request.method == "POST" and request.scope["path"] in TAKING_FIELDS
         if request.method == "POST" and path in CLOSED:
-            raise Problem(403, CLOSED[path])
+            raise HttpError(403, CLOSED[path])
         if request.method == "POST" and path in WORKING and (busy := self._busy()) is not None:
             raise busy
         if path in PUBLIC or path.startswith(PUBLIC_FOLDER):
@@ -107,14 +107,14 @@ class Entrance:
             self._take_from_rate(request, known)
         if self._keys is not None and known is None:
             if not key or not isinstance(key, str):
-                raise Problem(400, "Please contact the server operator to get an API key")
-            raise Problem(403, "Invalid API key")
+                raise HttpError(400, "Please contact the server operator to get an API key")
+            raise HttpError(403, "Invalid API key")
 
     def _take_from_rate(self, request: Request, known: str | None) -> None:
         address = request.client.host if request.client else ""
         if wait := self._rates.take(known or f"address {address}", time.monotonic()):
             limit, seconds = self._config.requests_per_minute, int(wait) + 1
-            raise Problem(
+            raise HttpError(
                 429,
                 f"Slowdown: more than {limit} requests a minute; try again in {seconds} s",
                 {"Retry-After": str(seconds)},
@@ -135,12 +135,12 @@ class Entrance:
                         body += part
             except TimeoutError:
                 text = f"Invalid request: it did not arrive within {seconds:g} s"
-                raise Problem(408, text, {"Connection": "close"}) from None
+                raise HttpError(408, text, {"Connection": "close"}) from None
             except ClientDisconnect:
-                raise Problem(400, "Invalid request: it broke off") from None
+                raise HttpError(400, "Invalid request: it broke off") from None
             return bytes(body)
 
-    async def _refuse(self, problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, problem: HttpError, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose body has not been read, or not to its end.
 
         A short body that nobody reads is passed over by the server, and the connection stays. A long one is read and
@@ -179,7 +179,7 @@ class _Memory:
     def reserved(self, size: int) -> Iterator[None]:
         """Hold so many bytes while the block lasts."""
         if size > self._left:
-            raise Problem(503, "Too busy: too many long requests are being read already", {"Retry-After": "1"})
+            raise HttpError(503, "Too busy: too many long requests are being read already", {"Retry-After": "1"})
         self._left -= size
         try:
             yield
@@ -208,8 +208,8 @@ def _is_last(scope: Scope) -> bool:
     return scope.get("http_version") == "1.0" or b"close" in asked
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, f"Invalid request: a body of more than {limit} bytes is not accepted")
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, f"Invalid request: a body of more than {limit} bytes is not accepted")
 
 
 def _bearer(request: Request) -> str | None:
