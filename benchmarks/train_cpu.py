@@ -35,7 +35,7 @@ def work(name: str) -> None:
     from peers import Marian, TorchTransformer, padded, peer_step  # noqa: PLC0415 - beside this script
 
     from heed import ModelConfig, RunConfig, TrainingConfig  # noqa: PLC0415
-    from heed.benchmarking.limits import operations_a_second, training_operations  # noqa: PLC0415
+    from heed.benchmarking.limits import matmul_throughput, training_flops  # noqa: PLC0415
     from heed.benchmarking.training import pair_lengths, random_pairs, training_steps  # noqa: PLC0415
 
     cpu = torch.device("cpu")
@@ -58,7 +58,7 @@ def work(name: str) -> None:
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         if name == "limit":
-            print(operations_a_second("float32", cpu) / training_operations(model, sources / targets, 1), flush=True)
+            print(matmul_throughput("float32", cpu) / training_flops(model, sources / targets, 1), flush=True)
             continue
         began, tokens = time.perf_counter(), 0
         while time.perf_counter() - began < json.loads(line):

@@ -30,7 +30,7 @@ from peers import Marian, TorchTransformer, padded, peer_step  # beside this scr
 from worker import Worker
 
 from heed import ModelConfig, RunConfig, TrainingConfig
-from heed.benchmarking.limits import operations_a_second, training_operations
+from heed.benchmarking.limits import matmul_throughput, training_flops
 from heed.benchmarking.training import Pair, Step, pair_lengths, random_pairs, training_steps
 
 GPU = torch.device("cuda")
@@ -102,7 +102,7 @@ def report(found: dict[str, list[float]], limit: float) -> None:
     middle = {name: statistics.median(speeds) for name, speeds in found.items()}
     fastest_peer = max((speed for name, speed in middle.items() if name != "heed"), default=math.nan)
     sources, targets = (sum(pair[side] for pair in pair_lengths(PAIRS)) for side in (0, 1))
-    operations = training_operations(MODEL, sources / targets, 1)  # for each target token
+    operations = training_flops(MODEL, sources / targets, 1)  # for each target token
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}: {limit / 1e12:.0f} TFLOP a second at most")
     for name, speed in middle.items():
         line = {
@@ -139,7 +139,7 @@ def main() -> None:
             for name, worker in workers.items():
                 found.setdefault(name, []).append(worker.ask(BATCHES))
                 print(f"{name}: {found[name][-1]:,.0f}", flush=True)
-    report(found, operations_a_second("bfloat16", GPU))
+    report(found, matmul_throughput("bfloat16", GPU))
 
 
 if __name__ == "__main__":

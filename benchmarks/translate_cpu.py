@@ -157,14 +157,14 @@ def limits(threads: int) -> dict[str, float]:
     """Bytes a second read from memory, and operations a second of a large product, in float32 and in integers."""
     import torch  # noqa: PLC0415
 
-    from heed.benchmarking.limits import bytes_a_second, operations_a_second  # noqa: PLC0415
+    from heed.benchmarking.limits import matmul_throughput, memory_bandwidth  # noqa: PLC0415
 
     torch.set_num_threads(threads)
     cpu = torch.device("cpu")
     return {
-        "bytes": bytes_a_second(cpu),
-        "float32": operations_a_second("float32", cpu),
-        "int8": operations_a_second("int8", cpu),
+        "bytes": memory_bandwidth(cpu),
+        "float32": matmul_throughput("float32", cpu),
+        "int8": matmul_throughput("int8", cpu),
     }
 
 
@@ -177,13 +177,13 @@ def worker(ending: ExitStack, name: str, folder: Path, asked: argparse.Namespace
 
 def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], vocabulary: int) -> float:
     """How much of the machine a speed uses: of its memory or of its arithmetic, whichever takes longer."""
-    from heed.benchmarking.limits import Search  # noqa: PLC0415
+    from heed.benchmarking.limits import SearchWorkload  # noqa: PLC0415
     from heed.config import ModelConfig  # noqa: PLC0415
 
     count = max(batch, 8)
     read = statistics.mean(len(ids) + 1 for ids in sentences(count, vocabulary))
     in_integers = name.endswith("int8")
-    least = Search(batch, beam, read, LENGTH).least_seconds(
+    least = SearchWorkload(batch, beam, read, LENGTH).roofline_seconds(
         ModelConfig(vocab_size=vocabulary),
         limit["int8" if in_integers else "float32"],
         limit["bytes"],

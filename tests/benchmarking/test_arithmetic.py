@@ -3,7 +3,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from heed import ModelConfig, Transformer
-from heed.benchmarking.limits import Search, Weights, training_operations
+from heed.benchmarking.limits import SearchWorkload, WeightCounts, training_flops
 
 SMALL = {"vocab_size": 23, "d_model": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 3, "d_ff": 40}
 CONFIGS = [
@@ -21,7 +21,7 @@ def counted(counter: FlopCounterMode) -> int:
 
 @each_config
 def test_every_matrix_of_a_model_is_counted_once(config: ModelConfig) -> None:
-    weights = Weights.of(config)
+    weights = WeightCounts.of(config)
     matrices = sum(weight.numel() for weight in Transformer(config).parameters() if weight.dim() == 2)
     assert weights.source + weights.target == matrices
 
@@ -31,7 +31,7 @@ def test_the_operations_of_learning_are_those_torch_counts(config: ModelConfig) 
     model, src, tgt_in = Transformer(config), torch.full((2, 5), 7), torch.full((2, 9), 8)
     with FlopCounterMode(display=False) as counter:
         model(src, tgt_in).sum().backward()
-    assert counted(counter) == training_operations(config, 2 * 5, 2 * 9)
+    assert counted(counter) == training_flops(config, 2 * 5, 2 * 9)
 
 
 @each_config
@@ -41,14 +41,14 @@ def test_the_operations_of_a_search_are_those_torch_counts(config: ModelConfig) 
         cache = model.start(torch.full((2, 5), 7)).select(torch.zeros(2, beam, dtype=torch.int64))
         for _ in range(4):
             _, cache = model.step(torch.full((2 * beam, 1), 8), cache)
-    assert counted(counter) == Search(2, beam, 5, 4).operations(config)
+    assert counted(counter) == SearchWorkload(2, beam, 5, 4).operations(config)
 
 
 def test_one_sentence_waits_for_memory_and_many_for_arithmetic() -> None:
     config = CONFIGS[0]
-    weights = Weights.of(config)
-    one, many = Search(1, 1, 5, 4), Search(64, 1, 5, 4)
+    weights = WeightCounts.of(config)
+    one, many = SearchWorkload(1, 1, 5, 4), SearchWorkload(64, 1, 5, 4)
     reading = (weights.source + 4 * weights.target) * 4 / 1e9
-    assert one.least_seconds(config, 100e9, 1e9, 4) == many.least_seconds(config, 1e15, 1e9, 4) == reading
-    assert many.least_seconds(config, 100e9, 1e12, 4) == 64 * one.operations(config) / 100e9
-    assert one.least_seconds(config, 100e9, 1e9, 1) == reading / 4
+    assert one.roofline_seconds(config, 100e9, 1e9, 4) == many.roofline_seconds(config, 1e15, 1e9, 4) == reading
+    assert many.roofline_seconds(config, 100e9, 1e12, 4) == 64 * one.operations(config) / 100e9
+    assert one.roofline_seconds(config, 100e9, 1e9, 1) == reading / 4

@@ -9,7 +9,7 @@ from heed import ConfigError, ModelConfig, RunConfig, TrainingConfig, Transforme
 from heed.artifacts.checkpoint import Progress
 from heed.backends.select import training_plan
 from heed.benchmarking import training as room
-from heed.benchmarking.limits import training_operations
+from heed.benchmarking.limits import training_flops
 from heed.benchmarking.training import measure_training, pair_lengths, random_pairs, training_steps
 from heed.training.batches import Batches
 from heed.training.gradients import Gradients
@@ -80,12 +80,12 @@ def test_the_steps_are_those_of_the_trainer(tmp_path: Path, monkeypatch: pytest.
 
 def test_speed_memory_and_share_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = iter([2e9, 3e9])
-    monkeypatch.setattr(room, "operations_a_second", lambda *_: next(limits))
+    monkeypatch.setattr(room, "matmul_throughput", lambda *_: next(limits))
     said: list[str] = []
     found = measure_training(settings(), CPU, 0.0, said.append)
     lengths = pair_lengths(1000)
     sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
-    each = training_operations(MODEL, sources / targets, 1.0)
+    each = training_flops(MODEL, sources / targets, 1.0)
     assert (found.steps, found.limit, found.arithmetic) == (3, 3e9, "float32")  # the better of both limits
     assert found.tokens_per_second == pytest.approx(found.tokens_per_step / found.seconds_per_step)
     assert found.operations_per_second == pytest.approx(found.tokens_per_second * each)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from heed import ModelConfig
 from heed.benchmarking import limits
-from heed.benchmarking.engine_race import Timed, times_faster
+from heed.benchmarking.engine_race import EngineTiming, speedup
 from heed.cli.main import app
 from heed.errors import ConfigError
 from heed.model.size import parameters
@@ -24,9 +24,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for large matrices."""
-    monkeypatch.setattr(limits, "_SIDES", {"cpu": (16,)})
-    monkeypatch.setattr(limits, "_NUMBERS", {"cpu": 1000})
-    monkeypatch.setattr(limits, "_CODE", "raise SystemExit('no such product')")
+    monkeypatch.setattr(limits, "_MATRIX_SIZES", {"cpu": (16,)})
+    monkeypatch.setattr(limits, "_BUFFER_FLOATS", {"cpu": 1000})
+    monkeypatch.setattr(limits, "_BFLOAT16_CODE", "raise SystemExit('no such product')")
 
 
 def bench(*arguments: str, stdin: str = "") -> Result:
@@ -91,8 +91,8 @@ def test_what_cannot_be_measured_is_said(arguments: list[str], message: str, mod
 
 
 def test_ratios_are_of_rounds_next_to_each_other_and_their_median_counts() -> None:
-    assert times_faster([1.0, 2.0, 4.0], [2.0, 4.0, 40.0]) == 2.0
-    assert Timed("onnx", 1, ("a", "b"), (), ()).same_as(Timed("heed", 1, ("a", "c"), (), ())) == 0.5
+    assert speedup([1.0, 2.0, 4.0], [2.0, 4.0, 40.0]) == 2.0
+    assert EngineTiming("onnx", 1, ("a", "b"), (), ()).agreement(EngineTiming("heed", 1, ("a", "c"), (), ())) == 0.5
 
 
 def test_every_question_says_what_it_measures() -> None:

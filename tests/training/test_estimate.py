@@ -72,7 +72,7 @@ def test_every_task_is_timed_by_its_own_step_and_counted_by_its_text(
 ) -> None:
     data = DataConfig(task=task, labels=("a", "b") if task == "classify" else ())
     settled = task_named(task)
-    shape = {"kind": settled.kind, **settled.shape(data)}
+    shape = {"kind": settled.kind, **settled.model_settings(data)}
     model = ModelConfig.model_validate(MODEL.model_dump() | shape)
     config = RunConfig(model=model, data=data, training=TrainingConfig(tokens_per_batch=100, max_steps=10))
     learnt: list[Batch] = []

@@ -54,8 +54,8 @@ class Heard(heed.Listener):
     def step(self, report: StepReport) -> None:
         self.steps.append(report)
 
-    def validation(self, step: int, found: Validation, best: bool) -> None:
-        self.validations.append((step, found, best))
+    def validation(self, step: int, result: Validation, best: bool) -> None:
+        self.validations.append((step, result, best))
 
     def note(self, message: str) -> None:
         self.notes.append(message)

@@ -38,8 +38,8 @@ class Notes(Listener):
     def step(self, report: StepReport) -> None:
         self.steps.append(report)
 
-    def validation(self, step: int, found: Validation, best: bool) -> None:
-        self.notes.append(f"{step} {found.loss} {best}")
+    def validation(self, step: int, result: Validation, best: bool) -> None:
+        self.notes.append(f"{step} {result.loss} {best}")
 
     def note(self, message: str) -> None:
         self.notes.append(message)

@@ -23,28 +23,28 @@ _ALONE = 10  # sentences that are also translated one by one
 
 
 @dataclass(frozen=True)
-class Timed:
+class EngineTiming:
     """What one engine did."""
 
     engine: EngineName
     threads: int
     texts: tuple[str, ...]  # its translations
-    together: tuple[float, ...]  # seconds for all sentences at once, by round
-    alone: tuple[float, ...]  # seconds for a sentence by itself, by round
+    batch_seconds: tuple[float, ...]  # seconds for all sentences at once, by round
+    single_seconds: tuple[float, ...]  # seconds for a sentence by itself, by round
 
-    def same_as(self, other: "Timed") -> float:
+    def agreement(self, other: "EngineTiming") -> float:
         """The share of sentences that both translate alike."""
         return statistics.mean(one == two for one, two in zip(self.texts, other.texts, strict=True))
 
 
-def times_faster(one: Sequence[float], other: Sequence[float]) -> float:
+def speedup(one: Sequence[float], other: Sequence[float]) -> float:
     """How many times faster the first is: the median of the rounds' ratios, each of two neighbours in time."""
     return statistics.median(slow / fast for fast, slow in zip(one, other, strict=True))
 
 
 def race(
     model: Path, texts: Sequence[str], engines: Sequence[EngineName], *, beam: int, rounds: int, threads: int | None
-) -> list[Timed]:
+) -> list[EngineTiming]:
     """Let engines translate the texts, `rounds` times each; threads: of each, none: as many as it takes by itself."""
     workers: list[_Worker] = []
     opened: list[dict[str, Any]] = []
@@ -58,7 +58,7 @@ def race(
         [tuple(each[number][kind] for each in done) for number in range(len(engines))] for kind in ("together", "alone")
     )
     return [
-        Timed(engine, one["threads"], tuple(one["texts"]), *times)
+        EngineTiming(engine, one["threads"], tuple(one["texts"]), *times)
         for engine, one, *times in zip(engines, opened, together, alone, strict=True)
     ]
 

@@ -24,28 +24,28 @@ from heed.config import ModelConfig
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightCounts:
     """Numbers in the matrices of an encoder and decoder that a token meets."""
 
     source: int  # once for each source token: the encoder, and keys and values for the decoder
     target: int  # once for each target token: the rest of the decoder, and the words
 
     @classmethod
-    def of(cls, config: ModelConfig) -> "Weights":
+    def of(cls, config: ModelConfig) -> "WeightCounts":
         """Of a model with these settings."""
         d, inner = config.d_model, (3 if config.activation == "swiglu" else 2) * config.d_model * config.d_ff
         source = config.encoder_layers * (4 * d * d + inner) + config.decoder_layers * 2 * d * d
         return cls(source, config.decoder_layers * (6 * d * d + inner) + d * config.vocab_size)
 
 
-def training_operations(config: ModelConfig, sources: float, targets: float) -> float:
+def training_flops(config: ModelConfig, sources: float, targets: float) -> float:
     """Of learning from so many source and target tokens."""
-    weights = Weights.of(config)
+    weights = WeightCounts.of(config)
     return 6 * (weights.source * sources + weights.target * targets)
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchWorkload:
     """A search as a machine sees it: sentences at once, hypotheses each; tokens read and written a sentence."""
 
     batch: int
@@ -55,15 +55,15 @@ class Search:
 
     def operations(self, config: ModelConfig) -> float:
         """Of all its products."""
-        weights = Weights.of(config)
+        weights = WeightCounts.of(config)
         return 2 * self.batch * (weights.source * self.sources + weights.target * self.beam * self.targets)
 
     def numbers_read(self, config: ModelConfig) -> float:
         """Weights read from memory: the encoder's once, the decoder's at every step, for however many sentences."""
-        weights = Weights.of(config)
+        weights = WeightCounts.of(config)
         return weights.source + weights.target * self.targets
 
-    def least_seconds(self, config: ModelConfig, operations: float, bytes_read: float, bytes_each: int) -> float:
+    def roofline_seconds(self, config: ModelConfig, operations: float, bytes_read: float, bytes_each: int) -> float:
         """What no machine that does and reads so many a second goes below, unless it has the weights in a cache."""
         return max(self.operations(config) / operations, self.numbers_read(config) * bytes_each / bytes_read)
 
@@ -83,51 +83,51 @@ def peak_memory(device: torch.device) -> int | None:
     return most if platform.system() == "Darwin" else 1024 * most
 
 
-Arithmetic = Literal["float32", "bfloat16", "int8"]
+Dtype = Literal["float32", "bfloat16", "int8"]
 
-_SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
-_NUMBERS = {"cpu": 2**26, "cuda": 2**28}  # of four bytes: many times what a cache holds
+_MATRIX_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
+_BUFFER_FLOATS = {"cpu": 2**26, "cuda": 2**28}  # of four bytes: many times what a cache holds
 _FEWEST, _MOST = 3, 20  # tries
 _PATIENCE = 1.0  # seconds for one kind of work; a try that has begun is finished
 _APART = 120.0  # seconds for a process that has torch to import first
-_CODE = """
+_BFLOAT16_CODE = """
 import torch
-from heed.benchmarking.limits import operations_a_second
+from heed.benchmarking.limits import matmul_throughput
 torch.set_num_threads({threads})
-print(operations_a_second("bfloat16", torch.device("cpu")))
+print(matmul_throughput("bfloat16", torch.device("cpu")))
 """
 
 
 @dataclass(frozen=True)
-class Limits:
+class MachineLimits:
     """What a device can do in a second."""
 
     device: str
-    operations: dict[Arithmetic, float]  # in products of large matrices: two for each multiplication
+    operations: dict[Dtype, float]  # in products of large matrices: two for each multiplication
     bytes_read: float
-    without: dict[Arithmetic, str]  # arithmetic it does not have, and what happens
+    without: dict[Dtype, str]  # arithmetic it does not have, and what happens
 
 
-def limits(device: torch.device) -> Limits:
+def measure_limits(device: torch.device) -> MachineLimits:
     """All of them; a CPU's bfloat16 is tried in a process of its own, since some CPUs advertise it and die of it."""
-    operations: dict[Arithmetic, float] = {"float32": operations_a_second("float32", device)}
-    without: dict[Arithmetic, str] = {}
+    operations: dict[Dtype, float] = {"float32": matmul_throughput("float32", device)}
+    without: dict[Dtype, str] = {}
     if device.type == "cuda":
-        operations["bfloat16"] = operations_a_second("bfloat16", device)
+        operations["bfloat16"] = matmul_throughput("bfloat16", device)
     else:
-        said, wrong = said_apart(_CODE.format(threads=torch.get_num_threads()), _APART)
+        said, wrong = said_apart(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _APART)
         if wrong:
             without["bfloat16"] = wrong
         else:
             operations["bfloat16"] = float(said)
-        operations["int8"] = operations_a_second("int8", device)
-    return Limits(device_name(device), operations, bytes_a_second(device), without)
+        operations["int8"] = matmul_throughput("int8", device)
+    return MachineLimits(device_name(device), operations, memory_bandwidth(device), without)
 
 
-def operations_a_second(arithmetic: Arithmetic, device: torch.device) -> float:
+def matmul_throughput(arithmetic: Dtype, device: torch.device) -> float:
     """Of a product of square matrices, the largest that do not take too long. Not bfloat16 on a CPU: see `limits`."""
     best = 0.0
-    for side in _SIDES[device.type]:
+    for side in _MATRIX_SIZES[device.type]:
         took = min(_quickest(product, device) for product in _products(arithmetic, side, device))
         best = max(best, 2 * side**3 / took)
         if 8 * took > _PATIENCE:
@@ -135,13 +135,13 @@ def operations_a_second(arithmetic: Arithmetic, device: torch.device) -> float:
     return best
 
 
-def bytes_a_second(device: torch.device) -> float:
+def memory_bandwidth(device: torch.device) -> float:
     """Read from memory."""
-    numbers = torch.ones(_NUMBERS[device.type], dtype=torch.float32, device=device)
+    numbers = torch.ones(_BUFFER_FLOATS[device.type], dtype=torch.float32, device=device)
     return numbers.nbytes / _quickest(numbers.sum, device)
 
 
-def _products(arithmetic: Arithmetic, side: int, device: torch.device) -> list[Callable[[], object]]:
+def _products(arithmetic: Dtype, side: int, device: torch.device) -> list[Callable[[], object]]:
     """The ways there are; float32 on a CPU by either of torch's libraries, since which is quicker is up to the CPU."""
     if arithmetic == "int8":
         one, other = (torch.randint(-100, 100, (side, side), dtype=torch.int8, device=device) for _ in range(2))

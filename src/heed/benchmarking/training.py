@@ -16,7 +16,7 @@ import torch
 from heed.artifacts.checkpoint import Progress
 from heed.backends.machine import device_name
 from heed.backends.select import training_plan
-from heed.benchmarking.limits import Arithmetic, now, operations_a_second, peak_memory, training_operations
+from heed.benchmarking.limits import Dtype, matmul_throughput, now, peak_memory, training_flops
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError
 from heed.model.size import parameters
@@ -43,7 +43,7 @@ class TrainingSpeed:
     tokens_per_step: float  # real target tokens, on average
     tokens_per_second: float
     seconds_per_step: float
-    arithmetic: Arithmetic
+    arithmetic: Dtype
     operations_per_second: float  # in matmuls
     limit: float  # operations/s of a large matmul
     share: float  # of the limit
@@ -83,9 +83,9 @@ def measure_training(
         raise ConfigError("training.shard = True needs several processes: only one is measured here")
     lengths = pair_lengths(max(1000, _BATCHES * settings.tokens_per_batch * settings.accumulate // _MEAN))
     sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
-    arithmetic: Arithmetic = "bfloat16" if plan.bfloat16 else "float32"
+    arithmetic: Dtype = "bfloat16" if plan.bfloat16 else "float32"
     report("the limit: large matmuls")
-    limit = operations_a_second(arithmetic, device)
+    limit = matmul_throughput(arithmetic, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -97,9 +97,9 @@ def measure_training(
     steps, tokens, took = _timed(step, seconds, device, report)
     memory = peak_memory(device)
     report("the limit once more")
-    limit = max(limit, operations_a_second(arithmetic, device))
+    limit = max(limit, matmul_throughput(arithmetic, device))
     speed = tokens / took
-    operations = speed * training_operations(config.model, sources / targets, 1.0)
+    operations = speed * training_flops(config.model, sources / targets, 1.0)
     return TrainingSpeed(
         device=device_name(device),
         parameters=sum(part.total for part in parameters(config.model)),

@@ -11,26 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 
-from heed.benchmarking.limits import Search
+from heed.benchmarking.limits import SearchWorkload
 from heed.config import ModelConfig, SearchConfig
 from heed.inference.translator import Translator
 from heed.text.tokenizer import SPECIAL
 
-Ids = list[list[int]]
+TokenSequences = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Job:
+class TranslationJob:
     """Sentences that are translated so many at a time. length: tokens written for each; none: until it ends."""
 
-    sources: Ids
+    sources: TokenSequences
     batch: int
     beam: int
     length: int | None = None
 
 
 @dataclass(frozen=True)
-class Timing:
+class TranslationSpeed:
     """How fast a job was done; tokens include the one that ends a sentence."""
 
     batch: int
@@ -41,34 +41,34 @@ class Timing:
     tokens_per_second: float
     seconds_per_sentence: float
 
-    def least_seconds_per_sentence(
+    def roofline_seconds_per_sentence(
         self, config: ModelConfig, operations: float, bytes_read: float, bytes_each: int = 4
     ) -> float:
         """What a machine that does and reads so many a second needs at least for a model of these settings."""
-        work = Search(self.batch, self.beam, self.source_tokens, self.target_tokens)
-        return work.least_seconds(config, operations, bytes_read, bytes_each) / self.batch
+        work = SearchWorkload(self.batch, self.beam, self.source_tokens, self.target_tokens)
+        return work.roofline_seconds(config, operations, bytes_read, bytes_each) / self.batch
 
 
-def random_sources(count: int, length: int, vocabulary: int) -> Ids:
+def random_sources(count: int, length: int, vocabulary: int) -> TokenSequences:
     """Sources of so many words drawn at random, without the token that ends them."""
     draw = random.Random(0)  # noqa: S311 - nothing here is secret
     return [[draw.randrange(len(SPECIAL), vocabulary) for _ in range(length)] for _ in range(count)]
 
 
-def repeated(sources: Ids, count: int) -> Ids:
+def repeat_sources(sources: TokenSequences, count: int) -> TokenSequences:
     """So many, from the first again where there are fewer; like lengths beside each other, as a translator has them."""
     return sorted(islice(cycle(sources), max(count, len(sources))), key=len, reverse=True)
 
 
-def cut(sources: Ids, length: int, count: int) -> Ids:
+def rechunk(sources: TokenSequences, length: int, count: int) -> TokenSequences:
     """The same tokens in so many sources of that length."""
     tokens = cycle([token for ids in sources for token in ids])
     return [list(islice(tokens, length)) for _ in range(count)]
 
 
-def measure_translating(
-    translator: Translator, jobs: Sequence[Job], rounds: int, report: Callable[[str], None] = lambda _: None
-) -> list[Timing]:
+def measure_translation(
+    translator: Translator, jobs: Sequence[TranslationJob], rounds: int, report: Callable[[str], None] = lambda _: None
+) -> list[TranslationSpeed]:
     """Each job warmed up, then all of them in turns, `rounds` times; the middle counts."""
     for number, job in enumerate(jobs, 1):
         report(f"warming up: {number} of {len(jobs)}")
@@ -83,7 +83,7 @@ def measure_translating(
     return [_timing(job, times) for job, times in zip(jobs, found, strict=True)]
 
 
-def _translate(translator: Translator, job: Job, sources: Ids) -> int:
+def _translate(translator: Translator, job: TranslationJob, sources: TokenSequences) -> int:
     """How many target tokens a job took, end tokens included."""
     forced = {} if job.length is None else {"min_length": job.length, "max_length": job.length}
     asked = {"beam": job.beam, "nbest": 1, "sample": False, **forced}
@@ -96,10 +96,10 @@ def _translate(translator: Translator, job: Job, sources: Ids) -> int:
     return written
 
 
-def _timing(job: Job, times: Sequence[tuple[int, float]]) -> Timing:
+def _timing(job: TranslationJob, times: Sequence[tuple[int, float]]) -> TranslationSpeed:
     count, seconds = len(job.sources), statistics.median(took for _, took in times)
     written = times[0][0]
-    return Timing(
+    return TranslationSpeed(
         batch=job.batch,
         beam=job.beam,
         sentences=count,

@@ -17,7 +17,7 @@ from heed.interop.engine_names import ENGINES, EngineName, engine_named, family,
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
-    from heed.benchmarking.engine_race import Timed
+    from heed.benchmarking.engine_race import EngineTiming
 
 bench = typer.Typer(help="Measure how fast heed is on this machine, with your own model.", no_args_is_help=True)
 bench.command()(machine)
@@ -71,17 +71,17 @@ def _chosen(asked: list[EngineName]) -> list[EngineName]:
     return list(dict.fromkeys(("heed", *(asked or (one for one in ENGINES if one not in absent)))))
 
 
-def _row(one: "Timed", ours: "Timed") -> dict[str, Any]:
-    from heed.benchmarking.engine_race import times_faster  # noqa: PLC0415
+def _row(one: "EngineTiming", ours: "EngineTiming") -> dict[str, Any]:
+    from heed.benchmarking.engine_race import speedup  # noqa: PLC0415
 
     return {
         "engine": one.engine,
         "threads": one.threads,
-        "sentences_per_second": len(one.texts) / statistics.median(one.together),
-        "times_faster": times_faster(one.together, ours.together),
-        "seconds_alone": statistics.median(one.alone),
-        "times_faster_alone": times_faster(one.alone, ours.alone),
-        "same_output": one.same_as(ours),
+        "sentences_per_second": len(one.texts) / statistics.median(one.batch_seconds),
+        "times_faster": speedup(one.batch_seconds, ours.batch_seconds),
+        "seconds_alone": statistics.median(one.single_seconds),
+        "times_faster_alone": speedup(one.single_seconds, ours.single_seconds),
+        "same_output": one.agreement(ours),
     }
 
 

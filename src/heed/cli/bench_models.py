@@ -17,14 +17,14 @@ from heed.cli.output import counted, output_console
 from heed.config import RunConfig, model_preset
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import read_lines
-from heed.training.presets import check_early, merged, training_preset
+from heed.training.presets import check_settings, merge_settings, training_preset
 
 if TYPE_CHECKING:
     import torch
 
-    from heed.benchmarking.limits import Limits
+    from heed.benchmarking.limits import MachineLimits
     from heed.benchmarking.training import TrainingSpeed
-    from heed.benchmarking.translating import Ids, Job, Timing
+    from heed.benchmarking.translating import TokenSequences, TranslationJob, TranslationSpeed
     from heed.inference.translator import Translator
 
 
@@ -38,10 +38,10 @@ def machine(device: Device = None, as_json: AsJson = False) -> None:
     No training and no translating goes beyond it, so speeds can be read as shares of it. Takes some seconds.
     """
     where = chosen(device)
-    from heed.benchmarking.limits import limits  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.limits import measure_limits  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("multiplying large matrices, reading memory"):
-        found = limits(where)
+        found = measure_limits(where)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
@@ -60,7 +60,7 @@ def chosen(device: Literal["cpu", "cuda"] | None) -> "torch.device":
     return default if device is None else torch.device(device)
 
 
-def _limits_table(found: "Limits") -> Table:
+def _limits_table(found: "MachineLimits") -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column(found.device, no_wrap=True)
     table.add_column("at most", justify="right")
@@ -122,11 +122,11 @@ def _config(preset: str, vocabulary: int, tokens: int | None, options: list[str]
     for section in settings:
         if section not in ("model", "training"):
             raise ConfigError(f"--set {section}.…: only model and training can be set here, such as model.norm=pre")
-    check_early(merged(settings))
+    check_settings(merge_settings(settings))
     start: dict[str, dict[str, Any]] = {"training": training_preset(preset), "model": model_preset(preset)}
     given: dict[str, Any] = {} if tokens is None else {"tokens_per_batch": tokens}
     last = {"model": {"vocab_size": vocabulary}, "training": given}
-    return RunConfig.model_validate(merged(start, settings, last))
+    return RunConfig.model_validate(merge_settings(start, settings, last))
 
 
 def _training_table(found: "TrainingSpeed", device: str) -> Table:
@@ -174,7 +174,7 @@ def translate(
 
     from heed.backends.machine import device_name  # noqa: PLC0415
     from heed.benchmarking.limits import peak_memory  # noqa: PLC0415 - torch takes seconds to import
-    from heed.benchmarking.translating import measure_translating  # noqa: PLC0415
+    from heed.benchmarking.translating import measure_translation  # noqa: PLC0415
 
     choice = translator.backend.choice
     device = torch.device(choice.device)
@@ -183,7 +183,7 @@ def translate(
     by_length = _by_length(sources, sorted({min(batch), max(batch)}), min(beam), translator.max_tokens)
     typer.echo(f"{len(by_batch) + len(by_length)} measurements, {counted(rounds, 'round')} …", err=True)
     with Console(stderr=True).status("") as status:
-        found = measure_translating(translator, [*by_batch, *by_length], rounds, status.update)
+        found = measure_translation(translator, [*by_batch, *by_length], rounds, status.update)
         most = peak_memory(device)  # before the limit, which takes some of its own
         limit = _limit(translator, device)
     rows = [{**asdict(one), "share": limit and limit(one)} for one in found]
@@ -208,41 +208,45 @@ def translate(
     console.print(f"backend {choice}", highlight=False, markup=False)
 
 
-def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "Ids":
-    """Ids to translate, no fewer than `count`; lines longer than the model was trained for are cut off."""
-    from heed.benchmarking.translating import random_sources, repeated  # noqa: PLC0415 - torch takes seconds to import
+def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "TokenSequences":
+    """Token ids to translate, at least `count` sequences; longer lines than the model was trained for are truncated."""
+    from heed.benchmarking.translating import random_sources, repeat_sources  # noqa: PLC0415 - torch imports slowly
 
     tokenizer, longest = translator.tokenizers[0], translator.max_tokens
     if lines is None:
         return random_sources(count, min(_LENGTH, longest), tokenizer.vocab_size)
-    return repeated([ids[:longest] for ids in tokenizer.encode(lines)], count)
+    return repeat_sources([ids[:longest] for ids in tokenizer.encode(lines)], count)
 
 
-def _by_batch(sources: "Ids", batches: Sequence[int], beams: Sequence[int], *, forced: bool) -> "list[Job]":
-    from heed.benchmarking.translating import Job  # noqa: PLC0415
+def _by_batch(
+    sources: "TokenSequences", batches: Sequence[int], beams: Sequence[int], *, forced: bool
+) -> "list[TranslationJob]":
+    from heed.benchmarking.translating import TranslationJob  # noqa: PLC0415
 
     length = len(sources[0]) if forced else None
-    return [Job(sources, batch, beam, length) for batch in batches for beam in beams]
+    return [TranslationJob(sources, batch, beam, length) for batch in batches for beam in beams]
 
 
-def _by_length(sources: "Ids", batches: Sequence[int], beam: int, longest: int) -> "list[Job]":
+def _by_length(sources: "TokenSequences", batches: Sequence[int], beam: int, longest: int) -> "list[TranslationJob]":
     """The same tokens in sources of other lengths, as many written as read."""
-    from heed.benchmarking.translating import Job, cut  # noqa: PLC0415
+    from heed.benchmarking.translating import TranslationJob, rechunk  # noqa: PLC0415
 
     lengths = [length for length in _LENGTHS if length <= longest]
-    return [Job(cut(sources, length, batch), batch, beam, length) for batch in batches for length in lengths]
+    return [
+        TranslationJob(rechunk(sources, length, batch), batch, beam, length) for batch in batches for length in lengths
+    ]
 
 
-def _limit(translator: "Translator", device: "torch.device") -> "Callable[[Timing], float] | None":
+def _limit(translator: "Translator", device: "torch.device") -> "Callable[[TranslationSpeed], float] | None":
     """What says which share of a CPU's limit a speed is; none on GPUs."""
-    from heed.benchmarking.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
+    from heed.benchmarking.limits import Dtype, matmul_throughput, memory_bandwidth  # noqa: PLC0415
 
     if device.type != "cpu":
         return None
-    arithmetic: Arithmetic = "int8" if translator.backend.choice.dtype == "int8" else "float32"
+    arithmetic: Dtype = "int8" if translator.backend.choice.dtype == "int8" else "float32"
     config, each = translator.backend.configs[0], 1 if arithmetic == "int8" else 4
-    operations, read = operations_a_second(arithmetic, device), bytes_a_second(device)
-    return lambda one: one.least_seconds_per_sentence(config, operations, read, each) / one.seconds_per_sentence
+    operations, read = matmul_throughput(arithmetic, device), memory_bandwidth(device)
+    return lambda one: one.roofline_seconds_per_sentence(config, operations, read, each) / one.seconds_per_sentence
 
 
 def _translating_table(rows: list[dict[str, Any]]) -> Table:

@@ -21,8 +21,8 @@ from heed.cli.remedies import words_for
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameters
-from heed.training.corpora import PairsReading, TextFiles, training_corpora, validation_corpora
-from heed.training.presets import Nested, merged, preset_for, setting_layers, training_preset
+from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
+from heed.training.presets import NestedSettings, merge_settings, preset_for, setting_layers, training_preset
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,14 +72,16 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
 ) -> None:
     """Examine text before training on it, and what training would take; without any text, examine this machine."""
-    settings = merged(*setting_layers(config, from_options(set_), task, source_language, target_language, preset))
+    settings = merge_settings(
+        *setting_layers(config, from_options(set_), task, source_language, target_language, preset)
+    )
     given = TextFiles(source, target, pairs, text), TextFiles(valid_source, valid_target, valid_pairs, valid_text)
     if not any(given):
         _examine_machine(preset, settings, as_json=as_json)
         return
     with tempfile.TemporaryDirectory() as folder:  # for standard input, whichever text that is
         learnt, held_out = options.spooled(Path(folder), *given)
-        reading = PairsReading(source_key, target_key, columns, pairs_format)
+        reading = PairFileOptions(source_key, target_key, columns, pairs_format)
         training, validation = training_corpora(learnt, reading), validation_corpora(held_out, reading)
         _examine_text((training, validation), preset, settings, f"{folder}/", write, as_json=as_json)
 
@@ -87,7 +89,7 @@ def doctor(
 def _examine_text(
     corpora: "tuple[list[Corpus], list[Corpus]]",
     preset: str | None,
-    settings: Nested,
+    settings: NestedSettings,
     spool: str,
     write: Path | None,
     *,
@@ -149,7 +151,7 @@ def _without(spool: str, report: "CorpusReport") -> "CorpusReport":
     return replace(report, training=training, validation=validation)
 
 
-def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> None:
+def _examine_machine(preset: str | None, settings: NestedSettings, *, as_json: bool) -> None:
     import numpy as np  # noqa: PLC0415 - --help need not wait for it
 
     from heed.backends.machine import machine  # noqa: PLC0415 - torch takes seconds to import
@@ -173,7 +175,7 @@ def _examine_machine(preset: str | None, settings: Nested, *, as_json: bool) -> 
         show_plan(console, plan, f" Assumed are {assumed}: give your text.")
 
 
-def _plan_for(report: "CorpusReport", preset: str | None, settings: Nested, data: DataConfig) -> Plan | None:
+def _plan_for(report: "CorpusReport", preset: str | None, settings: NestedSettings, data: DataConfig) -> Plan | None:
     """The plan for a text; none where no pair could be trained on."""
     sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[report.form]
     lengths = _cut(report.tokens, data.max_tokens) if data.documents else report.tokens
@@ -196,7 +198,7 @@ def _cut(lengths: "NDArray[np.int64]", most: int) -> "NDArray[np.int64]":
 
 def _plan(
     name: str,
-    settings: Nested,
+    settings: NestedSettings,
     labels: tuple[str, ...],
     vocab_sizes: tuple[int, int],
     lengths: "NDArray[np.int64]",
@@ -208,13 +210,13 @@ def _plan(
 
     wanted = DataConfig.model_validate(settings["data"] | {"labels": labels})
     task = task_named(wanted.task)
-    data = task.settle(wanted, ())
-    model: dict[str, Any] = {"vocab_size": vocab_sizes[1], "kind": task.kind, **task.shape(data)}
+    data = task.complete_data_config(wanted, ())
+    model: dict[str, Any] = {"vocab_size": vocab_sizes[1], "kind": task.kind, **task.model_settings(data)}
     if data.separate_vocabularies:
         model["source_vocab_size"] = vocab_sizes[0]
     start = {"model": model_preset(name), "training": training_preset(name)}
     config = RunConfig.model_validate(
-        merged(start, task.defaults, settings, {"model": model, "data": {"labels": data.labels}})
+        merge_settings(start, task.defaults, settings, {"model": model, "data": {"labels": data.labels}})
     )
     measured = estimate(config, lengths, default_device())
     counted_by = lengths[:, 1 if "target" in task.sides else 0]

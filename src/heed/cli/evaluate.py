@@ -34,7 +34,7 @@ from heed.cli.output import (
 from heed.config import Split, TranslateConfig
 from heed.errors import DataError
 from heed.text.corpus import Corpus, read_lines, read_pairs
-from heed.training.corpora import PairsReading
+from heed.training.corpora import PairFileOptions
 
 if TYPE_CHECKING:
     from heed.evaluation.metrics import Comparison, Disagreement, Score
@@ -73,7 +73,7 @@ def evaluate(
     given = {"source": source, "reference": reference, "hypothesis": hypothesis, "against": against}
     files = {name: path for name, path in given.items() if path is not None}
     if text is not None or pairs is not None:
-        reading = PairsReading(source_key, target_key, columns, pairs_format)
+        reading = PairFileOptions(source_key, target_key, columns, pairs_format)
         labelled = None if pairs is None else replace(reading.corpora([pairs])[0], labelled=True)
         _evaluate_task(model, text, labelled, files, resamples, as_json=as_json, card=card)
         return

@@ -16,7 +16,7 @@ from heed.config import SearchConfig, Split
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
 from heed.training.corpora import TextFiles
-from heed.training.presets import Nested
+from heed.training.presets import NestedSettings
 
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
@@ -94,9 +94,9 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def from_options(options: list[str]) -> Nested:
+def from_options(options: list[str]) -> NestedSettings:
     """`["training.max_steps=2000"]` as {"training": {"max_steps": 2000}}; values are read as in TOML, else as text."""
-    settings: Nested = {}
+    settings: NestedSettings = {}
     for option in options:
         name, equals, text = option.partition("=")
         section, dot, field = name.partition(".")

@@ -3,8 +3,8 @@
 from heed.cli import options
 from heed.cli.options import from_options
 from heed.paths import cache_folder
-from heed.training.corpora import PairsReading, TextFiles, training_corpora, validation_corpora
-from heed.training.presets import merged, setting_layers
+from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
+from heed.training.presets import merge_settings, setting_layers
 
 
 def prepare(
@@ -39,10 +39,10 @@ def prepare(
     )
     from heed.training.tasks import task_named  # noqa: PLC0415
 
-    settings = merged(*setting_layers(config, from_options(set_), task, source_language, target_language))
+    settings = merge_settings(*setting_layers(config, from_options(set_), task, source_language, target_language))
     data = DataConfig.model_validate(settings["data"])
     learnt = task_named(data.task)
-    reading = PairsReading(source_key, target_key, columns, pairs_format)
+    reading = PairFileOptions(source_key, target_key, columns, pairs_format)
     place = cache or cache_folder()
     given = options.spooled(
         place,
@@ -53,7 +53,7 @@ def prepare(
     with Watch() as watch:
         training, validation = (survey_all([learnt.corpus(one, data) for one in some], watch.work) for some in corpora)
         training, validation = with_validation(training, validation, data, watch)
-        data = learnt.settle(data, (corpus for corpus, _ in training))
+        data = learnt.complete_data_config(data, (corpus for corpus, _ in training))
         tokenizers = train_tokenizers(training, data, learnt.sides, place, watch)
         watch.note(f"a vocabulary of {', '.join(f'{one.vocab_size:,}' for one in dict.fromkeys(tokenizers))} tokens")
         for surveyed in filter(None, (training, validation)):

@@ -35,7 +35,7 @@ class TextFiles:
 
 
 @dataclass(frozen=True)
-class PairsReading:
+class PairFileOptions:
     """How files of pairs are read."""
 
     source_key: str = "source"
@@ -55,7 +55,7 @@ class PairsReading:
         ]
 
 
-def training_corpora(files: TextFiles, reading: PairsReading, weight: Iterable[float] = ()) -> list[Corpus]:
+def training_corpora(files: TextFiles, reading: PairFileOptions, weight: Iterable[float] = ()) -> list[Corpus]:
     """The corpora to train on, of which there must be one. weight: one for each, in order, or none."""
     found = _corpora("source", files, reading, [float(one) for one in weight])
     if not found:
@@ -63,12 +63,12 @@ def training_corpora(files: TextFiles, reading: PairsReading, weight: Iterable[f
     return found
 
 
-def validation_corpora(files: TextFiles, reading: PairsReading) -> list[Corpus]:
+def validation_corpora(files: TextFiles, reading: PairFileOptions) -> list[Corpus]:
     """The corpora to validate on, of which there may be none."""
     return _corpora("valid-source", files, reading, [])
 
 
-def _corpora(name: str, files: TextFiles, reading: PairsReading, weight: list[float]) -> list[Corpus]:
+def _corpora(name: str, files: TextFiles, reading: PairFileOptions, weight: list[float]) -> list[Corpus]:
     source, target, pairs, text = files.source, files.target, files.pairs, files.text
     if len(source) != len(target):
         raise DataError(f"{len(source)} times --{name} and {len(target)} times its target: they go together")

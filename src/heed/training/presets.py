@@ -10,7 +10,7 @@ from heed.errors import ConfigError
 from heed.settings import nearest
 from heed.text.language_codes import checked_code
 
-Nested = dict[str, dict[str, Any]]
+NestedSettings = dict[str, dict[str, Any]]
 
 
 def preset_for(pairs: int) -> str:
@@ -47,7 +47,7 @@ def training_preset(name: str) -> dict[str, Any]:
     return presets[name]
 
 
-def check_early(settings: Nested) -> None:
+def check_settings(settings: NestedSettings) -> None:
     """Find mistakes in what a person has set before any text is read."""
     data = DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
@@ -76,9 +76,9 @@ def check_positions(model: Mapping[str, Any], max_tokens: int) -> None:
         )
 
 
-def merged(*layers: Nested) -> Nested:
+def merge_settings(*layers: NestedSettings) -> NestedSettings:
     """Several layers of settings as one, the later ones on top."""
-    result: Nested = {name: {} for name in RunConfig.model_fields}
+    result: NestedSettings = {name: {} for name in RunConfig.model_fields}
     for layer in layers:
         for section, settings in layer.items():
             if section not in result:
@@ -89,24 +89,24 @@ def merged(*layers: Nested) -> Nested:
 
 def setting_layers(
     config: Path | None,
-    settings: Nested,
+    settings: NestedSettings,
     task: str | None,
     source_language: str | None,
     target_language: str | None,
     preset: str | None = None,
-) -> tuple[Nested, ...]:
+) -> tuple[NestedSettings, ...]:
     """What a person has set, the later layers on top: a TOML file, single settings, and those with an argument.
 
     Checked as far as it can be before any text is read.
     """
     layers = (settings_file(config), settings, _named_settings(task, source_language, target_language))
-    check_early(merged(*layers))
+    check_settings(merge_settings(*layers))
     if preset is not None:
         training_preset(preset)
     return layers
 
 
-def _named_settings(task: str | None, source_language: str | None, target_language: str | None) -> Nested:
+def _named_settings(task: str | None, source_language: str | None, target_language: str | None) -> NestedSettings:
     languages = {"source": source_language, "target": target_language}
     data: dict[str, Any] = {} if task is None else {"task": task}
     for side, code in languages.items():
@@ -115,9 +115,9 @@ def _named_settings(task: str | None, source_language: str | None, target_langua
     return {"data": data}
 
 
-def nested(settings: Mapping[str, Any]) -> Nested:
+def nested(settings: Mapping[str, Any]) -> NestedSettings:
     """`{"training.max_steps": 2000}` as {"training": {"max_steps": 2000}}; sections may be given whole, too."""
-    result: Nested = {}
+    result: NestedSettings = {}
     for name, value in settings.items():
         section, dot, field = name.partition(".")
         if dot and section and field:
@@ -129,7 +129,7 @@ def nested(settings: Mapping[str, Any]) -> Nested:
     return result
 
 
-def settings_file(path: Path | None) -> Nested:
+def settings_file(path: Path | None) -> NestedSettings:
     """The settings of a TOML file with the tables [model], [data] and [training]."""
     if path is None:
         return {}

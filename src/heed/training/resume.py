@@ -22,7 +22,7 @@ from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.text.corpus import Corpus
 from heed.training.optimizer import learning_rate
-from heed.training.presets import Nested
+from heed.training.presets import NestedSettings
 from heed.training.step_log import Listener
 from heed.untrusted import parse_json, read_regular
 from heed.version import __version__
@@ -37,7 +37,7 @@ class RunRecord:
 
     training: list[Corpus]
     validation: list[Corpus]
-    settings: Nested
+    settings: NestedSettings
     init_from: Path | None
     cache: Path
 

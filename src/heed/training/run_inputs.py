@@ -24,7 +24,7 @@ from heed.text.prepared import Prepared, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
 from heed.text.tokenizer_training import learn_tokenizers
-from heed.training.presets import Nested, check_positions, merged, preset_for, training_preset
+from heed.training.presets import NestedSettings, check_positions, merge_settings, preset_for, training_preset
 from heed.training.resume import RunRecord, checkpoint_of, differences
 from heed.training.step_log import Listener
 from heed.training.tasks import task_named
@@ -86,7 +86,7 @@ def gather_inputs(
     folder: Path,
     start: RunRecord,
     preset: str | None,
-    layers: Sequence[Nested],
+    layers: Sequence[NestedSettings],
     listener: Listener,
     *,
     resume: bool,
@@ -95,12 +95,12 @@ def gather_inputs(
 
     layers: settings on top of those recorded, or of the preset, which the size of the corpus chooses if none is named.
     """
-    data = DataConfig.model_validate(merged(start.settings, *layers)["data"])
+    data = DataConfig.model_validate(merge_settings(start.settings, *layers)["data"])
     task = task_named(data.task)
     training = survey_all([task.corpus(one, data) for one in start.training], listener.work)
     is_translation = data.task == "translate"
     languages, said = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
-    defaults = merged(task.defaults, languages)
+    defaults = merge_settings(task.defaults, languages)
     pairs = sum(found.pairs for _, found in training)
     settings, origin = _settings(folder, start, preset, defaults, layers, pairs)
     validation = survey_all([task.corpus(one, data) for one in start.validation], listener.work)
@@ -113,16 +113,21 @@ def gather_inputs(
 
 
 def _settings(
-    folder: Path, start: RunRecord, preset: str | None, defaults: Nested, layers: Sequence[Nested], pairs: int
-) -> tuple[Nested, str]:
+    folder: Path,
+    start: RunRecord,
+    preset: str | None,
+    defaults: NestedSettings,
+    layers: Sequence[NestedSettings],
+    pairs: int,
+) -> tuple[NestedSettings, str]:
     """All settings in force, and a sentence on where they come from."""
     if start.settings:
         named = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
         note = f"texts and settings: as recorded in {folder}, and what you set"
-        return merged(start.settings, *named, *layers), note
+        return merge_settings(start.settings, *named, *layers), note
     name = preset or preset_for(pairs)
     shape = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
-    settings = merged({"training": training_preset(name)}, shape, defaults, *layers)
+    settings = merge_settings({"training": training_preset(name)}, shape, defaults, *layers)
     return settings, f"settings: those of the preset {name}, and what you set"
 
 
@@ -137,7 +142,9 @@ def survey_all(corpora: Iterable[Corpus], report: Report) -> Surveyed:
     return surveyed
 
 
-def language_settings(training: Sequence[Corpus], validation: Sequence[Corpus], data: DataConfig) -> tuple[Nested, str]:
+def language_settings(
+    training: Sequence[Corpus], validation: Sequence[Corpus], data: DataConfig
+) -> tuple[NestedSettings, str]:
     """The language codes in the files' names, as settings, and a sentence on all codes in force."""
     set_, found = (data.source_language, data.target_language), languages_of(training) or languages_of(validation)
     if all(set_):
@@ -196,7 +203,7 @@ def _prepare_all(
     saved = None if checkpoint is None else read_model_folder(checkpoint)
     began_without = saved is not None and not saved.trained.get("texts", {}).get("validation")
     training, validation = with_validation(training, validation, wanted, listener, hold_some_out=not began_without)
-    data = task.settle(wanted, (corpus for corpus, _ in training))
+    data = task.complete_data_config(wanted, (corpus for corpus, _ in training))
     if saved is not None:
         tokenizers = saved.tokenizers
     elif record.init_from is not None:
@@ -232,11 +239,11 @@ def _lengths(training: Surveyed, pairs: Prepared) -> SourceLengths | None:
     return source_lengths(tokens, max(found.sentences for _, found in training)) if tokens.any() else None
 
 
-def _with_vocabulary(settings: Nested, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
+def _with_vocabulary(settings: NestedSettings, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
     source, target = tokenizers
     data = DataConfig.model_validate(settings["data"])
     model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size, "kind": task.kind}
-    model.update(task.shape(data))
+    model.update(task.model_settings(data))
     # Two tokenizers need not be two vocabularies: an imported model may segment each side differently, to shared ids.
     if data.separate_vocabularies:
         model["source_vocab_size"] = source.vocab_size

@@ -61,7 +61,7 @@ class Listener:
     def step(self, report: StepReport) -> None:
         """A step is done."""
 
-    def validation(self, step: int, found: Validation, best: bool) -> None:
+    def validation(self, step: int, result: Validation, best: bool) -> None:
         """The model was validated; best: better than at any validation before."""
 
     def note(self, message: str) -> None:
@@ -88,10 +88,10 @@ class Listeners(Listener):
         for listener in self._listeners:
             listener.step(report)
 
-    def validation(self, step: int, found: Validation, best: bool) -> None:
+    def validation(self, step: int, result: Validation, best: bool) -> None:
         """Forwarded to each listener."""
         for listener in self._listeners:
-            listener.validation(step, found, best)
+            listener.validation(step, result, best)
 
     def note(self, message: str) -> None:
         """Forwarded to each listener."""
@@ -186,13 +186,13 @@ class TensorBoard(Listener):
         self._writer.add_scalar("learning_rate", report.rate, report.step)
         self._writer.add_scalar("tokens_per_second", report.tokens / report.seconds, report.step)
 
-    def validation(self, step: int, found: Validation, best: bool) -> None:  # noqa: ARG002 - the listener's signature
+    def validation(self, step: int, result: Validation, best: bool) -> None:  # noqa: ARG002 - the listener's signature
         """Loss, score and a sample."""
-        self._writer.add_scalar("loss/validation", found.loss, step)
-        if found.score is not None:
-            self._writer.add_scalar(found.metric, found.score, step)
-        if found.sample is not None:
-            named = zip(("source", "wanted", "got"), found.sample, strict=True)
+        self._writer.add_scalar("loss/validation", result.loss, step)
+        if result.score is not None:
+            self._writer.add_scalar(result.metric, result.score, step)
+        if result.sample is not None:
+            named = zip(("source", "wanted", "got"), result.sample, strict=True)
             # TensorBoard reads Markdown: four spaces keep the user's text as it is.
             self._writer.add_text("sample", "\n".join(f"    {name:<7}{text}" for name, text in named), step)
         self._writer.flush()

@@ -13,9 +13,9 @@ from heed.artifacts.writing import publish
 from heed.errors import ConfigError
 from heed.model.size import parameters
 from heed.paths import cache_folder
-from heed.training.corpora import PairsReading, Paths, TextFiles, training_corpora, validation_corpora
+from heed.training.corpora import PairFileOptions, Paths, TextFiles, training_corpora, validation_corpora
 from heed.training.distributed import ProcessGroup, join
-from heed.training.presets import Nested, nested, setting_layers
+from heed.training.presets import NestedSettings, nested, setting_layers
 from heed.training.resume import RunRecord
 from heed.training.run import Run, prepare_run
 from heed.training.run_inputs import RunInputs, gather_inputs
@@ -87,7 +87,7 @@ def train(  # noqa: PLR0913 - the options of `heed train`
     layers = setting_layers(file, nested(settings or {}), task, source_language, target_language, preset)
     if not os.fspath(out):
         raise ConfigError("out = '' names no folder")
-    folder, reading = Path(out), PairsReading(source_key, target_key, columns, pairs_format)
+    folder, reading = Path(out), PairFileOptions(source_key, target_key, columns, pairs_format)
     files = TextFiles.of(source, target, pairs, text)
     held_out = TextFiles.of(valid_source, valid_target, valid_pairs, valid_text)
     if resume and not (files or held_out):
@@ -109,7 +109,7 @@ def _train(
     folder: Path,
     start: RunRecord,
     preset: str | None,
-    layers: tuple[Nested, ...],
+    layers: tuple[NestedSettings, ...],
     group: ProcessGroup,
     listener: Listener,
     *,

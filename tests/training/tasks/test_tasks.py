@@ -15,7 +15,7 @@ from heed.text.tokenizer import EOS, MASK, PAD
 from heed.training.batches import Ragged
 from heed.training.bucketing import Shape
 from heed.training.tasks import task_named
-from heed.training.tasks.masked import Masked
+from heed.training.tasks.masked import MaskedLMTask
 
 WORDS = 40
 ROWS = [[5, 6, 7, 8], [9], [10, 11, 12, 13, 14, 15, 16]]
@@ -65,7 +65,7 @@ def test_a_classifiers_loss_is_that_of_each_text_alone() -> None:
 
 def test_what_is_asked_for_was_there_and_the_rest_is_left_alone() -> None:
     rows = [random(number).integers(5, WORDS, 50).tolist() for number in range(200)]
-    batch = Masked(0.15).collate(Ragged.of([[]] * 200), Ragged.of(rows), random())
+    batch = MaskedLMTask(0.15).collate(Ragged.of([[]] * 200), Ragged.of(rows), random())
     text = torch.tensor([token for row in rows for token in (*row, EOS)])
     asked = batch.tgt_out != PAD
     assert torch.equal(batch.tgt_out[asked], text[asked])
@@ -79,7 +79,7 @@ def test_what_is_asked_for_was_there_and_the_rest_is_left_alone() -> None:
 
 def test_of_every_text_something_is_asked_and_other_epochs_ask_for_other_words() -> None:
     rows = [[5]] * 30 + [[6, 7, 8]] * 30
-    batches = [Masked(0.01).collate(Ragged.of([[]] * 60), Ragged.of(rows), random(seed)) for seed in (1, 1, 2)]
+    batches = [MaskedLMTask(0.01).collate(Ragged.of([[]] * 60), Ragged.of(rows), random(seed)) for seed in (1, 1, 2)]
     for batch in batches:
         for start, end in zip(batch.src_layout.cu_seqlens[:-1], batch.src_layout.cu_seqlens[1:], strict=True):
             assert (batch.tgt_out[start:end] != PAD).any()
@@ -135,7 +135,7 @@ def test_a_corpus_that_a_task_cannot_learn_from_is_refused(task: str, corpus: Co
 def test_a_setting_that_cannot_be_honoured_is_refused(settings: dict[str, object], message: str) -> None:
     data = DataConfig.model_validate(settings)
     with pytest.raises(ConfigError, match=message):
-        task_named(data.task).settle(data, [])
+        task_named(data.task).complete_data_config(data, [])
 
 
 def test_labels_come_from_the_text_unless_they_are_given(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_labels_come_from_the_text_unless_they_are_given(tmp_path: Path) -> None
     file.write_text("b\tone\na\ttwo\tthree\n")
     task = task_named("classify")
     corpus = task.corpus(Corpus(pairs=str(file)), DataConfig(task="classify"))
-    assert task.settle(DataConfig(task="classify"), [corpus]).labels == ("a", "b")
+    assert task.complete_data_config(DataConfig(task="classify"), [corpus]).labels == ("a", "b")
     given = DataConfig(task="classify", labels=("b", "a", "c"))
-    assert task.settle(given, [corpus]).labels == ("b", "a", "c")
-    assert task.shape(given) == {"labels": 3}
+    assert task.complete_data_config(given, [corpus]).labels == ("b", "a", "c")
+    assert task.model_settings(given) == {"labels": 3}

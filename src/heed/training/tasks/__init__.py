@@ -2,19 +2,19 @@
 
 from heed.config import RunConfig
 from heed.training.tasks.base import Task
-from heed.training.tasks.classify import Classify
-from heed.training.tasks.language_model import LanguageModel
-from heed.training.tasks.masked import Masked
-from heed.training.tasks.translate import Translate
+from heed.training.tasks.classify import ClassificationTask
+from heed.training.tasks.language_model import LanguageModelTask
+from heed.training.tasks.masked import MaskedLMTask
+from heed.training.tasks.translate import TranslationTask
 
 
 def task_named(name: str, masked_share: float = 0.15) -> Task:
     """The task of a name in `data.task`."""
     tasks: dict[str, Task] = {
-        "translate": Translate(),
-        "language-model": LanguageModel(),
-        "masked": Masked(masked_share),
-        "classify": Classify(),
+        "translate": TranslationTask(),
+        "language-model": LanguageModelTask(),
+        "masked": MaskedLMTask(masked_share),
+        "classify": ClassificationTask(),
     }
     return tasks[name]
 

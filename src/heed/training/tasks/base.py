@@ -56,7 +56,7 @@ class Task(ABC):
         """The corpus as this task reads it; raises for one it cannot train on."""
 
     @abstractmethod
-    def settle(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
+    def complete_data_config(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
         """The settings completed with what follows from the text; raises for those that cannot be honoured."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Task(ABC):
     def validator(self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup) -> Validate:
         """A function that validates a model at a step."""
 
-    def shape(self, data: DataConfig) -> dict[str, Any]:  # noqa: ARG002 - for tasks that override it
+    def model_settings(self, data: DataConfig) -> dict[str, Any]:  # noqa: ARG002 - for tasks that override it
         """Model settings that follow from the text, besides the vocabulary."""
         return {}
 
@@ -117,7 +117,7 @@ class TextTask(Task):
             raise DataError(f"task = {data.task!r} learns from --text, a text a line, found {corpus.name}")
         return replace(corpus, documents=data.documents)
 
-    def settle(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
+    def complete_data_config(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
         """Nothing follows from the text."""
         check_one_sided(data)
         if data.labels:

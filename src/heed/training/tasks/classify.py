@@ -25,7 +25,7 @@ from heed.training.loss import loss_of_logits
 from heed.training.tasks.base import AccuracyValidator, HeldOut, Task, Tokenizers, check_one_sided
 
 
-class Classify(Task):
+class ClassificationTask(Task):
     """One label per text, with accuracy as its score."""
 
     kind = "encoder"
@@ -41,7 +41,7 @@ class Classify(Task):
             corpus = replace(corpus, source_key="text", target_key="label")
         return replace(corpus, labelled=True)
 
-    def settle(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
+    def complete_data_config(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
         """The labels are those of the text, unless they are set."""
         check_one_sided(data)
         for name in ("documents", "bpe_dropout"):
@@ -53,7 +53,7 @@ class Classify(Task):
         found = Labels.of_text(pair.target for corpus in corpora for pair in read_pairs(corpus))
         return data.model_copy(update={"labels": found.names})
 
-    def shape(self, data: DataConfig) -> dict[str, Any]:
+    def model_settings(self, data: DataConfig) -> dict[str, Any]:
         """As many classes as there are labels."""
         return {"labels": len(data.labels)}
 

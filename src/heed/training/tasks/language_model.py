@@ -15,7 +15,7 @@ from heed.training.step_log import Validation
 from heed.training.tasks.base import HeldOut, TextTask, Tokenizers, mean_loss, sample_index, validation_group
 
 
-class LanguageModel(TextTask):
+class LanguageModelTask(TextTask):
     """Next-token prediction, with bits per byte as its score."""
 
     kind = "decoder"
@@ -42,7 +42,7 @@ class LanguageModelValidator:
     """Validates a language model."""
 
     def __init__(
-        self, task: LanguageModel, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self, task: LanguageModelTask, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> None:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
         self._group = validation_group(config, group)

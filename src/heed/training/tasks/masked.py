@@ -23,7 +23,7 @@ from heed.training.tasks.base import AccuracyValidator, HeldOut, TextTask, Token
 _MASKED, _REPLACED = 0.8, 0.1  # of the selected tokens; the others stay, so that no visible token can be trusted
 
 
-class Masked(TextTask):
+class MaskedLMTask(TextTask):
     """Masked-token prediction, with accuracy as its score. share: of the tokens, those selected."""
 
     kind = "encoder"

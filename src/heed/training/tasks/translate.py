@@ -29,7 +29,7 @@ from heed.training.tasks.base import (
 )
 
 
-class Translate(Task):
+class TranslationTask(Task):
     """Sequence to sequence, with BLEU as its score."""
 
     kind = "encoder-decoder"
@@ -42,7 +42,7 @@ class Translate(Task):
             raise DataError(f"task = 'translate' learns from --source and --target, or --pairs: found {corpus.name}")
         return corpus
 
-    def settle(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
+    def complete_data_config(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
         """Nothing follows from the text."""
         for name in ("labels", "documents"):
             if getattr(data, name):
@@ -69,7 +69,7 @@ class TranslationValidator:
     """Validates a translation model."""
 
     def __init__(
-        self, task: Translate, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self, task: TranslationTask, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> None:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
         self._group = validation_group(config, group)
