@@ -25,7 +25,7 @@ from worker import Worker
 
 from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transformer
 from heed.backends.machine import device_name
-from heed.backends.select import Request, inference_backend
+from heed.backends.select import InferenceRequest, inference_backend
 from heed.benchmarking.limits import now, peak_memory
 from heed.benchmarking.training import Step, pair_lengths, random_pairs, training_steps
 from heed.benchmarking.translating import random_sources
@@ -75,7 +75,7 @@ def say(plot: str, device: torch.device, system: str, x: int, value: float) -> N
 def heed_translate(model: Transformer, device: torch.device) -> Translate:
     """As `heed.load` would have it: on a GPU captured, if it can be."""
     precision = "bfloat16" if device.type == "cuda" else "auto"
-    engine = Engine(inference_backend([model], Request(precision=precision)))
+    engine = Engine(inference_backend([model], InferenceRequest(precision=precision)))
 
     def translate(sources: Ids, beam: int, length: int) -> Ids:
         config = SearchConfig(beam=beam, min_length=length - 1, max_length=length - 1)

@@ -23,7 +23,7 @@ from peers import Ids, Translate, generate  # beside this script
 
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.artifacts.folder import read_model_folder
-from heed.backends.select import Request, inference_backend
+from heed.backends.select import InferenceRequest, inference_backend
 from heed.decoding.engine import Engine
 
 GPU = torch.device("cuda")
@@ -42,7 +42,7 @@ def random_sources(count: int, config: ModelConfig) -> Ids:
 
 def ours(model: Transformer, dtype: torch.dtype) -> Translate:
     """heed's own engine for a GPU."""
-    request = Request(precision="bfloat16" if dtype == torch.bfloat16 else "float32")
+    request = InferenceRequest(precision="bfloat16" if dtype == torch.bfloat16 else "float32")
     engine = Engine(inference_backend([model.to(GPU)], request))
 
     def translate(sources: Ids, beam: int, length: int) -> Ids:

@@ -12,7 +12,7 @@ import torch
 from heed.fallbacks import fallbacks
 from heed.model.torch_state import each_with_torch_defaults, float32_by_default, torch_defaults
 from tests.decoding.small_models import small_model
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 from tests.torch_states import GROUPS
 
 ROOT = Path(__file__).parents[1]
@@ -73,13 +73,13 @@ def test_a_model_made_in_inference_mode_steps_itself_and_says_so() -> None:
     model, sources = small_model(0, CPU)
     with torch.inference_mode():
         same, _ = small_model(0, CPU)
-    expected, start = begin([model], sources), begin([same], sources)
+    expected, start = start_search([model], sources), start_search([same], sources)
     (found, _), (wanted, _) = (one.step(one.first, one.state) for one in (start, expected))
     torch.testing.assert_close(found, wanted)
     assert any("torch.inference_mode()" in note for note in fallbacks())
     with torch.inference_mode():
         same.vocabulary.embedding.weight.mul_(2)  # torch keeps no count of such changes
-    start = begin([same], sources)
+    start = start_search([same], sources)
     changed, _ = start.step(start.first, start.state)
     assert not torch.allclose(changed, wanted)
 
@@ -90,7 +90,7 @@ def test_the_number_of_threads_may_change_between_two_steps(monkeypatch: pytest.
     before = torch.get_num_threads()
 
     def walk(threads: list[int]) -> list[list[list[float]]]:
-        start, found = begin([model.float()], sources), []
+        start, found = start_search([model.float()], sources), []
         state = start.state
         for count in threads:
             torch.set_num_threads(count)

@@ -15,7 +15,7 @@ from heed import ModelConfig, RunConfig, Transformer
 from heed.artifacts.save import write_quantized
 from heed.backends.cpu.build import CannotCompileError
 from heed.backends.cpu.library import _library, has_int8
-from heed.backends.select import Request, inference_backend, training_plan
+from heed.backends.select import InferenceRequest, inference_backend, training_plan
 from heed.cli.main import app
 from heed.config import TrainingConfig
 from heed.errors import ConfigError, InputError
@@ -103,7 +103,7 @@ def test_a_cpu_without_int8_runs_a_quantised_folder_in_float32_and_says_so(
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_models_that_do_not_translate_step_by_the_reference(kind: str) -> None:
     model = Transformer(CONFIG.model_copy(update={"kind": kind})).eval()
-    choice = inference_backend([model], Request("heed-int8")).choice
+    choice = inference_backend([model], InferenceRequest("heed-int8")).choice
     assert (choice.backend, choice.reason) == (
         "reference",
         f"there are no other steps for a Transformer of kind {kind!r}",

@@ -16,7 +16,7 @@ from heed.benchmarking.translating import (
 )
 from heed.decoding.engine import Engine
 from tests.interop.engine_models import tokenizers_of
-from tests.reference.backends import Unasked
+from tests.reference.backends import UnusedBackend
 
 CONFIG = ModelConfig(vocab_size=20, d_model=8, heads=2, encoder_layers=1, decoder_layers=1, d_ff=8)
 
@@ -25,7 +25,7 @@ class Echo(Engine):
     """Says what it reads, or as much of it as it may; remembers how it was asked."""
 
     def __init__(self) -> None:
-        super().__init__(Unasked())
+        super().__init__(UnusedBackend())
         self.asked: list[tuple[int, SearchConfig]] = []
 
     def search(

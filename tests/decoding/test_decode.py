@@ -11,7 +11,7 @@ from heed.decoding.search import beam_search
 from heed.errors import InputError
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.decoding.tables import Tables
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 
 def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
@@ -27,7 +27,7 @@ def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
 
 def fast_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
     lengths = greatest_lengths([model.config], sources, SearchConfig())
-    return [list(found.ids) for found in greedy_search(begin([model], sources), lengths, SearchConfig())]
+    return [list(found.ids) for found in greedy_search(start_search([model], sources), lengths, SearchConfig())]
 
 
 def test_greedy_equals_the_plain_way_and_no_sentence_minds_its_company(device: torch.device) -> None:
@@ -63,7 +63,7 @@ def test_beam_of_one_is_greedy(
 
 def test_beam_of_one_is_greedy_on_a_transformer(device: torch.device) -> None:
     model, sources = small_model(2, device)
-    start = begin([model], sources)
+    start = start_search([model], sources)
     found = greedy_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
     beam = beam_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
     assert [each.ids for each in found] == [one[0].ids for one in beam]

@@ -18,7 +18,7 @@ from heed.backends.torch.decoder import TorchDecoder
 from heed.fallbacks import fallbacks
 from heed.model.layers import FeedForward
 from tests.decoding.small_models import small_model
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,7 @@ def stepper_of(model: Transformer) -> Stepper:
 
 
 def first_step(model: Transformer) -> torch.Tensor:
-    start = begin([model], [[5, 6, 7], [8]])
+    start = start_search([model], [[5, 6, 7], [8]])
     with torch.no_grad():
         return start.step(start.first, start.state)[0]
 
@@ -82,7 +82,7 @@ def test_a_changed_model_steps_as_it_is_now(
     before = first_step(model)
     change(model)
     lean = first_step(model)
-    monkeypatch.setattr("heed.backends.stepping.why_changed", lambda _: "a test")
+    monkeypatch.setattr("heed.backends.stepping.why_reference_only", lambda _: "a test")
     own = first_step(model)
     torch.testing.assert_close(lean, own)
     assert not torch.allclose(before, own)
@@ -109,7 +109,7 @@ def test_a_lean_decoder_keeps_no_model_alive() -> None:
 
 def test_a_search_reorders_no_keys_and_values() -> None:
     model, _ = small_model(2, CPU)
-    start = begin([model], [[5, 6, 7], [8]])
+    start = start_search([model], [[5, 6, 7], [8]])
     state = start.state.select(torch.tensor([[0, 0], [1, 1]]))
     with torch.no_grad():
         _, state = start.step(torch.tensor([4, 5, 6, 7]), state)
@@ -124,7 +124,7 @@ def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that
 ) -> None:
     model, sources = small_model(0, CPU)
     model = model.float()
-    wanted = begin([model], sources)
+    wanted = start_search([model], sources)
     expected, _ = wanted.step(wanted.first, wanted.state)
     made: list[object] = []
 
@@ -142,7 +142,7 @@ def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that
     monkeypatch.setattr("heed.backends.select.TorchDecoder", refusing(TorchDecoder))
     other = copy.deepcopy(model)
     for _ in range(2):  # what cannot be had is not tried again
-        start = begin([other], sources)
+        start = start_search([other], sources)
         found, _ = start.step(start.first, start.state)
         torch.testing.assert_close(found, expected)
     assert len(made) == 2

@@ -8,7 +8,7 @@ from heed.decoding.decode import draw, greedy_search, sample, uniform
 from heed.errors import InputError
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import Tables
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 DRAWS = 4000
 
@@ -16,10 +16,10 @@ DRAWS = 4000
 def test_a_sample_is_the_same_in_any_batch(device: torch.device) -> None:
     model, sources = small_model(2, device)
     config = SearchConfig(sample=True, nbest=3, top_p=0.95)
-    together = sample(begin([model], sources), [12] * 4, config, numbers=[10, 11, 12, 13])
+    together = sample(start_search([model], sources), [12] * 4, config, numbers=[10, 11, 12, 13])
     for order in ([3, 0], [2], [1, 2, 3]):
         few = sample(
-            begin([model], [sources[at] for at in order]), [12] * len(order), config, [10 + at for at in order]
+            start_search([model], [sources[at] for at in order]), [12] * len(order), config, [10 + at for at in order]
         )
         for found, at in zip(few, order, strict=True):
             assert [each.ids for each in found] == [each.ids for each in together[at]]

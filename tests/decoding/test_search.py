@@ -15,7 +15,7 @@ from heed.errors import InputError
 from tests.decoding.reference_beam import NextLogProbs, exhaustive, reference_beam
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.decoding.tables import EOS, Level, Said, Tables
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.5)
 
@@ -174,7 +174,7 @@ def as_reference(model: Transformer, source: list[int]) -> NextLogProbs:
 def test_fast_beam_equals_the_plain_one_on_random_transformers(config: SearchConfig, device: torch.device) -> None:
     model, sources = small_model(config.beam, device)
     prefixes, lengths = [(), (4, 4), (), (7,)], [6, 4, 5, 3]
-    found = beam_search(begin([model], sources), lengths, config, prefixes)
+    found = beam_search(start_search([model], sources), lengths, config, prefixes)
     for one, source, length, prefix in zip(found, sources, lengths, prefixes, strict=True):
         expected = reference_beam(as_reference(model, source), 2, config, length, prefix)
         assert [each.ids for each in one] == [each.ids for each in expected]
@@ -183,7 +183,7 @@ def test_fast_beam_equals_the_plain_one_on_random_transformers(config: SearchCon
 
 def test_beam_score_equals_forced_score(device: torch.device) -> None:
     model, sources = small_model(1, device)
-    found = beam_search(begin([model], sources), [30, 10, 40, 20], SearchConfig(nbest=4), [(), (), (5, 3), ()])
+    found = beam_search(start_search([model], sources), [30, 10, 40, 20], SearchConfig(nbest=4), [(), (), (5, 3), ()])
     for source, hypotheses in zip(sources, found, strict=True):
         for each in hypotheses:
             rows = forced_log_probs(model, source, each.ids)
@@ -194,10 +194,10 @@ def test_beam_score_equals_forced_score(device: torch.device) -> None:
 
 def test_no_sentence_of_a_transformer_minds_its_company(device: torch.device) -> None:
     model, sources = small_model(2, device)
-    together = beam_search(begin([model], sources), [20] * 4, SearchConfig(nbest=2))
+    together = beam_search(start_search([model], sources), [20] * 4, SearchConfig(nbest=2))
     assert len({len(one[0].ids) for one in together}) > 1
     for source, expected in zip(sources, together, strict=True):
-        [alone] = beam_search(begin([model], [source]), [20], SearchConfig(nbest=2))
+        [alone] = beam_search(start_search([model], [source]), [20], SearchConfig(nbest=2))
         assert [each.ids for each in alone] == [each.ids for each in expected]
 
 
@@ -233,7 +233,7 @@ def test_a_model_that_gives_no_numbers_is_found_out() -> None:
 def test_a_prefix_that_the_model_never_says_is_refused(device: torch.device) -> None:
     model, sources = small_model(0, device)
     with pytest.raises(InputError, match="sentence 2 ends with log-probability -inf"):
-        beam_search(begin([model], sources), [9] * 4, SearchConfig(), [(), (4,), (1,), ()])
+        beam_search(start_search([model], sources), [9] * 4, SearchConfig(), [(), (4,), (1,), ()])
 
 
 def test_states_are_recognised_and_hypotheses_are_values() -> None:

@@ -12,7 +12,7 @@ from heed.decoding.search import beam_search
 from heed.errors import InputError
 from tests.decoding.small_models import SMALL, forced_log_probs, small_model
 from tests.model.examples import VOCAB, make
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 
 def two_models(device: torch.device) -> tuple[list[Transformer], list[list[int]]]:
@@ -23,7 +23,7 @@ def two_models(device: torch.device) -> tuple[list[Transformer], list[list[int]]
 
 def next_log_probs(models: list[Transformer], sources: list[list[int]]) -> torch.Tensor:
     """After two steps, with one row of each sentence."""
-    start = begin(models, sources)
+    start = start_search(models, sources)
     _, state = start.step(start.first, start.state)
     log_probs, _ = start.step(torch.full_like(start.first, 4), state)
     return log_probs
@@ -42,8 +42,8 @@ def test_a_step_gives_the_models_log_probabilities_but_never_padding_or_beginnin
 def test_a_model_in_company_with_itself_says_what_it_says_alone(device: torch.device) -> None:
     [model, _], sources = two_models(device)
     config = SearchConfig(beam=1)
-    alone = greedy_search(begin([model], sources), [9] * 4, config)
-    twice = greedy_search(begin([model, model], sources), [9] * 4, config)
+    alone = greedy_search(start_search([model], sources), [9] * 4, config)
+    twice = greedy_search(start_search([model, model], sources), [9] * 4, config)
     assert [each.ids for each in twice] == [each.ids for each in alone]
     assert [each.log_prob for each in twice] == pytest.approx([each.log_prob for each in alone], abs=1e-5)
 
@@ -57,10 +57,10 @@ def test_an_ensemble_of_two_says_the_mean_of_their_probabilities(device: torch.d
 
 def test_an_ensemble_is_searched_as_one_model(device: torch.device) -> None:
     models, sources = two_models(device)
-    together = beam_search(begin(models, sources), [9, 4, 12, 0], SearchConfig(nbest=3))
-    assert isinstance(begin(models, sources).state, State)
+    together = beam_search(start_search(models, sources), [9, 4, 12, 0], SearchConfig(nbest=3))
+    assert isinstance(start_search(models, sources).state, State)
     for source, length, expected in zip(sources, [9, 4, 12, 0], together, strict=True):
-        [alone] = beam_search(begin(models, [source]), [length], SearchConfig(nbest=3))
+        [alone] = beam_search(start_search(models, [source]), [length], SearchConfig(nbest=3))
         assert [each.ids for each in alone] == [each.ids for each in expected]
 
 
@@ -78,7 +78,7 @@ def test_a_model_with_learned_positions_is_not_led_beyond_them(device: torch.dev
     sources = [[5, 6, 7], [3]]
     lengths = greatest_lengths([ModelConfig.model_validate(SMALL), model.config], sources, SearchConfig())
     assert lengths == [8, 8]
-    found = beam_search(begin([model], sources), lengths, SearchConfig(min_length=8))
+    found = beam_search(start_search([model], sources), lengths, SearchConfig(min_length=8))
     assert [len(one[0].ids) for one in found] == [8, 8]
 
 
@@ -87,8 +87,8 @@ def test_models_that_cannot_translate_together_are_refused() -> None:
         Transformer(ModelConfig.model_validate({**SMALL, "vocab_size": size})) for size in (VOCAB, VOCAB + 1)
     )
     with pytest.raises(InputError, match=re.escape(f"must agree in vocab_size, found [{VOCAB}, {VOCAB + 1}]")):
-        begin([model, larger], [[3]])
+        start_search([model, larger], [[3]])
     with pytest.raises(InputError, match=re.escape("must agree in eos_id, found [2, 5]")):
-        begin([model, Transformer(ModelConfig.model_validate({**SMALL, "eos_id": 5}))], [[3]])
+        start_search([model, Transformer(ModelConfig.model_validate({**SMALL, "eos_id": 5}))], [[3]])
     with pytest.raises(InputError, match="a search needs a source, found 0 sources"):
-        begin([model], [])
+        start_search([model], [])

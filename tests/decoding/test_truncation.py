@@ -2,12 +2,11 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer
-from heed.backends.base import Hypothesis, Watch
+from heed.backends.base import Hypothesis, SearchMonitor
 from heed.backends.cuda.engine import StaticEngine
 from heed.decoding.engine import Engine
-from tests.backends.cuda.test_engine import engine_of as captured
 from tests.decoding.small_models import forced_log_probs, small_model
-from tests.reference.backends import stepwise
+from tests.reference.backends import static_engine, stepwise_engine
 
 KINDS = {
     "greedy": SearchConfig(beam=1),
@@ -18,7 +17,7 @@ KINDS = {
 
 
 def engine_of(name: str, model: Transformer) -> Engine:
-    return stepwise(model) if name == "stepwise" else captured(model, StaticEngine)
+    return stepwise_engine(model) if name == "stepwise" else static_engine(model, StaticEngine)
 
 
 def would_go_on(model: Transformer, source: list[int], one: Hypothesis) -> bool:
@@ -66,8 +65,8 @@ def test_to_find_out_whether_the_limit_ended_it_takes_no_further_step(device: to
         steps += 1
 
     config = SearchConfig(beam=1, max_length=2)
-    watch = Watch(lambda _number: False, before_step)
-    found = engine_of("stepwise", model).search(sources, config, range(4), watch=watch)
+    monitor = SearchMonitor(lambda _number: False, before_step)
+    found = engine_of("stepwise", model).search(sources, config, range(4), monitor=monitor)
     assert any(one.truncated for (one,) in found)
     assert steps == 3  # two tokens and the end: no step is taken to find out
 

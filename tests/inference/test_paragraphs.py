@@ -12,7 +12,7 @@ from heed.decoding.engine import Engine
 from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.sentences import sentence_starts
 from heed.text.tokenizer import Tokenizer
-from tests.reference.backends import Unasked
+from tests.reference.backends import UnusedBackend
 
 SENTENCES = {
     "en": ["The cat sleeps.", "Is Dr. Smith here?", "No!", "He paid 3.50 dollars.", '"Come," she said.', "It rains…"],
@@ -36,7 +36,7 @@ class Forgetful(Engine):
         return [[Hypothesis.of(ids, -1.0, 0.6)] for ids in TOKENIZER.encode(first)]
 
     def __init__(self, language: str) -> None:
-        super().__init__(Unasked())
+        super().__init__(UnusedBackend())
         self.language = language
 
 

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer as Backend
 
 from heed import ModelConfig, SearchConfig, Transformer, load
-from heed.backends.base import Choice, Hypothesis
+from heed.backends.base import BackendChoice, Hypothesis
 from heed.backends.ctranslate2 import CTranslate2Backend
 from heed.decoding.engine import Engine
 from heed.decoding.forced import token_log_probs
@@ -25,13 +25,13 @@ from tests.interop.engine_models import (
     tokenizers_of,
 )
 from tests.model.examples import SHAPE
-from tests.reference.backends import stepwise
+from tests.reference.backends import stepwise_engine
 
 NUMBERS = range(len(SOURCES))
 
 
 def backend_of(model: Transformer, dtype: str = "float32") -> CTranslate2Backend:
-    tokenizers, choice = tokenizers_of(model.config), Choice("ctranslate2", dtype, "cpu", "a test")
+    tokenizers, choice = tokenizers_of(model.config), BackendChoice("ctranslate2", dtype, "cpu", "a test")
     return CTranslate2Backend.open(ctranslate2_files(model, tokenizers, dtype), model.config, tokenizers, choice)
 
 
@@ -45,7 +45,7 @@ def ours(
     prefixes: list[list[int]] | None = None,
     sources: list[list[int]] = SOURCES,
 ) -> list[list[Hypothesis]]:
-    engine = stepwise(model)
+    engine = stepwise_engine(model)
     return engine.search(sources, config, range(len(sources)), prefixes)
 
 

@@ -9,20 +9,20 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from heed import ModelConfig, SearchConfig, Transformer
-from heed.backends.base import TORCH_OPS, Choice, State
+from heed.backends.base import TORCH_OPS, BackendChoice, State
 from heed.backends.onnx import OnnxBackend
 from heed.decoding.engine import Engine
 from heed.interop.folders import export_for
 from heed.interop.onnx_export import onnx_files
 from tests.interop.engine_models import CONFIGS, SOURCES, every_model, folder, model_of, sensible_model
 from tests.model.examples import SHAPE
-from tests.reference.backends import stepwise
+from tests.reference.backends import stepwise_engine
 
 NUMBERS = range(len(SOURCES))
 
 
 def opened(model: Transformer) -> OnnxBackend:
-    return OnnxBackend(onnx_files(model), model.config, Choice("onnx", "float32", "cpu", "a test"), TORCH_OPS)
+    return OnnxBackend(onnx_files(model), model.config, BackendChoice("onnx", "float32", "cpu", "a test"), TORCH_OPS)
 
 
 @every_model
@@ -66,7 +66,7 @@ def test_every_search_of_ours_finds_the_same_in_onnx(search: SearchConfig, make:
     graphs = opened(model)
     assert isinstance(graphs.start(SOURCES).state, State)
     theirs = Engine(graphs).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
-    ours = stepwise(model).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
+    ours = stepwise_engine(model).search(SOURCES, search, NUMBERS, [[], [4], [], [5, 6]])
     assert [[one.ids for one in found] for found in theirs] == [[one.ids for one in found] for found in ours]
     for found, expected in zip(theirs, ours, strict=True):
         assert [one.score for one in found] == pytest.approx([one.score for one in expected], abs=1e-4)

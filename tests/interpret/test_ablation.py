@@ -16,7 +16,7 @@ from heed.inference.open import run_by_modules
 from heed.interpret.ablation import Piece, ablate, pieces, switched_off
 from tests.interpret.translators import small_translator
 from tests.model.examples import SHAPE, both_sides, make, padded
-from tests.reference.backends import Unasked
+from tests.reference.backends import UnusedBackend
 
 SOURCES = ["a dog runs", "the cat sees a bird", "", "a bird", "dog"]
 NORMS = ("post", "pre", "sandwich")
@@ -225,7 +225,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis((5,), -1.0, -1.0)] for _ in sources]
 
-    elsewhere = Translator(translator.models, translator.tokenizers, translator.search, engine=Fixed(Unasked()))
+    elsewhere = Translator(translator.models, translator.tokenizers, translator.search, engine=Fixed(UnusedBackend()))
     with pytest.raises(
         HeedError, match=r"encoder\.\*\.self was not ablated: an engine with its own copy of the weights"
     ):

@@ -10,7 +10,7 @@ from heed.errors import InputError
 from heed.interpret.beam_tree import BeamTree, beam_tree
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import EOS, FIRST, Tables
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 
 def tree_of(tables: Tables, longest: int, config: SearchConfig) -> BeamTree:
@@ -64,7 +64,7 @@ def test_a_tree_finds_what_a_model_finds(device: torch.device) -> None:
     model, sources = small_model(3, device)
     config = SearchConfig(beam=3, nbest=3)
     for source in sources:
-        start = begin([model], [source])
+        start = start_search([model], [source])
         tree = beam_tree(start, 8, config, str)
         (found,) = beam_search(start, [8], config)
         assert [one.ids for one in tree.results()] == [one.ids for one in found]

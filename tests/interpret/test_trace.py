@@ -17,7 +17,7 @@ from heed.errors import InputError
 from heed.interpret.matrix import Matrix
 from heed.interpret.trace import look
 from tests.interpret.translators import SOURCE, TARGET, small_model, small_translator
-from tests.reference.backends import Unasked
+from tests.reference.backends import UnusedBackend
 
 TEXT, TRANSLATION = "a dog runs", "EIN HUND LÄUFT"
 
@@ -178,7 +178,7 @@ def test_its_own_translation_is_the_one_that_its_engine_finds(translator: Transl
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis(tuple(TARGET.encode([TRANSLATION])[0]), -1.0, -1.0)] for _ in sources]
 
-    engined = Translator([translator.model], translator.tokenizers, translator.search, engine=Fixed(Unasked()))
+    engined = Translator([translator.model], translator.tokenizers, translator.search, engine=Fixed(UnusedBackend()))
     assert engined.look(TEXT).target.text == TRANSLATION
     assert translator.look(TEXT).target.text != TRANSLATION
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
 from heed.backends import select
 from heed.backends.cpu import linear as compiled_linear
-from heed.backends.cpu.dropout import CompiledDropout
+from heed.backends.cpu.dropout import NativeDropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cuda import graph as capture
 from heed.backends.cuda.graph import missing_for_graphs
@@ -134,6 +134,6 @@ def test_weights_that_are_shared_out_get_quick_dropout_where_they_are(
     model = Transformer(design)
     sharded = RunConfig(model=design, training=TrainingConfig(shard=True))
     EagerGradients(model, sharded, training_plan(sharded, CPU))
-    quick = CompiledDropout if can_compile else RawDropout
+    quick = NativeDropout if can_compile else RawDropout
     assert any(isinstance(part, quick) for part in model.modules())
     assert not any(isinstance(part, nn.Dropout) for part in model.modules())

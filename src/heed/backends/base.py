@@ -25,7 +25,7 @@ Prefixes: TypeAlias = Sequence[Sequence[int]] | None  # token ids that each outp
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """Which backend runs, and why that one."""
 
     backend: str  # cuda, cpu, torch, reference, ctranslate2 or onnx
@@ -120,17 +120,17 @@ def length_penalty(length: int, alpha: float) -> float:
 
 
 @dataclass(frozen=True)
-class Watch:
+class SearchMonitor:
     """Who looks at a search before each of its steps.
 
     gone: whether nobody waits any more for the sentence of this number. before_step: may do other things, another
-    search too, or raise to end it all. free_after: steps in which the rules (a prefix, a least length) do not let a
+    search too, or raise to end it all. cancel_after: steps in which the rules (a prefix, a least length) do not let a
     sentence end.
     """
 
-    gone: Callable[[int], bool]
+    is_cancelled: Callable[[int], bool]
     before_step: Callable[[], None]
-    free_after: int = 0
+    cancel_after: int = 0
 
 
 @runtime_checkable
@@ -138,7 +138,7 @@ class Backend(Protocol):
     """A model, or several that translate together, ready for inference."""
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> BackendChoice:
         """Which backend it is, and why."""
 
     @property
@@ -162,11 +162,11 @@ class Backend(Protocol):
         max_lengths: Sequence[int],
         config: SearchConfig,
         prefixes: Prefixes,
-        watch: Watch | None,
+        monitor: SearchMonitor | None,
     ) -> list[list[Hypothesis]] | None:
         """The best hypotheses of each source, best first, by a search of its own.
 
-        None: it has none for these settings, and the caller goes step by step. watch: by indices of the sources.
+        None: it has none for these settings, and the caller goes step by step. monitor: by indices of the sources.
         """
 
 
@@ -185,7 +185,7 @@ class TrainingOps:
     model: Transformer  # with the weights of the model that is trained, or a copy of them in another dtype
     attend: Attend
     fused_loss: FusedLoss | None = None  # none: by logits, as the task's loss is written
-    logits_held: int | None = None  # logits that exist at a time under `fused_loss`; none: all of them
+    logits_in_memory: int | None = None  # logits that exist at a time under `fused_loss`; none: all of them
     dropout_seeds: Int[Tensor, "dropouts 2"] | None = None  # to be drawn anew before each pass
 
 

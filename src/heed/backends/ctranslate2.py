@@ -23,7 +23,7 @@ from typing import Any
 import ctranslate2
 import torch
 
-from heed.backends.base import Choice, Hypothesis, Prefixes, Sources, Start, Watch
+from heed.backends.base import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources, Start
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies
@@ -38,7 +38,7 @@ class CTranslate2Backend:
     """An exported model, opened. It works on the CPU, on as many threads as torch has."""
 
     translator: Any  # a ctranslate2.Translator
-    choice: Choice
+    choice: BackendChoice
     configs: tuple[ModelConfig]
     source: list[str]  # the tokens' names, by id
     target: list[str]
@@ -48,7 +48,11 @@ class CTranslate2Backend:
 
     @classmethod
     def open(
-        cls, files: Mapping[str, bytes], config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer], choice: Choice
+        cls,
+        files: Mapping[str, bytes],
+        config: ModelConfig,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        choice: BackendChoice,
     ) -> "CTranslate2Backend":
         """Open an exported model; it calculates in the choice's dtype, whatever the weights were saved as."""
         threads = torch.get_num_threads()
@@ -74,7 +78,7 @@ class CTranslate2Backend:
         max_lengths: Sequence[int],
         config: SearchConfig,
         prefixes: Prefixes,
-        watch: Watch | None,  # noqa: ARG002 - the search is CTranslate2's: nothing can stand between its steps
+        monitor: SearchMonitor | None,  # noqa: ARG002 - the search is CTranslate2's: nothing can stand between its steps
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, best first, with our scores."""
         if config.sample:

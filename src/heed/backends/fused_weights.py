@@ -37,7 +37,7 @@ def queries_keys_values(part: MultiHeadAttention) -> list[nn.Linear]:
     return [part.query, part.key, part.value]
 
 
-def keys_values_of_memory(decoder: Decoder) -> list[nn.Linear]:
+def cross_kv_projections(decoder: Decoder) -> list[nn.Linear]:
     """The matrices that make keys and values of the memory: of each layer in turn, as they are joined."""
     across = (layer.cross_attention for layer in cast("Iterable[DecoderLayer]", decoder.layers))
     return [part for attention in across if attention is not None for part in (attention.key, attention.value)]

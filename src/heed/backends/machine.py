@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.cpu.library import missing_for_compiled_code
-from heed.backends.select import Request, default_device, inference_backend, inference_device, training_plan
+from heed.backends.select import InferenceRequest, default_device, inference_backend, inference_device, training_plan
 from heed.config import ModelConfig, RunConfig
 from heed.model.transformer import Transformer
 
@@ -50,7 +50,7 @@ class Machine:
     packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
 
 
-def machine() -> Machine:
+def describe_machine() -> Machine:
     """All about this machine that matters to training."""
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
@@ -59,7 +59,7 @@ def machine() -> Machine:
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         instructions=cpu_instructions(),
-        memory=memory_of(torch.device("cpu")),
+        memory=total_memory(torch.device("cpu")),
         cpu_bfloat16=probe_bfloat16(),
         cpu_compiled=missing_for_compiled_code() or "works",
         inference=_inference_choices(),
@@ -71,7 +71,7 @@ def machine() -> Machine:
 
 def _inference_choices() -> dict[str, str]:
     chosen = {}
-    for dtype, request in (("float32", Request()), ("int8", Request(is_quantised=True))):
+    for dtype, request in (("float32", InferenceRequest()), ("int8", InferenceRequest(is_quantized=True))):
         model = Transformer(_TINY).eval().to(inference_device(request))
         chosen[dtype] = str(inference_backend([model], request).choice)
     return chosen
@@ -84,11 +84,11 @@ def _gpu(number: int) -> Gpu:
 
 def probe_bfloat16(code: str = _PROBE, seconds: float = 60.0) -> str:
     """What becomes of a bfloat16 matrix product on this CPU; in a process of its own, since some CPUs die of it."""
-    said, wrong = said_apart(code, seconds)
+    said, wrong = run_in_subprocess(code, seconds)
     return wrong or ("works" if said == "256.0\n" else f"gives {said.strip()} instead of 256.0")
 
 
-def said_apart(code: str, seconds: float) -> tuple[str, str]:
+def run_in_subprocess(code: str, seconds: float) -> tuple[str, str]:
     """What Python code prints in a process of its own, and what went wrong there, if anything did."""
     command = [sys.executable, "-c", code]
     try:
@@ -130,7 +130,7 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
 
 
-def memory_of(device: torch.device) -> int | None:
+def total_memory(device: torch.device) -> int | None:
     """Bytes of memory that a device has; None where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import Choice, Prefixes, SearchOps, Sources, Start, Watch
+from heed.backends.base import BackendChoice, Prefixes, SearchMonitor, SearchOps, Sources, Start
 from heed.config import ModelConfig, SearchConfig
 from heed.interop.onnx_export import memory_names, past_names
 
@@ -41,7 +41,7 @@ class OnnxBackend:
     tokens_per_batch = 4096
     can_step = True
 
-    def __init__(self, files: Mapping[str, bytes], config: ModelConfig, choice: Choice, ops: SearchOps) -> None:
+    def __init__(self, files: Mapping[str, bytes], config: ModelConfig, choice: BackendChoice, ops: SearchOps) -> None:
         self.choice, self.configs, self._ops = choice, (config,), ops
         self._encoder, self._decoder = (_session(files[name]) for name in ("encoder.onnx", "decoder.onnx"))
         self._memory, self._past = memory_names(config.decoder_layers), past_names(config.decoder_layers)
@@ -64,7 +64,7 @@ class OnnxBackend:
         _max_lengths: Sequence[int],
         _config: SearchConfig,
         _prefixes: Prefixes,
-        _watch: Watch | None,
+        _monitor: SearchMonitor | None,
     ) -> None:
         """ONNX Runtime has no search of its own."""
 

@@ -1,6 +1,6 @@
 """Which backend runs: the one place that asks what this machine can do, and says why.
 
-Enters: models, settings and what was asked for. Leaves: a backend with its `Choice`, in one of these forms:
+Enters: models, settings and what was asked for. Leaves: a backend with its `BackendChoice`, in one of these forms:
 
     cuda         a whole search in CUDA graphs and Triton kernels, in bfloat16 or float32: one model, on a GPU
     cpu          C compiled for this processor, in float32 or int8
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from heed.backends.base import TORCH_OPS, Backend, Choice, SearchOps, Stepper, TrainingOps
+from heed.backends.base import TORCH_OPS, Backend, BackendChoice, SearchOps, Stepper, TrainingOps
 from heed.backends.cpu import search_ops as native_ops
 from heed.backends.cpu.bpe import CompiledBpeDropout
 from heed.backends.cpu.decoder import NativeDecoder
@@ -29,7 +29,7 @@ from heed.backends.cpu.packed_linear import Panels
 from heed.backends.cpu.training import training_ops as native_training_ops
 from heed.backends.cuda.graph import missing_for_graphs
 from heed.backends.memory import keep_freed_memory
-from heed.backends.stepping import OwnModels, why_changed
+from heed.backends.stepping import HeedBackend, why_reference_only
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import MakeLinear, int8_linear, plain_linear, prepacked_linear
 from heed.backends.torch.training import training_ops as torch_training_ops
@@ -54,20 +54,20 @@ _NO_GPU = "torch sees no GPU"
 
 
 @dataclass(frozen=True)
-class Request:
+class InferenceRequest:
     """What was asked for of inference; none of it: whatever is fastest for the weights as they are."""
 
     engine: EngineName | None = None
     precision: Precision = "auto"
-    is_quantised: bool = False  # the weights are stored in int8
+    is_quantized: bool = False  # the weights are stored in int8
 
     @property
     def dtype(self) -> Dtype:
         """Of matmuls on a CPU."""
-        return "int8" if self.engine == "heed-int8" or (self.engine is None and self.is_quantised) else "float32"
+        return "int8" if self.engine == "heed-int8" or (self.engine is None and self.is_quantized) else "float32"
 
     @property
-    def is_own(self) -> bool:
+    def is_heed(self) -> bool:
         """Whether heed's own model translates, and not another system's engine."""
         return self.engine in (None, "heed", "heed-int8")
 
@@ -85,33 +85,33 @@ def default_device() -> torch.device:
     return torch.device("cuda" if has_gpu() else "cpu")
 
 
-def inference_device(request: Request) -> torch.device:
+def inference_device(request: InferenceRequest) -> torch.device:
     """The device for a model's weights: int8 and other systems' engines run on the CPU."""
-    return torch.device("cpu") if request.dtype == "int8" or not request.is_own else default_device()
+    return torch.device("cpu") if request.dtype == "int8" or not request.is_heed else default_device()
 
 
 def inference_backend(
-    models: Sequence[Transformer], request: Request | None = None, *, whole_search: bool = True
-) -> OwnModels:
+    models: Sequence[Transformer], request: InferenceRequest | None = None, *, whole_search: bool = True
+) -> HeedBackend:
     """heed's own models, ready to translate wherever they are.
 
     whole_search: False where weights change too often for a search of its own to be built around them.
     """
-    request = request or Request()
+    request = request or InferenceRequest()
     if not models:
         raise InputError("a search needs a model, found 0 models")
     device = _device_of(models[0])
     refused = _why_no_whole_search(models) if whole_search else "the weights change between searches"
     if refused is None:
         dtype, engine = _static_engine(models[0], request.precision)
-        choice = Choice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
+        choice = BackendChoice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
         tokens = engine.tokens_per_batch
-        return OwnModels(models, choice, search_ops(device), _make_stepper, request.dtype, tokens, engine)
+        return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens, engine)
     if request.precision == "bfloat16":
         raise InputError(f"precision = 'bfloat16' cannot be had, use 'float32': {refused}")
     choice = _stepping_choice(models[0], request, refused)
     tokens = _ON_CPU if device.type == "cpu" else _ON_GPU
-    return OwnModels(models, choice, search_ops(device), _make_stepper, request.dtype, tokens)
+    return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens)
 
 
 def other_engine(
@@ -123,11 +123,11 @@ def other_engine(
     if name == "onnx":
         from heed.backends.onnx import OnnxBackend  # noqa: PLC0415 - an extra
 
-        choice = Choice("onnx", dtype, "cpu", "ONNX Runtime under heed's own search, as asked for")
+        choice = BackendChoice("onnx", dtype, "cpu", "ONNX Runtime under heed's own search, as asked for")
         return OnnxBackend(files, config, choice, search_ops(torch.device("cpu")))
     from heed.backends.ctranslate2 import CTranslate2Backend  # noqa: PLC0415 - an extra
 
-    choice = Choice("ctranslate2", dtype, "cpu", "CTranslate2 with its own search, as asked for")
+    choice = BackendChoice("ctranslate2", dtype, "cpu", "CTranslate2 with its own search, as asked for")
     return CTranslate2Backend.open(files, config, tokenizers, choice)
 
 
@@ -138,7 +138,7 @@ def _why_no_whole_search(models: Sequence[Transformer]) -> str | None:
         return "the model is on the CPU"
     if len(models) > 1:
         return "several models translate together"
-    return missing_for_graphs() or why_changed(models[0])
+    return missing_for_graphs() or why_reference_only(models[0])
 
 
 def _static_engine(model: Transformer, precision: Precision) -> tuple[str, "StaticEngine"]:
@@ -205,19 +205,19 @@ def why_no_int8() -> str | None:
     return "this CPU lacks the instructions (AVX2) for int8 matmuls"
 
 
-def _stepping_choice(model: Transformer, request: Request, no_gpu: str) -> Choice:
+def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str) -> BackendChoice:
     """What will step for this model, and why."""
     device, dtype = _device_of(model), request.dtype
     own_dtype = str(model.vocabulary.embedding.weight.dtype).removeprefix("torch.")
-    if (changed := why_changed(model)) is not None:
-        return Choice("reference", own_dtype, str(device), changed)
+    if (changed := why_reference_only(model)) is not None:
+        return BackendChoice("reference", own_dtype, str(device), changed)
     if device.type != "cpu":
-        return Choice("reference", own_dtype, str(device), f"no CUDA graphs: {no_gpu}")
+        return BackendChoice("reference", own_dtype, str(device), f"no CUDA graphs: {no_gpu}")
     backend, why = _cpu_form(model, dtype)
     if dtype == "int8":
         why += f"; int8 because {'asked for' if request.engine == 'heed-int8' else 'the folder is quantised'}"
         no_gpu = "int8 is for CPUs" if has_gpu() else no_gpu
-    return Choice(backend, dtype, "cpu", f"{why}; the GPU is not used because {no_gpu}")
+    return BackendChoice(backend, dtype, "cpu", f"{why}; the GPU is not used because {no_gpu}")
 
 
 def search_ops(device: torch.device) -> SearchOps:
@@ -238,7 +238,7 @@ def _device_of(model: Transformer) -> torch.device:
 class TrainingPlan:
     """How gradients are computed, and why so."""
 
-    choice: Choice
+    choice: BackendChoice
     is_captured: bool  # each step replays a CUDA graph; batches are padded to static shapes
     is_compiled: bool  # layers go through torch.compile
     has_native_matmul: bool = False  # linear layers in compiled C too
@@ -269,17 +269,17 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
         compiled = settings.compile if settings.compile is not None else refused is None and _is_long(config)
     dtype = "bfloat16" if settings.precision == "bfloat16" or (settings.precision == "auto" and on_gpu) else "float32"
     if refused is None:
-        choice = Choice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
+        choice = BackendChoice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
         return TrainingPlan(choice, is_captured=True, is_compiled=compiled)
     if on_gpu or compiled:
         reason = f"steps are not captured: {refused}" if on_gpu else "training.compile = true"
-        return TrainingPlan(Choice("torch", dtype, str(device), reason), is_captured=False, is_compiled=compiled)
+        return TrainingPlan(BackendChoice("torch", dtype, str(device), reason), is_captured=False, is_compiled=compiled)
     if (missing := missing_for_compiled_code()) is not None:
         reason = f"torch operators, slower than compiled C: {missing}; the GPU is not used because {no_gpu}"
-        return TrainingPlan(Choice("torch", dtype, "cpu", reason), is_captured=False, is_compiled=False)
+        return TrainingPlan(BackendChoice("torch", dtype, "cpu", reason), is_captured=False, is_compiled=False)
     native = not settings.shard and _is_amd()
     reason = f"compiled C{', linear layers too' if native else ''}; the GPU is not used because {no_gpu}"
-    choice = Choice("cpu", dtype, "cpu", reason)
+    choice = BackendChoice("cpu", dtype, "cpu", reason)
     return TrainingPlan(choice, is_captured=False, is_compiled=False, has_native_matmul=native)
 
 

@@ -15,7 +15,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import Choice, Hypothesis, Prefixes, SearchOps, Sources, Start, State, Stepper, Watch
+from heed.backends.base import (
+    BackendChoice,
+    Hypothesis,
+    Prefixes,
+    SearchMonitor,
+    SearchOps,
+    Sources,
+    Start,
+    State,
+    Stepper,
+)
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.fallbacks import note_fallback
@@ -31,7 +41,7 @@ class WholeSearch(Protocol):
     """A search of its own over one model."""
 
     def search(
-        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, watch: Watch | None = None
+        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, monitor: SearchMonitor | None = None
     ) -> list[list[Hypothesis]] | None:
         """The best hypotheses of each source, best first; None where it does not take these settings."""
 
@@ -63,7 +73,7 @@ class ReferenceStepper:
         return logits[:, -1], cache
 
 
-class OwnModels:
+class HeedBackend:
     """heed's models as a backend: each steps by the fastest form that takes it as it is now.
 
     make_stepper: makes that form of one model in this dtype, or None. engine: searches on a GPU as a whole.
@@ -74,7 +84,7 @@ class OwnModels:
     def __init__(
         self,
         models: Sequence[Transformer],
-        choice: Choice,
+        choice: BackendChoice,
         ops: SearchOps,
         make_stepper: MakeStepper,
         dtype: str,
@@ -98,16 +108,16 @@ class OwnModels:
         max_lengths: Sequence[int],
         config: SearchConfig,
         prefixes: Prefixes,
-        watch: Watch | None,
+        monitor: SearchMonitor | None,
     ) -> list[list[Hypothesis]] | None:
         """By the engine on a GPU, if there is one and it takes these settings and the model as it is now."""
-        if self._engine is None or prefixes is not None or why_changed(self.models[0]) is not None:
+        if self._engine is None or prefixes is not None or why_reference_only(self.models[0]) is not None:
             return None
-        return self._engine.search(sources, max_lengths, config, watch)
+        return self._engine.search(sources, max_lengths, config, monitor)
 
     def _stepper(self, model: Transformer) -> Stepper:
         """Made once for a model and a dtype, and anew when the model is no longer what it was."""
-        if model.vocabulary.embedding.weight.device.type != "cpu" or why_changed(model) is not None:
+        if model.vocabulary.embedding.weight.device.type != "cpu" or why_reference_only(model) is not None:
             return ReferenceStepper(model)
         identity, made = _identity(model), _made.setdefault(model, {})
         if self._dtype not in made or made[self._dtype][0] != identity:
@@ -176,7 +186,7 @@ def _mean(log_probs: list[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]:
     return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
 
-def why_changed(model: Transformer) -> str | None:
+def why_reference_only(model: Transformer) -> str | None:
     """Why nothing else can step in a model's place; None: it is as it was made."""
     if type(model) is not Transformer or model.encoder is None or model.decoder is None:
         return f"there are no other steps for a {type(model).__name__} of kind {model.config.kind!r}"

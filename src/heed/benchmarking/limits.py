@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from heed.backends.machine import device_name, said_apart
+from heed.backends.machine import device_name, run_in_subprocess
 from heed.backends.select import has_onednn
 from heed.backends.torch.linear import prepacked_linear
 from heed.config import ModelConfig
@@ -115,7 +115,7 @@ def measure_limits(device: torch.device) -> MachineLimits:
     if device.type == "cuda":
         operations["bfloat16"] = matmul_throughput("bfloat16", device)
     else:
-        said, wrong = said_apart(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _APART)
+        said, wrong = run_in_subprocess(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _APART)
         if wrong:
             without["bfloat16"] = wrong
         else:

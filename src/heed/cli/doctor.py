@@ -154,10 +154,10 @@ def _without(spool: str, report: "CorpusReport") -> "CorpusReport":
 def _examine_machine(preset: str | None, settings: NestedSettings, *, as_json: bool) -> None:
     import numpy as np  # noqa: PLC0415 - --help need not wait for it
 
-    from heed.backends.machine import machine  # noqa: PLC0415 - torch takes seconds to import
+    from heed.backends.machine import describe_machine  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("looking at this machine"):
-        here = machine()
+        here = describe_machine()
         plan = None
         if preset is not None or any(settings.values()):
             sizes = (settings["data"].get("vocab_size", _ASSUMED_VOCABULARY),) * 2

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import Backend, Hypothesis, Prefixes, Sources, Start, State, Watch
+from heed.backends.base import Backend, Hypothesis, Prefixes, SearchMonitor, Sources, Start, State
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.decode import greedy_search, sample
 from heed.decoding.search import beam_search
@@ -38,14 +38,14 @@ class Watched:
         )
 
 
-def watched(start: Start[Any], numbers: Sequence[int], watch: Watch) -> Start[Watched]:
+def watched(start: Start[Any], numbers: Sequence[int], monitor: SearchMonitor) -> Start[Watched]:
     """The same start, looked at before each step. numbers: of the sentences."""
 
     def step(ids: Int[Tensor, "R"], now: Watched) -> tuple[Float[Tensor, "R V"], Watched]:
-        watch.before_step()
+        monitor.before_step()
         log_probs, state = start.step(ids, now.state)
-        leaving = [place for place, number in enumerate(now.numbers) if watch.gone(number)]
-        if leaving and now.steps >= watch.free_after:
+        leaving = [place for place, number in enumerate(now.numbers) if monitor.is_cancelled(number)]
+        if leaving and now.steps >= monitor.cancel_after:
             each = log_probs.unflatten(0, (len(now.numbers), -1)).clone()  # (B, W, V)
             each[leaving] = -torch.inf
             each[leaving, :, start.eos_id] = 0.0
@@ -67,23 +67,27 @@ class Engine:
         config: SearchConfig,
         numbers: Sequence[int],
         prefixes: Prefixes = None,
-        watch: Watch | None = None,
+        monitor: SearchMonitor | None = None,
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, best first.
 
-        numbers: of the sources, among all that are translated at this time; sampling and `watch` go by them. watch:
+        numbers: of the sources, among all that are translated at this time; sampling and `monitor` go by them. monitor:
         who looks at the search before each step; another system's search cannot be watched.
         """
         longest = greatest_lengths(self.backend.configs, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
-        by_index = None if watch is None else Watch(lambda index: watch.gone(numbers[index]), watch.before_step)
+        by_index = (
+            None
+            if monitor is None
+            else SearchMonitor(lambda index: monitor.is_cancelled(numbers[index]), monitor.before_step)
+        )
         hypotheses = self.backend.search(sources, longest, config, prefixes, by_index)
         if hypotheses is not None:
             return hypotheses
         start = self.backend.start(sources)
-        if watch is not None:
-            start = watched(start, numbers, watch)
+        if monitor is not None:
+            start = watched(start, numbers, monitor)
         return find(start, longest, config, numbers, prefixes)
 
 

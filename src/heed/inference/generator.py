@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import Hypothesis, Start, Watch
+from heed.backends.base import Hypothesis, SearchMonitor, Start
 from heed.backends.select import search_ops
 from heed.backends.stepping import start_decoder_only
 from heed.config import SearchConfig
@@ -68,25 +68,25 @@ class Generator:
         prompts: Sequence[str],
         search: SearchConfig | None = None,
         first: int = 0,
-        watch: Watch | None = None,
+        monitor: SearchMonitor | None = None,
     ) -> list[list[Generated]]:
         """For each beginning the best `nbest` texts, or as many drawn at random.
 
-        first: the number of the first beginning, which decides on what is drawn. watch: see `decoding.cancellation`.
+        first: the number of the first beginning, which decides on what is drawn. monitor: see `decoding.cancellation`.
         """
         config = search or self.search
         prefixes = self.tokenizer.encode(prompts)
         longest = [self._longest(len(prefix), config) for prefix in prefixes]
 
         start: Start[Any] = self._start(len(prompts))
-        if watch is not None:
-            start = watched(start, range(len(prompts)), watch)
+        if monitor is not None:
+            start = watched(start, range(len(prompts)), monitor)
         found = find(start, longest, config, range(first, first + len(prompts)), prefixes)
         return [self._described(hypotheses) for hypotheses in found]
 
     @each_with_torch_defaults
     def stream(
-        self, prompt: str = "", search: SearchConfig | None = None, watch: Watch | None = None
+        self, prompt: str = "", search: SearchConfig | None = None, monitor: SearchMonitor | None = None
     ) -> Generator_[str, None, bool]:
         """One text piece by piece as it is written, its beginning first; joined, it is the text.
 
@@ -96,8 +96,8 @@ class Generator:
         (prefix,) = self.tokenizer.encode([prompt])
         longest = self._longest(len(prefix), config)
         start: Start[Any] = self._start(1)
-        if watch is not None:
-            start = watched(start, [0], watch)
+        if monitor is not None:
+            start = watched(start, [0], monitor)
         random = torch.from_numpy(uniform(config.seed, 0, 0, longest)).to(
             start.first.device, precise(start.first.device)
         )

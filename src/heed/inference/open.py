@@ -11,8 +11,8 @@ from typing import Any
 from heed.artifacts.folder import ModelFolder, is_quantized, read_model_folder
 from heed.backends.base import Backend
 from heed.backends.select import (
+    InferenceRequest,
     Precision,
-    Request,
     default_device,
     inference_backend,
     inference_device,
@@ -113,7 +113,7 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
             raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
     request = _request(folders, engine, precision)
     models = [folder.model().to(inference_device(request)) for folder in folders]
-    if engine is None or request.is_own:
+    if engine is None or request.is_heed:
         backend: Backend = inference_backend(models, request)
     else:
         files = engine_files(engine, models[0], first.tokenizers)
@@ -124,15 +124,15 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
     )
 
 
-def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> Request:
+def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> InferenceRequest:
     """What is asked for; int8 that this CPU cannot have is refused where it was asked for by name, else replaced."""
-    request = Request(engine, precision, is_quantised=all(is_quantized(folder.path) for folder in folders))
+    request = InferenceRequest(engine, precision, is_quantized=all(is_quantized(folder.path) for folder in folders))
     if request.dtype == "float32" or (why := why_no_int8()) is None:
         return request
     if engine == "heed-int8":
         raise InputError(f"{why}: use --engine heed")
     note_fallback(f"{folders[0].path} is quantised and runs in float32: {why}")
-    return Request("heed", precision, is_quantised=True)
+    return InferenceRequest("heed", precision, is_quantized=True)
 
 
 def _load_exported(path: Path, name: EngineName | None) -> Translator:

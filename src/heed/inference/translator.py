@@ -11,7 +11,7 @@ from typing import overload
 
 import torch
 
-from heed.backends.base import Backend, Hypothesis, Watch
+from heed.backends.base import Backend, Hypothesis, SearchMonitor
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig, Split, TranslateConfig
 from heed.decoding.engine import Engine, greatest_lengths
@@ -164,7 +164,9 @@ class Translator:
         return truncated
 
     @torch_defaults()
-    def alternatives(self, text: str, prefix: str, count: int = 5, watch: Watch | None = None) -> list[Translation]:
+    def alternatives(
+        self, text: str, prefix: str, count: int = 5, monitor: SearchMonitor | None = None
+    ) -> list[Translation]:
         """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
         self._pieces([text], [prefix], "line")
         source, target = self.tokenizers
@@ -175,8 +177,8 @@ class Translator:
         begun = self._stepping.start([ids])
         newest, state = begun.first, begun.state
         for token in start:
-            if watch is not None:
-                watch.before_step()
+            if monitor is not None:
+                monitor.before_step()
             _, state = begun.step(newest, state)
             newest = newest.new_full((1,), token)
         log_probs, _ = begun.step(newest, state)
@@ -184,7 +186,7 @@ class Translator:
         following = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
         forced = [[*start, token] for token in following]
         best_of_each = self.search.model_copy(update={"nbest": 1})
-        return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True, watch=watch)
+        return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True, monitor=monitor)
 
     def look(self, source: str, target: str | None = None) -> Trace:
         """The trace of the forward pass over a text and the given target, or its own translation: every activation."""
@@ -233,13 +235,13 @@ class Translator:
         prefixes: Sequence[Ids] | None = None,
         *,
         align: bool,
-        watch: Watch | None = None,
+        monitor: SearchMonitor | None = None,
         numbers: Sequence[int] | None = None,
         report: Report | None = None,
     ) -> list[Translation]:
         """Texts short enough and not empty, in batches of like length; prefixes are ids. `joined` joins what comes.
 
-        numbers: what sampling, and `watch`, know the texts by; none: their places among these.
+        numbers: what sampling, and `monitor`, know the texts by; none: their places among these.
         """
         ids = self.tokenizers[0].encode(texts)
         found: list[Translation | None] = [None] * len(texts)
@@ -248,7 +250,7 @@ class Translator:
             batch = [ids[place] for place in places]
             starts = None if prefixes is None else [prefixes[place] for place in places]
             named = places if numbers is None else [numbers[place] for place in places]
-            hypotheses = self.engine.search(batch, config, named, starts, watch)
+            hypotheses = self.engine.search(batch, config, named, starts, monitor)
             for place, translation in zip(places, self._described(batch, hypotheses, align=align), strict=True):
                 found[place] = translation
             done += len(places)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heed.backends.base import Watch
+from heed.backends.base import SearchMonitor
 from heed.config import SearchConfig
 from heed.inference.classifier import Classified, Classifier, embed
 from heed.inference.generator import Generated, Generator
@@ -42,8 +42,8 @@ class TranslationJobType:
 
     def run(self, jobs: Jobs, between: BetweenSteps) -> list[Translation]:
         """The translation of each."""
-        watch = _watch(jobs, between, self.search.min_length)
-        return self.translator.translate_pieces(_texts(jobs), self.search, align=self.align, watch=watch)
+        monitor = _monitor(jobs, between, self.search.min_length)
+        return self.translator.translate_pieces(_texts(jobs), self.search, align=self.align, monitor=monitor)
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class GenerationJobType:
         """The text of each."""
         texts = _texts(jobs)
         prompt = max(len(ids) for ids in self.generator.tokenizer.encode(texts))  # tokens that are forced first
-        watch = _watch(jobs, between, max(prompt, self.search.min_length))
-        return [generated for (generated,) in self.generator.generate(texts, self.search, watch=watch)]
+        monitor = _monitor(jobs, between, max(prompt, self.search.min_length))
+        return [generated for (generated,) in self.generator.generate(texts, self.search, monitor=monitor)]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,6 @@ def _texts(jobs: Jobs) -> list[str]:
     return [job.text for job in jobs]
 
 
-def _watch(jobs: Jobs, between: BetweenSteps, free_after: int) -> Watch:
+def _monitor(jobs: Jobs, between: BetweenSteps, cancel_after: int) -> SearchMonitor:
     """Between search steps: sentences of disconnected clients leave the batch, once the search may end them."""
-    return Watch(lambda number: jobs[number].cancel_token.cancelled, between, free_after)
+    return SearchMonitor(lambda number: jobs[number].cancel_token.cancelled, between, cancel_after)

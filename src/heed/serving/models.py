@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heed.artifacts.folder import ModelFolder, read_model_folder
-from heed.backends.base import Choice
+from heed.backends.base import BackendChoice
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig
 from heed.errors import ConfigError
@@ -46,7 +46,7 @@ class ServedTranslator:
         return _name(self.path)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> BackendChoice:
         """The backend that translates, and why."""
         return self.translator.backend.choice
 
@@ -117,7 +117,7 @@ class ServedLmOrClassifier:
         return _name(self.path)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> BackendChoice:
         """The backend that runs it, and why."""
         return inference_backend([self.model]).choice
 

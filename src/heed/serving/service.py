@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from heed.backends.base import Watch
+from heed.backends.base import SearchMonitor
 from heed.backends.select import default_device
 from heed.config import SearchConfig, Split
 from heed.errors import InputError
@@ -292,9 +292,9 @@ def input_errors_answered() -> Iterator[None]:
         raise HttpError(400, f"Invalid request: {error}") from None
 
 
-def only_between_steps(between: BetweenSteps) -> Watch:
+def only_between_steps(between: BetweenSteps) -> SearchMonitor:
     """For a search of one request: `between` raises to cancel all of it."""
-    return Watch(lambda _: False, between, _NEVER)
+    return SearchMonitor(lambda _: False, between, _NEVER)
 
 
 def _pieces(text: str, translator: Translator, split: Split | None) -> tuple[list[Piece], list[int]]:

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from heed.backends.fused_weights import keys_values_of_memory
+from heed.backends.fused_weights import cross_kv_projections
 from heed.backends.select import has_gpu
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
@@ -119,7 +119,7 @@ def shard(model: Transformer, group: ProcessGroup) -> None:
     mesh = init_device_mesh(group.device().type, (group.size,))
     encoder = [] if model.encoder is None else list(model.encoder.layers)
     decoder = [] if model.decoder is None else list(model.decoder.layers)
-    keys_values = [] if model.decoder is None else keys_values_of_memory(model.decoder)
+    keys_values = [] if model.decoder is None else cross_kv_projections(model.decoder)
     for unit in (*encoder, *keys_values, *decoder, model):
         fully_shard(unit, mesh=mesh)
     for method in ("encode", "start", "step"):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from heed.artifacts.checkpoint import Progress
-from heed.backends.machine import device_name, memory_of
+from heed.backends.machine import device_name, total_memory
 from heed.backends.select import training_plan
 from heed.config import ModelConfig, RunConfig
 from heed.errors import TrainingError
@@ -91,7 +91,7 @@ def estimate(config: RunConfig, lengths: NDArray[np.int64], device: torch.device
         median_seconds_per_step=median,
         memory=torch.cuda.max_memory_allocated(device) if measured else trial.memory(settings.tokens_per_batch),
         memory_measured=measured,
-        memory_there=memory_of(device),
+        memory_there=total_memory(device),
         processor_share=processor.so_far(),
     )
 

@@ -52,7 +52,7 @@ class EagerGradients:
 
     def bytes_of_logits(self, tokens: int) -> int:
         """Memory for the logits of so many tokens, their gradients and such."""
-        model, r_drop, held = self._config.model, self._config.training.r_drop, self._ops.logits_held
+        model, r_drop, held = self._config.model, self._config.training.r_drop, self._ops.logits_in_memory
         logits = tokens * (model.labels or model.vocab_size)
         if held is None or model.labels or r_drop:
             return 4 * 4 * logits * (2 if r_drop else 1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from heed.backends.cpu.dropout import CompiledDropout, Dropout, drop, with_compiled_dropout
+from heed.backends.cpu.dropout import Dropout, NativeDropout, drop, with_compiled_dropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from tests.reference.dropout import dropped
 
@@ -20,7 +20,7 @@ def test_it_takes_what_its_hash_says(shape: tuple[int, ...]) -> None:
 
 
 def test_what_is_left_makes_up_for_what_is_gone_forward_and_back() -> None:
-    dropout, x = CompiledDropout(0.25), torch.randn(50, 61, requires_grad=True)
+    dropout, x = NativeDropout(0.25), torch.randn(50, 61, requires_grad=True)
     y = dropout(x)
     (by_x,) = torch.autograd.grad(y, x, torch.ones(61, 50).t())
     torch.testing.assert_close(y, x * by_x)
@@ -28,7 +28,7 @@ def test_what_is_left_makes_up_for_what_is_gone_forward_and_back() -> None:
 
 
 def test_it_follows_from_torchs_seed_and_never_repeats_itself() -> None:
-    dropout, x, drawn = CompiledDropout(0.5), torch.ones(100, 100), []
+    dropout, x, drawn = NativeDropout(0.5), torch.ones(100, 100), []
     for number in (7, 7, 8):
         torch.manual_seed(number)
         drawn.append([dropout(x) for _ in range(2)])
@@ -41,7 +41,7 @@ def test_it_follows_from_torchs_seed_and_never_repeats_itself() -> None:
 def test_it_takes_the_place_of_torchs_and_rests_when_the_model_does() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.1)))
     with_compiled_dropout(model)
-    assert [part.share for part in model.modules() if isinstance(part, CompiledDropout)] == [0.5, 0.1]
+    assert [part.share for part in model.modules() if isinstance(part, NativeDropout)] == [0.5, 0.1]
     x = torch.randn(4, 5)
     assert model.eval()(x) is x
-    assert CompiledDropout(0.0)(x) is x
+    assert NativeDropout(0.0)(x) is x

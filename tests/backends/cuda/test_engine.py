@@ -9,51 +9,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heed import ModelConfig, Transformer
-from heed.backends.base import Choice, Hypothesis, Watch
+from heed.backends.base import Hypothesis, SearchMonitor
 from heed.backends.cuda import engine as captured_engine
 from heed.backends.cuda.engine import StaticEngine
 from heed.backends.cuda.search import Room
 from heed.backends.cuda.slots import Shape, affordable
-from heed.backends.select import Request, inference_backend, search_ops
-from heed.backends.stepping import OwnModels, ReferenceStepper
+from heed.backends.select import InferenceRequest, inference_backend
+from heed.backends.stepping import HeedBackend
 from heed.config import SearchConfig
 from heed.decoding.engine import Engine
 from heed.errors import InputError
 from tests.decoding.small_models import small_model
 from tests.model.examples import COMBINATIONS, SHAPE, make, sentences
-from tests.reference.backends import stepwise
-from tests.reference.step_ops import REFERENCE
+from tests.reference.backends import static_engine, stepwise_engine
 
 CPU = torch.device("cpu")
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
 
 
-class Whole(StaticEngine):
-    """An engine that must not hand a search over."""
-
-    def search(self, *asked: Any) -> list[list[Hypothesis]] | None:
-        found = super().search(*asked)
-        assert found is not None, f"handed over: {asked}"
-        return found
-
-
-def engine_of(model: Transformer, kind: type[StaticEngine] = Whole) -> Engine:
-    device = model.vocabulary.embedding.weight.device
-    ops = REFERENCE
-    if device.type == "cuda":
-        from heed.backends.cuda.triton_ops import TRITON as ops  # noqa: N811, PLC0415
-    choice = Choice("cuda", "float32", str(device), "a test")
-    engine = kind(model, torch.float32, ops)
-    steppers = (search_ops(device), lambda model, _dtype: ReferenceStepper(model), "float32")
-    return Engine(OwnModels([model], choice, *steppers, 4096, engine))
-
-
 def rooms_of(engine: Engine) -> list[Room]:
-    return list(cast("StaticEngine", cast("OwnModels", engine.backend)._engine)._rooms.values())
+    return list(cast("StaticEngine", cast("HeedBackend", engine.backend)._engine)._rooms.values())
 
 
 def plainly(model: Transformer, sources: Sequence[list[int]], config: SearchConfig) -> list[list[Hypothesis]]:
-    return stepwise(model).search(sources, config, range(len(sources)))
+    return stepwise_engine(model).search(sources, config, range(len(sources)))
 
 
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
@@ -76,7 +55,7 @@ def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_design_searches_as_stepwise_does(config: ModelConfig, device: torch.device) -> None:
     model = make(config.model_copy(update={"max_length": 64}), CPU, torch.float32).to(device)
     sources = [ids.tolist() for ids in sentences([5, 1, 7, 3, 2, 2, 9], CPU)]
-    engine = engine_of(model)
+    engine = static_engine(model)
     for search in (SearchConfig(beam=1, max_length=9), SearchConfig(beam=3, nbest=2, max_length=6)):
         found = engine.search(sources, search, range(len(sources)))
         assert_same(found, plainly(model, sources, search))
@@ -101,14 +80,14 @@ def test_any_settings_and_sources_give_what_stepwise_gives(data: st.DataObject, 
     lengths = data.draw(st.lists(st.integers(1, 8), min_size=1, max_size=20), "lengths")
     sources = [ids.tolist() for ids in sentences(lengths, CPU)]
     model = model.float()
-    assert_same(engine_of(model).search(sources, config, range(len(sources))), plainly(model, sources, config))
+    assert_same(static_engine(model).search(sources, config, range(len(sources))), plainly(model, sources, config))
 
 
 def test_slots_are_kept_grow_and_are_given_up(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     monkeypatch.setattr(captured_engine, "_LEAST", 2)
     monkeypatch.setattr(captured_engine, "_ROOMS", 2)
     model, sources = small_model(3, device)
-    engine = engine_of(model.float())
+    engine = static_engine(model.float())
 
     def search(count: int, beam: int, longest: int) -> None:
         config = SearchConfig(beam=beam, max_length=longest)
@@ -139,7 +118,7 @@ def test_where_memory_is_short_there_are_fewer_slots() -> None:
 
 def test_weights_that_change_are_noticed(device: torch.device) -> None:
     model, sources = small_model(1, device)
-    engine, config = engine_of(model.float()), SearchConfig(beam=2, max_length=8)
+    engine, config = static_engine(model.float()), SearchConfig(beam=2, max_length=8)
     before = engine.search(sources, config, range(4))
     with torch.no_grad():
         for weight in model.parameters():
@@ -159,7 +138,7 @@ def test_what_it_cannot_do_is_searched_step_by_step(device: torch.device) -> Non
             found.append(super().search(*asked))
             return found[-1]
 
-    engine, numbers = engine_of(model, Seen), range(len(sources))
+    engine, numbers = static_engine(model, Seen), range(len(sources))
     for config in (SearchConfig(sample=True), SearchConfig(no_repeat_ngram=2), SearchConfig(beam=17)):
         assert engine.search(sources, config, numbers) == plainly(model, sources, config)
     assert found == [None] * 3
@@ -176,8 +155,8 @@ def test_what_it_cannot_do_is_searched_step_by_step(device: torch.device) -> Non
 def test_who_is_not_waited_for_leaves_and_the_others_find_the_same(device: torch.device) -> None:
     model, sources = small_model(3, device)
     config, steps = SearchConfig(beam=2, max_length=8, min_length=6), list[None]()
-    watch = Watch(lambda number: number == 11 and len(steps) > 2, lambda: steps.append(None), free_after=6)
-    found = engine_of(model.float()).search(sources, config, range(10, 14), None, watch)
+    monitor = SearchMonitor(lambda number: number == 11 and len(steps) > 2, lambda: steps.append(None), cancel_after=6)
+    found = static_engine(model.float()).search(sources, config, range(10, 14), None, monitor)
     expected = plainly(model, sources, config)
     assert [one.ids for one in found[1]] == [()]
     assert_same([found[0], *found[2:]], [expected[0], *expected[2:]])
@@ -186,13 +165,15 @@ def test_who_is_not_waited_for_leaves_and_the_others_find_the_same(device: torch
 
 def test_a_search_may_be_interrupted_by_another_of_the_same_size(device: torch.device) -> None:
     model, sources = small_model(2, device)
-    engine, config, inner = engine_of(model.float()), SearchConfig(beam=2, max_length=8), list[Any]()
+    engine, config, inner = static_engine(model.float()), SearchConfig(beam=2, max_length=8), list[Any]()
 
     def interrupt() -> None:
         if len(inner) < 2:
-            inner.append(engine.search(sources[::-1], config, range(4), None, Watch(lambda _: False, lambda: None)))
+            inner.append(
+                engine.search(sources[::-1], config, range(4), None, SearchMonitor(lambda _: False, lambda: None))
+            )
 
-    outer = engine.search(sources, config, range(4), None, Watch(lambda _: False, interrupt))
+    outer = engine.search(sources, config, range(4), None, SearchMonitor(lambda _: False, interrupt))
     assert_same(outer, plainly(model, sources, config))
     for one in inner:
         assert_same(one, plainly(model, sources[::-1], config))
@@ -201,7 +182,7 @@ def test_a_search_may_be_interrupted_by_another_of_the_same_size(device: torch.d
 def test_who_finds_nothing_is_told_why(device: torch.device) -> None:
     model, sources = small_model(1, device)
     model = model.float()
-    engine = engine_of(model, StaticEngine)
+    engine = static_engine(model, StaticEngine)
     with torch.no_grad():
         model.decoder.norm.weight[0] = torch.nan  # type: ignore[union-attr, operator]
     with pytest.raises(InputError, match="or the model gives nan"):
@@ -211,7 +192,7 @@ def test_who_finds_nothing_is_told_why(device: torch.device) -> None:
 def test_lengths_that_cannot_be_kept_are_refused_as_ever(device: torch.device) -> None:
     design = ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 8})
     model = make(design, CPU, torch.float32).to(device)
-    engine = engine_of(model, StaticEngine)
+    engine = static_engine(model, StaticEngine)
     with pytest.raises(InputError, match="sentence 0 may have at most 7 tokens"):
         engine.search([[5, 6]], SearchConfig(min_length=9), [0])
 
@@ -220,15 +201,15 @@ def test_many_sources_are_encoded_a_part_at_a_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("heed.backends.cuda.search._TOKENS", 12)
     model, sources = small_model(2, device)
     config = SearchConfig(beam=2, max_length=8)
-    assert_same(engine_of(model.float()).search(sources, config, range(4)), plainly(model, sources, config))
+    assert_same(static_engine(model.float()).search(sources, config, range(4)), plainly(model, sources, config))
 
 
 def test_without_a_gpu_searches_go_step_by_step_and_half_precision_is_refused() -> None:
     model, _ = small_model(1, CPU)
     for precision in ("auto", "float32"):
-        assert inference_backend([model], Request(precision=precision)).choice.backend in ("cpu", "torch")
+        assert inference_backend([model], InferenceRequest(precision=precision)).choice.backend in ("cpu", "torch")
     with pytest.raises(InputError, match="precision = 'bfloat16' cannot be had, use 'float32': "):
-        inference_backend([model, model], Request(precision="bfloat16"))
+        inference_backend([model, model], InferenceRequest(precision="bfloat16"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, Transformer
-from heed.backends.stepping import why_changed
+from heed.backends.stepping import why_reference_only
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import prepacked_linear
 from tests.model.examples import COMBINATIONS, FIRST_WORD, SHAPE, VOCAB, make, padded, sentences
-from tests.reference.backends import begin
+from tests.reference.backends import start_search
 
 CPU = torch.device("cpu")
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
@@ -88,27 +88,30 @@ def test_two_ways_to_go_on_from_one_state_do_not_disturb_each_other() -> None:
 
 def test_the_model_itself_steps_where_somebody_watches_or_it_learns() -> None:
     model = make(DESIGNS[0], CPU)
-    assert why_changed(model) is None
-    assert why_changed(model.train()) == "the model is in training mode"
+    assert why_reference_only(model) is None
+    assert why_reference_only(model.train()) == "the model is in training mode"
     model.eval()
     hook = model.decoder.layers[0].register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
-    assert why_changed(model) == "the model has forward hooks"
+    assert why_reference_only(model) == "the model has forward hooks"
     hook.remove()
-    assert why_changed(model) is None
+    assert why_reference_only(model) is None
 
     class Changed(Transformer):
         pass
 
-    assert why_changed(Changed(DESIGNS[0]).eval()) == "there are no other steps for a Changed of kind 'encoder-decoder'"
-    assert all(why_changed(make(config, CPU)) for config in COMBINATIONS if config.kind != "encoder-decoder")
+    assert (
+        why_reference_only(Changed(DESIGNS[0]).eval())
+        == "there are no other steps for a Changed of kind 'encoder-decoder'"
+    )
+    assert all(why_reference_only(make(config, CPU)) for config in COMBINATIONS if config.kind != "encoder-decoder")
 
 
 def test_a_search_begins_lean_and_the_same_without(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Transformer = make(DESIGNS[0], CPU, torch.float32)
-    starts = [begin([model], [[5, 6, 7], [8]])]
+    starts = [start_search([model], [[5, 6, 7], [8]])]
     assert "Hypotheses" in repr(type(starts[0].state.each[0]))
-    monkeypatch.setattr("heed.backends.stepping.why_changed", lambda _: "a test")
-    starts.append(begin([model], [[5, 6, 7], [8]]))
+    monkeypatch.setattr("heed.backends.stepping.why_reference_only", lambda _: "a test")
+    starts.append(start_search([model], [[5, 6, 7], [8]]))
     with torch.no_grad():
         lean, own = (start.step(start.first, start.state)[0] for start in starts)
     torch.testing.assert_close(lean, own)

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from heed import ModelConfig, SearchConfig
-from heed.backends.select import Request, _make_stepper, inference_backend
+from heed.backends.select import InferenceRequest, _make_stepper, inference_backend
 from heed.backends.torch.linear import int8_linear
 from heed.decoding.engine import Engine
 from tests.model.examples import COMBINATIONS, make, padded, sentences
-from tests.reference.backends import stepwise
+from tests.reference.backends import stepwise_engine
 
 CPU = torch.device("cpu")
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
@@ -58,8 +58,8 @@ def test_every_design_steps_in_integers_near_where_it_steps_without(
 def test_a_search_in_int8_ends_and_scores_near_ours() -> None:
     model = make(DESIGNS[0], CPU, torch.float32)
     sources, config = [[5, 6, 7], [8, 9]], SearchConfig(beam=3, max_length=8)
-    ours = stepwise(model).search(sources, config, [0, 1])
-    backend = inference_backend([model], Request("heed-int8"))
+    ours = stepwise_engine(model).search(sources, config, [0, 1])
+    backend = inference_backend([model], InferenceRequest("heed-int8"))
     assert backend.choice.dtype == "int8"
     for one, other in zip(ours, Engine(backend).search(sources, config, [0, 1]), strict=True):
         assert abs(one[0].score - other[0].score) < 0.1
@@ -68,7 +68,10 @@ def test_a_search_in_int8_ends_and_scores_near_ours() -> None:
 
 def test_a_model_whose_weights_change_is_quantised_anew() -> None:
     model = make(DESIGNS[0], CPU, torch.float32)
-    engine, config = Engine(inference_backend([model], Request("heed-int8"))), SearchConfig(beam=1, max_length=8)
+    engine, config = (
+        Engine(inference_backend([model], InferenceRequest("heed-int8"))),
+        SearchConfig(beam=1, max_length=8),
+    )
     before = engine.search([[5, 6, 7]], config, [0])[0][0].log_prob
     with torch.no_grad():
         model.vocabulary.embedding.weight.mul_(1.5)
@@ -78,12 +81,12 @@ def test_a_model_whose_weights_change_is_quantised_anew() -> None:
 def test_one_model_steps_in_int8_and_in_float32_side_by_side_whatever_came_first() -> None:
     model = make(DESIGNS[0], CPU, torch.float32).train()
     sources, config = [[5, 6, 7]], SearchConfig(beam=1, max_length=8)
-    int8 = Engine(inference_backend([model], Request("heed-int8")))  # while it is trained: by the reference
+    int8 = Engine(inference_backend([model], InferenceRequest("heed-int8")))  # while it is trained: by the reference
     model.eval()
-    exact = stepwise(model)
+    exact = stepwise_engine(model)
     steppers = [engine.backend._stepper(model) for engine in (int8, exact, int8, exact)]  # type: ignore[attr-defined]
     assert steppers[:2] == steppers[2:]
     assert steppers[0] is not steppers[1]
     scores = [engine.search(sources, config, [0])[0][0].score for engine in (int8, exact)]
     assert scores[0] != scores[1]
-    assert scores[1] == stepwise(copy.deepcopy(model)).search(sources, config, [0])[0][0].score
+    assert scores[1] == stepwise_engine(copy.deepcopy(model)).search(sources, config, [0])[0][0].score

@@ -15,7 +15,7 @@ from torch import Tensor
 from heed.backends.cpu.layers import Stack
 from heed.backends.cpu.library import check_done, native, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
-from heed.backends.fused_weights import joined, keys_values_of_memory
+from heed.backends.fused_weights import cross_kv_projections, joined
 from heed.backends.kv_cache import Hypotheses, PackedSources, PositionTable
 from heed.backends.torch.linear import MakeLinear
 from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
@@ -130,7 +130,7 @@ class NativeDecoder:
         self.encode = CompiledEncoder(model, integers=int8)
         self.native_step = CompiledStep(model, integers=int8)
         self._positions = PositionTable(decoder.positions, model.vocabulary.embedding.weight.detach())
-        self._memory = linear(*joined(keys_values_of_memory(decoder)))
+        self._memory = linear(*joined(cross_kv_projections(decoder)))
 
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:

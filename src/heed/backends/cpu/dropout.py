@@ -23,7 +23,7 @@ class Dropout(ctypes.Structure):
         return cls(seed, dropout_threshold(share), 1 / (1 - share))
 
 
-class CompiledDropout(nn.Module):
+class NativeDropout(nn.Module):
     """Sets a share of the numbers to zero and makes up for it in the others; which ones follows from torch's seed."""
 
     def __init__(self, share: float) -> None:
@@ -39,7 +39,7 @@ class CompiledDropout(nn.Module):
 
 def with_compiled_dropout(model: nn.Module) -> None:
     """Give a model this dropout in all places of torch's own."""
-    replace_parts(model, nn.Dropout, lambda part: CompiledDropout(part.p))
+    replace_parts(model, nn.Dropout, lambda part: NativeDropout(part.p))
 
 
 def drawn_seed() -> int:

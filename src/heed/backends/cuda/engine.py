@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from heed.backends.base import Hypothesis, Sources, Watch
+from heed.backends.base import Hypothesis, SearchMonitor, Sources
 from heed.backends.cuda.decoder import StaticDecoder
 from heed.backends.cuda.graph import capture
 from heed.backends.cuda.search import Room, static_search
@@ -44,7 +44,7 @@ class StaticEngine:
         self._at_work, self._depth = threading.RLock(), 0  # who watches a search may begin another one within it
 
     def search(
-        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, watch: Watch | None = None
+        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, monitor: SearchMonitor | None = None
     ) -> list[list[Hypothesis]] | None:
         """The best hypotheses of each source, best first; None where these settings need a search step by step."""
         if not sources or config.sample or config.no_repeat_ngram is not None or config.beam > _WIDEST:
@@ -54,7 +54,7 @@ class StaticEngine:
             try:
                 decoder = self._current()
                 room = self._room(decoder, sources, max_lengths, config)
-                hypotheses = static_search(decoder, room, sources, max_lengths, config, watch)
+                hypotheses = static_search(decoder, room, sources, max_lengths, config, monitor)
             finally:
                 self._depth -= 1
         return hypotheses if all(hypotheses) else None  # stepping will say why a sentence has none

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.backends.cuda.attention import packed_self_attention
-from heed.backends.fused_weights import keys_values_of_memory, queries_keys_values, side_by_side
+from heed.backends.fused_weights import cross_kv_projections, queries_keys_values, side_by_side
 from heed.model.attention import AttentionContext, KeysValues, MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.transformer import replace_parts
@@ -50,7 +50,7 @@ class JoinedDecoder(Decoder):
 
     def keys_values(self, memory: Float[Tensor, "sources D"]) -> tuple[KeysValues, ...]:
         """The memory as each layer attends to it."""
-        products, split = keys_values_of_memory(self), cast("DecoderLayer", self.layers[0]).attention.split
+        products, split = cross_kv_projections(self), cast("DecoderLayer", self.layers[0]).attention.split
         each = functional.linear(memory, *side_by_side(products)).unflatten(-1, (len(products), *split)).unbind(-3)
         return tuple(zip(each[::2], each[1::2], strict=True))
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import Hypothesis, Watch, length_penalty
+from heed.backends.base import Hypothesis, SearchMonitor, length_penalty
 from heed.backends.cuda.slots import Slots
 from heed.config import ModelConfig, SearchConfig
 from heed.model.layout import Packed
@@ -59,18 +59,18 @@ def static_search(
     sources: Sequence[Sequence[int]],
     longest: Sequence[int],
     config: SearchConfig,
-    watch: Watch | None = None,
+    monitor: SearchMonitor | None = None,
 ) -> list[list[Hypothesis]]:
     """The nbest best hypotheses of each source, best first; none where no sequence keeps the settings.
 
-    longest: how many tokens each may have. The sources take their turns in the order given, by which `watch` knows
+    longest: how many tokens each may have. The sources take their turns in the order given, by which `monitor` knows
     them; one that nobody waits for has an empty hypothesis.
     """
     search = _Search(decoder, room, sources, longest, config)
     while search.make_room():
-        if watch is not None:
-            watch.before_step()
-            search.leave(watch)
+        if monitor is not None:
+            monitor.before_step()
+            search.leave(monitor)
         search.step()
     nothing = [Hypothesis.of((), 0.0, config.length_penalty)]
     return [nothing if number in search.gone else search.found[number] for number in range(len(sources))]
@@ -109,10 +109,10 @@ class _Search:
             self._begin(np.flatnonzero(free)[: len(self._waiting)])
         return bool((self._owners != _NOBODY).any())
 
-    def leave(self, watch: Watch) -> None:
-        """The searches that nobody waits for are over; no rule keeps them here, whatever `free_after` says."""
+    def leave(self, monitor: SearchMonitor) -> None:
+        """The searches that nobody waits for are over; no rule keeps them here, whatever `cancel_after` says."""
         going = np.flatnonzero(~self._over & (self._owners != _NOBODY)).tolist()
-        leaving = [slot for slot in going if watch.gone(int(self._owners[slot]))]
+        leaving = [slot for slot in going if monitor.is_cancelled(int(self._owners[slot]))]
         if leaving:
             self._slots.over.index_fill_(0, torch.tensor(leaving, device=self._slots.over.device), 1)
             self._over[leaving] = True

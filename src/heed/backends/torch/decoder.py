@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.backends.fused_weights import joined, keys_values_of_memory, queries_keys_values
+from heed.backends.fused_weights import cross_kv_projections, joined, queries_keys_values
 from heed.backends.kv_cache import Context, Hypotheses, PackedSources, PositionTable, by_layer
 from heed.backends.torch.linear import LinearFn, MakeLinear
 from heed.model.attention import MultiHeadAttention
@@ -36,7 +36,7 @@ class TorchDecoder:
         layers = cast("Sequence[DecoderLayer]", list(decoder.layers))
         self._words, self._scale = model.vocabulary.embedding.weight.detach(), model.vocabulary.scale
         self._positions = PositionTable(decoder.positions, self._words)
-        self._memory = linear(*joined(keys_values_of_memory(decoder)))
+        self._memory = linear(*joined(cross_kv_projections(decoder)))
         self._memory_shape = (len(layers), 2, config.heads, config.head_width)
         self._encoding = _with_linear(model, linear)
         self._layers = [_Layer(layer, linear) for layer in layers]
