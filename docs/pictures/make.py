@@ -6,7 +6,7 @@ from pathlib import Path
 import heed
 from heed.model.positions import sinusoids
 from heed.plots.chart import distance_curve
-from heed.plots.figures import dots_by_distance, head_grid, heat_map, position_picture, removal_map
+from heed.plots.figures import dots_by_distance, head_grid, heat_map, position_picture, signed_heat_map
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ def draw(folder: str) -> None:
     pictures = {
         "encoder": head_grid(trace.encoder_attention, trace.source_tokens, trace.source_tokens, "Encoder"),
         "cross": heat_map(trace.cross_attention[0].mean(0), rows, trace.source_tokens, "Cross attention, layer 1"),
-        "removal": removal_map(removal.values, rows, trace.source_tokens, "Change when a source word is taken away"),
+        "removal": signed_heat_map(removal.values, rows, trace.source_tokens, "Change without one source token"),
         "positions": position_picture(codes, "Position codes"),
         "distance": distance_curve(dots_by_distance(codes), "How alike two positions are"),
     }

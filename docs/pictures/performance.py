@@ -18,13 +18,25 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from heed.plots.chart import apart
-from heed.plots.svg import EDGE, SMALL, WHITE, document, element, header, hover, note, pen, text, widest
+from heed.plots.chart import spread_labels
+from heed.plots.svg import (
+    EDGE,
+    LIGHT,
+    SMALL,
+    content_top,
+    element,
+    max_width,
+    path_data,
+    small_text,
+    svg_document,
+    text,
+    tooltip,
+)
 
 HERE = Path(__file__).parent
 WIDE = 732.0  # what is between the edges: about as wide as a page shows it
 SIZE, ROW, BAR = 12.0, 21.0, 13.0
-OURS, PEER = WHITE.more, "#8c96a3"
+OURS, PEER = LIGHT.positive, "#8c96a3"
 GROWTH = ("translate-by-length", "translate-by-batch", "train-by-batch", "train-memory")
 
 
@@ -62,11 +74,11 @@ def bars(plot: Plot) -> str:
     for number in plot.numbers:
         groups.setdefault(number.get("group", ""), []).append(number)
     title = plot.told["title"]
-    left = EDGE + widest((number["system"] for number in plot.numbers), SIZE) + 10
+    left = EDGE + max_width((number["system"] for number in plot.numbers), SIZE) + 10
     room = EDGE + WIDE - 150 - left
-    down, parts = header(title) + 10, [note(EDGE, header(title), plot.told["unit"])]
+    down, parts = content_top(title) + 10, [small_text(EDGE, content_top(title), plot.told["unit"])]
     if any("heed" in number["system"] for number in plot.numbers):
-        parts.append(note(EDGE + WIDE, header(title), "heed, times as fast", "end"))
+        parts.append(small_text(EDGE + WIDE, content_top(title), "heed, times as fast", "end"))
     for group, numbers in groups.items():
         if group:
             parts.append(text(EDGE, down + 16, group, SIZE, opacity=0.75))
@@ -77,8 +89,8 @@ def bars(plot: Plot) -> str:
             down += ROW
             parts += _bar(number, ours, (left, down - ROW / 2), room / most)
         down += 4
-    parts.append(note(EDGE, down + 16, plot.where))
-    return document((EDGE + WIDE, down + 20), title, WHITE, parts)
+    parts.append(small_text(EDGE, down + 16, plot.where))
+    return svg_document((EDGE + WIDE, down + 20), title, LIGHT, parts)
 
 
 def _bar(number: Mapping[str, Any], ours: float, place: tuple[float, float], unit: float) -> list[Element]:
@@ -93,7 +105,7 @@ def _bar(number: Mapping[str, Any], ours: float, place: tuple[float, float], uni
     shown = f"{number['value']:,}"
     drawn = [
         text(left - 10, middle, number["system"], SIZE, "end", colour=colour if is_ours else None),
-        element("rect", {**shape, **look}, hover(f"{number['system']}: {shown}")),
+        element("rect", {**shape, **look}, tooltip(f"{number['system']}: {shown}")),
         text(left + long + 6, middle, shown, SIZE, colour=colour if is_ours else None),
     ]
     if not is_ours and not is_limit:
@@ -113,11 +125,11 @@ def growth(plots: list[Plot], title: str) -> str:
     across, tall = (WIDE - 24) / 2, 236.0
     parts = []
     for number, plot in enumerate(plots):
-        corner = EDGE + number % 2 * (across + 24), header(title) + 4 + number // 2 * (tall + 22)
+        corner = EDGE + number % 2 * (across + 24), content_top(title) + 4 + number // 2 * (tall + 22)
         parts += _panel(plot, corner, (across, tall))
-    bottom = header(title) + 4 + ceil(len(plots) / 2) * (tall + 22)
-    parts.append(note(EDGE, bottom, f"{plots[0].where}; axes logarithmic"))
-    return document((EDGE + WIDE, bottom + 4), title, WHITE, parts)
+    bottom = content_top(title) + 4 + ceil(len(plots) / 2) * (tall + 22)
+    parts.append(small_text(EDGE, bottom, f"{plots[0].where}; axes logarithmic"))
+    return svg_document((EDGE + WIDE, bottom + 4), title, LIGHT, parts)
 
 
 def _panel(plot: Plot, corner: tuple[float, float], size: tuple[float, float]) -> list[Element]:
@@ -126,8 +138,8 @@ def _panel(plot: Plot, corner: tuple[float, float], size: tuple[float, float]) -
         lines.setdefault(number["system"], []).append((number["x"], number["value"]))
     xs = sorted({x for line in lines.values() for x, _ in line})
     ys = round_numbers(*(limit(y for line in lines.values() for _, y in line) for limit in (min, max)))
-    left, above = corner[0] + widest((f"{y:,}" for y in ys), SMALL) + 8, corner[1] + 40
-    right, below = corner[0] + size[0] - widest(lines, SMALL) - 12, corner[1] + size[1] - 34
+    left, above = corner[0] + max_width((f"{y:,}" for y in ys), SMALL) + 8, corner[1] + 40
+    right, below = corner[0] + size[0] - max_width(lines, SMALL) - 12, corner[1] + size[1] - 34
 
     def place(x: float, y: float) -> tuple[float, float]:
         return (
@@ -135,14 +147,17 @@ def _panel(plot: Plot, corner: tuple[float, float], size: tuple[float, float]) -
             below - (below - above) * log10(y / ys[0]) / log10(ys[-1] / ys[0]),
         )
 
-    parts = [text(corner[0], corner[1] + 8, plot.told["title"], SIZE), note(corner[0], above - 14, plot.told["unit"])]
-    parts.append(note(right, below + 28, plot.told["x"], "end"))
-    rule = {"stroke": WHITE.ink, "stroke-opacity": 0.12}
+    parts = [
+        text(corner[0], corner[1] + 8, plot.told["title"], SIZE),
+        small_text(corner[0], above - 14, plot.told["unit"]),
+    ]
+    parts.append(small_text(right, below + 28, plot.told["x"], "end"))
+    rule = {"stroke": LIGHT.foreground, "stroke-opacity": 0.12}
     for y in ys:
         _, height = place(xs[0], y)
-        parts.append(element("path", {"d": pen("M", left, height, "H", right), **rule}))
-        parts.append(note(left - 6, height, f"{y:,}", "end"))
-    parts += [note(place(x, ys[0])[0], below + 12, f"{x:,}", "middle") for x in xs]
+        parts.append(element("path", {"d": path_data("M", left, height, "H", right), **rule}))
+        parts.append(small_text(left - 6, height, f"{y:,}", "end"))
+    parts += [small_text(place(x, ys[0])[0], below + 12, f"{x:,}", "middle") for x in xs]
     return parts + _lines({name: [place(*point) for point in line] for name, line in lines.items()}, (above, below))
 
 
@@ -150,11 +165,11 @@ def _lines(lines: Mapping[str, list[tuple[float, float]]], between: tuple[float,
     """Lines through points on the sheet, each with its name at its end."""
     above, below = between
     order = sorted(lines, key=lambda name: lines[name][-1][1])
-    heights = apart([lines[name][-1][1] - above for name in order], [13.0] * len(order), below - above)
+    heights = spread_labels([lines[name][-1][1] - above for name in order], [13.0] * len(order), below - above)
     drawn = []
     for name, height in zip(order, heights, strict=True):
-        points, colour = lines[name], OURS if name == "heed" else WHITE.less
-        path = pen(*(step for x, y in points for step in ("L", x, y)))
+        points, colour = lines[name], OURS if name == "heed" else LIGHT.negative
+        path = path_data(*(step for x, y in points for step in ("L", x, y)))
         drawn.append(element("path", {"d": f"M{path[1:]}", "fill": "none", "stroke": colour, "stroke-width": 1.8}))
         drawn += [element("circle", {"cx": x, "cy": y, "r": 2.6, "fill": colour}) for x, y in points]
         drawn.append(text(points[-1][0] + 8, above + height, name, SMALL, colour=colour))

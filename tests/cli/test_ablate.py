@@ -74,7 +74,7 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
     (texts / "own").write_text("".join(line + "\n" for line in own))
     form = ["model", "--source", "s", "--reference", "own", "--metric", "bleu", "--set", "search.max_length=2"]
     run = CliRunner().invoke(app, ["ablate", *form, "--resamples", "40", "-o", "a.svg", "--json"])
-    assert run.stderr == "switching off 18 pieces\nthe heat map is in a.svg\n"
+    assert run.stderr == "ablating 18 components\nthe heat map is in a.svg\n"
     assert json.loads(run.stdout)["whole"] == pytest.approx(bleu(own, own))
     picture = ET.fromstring((texts / "a.svg").read_text())  # noqa: S314 - our own
     told = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]

@@ -65,7 +65,7 @@ def test_table_and_json_are_what_was_measured() -> None:
 
 @pytest.mark.usefixtures("texts")
 def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.engine._EXTRA", 2)  # a model that has learnt nothing goes on for ever
+    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)  # an untrained model never ends
     run = CliRunner().invoke(app, ["heads", "model", "--source", "s", "--json"])
     assert run.exit_code == 0, run.output
     assert run.stderr == "translating 3 sentences …\nlooking at 3 sentences\n"

@@ -18,7 +18,7 @@ def pronouns(*arguments: str) -> str:
 
 
 def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.engine._EXTRA", -40)  # a model that has learnt nothing goes on for ever
+    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", -40)  # an untrained model never ends
     form = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
     found = json.loads(pronouns(*form, "--json"))
     printed = pronouns(*form)

@@ -302,7 +302,7 @@ def test_labels_and_texts_that_are_swapped_are_noticed(tmp_path: Path) -> None:
 def test_targets_beyond_the_limit_of_a_translation_are_counted_with_the_setting_that_lets_them_through(
     tmp_path: Path,
 ) -> None:
-    assert health._EXTRA == decoding_engine._EXTRA
+    assert health._EXTRA == decoding_engine.MAX_EXTRA_TOKENS
     sentences = world(300)
     for line in (5, 7):
         sentences[line] = PLANTED["cut_off"][0](sentences[line])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from heed import Transformer
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search, greedy_stream
-from heed.decoding.engine import greatest_lengths
+from heed.decoding.engine import max_output_lengths
 from heed.decoding.search import beam_search
 from heed.errors import InputError
 from tests.decoding.small_models import forced_log_probs, small_model
@@ -26,7 +26,7 @@ def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
 
 
 def fast_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
-    lengths = greatest_lengths([model.config], sources, SearchConfig())
+    lengths = max_output_lengths([model.config], sources, SearchConfig())
     return [list(found.ids) for found in greedy_search(start_search([model], sources), lengths, SearchConfig())]
 
 

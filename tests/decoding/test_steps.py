@@ -7,7 +7,7 @@ from heed import ModelConfig, Transformer
 from heed.backends.base import State
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search
-from heed.decoding.engine import greatest_lengths
+from heed.decoding.engine import max_output_lengths
 from heed.decoding.search import beam_search
 from heed.errors import InputError
 from tests.decoding.small_models import SMALL, forced_log_probs, small_model
@@ -66,9 +66,9 @@ def test_an_ensemble_is_searched_as_one_model(device: torch.device) -> None:
 
 def test_a_translation_may_be_fifty_tokens_longer_than_its_source() -> None:
     model, sources = Transformer(ModelConfig.model_validate(SMALL)), [[5] * 3, [], [5] * 40]
-    assert greatest_lengths([model.config], sources, SearchConfig()) == [53, 50, 90]
-    assert greatest_lengths([model.config], sources, SearchConfig(min_length=60)) == [60, 60, 90]
-    assert greatest_lengths([model.config], sources, SearchConfig(max_length=7)) == [7, 7, 7]
+    assert max_output_lengths([model.config], sources, SearchConfig()) == [53, 50, 90]
+    assert max_output_lengths([model.config], sources, SearchConfig(min_length=60)) == [60, 60, 90]
+    assert max_output_lengths([model.config], sources, SearchConfig(max_length=7)) == [7, 7, 7]
 
 
 def test_a_model_with_learned_positions_is_not_led_beyond_them(device: torch.device) -> None:
@@ -76,7 +76,7 @@ def test_a_model_with_learned_positions_is_not_led_beyond_them(device: torch.dev
     with torch.no_grad():
         model.vocabulary.embedding.weight[2] = 0
     sources = [[5, 6, 7], [3]]
-    lengths = greatest_lengths([ModelConfig.model_validate(SMALL), model.config], sources, SearchConfig())
+    lengths = max_output_lengths([ModelConfig.model_validate(SMALL), model.config], sources, SearchConfig())
     assert lengths == [8, 8]
     found = beam_search(start_search([model], sources), lengths, SearchConfig(min_length=8))
     assert [len(one[0].ids) for one in found] == [8, 8]

@@ -5,7 +5,7 @@ import pytest
 import heed
 from heed.config import SearchConfig
 from heed.errors import ConfigError
-from heed.inference.open import look_into, open_any
+from heed.inference.open import load_text_model, look_into
 from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_lm_or_classifier
 
 
@@ -27,15 +27,15 @@ def test_a_folder_of_any_kind_can_be_looked_into(tmp_path: Path) -> None:
 
 def test_search_settings_are_those_of_the_folder_or_given_ones_and_are_checked(tmp_path: Path) -> None:
     ende = make_folder(tmp_path / "ende")
-    text_model, translator = open_any(ende)
+    text_model, translator = load_text_model(ende)
     assert translator is not None
     assert text_model.search == translator.search == heed.load(ende).search
-    alone, none = open_any(make_lm_or_classifier(tmp_path / "lm", "language-model"), {"beam": 2})
+    alone, none = load_text_model(make_lm_or_classifier(tmp_path / "lm", "language-model"), {"beam": 2})
     assert (none, alone.search.beam) == (None, 2)
     assert isinstance(alone.search, SearchConfig)
     for folder in (ende, tmp_path / "lm"):
         with pytest.raises(ConfigError, match="beam"):
-            open_any(folder, {"beam": 0})
+            load_text_model(folder, {"beam": 0})
 
 
 def test_without_a_target_it_is_the_folders_own_translation(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from heed import ModelConfig, RunConfig, SearchConfig, Transformer, Translator
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
-from heed.decoding.forced import token_log_probs, word_links
+from heed.decoding.forced_decoding import token_log_probs, word_alignment
 from heed.errors import InputError
 from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.tokenizer import Tokenizer
@@ -304,4 +304,4 @@ def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocab
 def test_links_between_tokens_become_links_between_words(
     source: list[str], target: list[str], alignment: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
-    assert word_links(source, target, alignment) == expected
+    assert word_alignment(source, target, alignment) == expected

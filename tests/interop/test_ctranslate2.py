@@ -10,7 +10,7 @@ from heed import ModelConfig, SearchConfig, Transformer, load
 from heed.backends.base import BackendChoice, Hypothesis
 from heed.backends.ctranslate2 import CTranslate2Backend
 from heed.decoding.engine import Engine
-from heed.decoding.forced import token_log_probs
+from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import ConfigError, InputError
 from heed.interop.ctranslate2_export import ctranslate2_files
 from heed.interop.folders import export_for

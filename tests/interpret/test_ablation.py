@@ -12,8 +12,8 @@ from heed.backends.base import Hypothesis
 from heed.decoding.engine import Engine
 from heed.errors import DataError, HeedError
 from heed.evaluation.metrics import bleu
-from heed.inference.open import run_by_modules
-from heed.interpret.ablation import Piece, ablate, pieces, switched_off
+from heed.inference.open import with_pytorch_modules
+from heed.interpret.ablation import Component, ablate, ablated, components
 from tests.interpret.translators import small_translator
 from tests.model.examples import SHAPE, both_sides, make, padded
 from tests.reference.backends import UnusedBackend
@@ -28,11 +28,11 @@ def model_of(norm: str, device: torch.device, **settings: Any) -> tuple[Transfor
     return make(config, device), given
 
 
-def logits(model: Transformer, given: dict[str, Tensor], *off: Piece) -> Tensor:
+def logits(model: Transformer, given: dict[str, Tensor], *off: Component) -> Tensor:
     with torch.no_grad():
         if not off:
             return model(**given)
-        with switched_off(model, off[0]):
+        with ablated(model, off[0]):
             return logits(model, given, *off[1:])
 
 
@@ -47,7 +47,7 @@ def modules(model: Transformer, path: str) -> tuple[Any, Any]:
 def test_the_pieces_are_kinds_layers_sublayers_and_heads() -> None:
     config = ModelConfig.model_validate({**SHAPE, "encoder_layers": 1, "decoder_layers": 2})
     names = {
-        group: [one.name for one in pieces(config) if one.group == group]
+        group: [one.name for one in components(config) if one.group == group]
         for group in ("kind", "layer", "sub-layer", "head")
     }
     assert names["kind"] == [
@@ -61,14 +61,14 @@ def test_the_pieces_are_kinds_layers_sublayers_and_heads() -> None:
     assert len(names["sub-layer"]) == 2 + 2 * 3
     assert names["head"][:3] == ["encoder.1.self.1", "encoder.1.self.2", "decoder.1.self.1"]
     assert len(names["head"]) == 5 * config.heads
-    assert sum(map(len, names.values())) == len(pieces(config))
+    assert sum(map(len, names.values())) == len(components(config))
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_head_off_equals_zero_columns_of_its_output_matrix(norm: str, device: torch.device) -> None:
     model, given = model_of(norm, device, positions="rotary")
     whole = logits(model, given)
-    for piece in pieces(model.config):
+    for piece in components(model.config):
         if piece.head is not None:
             copy = deepcopy(model)
             attention, _ = modules(copy, piece.sublayers[0])
@@ -83,7 +83,7 @@ def test_a_head_off_equals_zero_columns_of_its_output_matrix(norm: str, device: 
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_sublayer_off_equals_one_whose_last_weights_are_zero(norm: str, device: torch.device) -> None:
     model, given = model_of(norm, device)
-    for piece in pieces(model.config):
+    for piece in components(model.config):
         if piece.head is None:
             copy = deepcopy(model)
             for path in piece.sublayers:
@@ -96,8 +96,8 @@ def test_a_sublayer_off_equals_one_whose_last_weights_are_zero(norm: str, device
 
 def test_a_layer_or_kind_off_is_all_its_sublayers_off(device: torch.device) -> None:
     model, given = model_of("pre", device)
-    single = {one.name: one for one in pieces(model.config) if one.group == "sub-layer"}
-    for piece in pieces(model.config):
+    single = {one.name: one for one in components(model.config) if one.group == "sub-layer"}
+    for piece in components(model.config):
         if piece.group in ("kind", "layer"):
             alone = [single[path] for path in piece.sublayers]
             assert torch.equal(logits(model, given, piece), logits(model, given, *alone)), piece.name
@@ -106,7 +106,7 @@ def test_a_layer_or_kind_off_is_all_its_sublayers_off(device: torch.device) -> N
 def test_without_cross_attention_the_source_does_not_matter(device: torch.device) -> None:
     model, given = model_of("post", device)
     other = given | {"src": given["src"].flip(0)}
-    (cross,) = (one for one in pieces(model.config) if one.name == "decoder.*.cross")
+    (cross,) = (one for one in components(model.config) if one.name == "decoder.*.cross")
     assert not torch.allclose(logits(model, given), logits(model, other))
     assert torch.equal(logits(model, given, cross), logits(model, other, cross))
 
@@ -114,9 +114,9 @@ def test_without_cross_attention_the_source_does_not_matter(device: torch.device
 @pytest.mark.parametrize("name", ["encoder.2.self.1", "decoder.1.self.2", "decoder.2.cross.1", "decoder.1"])
 def test_decoding_step_by_step_is_without_the_piece_too(name: str, device: torch.device) -> None:
     model, given = model_of("pre", device)
-    (piece,) = (one for one in pieces(model.config) if one.name == name)
+    (piece,) = (one for one in components(model.config) if one.name == name)
     src, tgt_in = given["src"][:1], given["tgt_in"][:1, :4]
-    with switched_off(model, piece):
+    with ablated(model, piece):
         cache = model.start(src)
         for step in range(4):
             found, cache = model.step(tgt_in[:, step : step + 1], cache)
@@ -127,11 +127,11 @@ def test_nothing_stays_on_the_model_when_measuring_is_interrupted(device: torch.
     model, given = model_of("pre", device)
     whole = logits(model, given)
 
-    def interrupted(piece: Piece) -> None:
-        with switched_off(model, piece):
+    def interrupted(piece: Component) -> None:
+        with ablated(model, piece):
             raise KeyboardInterrupt
 
-    for piece in pieces(model.config):
+    for piece in components(model.config):
         with pytest.raises(KeyboardInterrupt):
             interrupted(piece)
     assert torch.equal(logits(model, given), whole)
@@ -158,7 +158,7 @@ def test_scores_are_those_of_the_whole_model_and_without_the_piece(
     translator = small_translator()
     translator.search = SearchConfig(beam=1, max_length=9)
     wanted = references(translator)
-    off = [one for one in pieces(translator.model.config) if one.name in ("encoder.1", "decoder.*.cross")]
+    off = [one for one in components(translator.model.config) if one.name in ("encoder.1", "decoder.*.cross")]
     found = ablate(translator, SOURCES, wanted, metric, off, resamples=50)
     assert (found.metric, found.sentences) == (metric, 5)
     assert found.whole == pytest.approx(score(translator, wanted))
@@ -166,7 +166,7 @@ def test_scores_are_those_of_the_whole_model_and_without_the_piece(
         assert 0 < found.whole < 100
     assert [one.piece for one in found.changes] == off
     for one in found.changes:
-        with switched_off(translator.model, one.piece):
+        with ablated(translator.model, one.piece):
             assert one.value == pytest.approx(score(translator, wanted))
         assert one.change == one.value - found.whole
         assert one.low <= one.high
@@ -176,12 +176,12 @@ def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
     translator = small_translator()
     sources = [f"{'a ' * (number % 4)}{('dog', 'bird', 'cat')[number % 3]} {number}" for number in range(40)]
     wanted = ["DIE KATZE", "HUND"] * 20
-    off = pieces(translator.model.config)[:2]
+    off = components(translator.model.config)[:2]
     found = ablate(translator, sources, wanted, off=off, resamples=2000)
     whole = translator.token_scores(sources, wanted)
     draw = np.random.default_rng(1)
     for one in found.changes:
-        with switched_off(translator.model, one.piece):
+        with ablated(translator.model, one.piece):
             without = translator.token_scores(sources, wanted)
         leads = []
         for _ in range(2000):
@@ -199,7 +199,7 @@ def test_a_head_that_does_nothing_changes_nothing() -> None:
     with torch.no_grad():
         attention.output.weight[:, 8:] = 0
     found = ablate(translator, SOURCES[:2], ["DIE KATZE", "HUND"], resamples=40)
-    changes, rows = found.of_heads()
+    changes, rows = found.head_changes()
     assert rows == [f"encoder.{n}.self" for n in (1, 2)] + [
         f"decoder.{n}.{k}" for n in (1, 2, 3) for k in ("self", "cross")
     ]
@@ -230,8 +230,8 @@ def test_what_cannot_be_measured_is_refused() -> None:
         HeedError, match=r"encoder\.\*\.self was not ablated: an engine with its own copy of the weights"
     ):
         ablate(elsewhere, ["a"], ["A"], "exact")
-    off = pieces(translator.model.config)[:1]
-    assert ablate(run_by_modules(elsewhere), ["a"], ["A"], "exact", off, resamples=9).changes[0].piece == off[0]
+    off = components(translator.model.config)[:1]
+    assert ablate(with_pytorch_modules(elsewhere), ["a"], ["A"], "exact", off, resamples=9).changes[0].piece == off[0]
     together = Translator(translator.models * 2, translator.tokenizers)
     with pytest.raises(HeedError, match="of one model at a time, found 2 that translate together"):
         ablate(together, ["a"], ["A"])

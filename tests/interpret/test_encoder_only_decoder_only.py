@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from heed import InputError
-from heed.interpret.report import report
-from heed.interpret.saving import document
+from heed.interpret.report import html_report
+from heed.interpret.saving import trace_document
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from tests.interpret.test_report import embedded, inflated
@@ -91,13 +91,13 @@ def test_what_has_no_hidden_words_has_no_holes(classifier: TextModel) -> None:
 
 
 def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: TextModel, tmp_path: Path) -> None:
-    found = document(look(classifier, "a dog"))
+    found = trace_document(look(classifier, "a dog"))
     assert (found["labels"], found["holes"], found["lens"], found["beam"]) == (list(NAMES), None, None, None)
     assert [len(row) for row in found["top"]] == [3]
     assert np.array(found["removal"]).shape == (1, 6)
-    masked = document(look(small_model(kind="encoder"), "a dog"))
+    masked = trace_document(look(small_model(kind="encoder"), "a dog"))
     assert (masked["labels"], masked["removal"], len(masked["holes"]["top"])) == ([], None, 5)
-    assert document(look(small_model(kind="decoder"), "EIN"))["holes"] is None
+    assert trace_document(look(small_model(kind="decoder"), "EIN"))["holes"] is None
     for ending in ("html", "json", "svg"):
         look(classifier, "a dog").save(tmp_path / f"look.{ending}", full=ending == "json")
     whole = json.loads((tmp_path / "look.json").read_text())
@@ -106,13 +106,13 @@ def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: Text
 
 def test_a_page_of_a_classifier_has_what_it_needs(classifier: TextModel) -> None:
     trace = look(classifier, "a dog")
-    data = embedded(report(trace, document(trace)).decode())
+    data = embedded(html_report(trace, trace_document(trace)).decode())
     assert list(data["attention"]["shapes"]) == ["encoder"]
     assert json.loads(inflated(data["document"]))["labels"] == list(NAMES)
 
 
 def poisoned(trace: Trace) -> dict[str, Any]:
-    found = copy.deepcopy(document(trace))
+    found = copy.deepcopy(trace_document(trace))
     for row in found["top"] + (found["holes"] or {"top": []})["top"]:
         for one in row:
             one |= {"token": "<img src=x onerror=window.harmed=1>"}

@@ -168,7 +168,7 @@ def shortened(case: Case, removed: Removed) -> list[int]:
 
 
 def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.engine._EXTRA", 2)
+    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)
     asked, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
     chosen, translator = cases()[:2], Translator([asked.model], asked.tokenizers, asked.search)
     for removed in REMOVED:

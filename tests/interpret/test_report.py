@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, SearchConfig, Trace, Transformer, Translator
-from heed.interpret.report import assembled, deflated_json, escaped, followed_layers, packed, report
-from heed.interpret.saving import document
+from heed.interpret.report import assembled, deflated_json, escaped, followed_layers, html_report, packed
+from heed.interpret.saving import trace_document
 from heed.interpret.trace import look
 from heed.text.tokenizer import Tokenizer
 from tests.interpret.translators import small_model, small_translator
@@ -27,7 +27,7 @@ def trace() -> Trace:
 
 @pytest.fixture(scope="module")
 def page(trace: Trace) -> str:
-    return report(trace, document(trace)).decode()
+    return html_report(trace, trace_document(trace)).decode()
 
 
 def embedded(page: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
-    wanted = json.loads(json.dumps(document(trace)))
+    wanted = json.loads(json.dumps(trace_document(trace)))
     attention = wanted.pop("attention")
     data = embedded(page)
     found = json.loads(inflated(data["document"]))
@@ -71,7 +71,7 @@ def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
 )
 def test_the_vectors_are_the_models_own_to_three_digits(settings: dict[str, str]) -> None:
     trace = small_translator(**settings).look("a dog", "EIN HUND")
-    data = embedded(report(trace, document(trace)).decode())
+    data = embedded(html_report(trace, trace_document(trace)).decode())
     found = unpacked(data["vectors"])
     names = [name for name in found if name in trace.names() and not name.endswith(".hidden")]
     assert {"encoder.embedding", "decoder.3.cross.value", "decoder.output"} <= set(names)
@@ -95,7 +95,7 @@ def test_the_page_is_a_small_file() -> None:
     translator = Translator([model], (tokenizer, tokenizer), SearchConfig(max_length=38), max_tokens=200)
     trace = translator.look(" ".join(words[:30]) + "!" * 8, " ".join(words[10:40]) + "?" * 8)
     assert len(trace.source_ids) == len(trace.target_ids) == 39
-    assert len(report(trace, document(trace))) < 500_000
+    assert len(html_report(trace, trace_document(trace))) < 500_000
     assert followed_layers(trace) == 1
     assert followed_layers(trace, full=True) == 3
 
@@ -160,6 +160,6 @@ def test_packed_numbers_come_back(values: list[Any]) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_half_a_model_has_a_page_too(kind: str) -> None:
     trace = look(small_model(kind=kind), "EIN HUND" if kind == "decoder" else "a dog")
-    data = embedded(report(trace, document(trace)).decode())
+    data = embedded(html_report(trace, trace_document(trace)).decode())
     assert list(data["attention"]["shapes"]) == [kind]
     assert all(name.startswith(kind) for name in data["vectors"]["shapes"])

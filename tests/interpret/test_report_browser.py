@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from heed import Trace
-from heed.interpret.report import report
-from heed.interpret.saving import document
+from heed.interpret.report import html_report
+from heed.interpret.saving import trace_document
 from heed.interpret.trace import look
 from tests import browser as browsing
 from tests.browser import Opened
@@ -46,7 +46,7 @@ def opened(browser: Browser, path: Path, **settings: Any) -> AbstractContextMana
 
 def saved(tmp_path: Path, trace: Trace, data: dict[str, Any] | None = None) -> Path:
     path = tmp_path / "look.html"
-    path.write_bytes(report(trace, data or document(trace)))
+    path.write_bytes(html_report(trace, data or trace_document(trace)))
     return path
 
 
@@ -136,7 +136,7 @@ def test_what_the_page_works_out_is_what_the_model_did(
 
 
 def test_hostile_tokens_are_shown_as_text_and_do_nothing(browser: Browser, tmp_path: Path, trace: Trace) -> None:
-    data = poisoned(document(trace))
+    data = poisoned(trace_document(trace))
     with opened(browser, saved(tmp_path, trace, data)) as here:
         for view in VIEWS:
             here.page.click(f"#tab-{view}")

@@ -12,7 +12,7 @@ import heed
 from heed import SearchConfig, Trace, Translator
 from heed.backends.base import Hypothesis
 from heed.decoding.engine import Engine
-from heed.decoding.forced import token_log_probs
+from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import InputError
 from heed.interpret.matrix import Matrix
 from heed.interpret.trace import look

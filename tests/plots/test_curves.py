@@ -15,9 +15,9 @@ from PIL import Image
 
 from heed.cli.plot import read_curves
 from heed.errors import FolderError
-from heed.plots.chart import apart, log_ticks, thinned
+from heed.plots.chart import log_ticks, spread_labels, thinned
 from heed.plots.curves import By, Curves, draw, smoothed
-from heed.plots.svg import Kind, rendered
+from heed.plots.svg import ImageFormat, render
 from heed.training.step_log import METRICS, Journal
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,7 +80,7 @@ def names(svg: ElementTree.Element) -> set[str]:
 
 
 def assert_straight(values: list[float], places: list[float]) -> None:
-    """An axis is a straight line from values to places on the paper."""
+    """An axis is a straight line from values to coordinates."""
     slope, offset = np.polyfit(values, places, 1)
     np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=0.011)  # hundredths are written
 
@@ -164,15 +164,15 @@ def test_runs_of_the_same_name_are_called_by_their_paths(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: Kind) -> None:
+def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: ImageFormat) -> None:
     runs = [whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20)]
-    first, again = (rendered(draw(read_curves(runs), "steps"), kind) for _ in range(2))
+    first, again = (render(draw(read_curves(runs), "steps"), kind) for _ in range(2))
     assert first == again
     assert b"date" not in first.lower()
 
 
 def test_a_png_has_a_size_to_look_at(tmp_path: Path) -> None:
-    with Image.open(BytesIO(rendered(draw(read_curves([whole_run(tmp_path / "run")]), "steps"), "png"))) as png:
+    with Image.open(BytesIO(render(draw(read_curves([whole_run(tmp_path / "run")]), "steps"), "png"))) as png:
         assert 1200 < png.width < 2000
         assert 900 < png.height < 1600
 
@@ -289,7 +289,7 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
 @given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
 def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
     wanted, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
-    placed = apart(wanted, heights, room=200.0)
+    placed = spread_labels(wanted, heights, room=200.0)
     edges = [(place - height / 2, place + height / 2) for place, height in zip(placed, heights, strict=True)]
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 200 + 1e-9
@@ -297,9 +297,9 @@ def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list
 
 
 def test_labels_that_have_room_stay_where_they_are() -> None:
-    assert apart([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], room=200.0) == pytest.approx([20.0, 60.0, 100.0])
-    assert apart([50.0, 50.0], [14.0, 14.0], room=200.0) == pytest.approx([43.0, 57.0])
-    assert apart([], [], room=200.0) == []
+    assert spread_labels([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], room=200.0) == pytest.approx([20.0, 60.0, 100.0])
+    assert spread_labels([50.0, 50.0], [14.0, 14.0], room=200.0) == pytest.approx([43.0, 57.0])
+    assert spread_labels([], [], room=200.0) == []
 
 
 @settings(max_examples=1000, deadline=None)

@@ -19,16 +19,16 @@ from PIL import Image
 
 from heed.errors import ConfigError, InputError
 from heed.plots.chart import curve, distance_curve
-from heed.plots.curves import curves_of, draw
+from heed.plots.curves import curves_from_journal, draw
 from heed.plots.figures import (
     dots_by_distance,
     head_grid,
     head_lines,
     heat_map,
     position_picture,
-    removal_map,
+    signed_heat_map,
 )
-from heed.plots.svg import ANY, BLACK, WHITE, Paper, element, fitted, label, rendered, spelt, width
+from heed.plots.svg import DARK, INHERIT, LIGHT, Theme, element, fitted, label, render, show_invisible, width
 
 SVG = "{http://www.w3.org/2000/svg}"
 ENGLISH = " The, animal, did, not, cross, the, street, because, it, was, too, tired,.,</s>".split(",")  # noqa: SIM905
@@ -52,7 +52,7 @@ HOSTILE = [
     "👩\u200d🌾",
 ]
 
-# How far the pen moves after each of these characters, in 2048ths of an em.
+# The advance width of each of these characters, in 2048ths of an em.
 DEJAVU_SANS = {563: "'", 569: "il", 651: " ,.", 803: "t", 821: "!", 842: "r", 1067: "s", 1126: "c", 1186: "k"}
 DEJAVU_SANS |= {1251: "T", 1253: "oö", 1255: "a", 1260: "e", 1290: "ß", 1298: "hnuü", 1300: "Sbdgq", 1995: "m"}
 DEJAVU_SANS |= {1303: "0123456789"}
@@ -78,29 +78,31 @@ LOSSES = {
 }
 
 
-def training_curves(names: list[str], paper: Paper) -> str:
+def training_curves(names: list[str], theme: Theme) -> str:
     entries: list[dict[str, Any]] = []
     for step, loss in zip(STEPS, LOSSES["training"][1], strict=True):
         entries.append({"step": int(step), "loss": float(loss), "rate": 1e-3 / step, "seconds": 0.5})
         if step % 30 == 0:
             entries.append({"step": int(step), "validation_loss": float(loss) + 0.1, "bleu": 40 - float(loss)})
     return draw(
-        [curves_of(name, entries[: len(entries) - 9 * number]) for number, name in enumerate(names)], "steps", paper
+        [curves_from_journal(name, entries[: len(entries) - 9 * number]) for number, name in enumerate(names)],
+        "steps",
+        theme,
     )
 
 
-def all_pictures(rows: list[str], columns: list[str], title: str, paper: Paper = WHITE) -> dict[str, str]:
+def all_pictures(rows: list[str], columns: list[str], title: str, theme: Theme = LIGHT) -> dict[str, str]:
     weights = softmax(2, 3, len(rows), len(columns))
     return {
-        "heat_map": heat_map(weights[0, 0], rows, columns, title, paper=paper),
-        "removal_map": removal_map(weights[0, 1] - 0.3, rows, columns, title, paper),
-        "head_grid": head_grid(weights, rows, columns, title, paper=paper),
-        "head_lines": head_lines(weights[1, 0], rows, columns, title, paper=paper),
-        "position_picture": position_picture(sinusoids(20, 16), title, paper),
-        "distance_curve": distance_curve(dots_by_distance(sinusoids(20, 16)), title, paper),
-        "curve": curve({**LOSSES, title or "untitled": LOSSES["training"]}, "step", "loss", title, paper),
-        "training": training_curves([title], paper),
-        "trainings": training_curves([*rows, *columns], paper),
+        "heat_map": heat_map(weights[0, 0], rows, columns, title, theme=theme),
+        "signed_heat_map": signed_heat_map(weights[0, 1] - 0.3, rows, columns, title, theme),
+        "head_grid": head_grid(weights, rows, columns, title, theme=theme),
+        "head_lines": head_lines(weights[1, 0], rows, columns, title, theme=theme),
+        "position_picture": position_picture(sinusoids(20, 16), title, theme),
+        "distance_curve": distance_curve(dots_by_distance(sinusoids(20, 16)), title, theme),
+        "curve": curve({**LOSSES, title or "untitled": LOSSES["training"]}, "step", "loss", title, theme),
+        "training": training_curves([title], theme),
+        "trainings": training_curves([*rows, *columns], theme),
     }
 
 
@@ -215,7 +217,7 @@ def test_no_text_becomes_markup_or_leaves_the_picture_or_lies_on_another(
         points, (_, _, right, bottom) = extent(svg), map(float, svg.attrib["viewBox"].split())
         assert (points >= 0).all(), name
         assert (points <= [right, bottom]).all(), name
-        if name in ("heat_map", "removal_map", "head_lines"):
+        if name in ("heat_map", "signed_heat_map", "head_lines"):
             shown = [label(token, 130.0, 13.0).strip("\u2068\u2069") for token in (*rows, *columns)]
             assert sorted(shown) == sorted(words(svg)[bool(title) :][: len(shown)])
 
@@ -224,7 +226,7 @@ def test_no_text_becomes_markup_or_leaves_the_picture_or_lies_on_another(
 def test_nothing_reaches_outside_and_no_words_touch(name: str) -> None:
     svg = parsed(PICTURES[name])
     _, _, right, bottom = map(float, svg.attrib["viewBox"].split())
-    drawn = extent(svg)[2:]  # on the paper, which comes first
+    drawn = extent(svg)[2:]  # on the background, which comes first
     assert (drawn >= 10).all()
     assert (drawn <= [right - 10, bottom - 10]).all()
     assert not overlapping(svg)
@@ -278,18 +280,18 @@ def test_words_are_no_wider_than_thought_and_little_narrower(words: str) -> None
     advances = {character: advance for advance, some in DEJAVU_SANS.items() for character in some}
     true = 10 * sum(advances[character] for character in words) / 2048
     assert true <= width(words, 10.0) <= 1.1 * true
-    sheet = parsed(heat_map(np.ones((1, 1)), ["a"], ["b"], paper=ANY))
+    sheet = parsed(heat_map(np.ones((1, 1)), ["a"], ["b"], theme=INHERIT))
     sheet[:] = [element(f"{SVG}text", {"x": 5.0, "y": 30.0, "font-size": 20.0}, words=words)]
     for name, size in (("width", "900"), ("height", "40"), ("viewBox", "0 0 900 40"), ("fill", "black")):
         sheet.set(name, size)
-    with Image.open(io.BytesIO(rendered(ElementTree.tostring(sheet, "unicode"), "png", 1.0))) as picture:
+    with Image.open(io.BytesIO(render(ElementTree.tostring(sheet, "unicode"), "png", 1.0))) as picture:
         left, _, right, _ = picture.getchannel("A").getbbox() or (0, 0, 0, 0)
     assert 0.7 * width(words, 20.0) <= right - left <= width(words, 20.0)
 
 
 @given(st.text(st.characters(), max_size=40), st.floats(10.0, 200.0))
 def test_what_is_fitted_fits(words: str, room: float) -> None:
-    assert width(fitted(spelt(words), room, 10.0), 10.0) <= room
+    assert width(fitted(show_invisible(words), room, 10.0), 10.0) <= room
 
 
 def test_the_same_numbers_give_the_same_bytes_in_another_process_and_without_torch() -> None:
@@ -336,10 +338,10 @@ def test_a_top_makes_pictures_comparable_and_is_on_the_scale() -> None:
 
 
 def test_a_removal_map_tells_more_from_less_by_colour_and_how_much_by_strength() -> None:
-    svg = parsed(removal_map(np.array([[-2.0, 0.0, 1.0]]), ["Hund"], ["the", "dog", "cat"]))
+    svg = parsed(signed_heat_map(np.array([[-2.0, 0.0, 1.0]]), ["Hund"], ["the", "dog", "cat"]))
     cells = inside(svg, "cells", "rect")
     assert [(cell.get("fill"), cell.get("fill-opacity")) for cell in cells] == [
-        (WHITE.less, "1"),
+        (LIGHT.negative, "1"),
         (None, "0"),
         (None, "0.5"),
     ]
@@ -420,12 +422,12 @@ def test_a_curve_of_any_numbers_stays_inside_with_words_apart(y: list[float], st
 
 
 def test_on_any_paper_text_has_the_colour_of_the_page_and_nothing_is_painted_under_it() -> None:
-    for name, picture in all_pictures(GERMAN, ENGLISH, "", ANY).items():
+    for name, picture in all_pictures(GERMAN, ENGLISH, "", INHERIT).items():
         svg = parsed(picture)
         assert svg.get("fill") == "currentColor", name
         assert all(float(rect.attrib.get("x", 0)) > 0 for rect in svg.iter(f"{SVG}rect")), name
-    assert BLACK.ground is not None
-    assert BLACK.ground in heat_map(np.ones((1, 1)), ["a"], ["b"], paper=BLACK)
+    assert DARK.background is not None
+    assert DARK.background in heat_map(np.ones((1, 1)), ["a"], ["b"], theme=DARK)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +436,7 @@ def test_on_any_paper_text_has_the_colour_of_the_page_and_nothing_is_painted_und
         (lambda: heat_map(np.ones((2, 3)), ["a"], ["b"]), "found 1 rows and 1 columns of tokens for weights of (2, 3)"),
         (lambda: head_grid(np.ones((1, 1, 0, 2))), "found numbers of shape (1, 1, 0, 2): expected 4 axes"),
         (lambda: head_lines(np.array([[0.5, np.nan]]), ["a"], ["b", "c"]), "found nan at (0, 1): expected finite"),
-        (lambda: heat_map(np.array([[-0.25]]), ["a"], ["b"]), "found a weight of -0.25: expected none below 0"),
+        (lambda: heat_map(np.array([[-0.25]]), ["a"], ["b"]), "found the weight -0.25: expected none below 0"),
         (lambda: heat_map(np.ones((1, 1)), ["a"], ["b"], top=0.0), "found a top of 0.0: expected a number above 0"),
         (lambda: curve({}, "x", "y"), "found no line to draw"),
         (
@@ -453,19 +455,19 @@ def test_what_cannot_be_drawn_is_said(draw: Callable[[], str], message: str) -> 
 
 
 def test_numbers_that_are_all_zero_are_drawn() -> None:
-    for picture in (heat_map, removal_map, head_lines):
+    for picture in (heat_map, signed_heat_map, head_lines):
         parsed(picture(np.zeros((2, 2)), ["a", "b"], ["c", "d"]))
 
 
 def test_a_picture_becomes_a_png_twice_as_large_or_a_pdf() -> None:
     svg = heat_map(softmax(len(HOSTILE), 3), HOSTILE, ["a", "b", "c"], "自然")
-    png, pdf = rendered(svg, "png"), rendered(svg, "pdf")
+    png, pdf = render(svg, "png"), render(svg, "pdf")
     assert png.startswith(b"\x89PNG\r\n\x1a\n")
     with Image.open(io.BytesIO(png)) as picture:
         across, height = picture.size
     assert (2 * float(parsed(svg).attrib["width"]), 2 * float(parsed(svg).attrib["height"])) == (across, height)
     assert pdf.startswith(b"%PDF-")
-    assert rendered(svg, "svg").decode() == svg
+    assert render(svg, "svg").decode() == svg
 
 
 @pytest.mark.parametrize("kind", ["png", "pdf"])
@@ -473,4 +475,4 @@ def test_without_what_renders_it_the_user_is_told_what_to_install(kind: str, mon
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     message = f"a {kind.upper()} needs vl-convert-python, which is not installed: pip install vl-convert-python"
     with pytest.raises(ConfigError, match=re.escape(message)):
-        rendered(PICTURES["curve"], "png" if kind == "png" else "pdf")
+        render(PICTURES["curve"], "png" if kind == "png" else "pdf")

@@ -12,8 +12,8 @@ from heed.config import SearchConfig
 from heed.inference.classifier import Classifier, embed
 from heed.inference.generator import Generator
 from heed.inference.open import look_into
-from heed.interpret.report import report
-from heed.interpret.saving import document
+from heed.interpret.report import html_report
+from heed.interpret.saving import trace_document
 from tests.serving.conftest import MANY
 from tests.serving.folders import LABELS, Task, make_folder, make_lm_or_classifier
 from tests.serving.running import CLIENT, Running, refused, serving, until
@@ -194,8 +194,8 @@ def test_all_models_are_ready_and_described_and_no_language_is(site: Running) ->
 def test_a_look_inside_is_the_trace(site: Running, by_name: dict[str, Path], name: str) -> None:
     trace = look_into(by_name[name], "A dog")
     answer = site.post("/look", q="A dog", model=name)
-    assert answer.json() == json.loads(json.dumps(document(trace)))
-    assert site.post("/look", q="A dog", model=name, format="html").content == report(trace, document(trace))
+    assert answer.json() == json.loads(json.dumps(trace_document(trace)))
+    assert site.post("/look", q="A dog", model=name, format="html").content == html_report(trace, trace_document(trace))
     long = site.post("/look", q="dogs " * 13, model=name)
     assert long.json() == {"error": "Invalid request: 65 tokens are too many to look at; the limit is 64"}
 

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from heed import Translator
-from heed.interpret.report import report
-from heed.interpret.saving import document
+from heed.interpret.report import html_report
+from heed.interpret.saving import trace_document
 from tests.serving.running import CLIENT, Running
 
 GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}
@@ -99,7 +99,7 @@ def test_a_look_can_be_had_as_the_page_that_the_command_writes(server: Running, 
     answer = server.post("/look", q="A dog", source="en", target="de", format="html")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     trace = translator.look("A dog")
-    assert answer.content == report(trace, document(trace))
+    assert answer.content == html_report(trace, trace_document(trace))
     assert "'unsafe" not in answer.headers["content-security-policy"]
     assert "sha256" not in answer.headers["content-security-policy"]  # on its own, it does not run
     wrong = server.post("/look", q="A dog", source="en", target="de", format="pdf")

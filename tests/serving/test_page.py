@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Route
 
-from heed.interpret.report import digest, style_and_script
+from heed.interpret.report import csp_hash, style_and_script
 from heed.serving.pages import page_files
 from tests import browser as browsing
 from tests.serving import browser as pages
@@ -36,7 +36,7 @@ def test_the_page_is_small_and_names_no_other_place() -> None:
 
 def test_what_runs_is_served_here_or_is_the_reports_own(site: Running) -> None:
     policy = dict(part.split(" ", 1) for part in site.get("/").headers["content-security-policy"].split("; "))
-    style, script = map(digest, style_and_script())
+    style, script = map(csp_hash, style_and_script())
     assert policy["script-src"] == f"'self' '{script}'"
     assert policy["style-src"] == f"'self' '{style}'"
     assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'")

@@ -28,10 +28,10 @@ def export(
     """Write a model in the format of another system; an encoder-only or decoder-only model as an ONNX graph."""
     write = _one_of(_EXPORTS, "--to", to)
 
-    from heed.inference.open import read_translating_folder  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import read_translation_folder  # noqa: PLC0415 - torch takes seconds to import
 
     if to != "onnx":
-        read_translating_folder(model)  # no other format here takes a model that does not translate
+        read_translation_folder(model)  # no other format here takes a model that does not translate
     write(model, out)
     typer.echo(f"{model} as {to} is in {out}", err=True)
 

@@ -20,7 +20,7 @@ from heed.text.corpus import Corpus, read_lines, read_pairs
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
     from heed.interpret.ablation import Ablation, Change
-    from heed.interpret.head_statistics import HeadStatistics, Ids
+    from heed.interpret.head_statistics import HeadStatistics
     from heed.interpret.pronouns import PronounCase, Rate
     from heed.interpret.tokens import TextModel
 
@@ -50,14 +50,14 @@ def ablate(
         raise DataError(f"{source} is empty: there is nothing to score")
     texts = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
-    from heed.inference.open import run_by_modules  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import with_pytorch_modules  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.ablation import ablate as measure  # noqa: PLC0415
-    from heed.interpret.ablation import check, pieces  # noqa: PLC0415
+    from heed.interpret.ablation import check, components  # noqa: PLC0415
 
-    translator = run_by_modules(open_translator(model, [], search))
+    translator = with_pytorch_modules(open_translator(model, [], search))
     check(translator, *texts)
-    off = pieces(translator.model.config)
-    with typer.progressbar(off, label=f"switching off {len(off)} pieces", file=sys.stderr) as bar:
+    off = components(translator.model.config)
+    with typer.progressbar(off, label=f"ablating {len(off)} components", file=sys.stderr) as bar:
         found = measure(translator, *texts, metric, bar, resamples)
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
@@ -70,9 +70,9 @@ def ablate(
 def _check_picture(out: Path | None) -> None:
     """A picture that cannot be drawn is refused before minutes are spent on it."""
     if out is not None:
-        from heed.plots.svg import kind_of, rendered  # noqa: PLC0415 - numpy takes a while to import
+        from heed.plots.svg import image_format, render  # noqa: PLC0415 - numpy takes a while to import
 
-        rendered('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>', kind_of(out))
+        render('<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>', image_format(out))
         if not out.parent.is_dir():
             raise DataError(f"{out}: there is no folder {out.parent}")
 
@@ -97,14 +97,14 @@ def _cells(one: "Change", digits: int) -> list[str]:
 
 
 def _draw(found: "Ablation", out: Path) -> None:
-    from heed.plots.figures import removal_map  # noqa: PLC0415 - numpy takes a while to import
-    from heed.plots.svg import kind_of, rendered  # noqa: PLC0415
+    from heed.plots.figures import signed_heat_map  # noqa: PLC0415 - numpy takes a while to import
+    from heed.plots.svg import image_format, render  # noqa: PLC0415
 
-    changes, rows = found.of_heads()
+    changes, rows = found.head_changes()
     columns = [f"head.{number}" for number in range(1, changes.shape[1] + 1)]
-    picture = removal_map(changes, rows, columns, f"change of {_TITLES[found.metric]} without one head")
+    picture = signed_heat_map(changes, rows, columns, f"change of {_TITLES[found.metric]} without one head")
     try:
-        out.write_bytes(rendered(picture, kind_of(out)))
+        out.write_bytes(render(picture, image_format(out)))
     except OSError as error:
         raise DataError(f"{out}: {error.strerror}") from None
     typer.echo(f"the heat map is in {out}", err=True)
@@ -138,10 +138,10 @@ def heads(
     if not sources:
         raise DataError(f"{source} is empty: there is nothing to look at")
 
-    from heed.inference.open import open_any  # noqa: PLC0415 - torch takes seconds to import
+    from heed.inference.open import load_text_model  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.head_statistics import batches, head_statistics  # noqa: PLC0415
 
-    text_model, translator = open_any(model)
+    text_model, translator = load_text_model(model)
     ids, written = _sides(text_model, translator, sources, targets)
     work = batches(text_model.model, ids, written)
     with typer.progressbar(work, label=f"looking at {len(sources):,} sentences", file=sys.stderr) as bar:
@@ -157,7 +157,7 @@ def heads(
 
 def _sides(
     text_model: "TextModel", translator: "Translator | None", sources: list[str], targets: list[str] | None
-) -> "tuple[Sequence[Ids], Sequence[Ids]]":
+) -> tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]:
     """What each side of the model reads; nothing where it has no such side."""
     from heed.text.labels import JoinedTexts  # noqa: PLC0415
 
@@ -179,7 +179,12 @@ def _own(translator: "Translator", sources: list[str]) -> list[tuple[int, ...]]:
 
 
 def _head_table(found: "list[HeadStatistics]") -> Table:
-    from heed.interpret.head_statistics import COVERING, EVEN, HALF, SHARP  # noqa: PLC0415 - imports torch
+    from heed.interpret.head_statistics import (  # noqa: PLC0415 - imports torch
+        ALIGNMENT_COVERAGE,
+        ALIGNMENT_SHARPNESS,
+        BROAD_EVENNESS,
+        DOMINANT_WEIGHT,
+    )
 
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("head", no_wrap=True)
@@ -195,7 +200,8 @@ def _head_table(found: "list[HeadStatistics]") -> Table:
         "Means over tokens. bits: entropy. even: entropy by the most there could be. away: distance. prev, same, next: "
         "shares of the token before, of itself, of the one after. end: share of ⟨/s⟩; in decoder self-attention, of "
         "⟨s⟩. sharp: the largest share of a source word. cover: of the words that could have it, those that do. "
-        f"A share of {HALF} names a head; alignment: sharp {SHARP} and cover {COVERING}; broad: even {EVEN}."
+        f"A share of {DOMINANT_WEIGHT} names a head; alignment: sharp {ALIGNMENT_SHARPNESS} and cover "
+        f"{ALIGNMENT_COVERAGE}; broad: even {BROAD_EVENNESS}."
     )
     table.caption_justify = "left"
     return table

@@ -20,7 +20,7 @@ from heed.errors import DataError
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
-    from heed.inference.classifier import Classified
+    from heed.inference.classifier import Classification
 
 _LINES_PER_BATCH = 512
 
@@ -103,7 +103,7 @@ def classify(
         _write("".join(f"{row}\n" for row in rows))
 
 
-def _row(one: "Classified", *, every: bool, as_json: bool) -> str:
+def _row(one: "Classification", *, every: bool, as_json: bool) -> str:
     if as_json:
         return json.dumps({"label": one.label, "probabilities": one.probabilities}, ensure_ascii=False)
     ranked = sorted(one.probabilities.items(), key=lambda item: -item[1])

@@ -171,6 +171,8 @@ def _glances(weights: "np.ndarray", rows: Sequence[str], columns: Sequence[str],
 
 def _shown(text: str) -> str:
     """Text that cannot do anything to a terminal: what cannot be seen has a sign."""
-    from heed.plots.svg import isolated, spelt  # noqa: PLC0415 - numpy takes its time
+    from heed.plots.svg import bidi_isolate, show_invisible  # noqa: PLC0415 - numpy takes its time
 
-    return isolated(" ".join(spelt(word) for word in text.strip(" ").split(" ") if word) or spelt(text))
+    return bidi_isolate(
+        " ".join(show_invisible(word) for word in text.strip(" ").split(" ") if word) or show_invisible(text)
+    )

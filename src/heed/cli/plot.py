@@ -20,10 +20,10 @@ def plot(
 ) -> None:
     """Draw loss, BLEU and learning rate of one run, or of several to compare."""
     from heed.plots.curves import draw  # noqa: PLC0415 - numpy takes its time
-    from heed.plots.svg import kind_of, rendered  # noqa: PLC0415
+    from heed.plots.svg import image_format, render  # noqa: PLC0415
 
     out = out or runs[0] / "curves.svg"
-    kind = kind_of(out)
+    kind = image_format(out)
     if by not in ("steps", "minutes"):
         raise ConfigError(f"--by {by}: expected steps or minutes")
     curves = read_curves(runs)
@@ -35,7 +35,7 @@ def plot(
             typer.echo(f"{one.name} is left out: no step with a finite loss yet", err=True)
     picture = draw(shown, "steps" if by == "steps" else "minutes")
     try:
-        out.write_bytes(rendered(picture, kind))
+        out.write_bytes(render(picture, kind))
     except OSError as error:
         raise FolderError(f"{out}: {error.strerror}") from None
     typer.echo(f"the curves are in {out}", err=True)
@@ -43,7 +43,7 @@ def plot(
 
 def read_curves(runs: Sequence[Path]) -> "list[Curves]":
     """The curves of some runs, called by their folders' names, or by their paths where two names are the same."""
-    from heed.plots.curves import curves_of  # noqa: PLC0415 - numpy takes its time
+    from heed.plots.curves import curves_from_journal  # noqa: PLC0415 - numpy takes its time
     from heed.training.step_log import read_journal  # noqa: PLC0415
 
     names = [run.resolve().name for run in runs]
@@ -52,4 +52,6 @@ def read_curves(runs: Sequence[Path]) -> "list[Curves]":
     for run in runs:
         if not (run / "journal.jsonl").is_file():
             raise FolderError(f"{run} is not a run's folder: it has no journal.jsonl")
-    return [curves_of(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)]
+    return [
+        curves_from_journal(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)
+    ]

@@ -200,9 +200,9 @@ def _as_json(found: "tuple[Translation, ...]", wanted: _Wanted) -> dict[str, Any
 
 
 def _pharaoh(one: "Translation") -> str:
-    from heed.decoding.forced import word_links  # noqa: PLC0415
+    from heed.decoding.forced_decoding import word_alignment  # noqa: PLC0415
 
-    pairs = word_links(one.source_tokens, one.tokens, one.alignment)
+    pairs = word_alignment(one.source_tokens, one.tokens, one.alignment)
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

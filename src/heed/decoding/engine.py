@@ -19,7 +19,7 @@ from heed.config import ModelConfig, SearchConfig
 from heed.decoding.decode import greedy_search, sample
 from heed.decoding.search import beam_search
 
-_EXTRA = 50  # a translation is at most this much longer than its source, as in the paper
+MAX_EXTRA_TOKENS = 50  # a translation is at most this much longer than its source, as in the paper
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Engine:
         numbers: of the sources, among all that are translated at this time; sampling and `monitor` go by them. monitor:
         who looks at the search before each step; another system's search cannot be watched.
         """
-        longest = greatest_lengths(self.backend.configs, sources, config)
+        longest = max_output_lengths(self.backend.configs, sources, config)
         if prefixes is not None:
             longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
         by_index = (
@@ -102,12 +102,12 @@ def find(
     return beam_search(start, longest, config, prefixes)
 
 
-def greatest_lengths(configs: Sequence[ModelConfig], sources: Sources, config: SearchConfig) -> list[int]:
+def max_output_lengths(configs: Sequence[ModelConfig], sources: Sources, config: SearchConfig) -> list[int]:
     """The most tokens each translation may have: by default those of its source and 50 more.
 
     Never fewer than `min_length`, and never more than a model with learned positions has positions for, less the one
     that its first token takes.
     """
     positions = [model.max_length - 1 for model in configs if model.positions == "learned"]
-    wanted = [config.max_length or max(len(ids) + _EXTRA, config.min_length) for ids in sources]
+    wanted = [config.max_length or max(len(ids) + MAX_EXTRA_TOKENS, config.min_length) for ids in sources]
     return [min(length, *positions) if positions else length for length in wanted]

@@ -28,7 +28,7 @@ _TOKENS = 8192  # in work at a time, padding included
 
 
 @dataclass(frozen=True)
-class Classified:
+class Classification:
     """What a classifier makes of one text."""
 
     label: str
@@ -56,14 +56,14 @@ class Classifier:
 
     @torch_defaults()
     @torch.no_grad()
-    def classify(self, texts: Sequence[str]) -> list[Classified]:
+    def classify(self, texts: Sequence[str]) -> list[Classification]:
         """The likeliest label of each text, and how likely each is."""
         check_texts(texts)
-        found: list[Classified | None] = [None] * len(texts)
+        found: list[Classification | None] = [None] * len(texts)
         for numbers, src in _batches(self._encoder, texts, self.model, self.max_tokens):
             for number, row in zip(numbers, self.model(src).float().softmax(-1).tolist(), strict=True):
                 probabilities = dict(zip(self.labels, row, strict=True))
-                found[number] = Classified(max(probabilities, key=probabilities.__getitem__), probabilities)
+                found[number] = Classification(max(probabilities, key=probabilities.__getitem__), probabilities)
         return [one for one in found if one is not None]
 
 

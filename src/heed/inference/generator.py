@@ -33,7 +33,7 @@ _TOKENS = 4096  # scored at a time, padding included
 
 
 @dataclass(frozen=True)
-class Generated:
+class Generation:
     """One text, its beginning included."""
 
     text: str
@@ -69,7 +69,7 @@ class Generator:
         search: SearchConfig | None = None,
         first: int = 0,
         monitor: SearchMonitor | None = None,
-    ) -> list[list[Generated]]:
+    ) -> list[list[Generation]]:
         """For each beginning the best `nbest` texts, or as many drawn at random.
 
         first: the number of the first beginning, which decides on what is drawn. monitor: see `decoding.cancellation`.
@@ -158,10 +158,10 @@ class Generator:
             raise InputError(f"a beginning of {prefix} tokens is longer than the {longest} that a text may have")
         return longest
 
-    def _described(self, hypotheses: Sequence[Hypothesis]) -> list[Generated]:
+    def _described(self, hypotheses: Sequence[Hypothesis]) -> list[Generation]:
         texts = self.tokenizer.decode([one.ids for one in hypotheses])
         return [
-            Generated(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
+            Generation(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
         ]
 
     def _start(self, rows: int) -> Start[Cache]:

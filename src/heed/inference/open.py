@@ -37,11 +37,11 @@ def look_into(
     path: str | Path, source: str, target: str | None = None, search: Mapping[str, Any] | None = None
 ) -> Trace:
     """The trace of a text by the model of a folder; search: settings instead of the folder's own."""
-    text_model, translator = open_any(path, search)
+    text_model, translator = load_text_model(path, search)
     return look(text_model, source, target) if translator is None else translator.look(source, target)
 
 
-def open_any(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple[TextModel, Translator | None]:
+def load_text_model(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple[TextModel, Translator | None]:
     """The model of a folder, and its translator if it is an encoder-decoder."""
     folder = read_model_folder(Path(path))
     settings = SearchConfig.model_validate(folder.run.search.model_dump() | dict(search or {}))
@@ -49,11 +49,11 @@ def open_any(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple
         translator = _translator([folder], None, "auto")
         translator.search = settings
         return TextModel.only(translator.models, translator.tokenizers, settings, translator.max_tokens), translator
-    model, data = model_of(folder), folder.run.data
+    model, data = model_on_device(folder), folder.run.data
     return TextModel(model, folder.tokenizers, settings, data.max_tokens, data.labels), None
 
 
-def run_by_modules(translator: Translator) -> Translator:
+def with_pytorch_modules(translator: Translator) -> Translator:
     """The translator without its engine: by the model's own modules, where hooks take effect (ablation)."""
     return Translator(
         translator.models,
@@ -77,11 +77,11 @@ _FOR = {
 def open_folder(path: str | Path) -> tuple[ModelFolder, Transformer]:
     """A model folder of any kind and its model, on a GPU where there is one."""
     folder = read_model_folder(Path(path))
-    return folder, model_of(folder)
+    return folder, model_on_device(folder)
 
 
 @torch_defaults()
-def model_of(folder: ModelFolder) -> Transformer:
+def model_on_device(folder: ModelFolder) -> Transformer:
     """The model of a folder, on a GPU where there is one."""
     return folder.model().to(default_device())
 
@@ -102,7 +102,7 @@ def load(*paths: str | Path, engine: EngineName | None = None, precision: Precis
         return _load_exported(Path(paths[0]), engine)
     if len(paths) > 1 and engine not in (None, "heed", "heed-int8"):
         raise ConfigError(f"{paths[1]}: only heed's own engine translates with several models, found {engine}")
-    return _translator([read_translating_folder(path) for path in paths], engine, precision)
+    return _translator([read_translation_folder(path) for path in paths], engine, precision)
 
 
 @torch_defaults()
@@ -153,7 +153,7 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
     )
 
 
-def read_translating_folder(path: str | Path) -> ModelFolder:
+def read_translation_folder(path: str | Path) -> ModelFolder:
     """A model folder whose model translates."""
     folder = read_model_folder(Path(path))
     kind, task = folder.run.model.kind, folder.run.data.task

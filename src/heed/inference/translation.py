@@ -7,7 +7,7 @@ from unicodedata import east_asian_width
 from heed.backends.base import Backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
-from heed.decoding.engine import greatest_lengths
+from heed.decoding.engine import max_output_lengths
 from heed.text.sentence_split import Piece
 from heed.text.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ class Translation:
     segments: tuple[Segment, ...] = ()  # the parts that were translated one by one, in order
 
 
-def joined(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
+def join_translations(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
     """The translations of a text's pieces as one; white space pieces have none."""
     whole = [one for one in found if one is not None]
     depth = min((len(one.alternatives) for one in whole), default=0)
@@ -87,7 +87,7 @@ def stream_piece(
     """
     source, target = tokenizers
     ids, starts = source.encode([text]), target.encode([prefix])
-    longest = max(*greatest_lengths(backend.configs, ids, search), len(starts[0]))
+    longest = max(*max_output_lengths(backend.configs, ids, search), len(starts[0]))
     written: list[int] = []
     shown = ""
     tokens = greedy_stream(backend.start(ids), longest, search, starts[0])

@@ -14,10 +14,10 @@ import torch
 from heed.backends.base import Backend, Hypothesis, SearchMonitor
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig, Split, TranslateConfig
-from heed.decoding.engine import Engine, greatest_lengths
-from heed.decoding.forced import cross_attention, links, token_log_probs
+from heed.decoding.engine import Engine, max_output_lengths
+from heed.decoding.forced_decoding import cross_attention, links, token_log_probs
 from heed.errors import InputError
-from heed.inference.translation import Translation, joined, space_before, stream_piece
+from heed.inference.translation import Translation, join_translations, space_before, stream_piece
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import each_with_torch_defaults, torch_defaults
@@ -25,7 +25,6 @@ from heed.model.transformer import Transformer
 from heed.text.sentence_split import Piece, Splitter
 from heed.text.tokenizer import Tokenizer, check_texts
 
-Ids = Sequence[int]
 Report = Callable[[int, int], None]  # pieces translated, pieces in all
 _PIECE_NUMBERS = 1 << 40  # lines that may come before the numbers of their second pieces begin
 
@@ -125,7 +124,9 @@ class Translator:
             each = zip(prefixes, pieces, strict=True)
             starts = self.tokenizers[1].encode([prefix for prefix, of_text in each for piece in of_text if piece.text])
         found = iter(self.translate_pieces(flat, config, starts, align=align, numbers=numbers, report=report))
-        return [joined([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces]
+        return [
+            join_translations([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces
+        ]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """The log-probability of each target, its end included, as the translation of its source."""
@@ -171,7 +172,7 @@ class Translator:
         self._pieces([text], [prefix], "line")
         source, target = self.tokenizers
         (ids,), (start,) = source.encode([text]), target.encode([prefix])
-        (longest,) = greatest_lengths([model.config for model in self.models], [ids], self.search)
+        (longest,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
         if len(start) >= longest:  # said before any work is done: a prefix takes a step for each of its tokens
             raise InputError(f"the prefix has {len(start)} tokens; the translation of this text may have {longest}")
         begun = self._stepping.start([ids])
@@ -192,7 +193,7 @@ class Translator:
         """The trace of the forward pass over a text and the given target, or its own translation: every activation."""
         text_model = TextModel.only(self.models, self.tokenizers, self.search, self.max_tokens)
 
-        def translate(text: str) -> Ids:
+        def translate(text: str) -> Sequence[int]:
             return self.translate([text], nbest=1, align=False, split="line")[0].ids
 
         return look(text_model, source, target, translate)
@@ -232,14 +233,14 @@ class Translator:
         self,
         texts: Sequence[str],
         config: SearchConfig,
-        prefixes: Sequence[Ids] | None = None,
+        prefixes: Sequence[Sequence[int]] | None = None,
         *,
         align: bool,
         monitor: SearchMonitor | None = None,
         numbers: Sequence[int] | None = None,
         report: Report | None = None,
     ) -> list[Translation]:
-        """Texts short enough and not empty, in batches of like length; prefixes are ids. `joined` joins what comes.
+        """Texts short enough and not empty, in batches of like length; prefixes are ids.
 
         numbers: what sampling, and `monitor`, know the texts by; none: their places among these.
         """
@@ -259,7 +260,7 @@ class Translator:
         return [translation for translation in found if translation is not None]
 
     def _described(
-        self, sources: Sequence[Ids], found: list[list[Hypothesis]], *, align: bool
+        self, sources: Sequence[Sequence[int]], found: list[list[Hypothesis]], *, align: bool
     ) -> Iterator[Translation]:
         source, target = self.tokenizers
         flat = [(ids, one.ids) for ids, hypotheses in zip(sources, found, strict=True) for one in hypotheses]

@@ -58,7 +58,7 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
+class Component:
     """What is ablated together: whole sub-layers, or one head of one."""
 
     name: str  # `encoder.*.self`, `encoder.1`, `encoder.1.self` or `encoder.1.self.3`; all numbers count from 1
@@ -71,7 +71,7 @@ class Piece:
 class Change:
     """The score without a piece."""
 
-    piece: Piece
+    piece: Component
     value: float
     change: float  # value minus that of the whole model: below zero, the piece helped
     low: float
@@ -87,7 +87,7 @@ class Ablation:
     whole: float
     changes: tuple[Change, ...]
 
-    def of_heads(self) -> tuple[Float[np.ndarray, "attentions heads"], list[str]]:
+    def head_changes(self) -> tuple[Float[np.ndarray, "attentions heads"], list[str]]:
         """The changes without each head, a row for each attention, and the rows' names."""
         heads = [one for one in self.changes if one.piece.group == "head"]
         rows = [(path, [one.change for one in row]) for (path,), row in groupby(heads, lambda one: one.piece.sublayers)]
@@ -102,20 +102,20 @@ class _Measure:
     value: Callable[[np.ndarray], float]  # from the sum of some sentences' statistics
 
 
-def pieces(config: ModelConfig) -> list[Piece]:
+def components(config: ModelConfig) -> list[Component]:
     """Every piece that can be ablated in a model of these settings, largest first."""
     sublayers = [name.removesuffix(".residual") for name in parts(config) if name.endswith(".residual")]
 
-    def together(group: Group, name: Callable[[str], str]) -> list[Piece]:
+    def together(group: Group, name: Callable[[str], str]) -> list[Component]:
         names = dict.fromkeys(map(name, sublayers))
-        return [Piece(one, group, tuple(path for path in sublayers if name(path) == one)) for one in names]
+        return [Component(one, group, tuple(path for path in sublayers if name(path) == one)) for one in names]
 
     return [
         *together("kind", lambda path: re.sub(r"\d+", "*", path)),
         *together("layer", lambda path: path.rpartition(".")[0]),
         *together("sub-layer", lambda path: path),
         *(
-            Piece(f"{path}.{head}", "head", (path,), head)
+            Component(f"{path}.{head}", "head", (path,), head)
             for path in attentions(config)
             for head in range(1, config.heads + 1)
         ),
@@ -123,7 +123,7 @@ def pieces(config: ModelConfig) -> list[Piece]:
 
 
 @contextmanager
-def switched_off(model: Transformer, piece: Piece) -> Iterator[None]:
+def ablated(model: Transformer, piece: Component) -> Iterator[None]:
     """While this lasts, every forward pass is without the piece; an error if the model's modules were not run."""
     sublayers, runs = _sublayers(model), [0]
 
@@ -144,7 +144,7 @@ def switched_off(model: Transformer, piece: Piece) -> Iterator[None]:
     if not runs[0]:
         raise InputError(
             f"{piece.name} was not ablated: an engine with its own copy of the weights ran, not the model's modules; "
-            "score heed.inference.open.run_by_modules(translator) instead"
+            "score heed.inference.open.with_pytorch_modules(translator) instead"
         )
 
 
@@ -177,10 +177,10 @@ def ablate(
     sources: Sequence[str],
     references: Sequence[str],
     metric: Metric = "log-prob",
-    off: Iterable[Piece] | None = None,
+    off: Iterable[Component] | None = None,
     resamples: int = 1000,
 ) -> Ablation:
-    """Score the whole model, then the model without each piece in turn; off: the pieces, by default all.
+    """Score the whole model, then the model without each piece in turn; off: the components, by default all.
 
     log-prob    mean log-probability of a reference token, sentence ends included: a forced pass, fast and precise
     exact       translations equal to their reference, in percent
@@ -189,10 +189,10 @@ def ablate(
     check(scorer, sources, references)
     (model,), measure = scorer.models, _MEASURES[metric]
     whole = measure.statistics(scorer, sources, references)
-    tried: list[Piece] = []
+    tried: list[Component] = []
     each = [whole]
-    for piece in pieces(model.config) if off is None else off:
-        with switched_off(model, piece):
+    for piece in components(model.config) if off is None else off:
+        with ablated(model, piece):
             each.append(measure.statistics(scorer, sources, references))
         tried.append(piece)
     values = [measure.value(statistics.sum(0)) for statistics in each]

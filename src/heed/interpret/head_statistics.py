@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from heed.decoding.forced import forced_rows
+from heed.decoding.forced_decoding import forced_rows
 from heed.errors import DataError
 from heed.interpret.observe import observe
 from heed.interpret.parts import attentions
@@ -38,13 +38,15 @@ from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
 Description = Literal["previous word", "next word", "same word", "end", "start", "alignment", "broad", "mixed"]
-Ids = Sequence[int]
-Batch = tuple[list[Ids], list[Ids]]  # sources and targets, without special tokens; empty where there is no such side
+
+Batch = tuple[
+    list[Sequence[int]], list[Sequence[int]]
+]  # sources and targets, without special tokens; empty where there is no such side
 Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and the number of summands
 
-HALF = 0.5  # the weight that makes a head one of previous, next or same word, end or start
-SHARP, COVERING = 0.5, 0.5  # the sharpness and coverage that make it one of alignment
-EVEN = 0.8  # the evenness that makes it broad
+DOMINANT_WEIGHT = 0.5  # the weight that makes a head one of previous, next or same word, end or start
+ALIGNMENT_SHARPNESS, ALIGNMENT_COVERAGE = 0.5, 0.5  # the sharpness and coverage that make it one of alignment
+BROAD_EVENNESS = 0.8  # the evenness that makes it broad
 _CELLS = 2**25  # attention weights in memory at once
 
 
@@ -76,14 +78,14 @@ class HeadStatistics:
             "start": self.start,
         }
         most = max(shares, key=lambda name: shares[name] or 0.0)
-        if (shares[most] or 0.0) >= HALF:
+        if (shares[most] or 0.0) >= DOMINANT_WEIGHT:
             return most
-        if (self.sharpness or 0.0) >= SHARP and (self.coverage or 0.0) >= COVERING:
+        if (self.sharpness or 0.0) >= ALIGNMENT_SHARPNESS and (self.coverage or 0.0) >= ALIGNMENT_COVERAGE:
             return "alignment"
-        return "broad" if self.evenness >= EVEN else "mixed"
+        return "broad" if self.evenness >= BROAD_EVENNESS else "mixed"
 
 
-def batches(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Batch]:
+def batches(model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Batch]:
     """Pairs of similar length, as many per batch as memory allows for their attention weights."""
     each = model.config.heads * len(attentions(model.config))  # matrices of a pair
     pairs = sorted(zip(sources, targets, strict=True), key=_longest)
@@ -172,5 +174,5 @@ def _distances(weights: Float[Tensor, "B H R R"]) -> Float[Tensor, "R R"]:
     return (positions[:, None] - positions).abs()
 
 
-def _longest(pair: tuple[Ids, Ids]) -> int:
+def _longest(pair: tuple[Sequence[int], Sequence[int]]) -> int:
     return max(map(len, pair)) + 1

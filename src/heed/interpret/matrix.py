@@ -14,8 +14,8 @@ from html import escape
 import numpy as np
 from jaxtyping import Bool, Float
 
-from heed.plots.figures import head_grid, heat_map, removal_map
-from heed.plots.svg import spelt
+from heed.plots.figures import head_grid, heat_map, signed_heat_map
+from heed.plots.svg import show_invisible
 
 Values = Float[np.ndarray, "*heads rows columns"] | Bool[np.ndarray, "rows columns"]
 Labels = tuple[str, ...]
@@ -57,7 +57,7 @@ class Matrix:
         signed = values.min() < 0
         if values.ndim == 3:
             return None if signed else image_html(head_grid(values[None], self.rows, self.columns).encode())
-        draw = removal_map if signed else heat_map
+        draw = signed_heat_map if signed else heat_map
         return image_html(draw(values, self.rows, self.columns).encode())
 
     def _first_values(self, values: Float[np.ndarray, "*heads rows columns"]) -> str:
@@ -81,4 +81,6 @@ def image_html(svg: bytes) -> str:
 
 def text_html(text: str) -> str:
     """Text as HTML, with a sign for every character that cannot be seen."""
-    return escape(spelt(text) if text.strip(" ") == "" else " ".join(spelt(word) for word in text.split(" ")))
+    return escape(
+        show_invisible(text) if text.strip(" ") == "" else " ".join(show_invisible(word) for word in text.split(" "))
+    )

@@ -34,8 +34,8 @@ from torch import Tensor
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search
-from heed.decoding.engine import greatest_lengths
-from heed.decoding.forced import forced_rows, token_log_probs
+from heed.decoding.engine import max_output_lengths
+from heed.decoding.forced_decoding import forced_rows, token_log_probs
 from heed.errors import DataError, InputError
 from heed.interpret.observe import observe
 from heed.interpret.tokens import TextModel, Tokens
@@ -290,7 +290,7 @@ def greedy(text_model: TextModel, sources: Sequence[Sequence[int]]) -> list[str]
     models, search, pad_id = [text_model.model], SearchConfig(beam=1), text_model.config.pad_id
     real = [[token for token in ids if token != pad_id] for ids in sources]
     start = inference_backend(models, whole_search=False).start(sources)
-    found = greedy_search(start, greatest_lengths([text_model.config], real, search), search)
+    found = greedy_search(start, max_output_lengths([text_model.config], real, search), search)
     return text_model.tokenizers[1].decode([one.ids for one in found])
 
 

@@ -1,8 +1,8 @@
 """A trace as an interactive page: one HTML file that needs no network and no other file.
 
 Enters: a trace. Leaves: the bytes of the page. Its sources are in `page/`, hand-written: a template, a style sheet and
-a script per view. The page embeds the trace as look.json has it (`saving.document`), except that attention weights, and
-the activations that the view `step by step` shows, are quantised (`packed`).
+a script per view. The page embeds the trace as look.json has it (`saving.trace_document`), except that attention weights,
+and the activations that the view `step by step` shows, are quantised (`packed`).
 
 No text of a trace can become markup. It enters the page compressed, in base64, whose letters are no markup; the scripts
 insert it as text, never as HTML. And should both fail, the Content-Security-Policy lets nothing load and nothing run
@@ -47,7 +47,7 @@ BUDGET = 200_000  # activations that a page may embed: about 300 KB
 STRONGEST = 24  # of the feed-forward's hidden activations that are kept of each token
 
 
-def report(trace: "heed.interpret.trace.Trace", document: dict[str, Any], *, full: bool = False) -> bytes:
+def html_report(trace: "heed.interpret.trace.Trace", document: dict[str, Any], *, full: bool = False) -> bytes:
     """The page of a trace; `document` has everything of it but the activations."""
     layers = followed_layers(trace, full=full)
     activations = _activations(trace, layers)
@@ -73,7 +73,7 @@ def report(trace: "heed.interpret.trace.Trace", document: dict[str, Any], *, ful
 
 
 def alignment_layer(config: ModelConfig) -> int | None:
-    """The layer whose attention to the source comes closest to alignment, from 1; see `heed.decoding.forced`."""
+    """The layer that alignment is read off, from 1; see `heed.decoding.forced_decoding`."""
     return max(1, config.decoder_layers - 1) if config.kind == "encoder-decoder" else None
 
 
@@ -81,7 +81,7 @@ def assembled(data: dict[str, Any]) -> str:
     """The template with its style, its script and its data, and a Content-Security-Policy that allows just these."""
     style, script = style_and_script()
     policy = (
-        f"default-src 'none'; script-src '{digest(script)}'; style-src '{digest(style)}'; "
+        f"default-src 'none'; script-src '{csp_hash(script)}'; style-src '{csp_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     page = _page("report.html")
@@ -95,7 +95,7 @@ def style_and_script() -> tuple[str, str]:
     return _page("report.css"), '"use strict";\n' + "\n".join(_page(f"{name}.js") for name in SCRIPTS)
 
 
-def digest(text: str) -> str:
+def csp_hash(text: str) -> str:
     """The hash by which a Content-Security-Policy names a text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 

@@ -40,10 +40,10 @@ from torch import Tensor
 from heed.errors import DataError, InputError
 from heed.interpret.matrix import LARGEST_PICTURE, image_html, text_html
 from heed.interpret.parts import parts, sizes
-from heed.interpret.report import alignment_layer, report
+from heed.interpret.report import alignment_layer, html_report
 from heed.interpret.tokens import Candidate
 from heed.plots.figures import head_grid, heat_map
-from heed.plots.svg import Kind, rendered
+from heed.plots.svg import ImageFormat, render
 from heed.version import __version__
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def save(trace: "heed.interpret.trace.Trace", path: Path, *, full: bool = False)
         raise DataError(f"{path}: {error.strerror}") from None
 
 
-def document(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> dict[str, Any]:
+def trace_document(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> dict[str, Any]:
     """A trace as the JSON object described above."""
     config = trace.config
     both, search = config.kind == "encoder-decoder", trace.text_model.search
@@ -132,23 +132,23 @@ def _parts(trace: "heed.interpret.trace.Trace", *, full: bool) -> list[dict[str,
 
 
 def _json(trace: "heed.interpret.trace.Trace", full: bool) -> bytes:
-    text = json.dumps(document(trace, full=full), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(trace_document(trace, full=full), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return (text + "\n").encode()
 
 
 def _html(trace: "heed.interpret.trace.Trace", full: bool) -> bytes:
-    return report(trace, document(trace), full=full)
+    return html_report(trace, trace_document(trace), full=full)
 
 
-def picture(trace: "heed.interpret.trace.Trace", kind: Kind) -> bytes:
+def picture(trace: "heed.interpret.trace.Trace", kind: ImageFormat) -> bytes:
     """Cross-attention of the layer that alignment is read off; without cross-attention, all heads."""
     if layer := alignment_layer(trace.config):
         title = f"Attention to the source: layer {layer}, mean of the heads"
         svg = heat_map(trace.cross_attention[layer - 1].mean(0), _rows(trace), trace.source_tokens, title)
-        return rendered(svg, kind)
+        return render(svg, kind)
     weights = trace.encoder_attention if trace.source.ids else trace.decoder_attention
     tokens = trace.source if trace.source.ids else trace.target
-    return rendered(head_grid(weights, tokens.tokens, tokens.tokens, tokens.text), kind)
+    return render(head_grid(weights, tokens.tokens, tokens.tokens, tokens.text), kind)
 
 
 def _rows(trace: "heed.interpret.trace.Trace") -> list[str]:

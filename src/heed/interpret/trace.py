@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heed.backends.select import inference_backend
 from heed.config import ModelConfig
-from heed.decoding.engine import greatest_lengths
+from heed.decoding.engine import max_output_lengths
 from heed.errors import InputError
 from heed.interpret.beam_tree import BeamTree, beam_tree
 from heed.interpret.lens import hole_log_probs, layer_log_probs, removal_effects
@@ -176,7 +176,7 @@ class Trace:
         """The beam search for a translation of the source, as a tree."""
         self._needs_both_sides("beam search")
         model, search, sources = self.text_model.model, self.text_model.search, [self.source.ids[:-1]]
-        (longest,) = greatest_lengths([model.config], sources, search)
+        (longest,) = max_output_lengths([model.config], sources, search)
         tokenizer = self.text_model.output_tokenizer
         start = inference_backend([model], whole_search=False).start(sources)
         return beam_tree(start, longest, search, lambda token: shown(tokenizer, [token])[0])

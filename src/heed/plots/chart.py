@@ -1,7 +1,7 @@
 """Line charts: axes with ticks and gridlines, lines with gaps, and each line's name beside its end.
 
 Enters: points. Leaves: SVG elements, or with `curve` a whole SVG document as a string, of which
-`heed.plots.svg.rendered` makes a PNG or PDF.
+`heed.plots.svg.render` makes a PNG or PDF.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,19 +15,19 @@ from jaxtyping import Float
 from heed.errors import InputError
 from heed.plots.svg import (
     EDGE,
+    LIGHT,
     SMALL,
-    WHITE,
-    Paper,
-    document,
+    Theme,
+    content_top,
     element,
     fitted,
-    header,
-    hover,
-    note,
-    pen,
-    said,
+    format_number,
+    max_width,
+    path_data,
+    small_text,
+    svg_document,
     text,
-    widest,
+    tooltip,
     width,
 )
 
@@ -38,7 +38,7 @@ OtherLine = tuple[Float[np.ndarray, "others"], Float[np.ndarray, "others"]]  # o
 
 STRETCHES = 1000  # of a long line that are told apart: about the chart's width in pixels
 TEXT = 12.0  # the size of names
-_LONGEST = 260.0  # of names, in the document's units
+_LONGEST = 260.0  # of names, in SVG units
 
 
 @dataclass(frozen=True)
@@ -60,29 +60,32 @@ class Axis:
         return self.start + (self.end - self.start) * share
 
 
-def grid(x: Axis, y: Axis, x_ticks: Sequence[float], y_ticks: Sequence[float], paper: Paper) -> list[Element]:
+def grid(x: Axis, y: Axis, x_ticks: Sequence[float], y_ticks: Sequence[float], theme: Theme) -> list[Element]:
     """A gridline and a number for each y tick, a fainter line for each x tick."""
-    upright = (pen("M", across, y.start, "V", y.end) for across in x(x_ticks))
-    parts = [element("path", {"d": rule, "stroke": paper.ink, **_faint(0.05)}) for rule in upright]
+    upright = (path_data("M", across, y.start, "V", y.end) for across in x(x_ticks))
+    parts = [element("path", {"d": rule, "stroke": theme.foreground, **_faint(0.05)}) for rule in upright]
     for tick, down in zip(y_ticks, y(y_ticks), strict=True):
-        rule = {"d": pen("M", x.start, down, "H", x.end), "stroke": paper.ink}
+        rule = {"d": path_data("M", x.start, down, "H", x.end), "stroke": theme.foreground}
         parts.append(element("path", {**rule, **_faint(0.35 if tick == 0 else 0.12)}))
-        parts.append(note(x.start - 8, down, said(tick), "end"))
+        parts.append(small_text(x.start - 8, down, format_number(tick), "end"))
     return parts
 
 
 def x_numbers(x: Axis, x_ticks: Sequence[float], bottom: float) -> list[Element]:
     """The numbers under the x axis."""
-    return [note(across, bottom + 12, said(tick), "middle") for tick, across in zip(x_ticks, x(x_ticks), strict=True)]
+    return [
+        small_text(across, bottom + 12, format_number(tick), "middle")
+        for tick, across in zip(x_ticks, x(x_ticks), strict=True)
+    ]
 
 
 def _faint(opacity: float) -> dict[str, float]:
     return {"stroke-opacity": opacity}
 
 
-def stroke(number: int, paper: Paper) -> dict[str, str | float | None]:
+def stroke(number: int, theme: Theme) -> dict[str, str | float | None]:
     """How the line of this number looks: five colours that all readers tell apart, then the same dashed."""
-    colours = (paper.more, paper.less, "#0b8a66", "#b0619b", paper.ink)
+    colours = (theme.positive, theme.negative, "#0b8a66", "#b0619b", theme.foreground)
     return {"stroke": colours[number % 5], "stroke-dasharray": (None, "7 3", "2 3")[number // 5 % 3]}
 
 
@@ -97,8 +100,8 @@ def line(
     there = np.pad(np.isfinite(x) & np.isfinite(y), 1)
     here, before, after = there[1:-1], there[:-2], there[2:]
     steps = zip(x, y, here & (before | after), before, strict=True)
-    path = "".join(pen("L" if joined else "M", across, down) for across, down, drawn, joined in steps if drawn)
-    about = [hover(told)] * bool(told)
+    path = "".join(path_data("L" if joined else "M", across, down) for across, down, drawn, joined in steps if drawn)
+    about = [tooltip(told)] * bool(told)
     round_ends = {"fill": "none", "stroke-linecap": "round", "stroke-linejoin": "round"}
     if path:
         yield element("path", {"class": name, "d": path, "stroke-width": 1.6, **round_ends, **look}, *about)
@@ -111,7 +114,7 @@ def line(
 def circle(x: float, y: float, radius: float) -> str:
     """A circle as a path."""
     half = ("a", radius, radius, 0.0, 1.0, 0.0)
-    return pen("M", x - radius, y, *half, 2 * radius, 0.0, *half, -2 * radius, 0.0)
+    return path_data("M", x - radius, y, *half, 2 * radius, 0.0, *half, -2 * radius, 0.0)
 
 
 def clipped(x: Points, y: Points, low: float, high: float) -> OtherLine:
@@ -162,19 +165,22 @@ def end_labels(labels: Iterable[EndLabel], right: float, between: tuple[float, f
     heights = [label_height(label.under) for label in labels]
     wanted = [label.end[1] - above + height / 2 - 7.5 for label, height in zip(labels, heights, strict=True)]
     parts, furthest = [], right
-    for label, height, middle in zip(labels, heights, apart(wanted, heights, below - above), strict=True):
+    for label, height, middle in zip(labels, heights, spread_labels(wanted, heights, below - above), strict=True):
         y = above + middle - height / 2 + 7.5
-        thread = {"d": pen("M", label.end[0] + 4, label.end[1], "H", right + 4, "L", right + 12, y), "fill": "none"}
+        thread = {
+            "d": path_data("M", label.end[0] + 4, label.end[1], "H", right + 4, "L", right + 12, y),
+            "fill": "none",
+        }
         parts.append(element("path", {**thread, "stroke": label.colour, **_faint(0.4), "stroke-dasharray": "1 2"}))
         named = text(right + 16, y, label.words, TEXT, colour=label.colour)
-        parts.append(element("g", {}, hover(label.whole), named) if label.whole else named)
+        parts.append(element("g", {}, tooltip(label.whole), named) if label.whole else named)
         if label.under:
-            parts.append(note(right + 16, y + 13, label.under))
+            parts.append(small_text(right + 16, y + 13, label.under))
         furthest = max(furthest, right + 16 + max(width(label.words, TEXT), width(label.under, SMALL)))
     return parts, furthest
 
 
-def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
+def spread_labels(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
     """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
 
     Less the heights before them, middles may only rise; the nearest rising numbers are the means of those that fall.
@@ -211,14 +217,14 @@ def log_ticks(low: float, high: float) -> list[float]:
     return found if len(found) > 2 else ticks(low, high, 6)
 
 
-def distance_curve(dots: Float[np.ndarray, "P"], title: str = "", paper: Paper = WHITE) -> str:
+def distance_curve(dots: Float[np.ndarray, "P"], title: str = "", theme: Theme = LIGHT) -> str:
     """The dot product of position codes by their distance, 0 first."""
     y = np.asarray(dots, dtype=float)
-    return curve({"": (np.arange(len(y), dtype=float), y)}, "distance between positions", "dot product", title, paper)
+    return curve({"": (np.arange(len(y), dtype=float), y)}, "distance between positions", "dot product", title, theme)
 
 
 def curve(
-    series: Mapping[str, tuple[Numbers, Numbers]], x_label: str, y_label: str, title: str = "", paper: Paper = WHITE
+    series: Mapping[str, tuple[Numbers, Numbers]], x_label: str, y_label: str, title: str = "", theme: Theme = LIGHT
 ) -> str:
     """Lines through points, each with its name at its end. What is not a number is a gap."""
     if not series:
@@ -227,26 +233,28 @@ def curve(
     xs, ys = (np.concatenate(both) for both in zip(*lines.values(), strict=True))
     low, high = float(np.nanmin(xs)), float(np.nanmax(xs))
     x_ticks, y_ticks = ticks(low, high, 6), ticks(float(np.nanmin(ys)), float(np.nanmax(ys)), 5, beyond=True)
-    left = EDGE + max(widest(map(said, y_ticks), SMALL) + 8, widest(map(said, x_ticks), SMALL) / 2)
-    right, above = left + 520, header(title) + 24
+    left = EDGE + max(
+        max_width(map(format_number, y_ticks), SMALL) + 8, max_width(map(format_number, x_ticks), SMALL) / 2
+    )
+    right, above = left + 520, content_top(title) + 24
     below = above + max(260.0, 15.0 * len(lines))
     x_axis, y_axis = Axis(low, high, left, right), Axis(y_ticks[0], y_ticks[-1], below, above)
     parts = [
-        note(EDGE, above - 20, fitted(y_label, 520.0, SMALL)),
-        note(right, below + 30, fitted(x_label, 520.0, SMALL), "end"),
-        *grid(x_axis, y_axis, x_ticks, y_ticks, paper),
+        small_text(EDGE, above - 20, fitted(y_label, 520.0, SMALL)),
+        small_text(right, below + 30, fitted(x_label, 520.0, SMALL), "end"),
+        *grid(x_axis, y_axis, x_ticks, y_ticks, theme),
         *x_numbers(x_axis, x_ticks, below),
     ]
     labels = []
     for number, (name, (x, y)) in enumerate(lines.items()):
-        look, drawn = stroke(number, paper), (x_axis(x), y_axis(y))
+        look, drawn = stroke(number, theme), (x_axis(x), y_axis(y))
         parts += line(drawn, look)
         if name:
             shown = fitted(name, _LONGEST, TEXT)
             labels.append(EndLabel(last_point(drawn) or (right, below), str(look["stroke"]), shown, whole=name))
     named, end = end_labels(labels, right, (above, below))
-    end = max(end, right + widest(map(said, x_ticks), SMALL) / 2)
-    return document((end, below + 36), title, paper, [*parts, *named])
+    end = max(end, right + max_width(map(format_number, x_ticks), SMALL) / 2)
+    return svg_document((end, below + 36), title, theme, [*parts, *named])
 
 
 def last_point(points: Line) -> tuple[float, float] | None:

@@ -36,19 +36,19 @@ from heed.plots.chart import (
 )
 from heed.plots.svg import (
     EDGE,
+    LIGHT,
     SMALL,
-    WHITE,
-    Paper,
-    document,
+    Theme,
+    bidi_isolate,
+    content_top,
     element,
     fitted,
-    header,
-    hover,
-    isolated,
-    note,
-    said,
+    format_number,
+    max_width,
+    small_text,
+    svg_document,
     text,
-    widest,
+    tooltip,
 )
 
 By = Literal["steps", "minutes"]
@@ -85,7 +85,7 @@ class Curves:
         return bool(np.isnan(self.loss).all())
 
 
-def curves_of(name: str, entries: Sequence[dict[str, Any]]) -> Curves:
+def curves_from_journal(name: str, entries: Sequence[dict[str, Any]]) -> Curves:
     """The curves of a run, from the entries of its journal."""
     trained = [entry for entry in entries if "loss" in entry]
     tried = [entry for entry in entries if "validation_loss" in entry]
@@ -147,40 +147,42 @@ class _Series:
     restless: bool = False  # its outliers leave the panel
 
 
-def draw(runs: Sequence[Curves], by: By, paper: Paper = WHITE) -> str:
+def draw(runs: Sequence[Curves], by: By, theme: Theme = LIGHT) -> str:
     """The figure: panels for the loss, for each score there is, and for the learning rate. No run may be blank."""
     panels: dict[str, list[_Series]] = {name: [] for name in _HEIGHTS}
     for number, run in enumerate(runs):
-        for name, one in _series(run, number, by, paper, alone=len(runs) == 1):
+        for name, one in _series(run, number, by, theme, alone=len(runs) == 1):
             panels[name].append(one)
     panels = {name: series for name, series in panels.items() if series}
     scales = {name: _scale(name, series) for name, series in panels.items()}
-    left = EDGE + 8 + max(widest(map(said, numbers), SMALL) for *_, numbers in scales.values())
+    left = EDGE + 8 + max(max_width(map(format_number, numbers), SMALL) for *_, numbers in scales.values())
     end = max(float(run.along(by, run.steps)[-1]) for run in runs)
     x = Axis(0.0, end or 1.0, left, left + _WIDE)
     x_ticks = ticks(0.0, x.high, 8, whole=by == "steps")
     parts: list[Element] = []
-    furthest, bottom = x.end + widest(map(said, x_ticks), SMALL) / 2, header("any") - 16
+    furthest, bottom = x.end + max_width(map(format_number, x_ticks), SMALL) / 2, content_top("any") - 16
     for name, series in panels.items():
         top = bottom + _BETWEEN
         bottom = top + max(_HEIGHTS[name], sum(label_height(one.under) for one in series if one.label))
         low, high, numbers = scales[name]
         y = Axis(low, high, bottom, top, log=name == "loss")
         drawn, reached = _panel(series, x, y)
-        parts += [text(left, top - 18, _title(name, runs), TEXT), *grid(x, y, x_ticks, numbers, paper), *drawn]
+        parts += [text(left, top - 18, _title(name, runs), TEXT), *grid(x, y, x_ticks, numbers, theme), *drawn]
         furthest = max(furthest, reached)
-    parts += [*x_numbers(x, x_ticks, bottom), note(x.end, bottom + 30, _X_LABELS[by], "end")]
+    parts += [*x_numbers(x, x_ticks, bottom), small_text(x.end, bottom + 30, _X_LABELS[by], "end")]
     if len(runs) > 1:
-        parts.append(note(x.end, header("any") + 12, "thin: training · thick: validation · ring: best", "end"))
+        parts.append(
+            small_text(x.end, content_top("any") + 12, "thin: training · thick: validation · ring: best", "end")
+        )
     title = runs[0].name if len(runs) == 1 else f"Training of {len(runs)} runs"
-    return document((furthest, bottom + 36), title, paper, parts)
+    return svg_document((furthest, bottom + 36), title, theme, parts)
 
 
-def _series(run: Curves, number: int, by: By, paper: Paper, *, alone: bool) -> Iterator[tuple[str, _Series]]:
+def _series(run: Curves, number: int, by: By, theme: Theme, *, alone: bool) -> Iterator[tuple[str, _Series]]:
     """The lines of a run and the panels they belong to. A single run has a colour per kind of line; each of several has
     its own colour, and no pale line of every step.
     """
-    thin, thick = ({**stroke(one, paper), "stroke-width": wide} for one, wide in _pens(number, alone=alone))
+    thin, thick = ({**stroke(one, theme), "stroke-width": wide} for one, wide in _pens(number, alone=alone))
     x, tried = run.along(by, run.steps), run.along(by, run.tried)
     points, means = smoothed(run.loss)
     validated = run.best is not None and bool(np.isfinite(run.validation_loss).any())
@@ -207,7 +209,7 @@ def _pens(number: int, *, alone: bool) -> tuple[tuple[int, float], tuple[int, fl
 
 
 def _label(run: Curves, kind: str, value: str, *, alone: bool) -> str:
-    return f"{kind if alone else isolated(fitted(run.name, _LONGEST_NAME, TEXT))} {value}"
+    return f"{kind if alone else bidi_isolate(fitted(run.name, _LONGEST_NAME, TEXT))} {value}"
 
 
 def _last(values: Float[np.ndarray, "points"]) -> float:
@@ -249,7 +251,7 @@ def _panel(series: Sequence[_Series], x: Axis, y: Axis) -> tuple[list[Element], 
         if one.best is not None and np.isfinite(drawn[1][one.best]):
             ring = {"d": circle(float(drawn[0][one.best]), float(drawn[1][one.best]), 5.0), "fill": "none"}
             look = {"class": f"best {one.name}", "stroke": one.look["stroke"], "stroke-width": 1.4}
-            parts.append(element("path", {**ring, **look}, hover(one.under)))
+            parts.append(element("path", {**ring, **look}, tooltip(one.under)))
         if one.label:
             end = last_point(drawn) or (x.end, y.start)
             labels.append(EndLabel(end, one.look["stroke"], one.label, one.under, one.told))

@@ -48,7 +48,7 @@ _WIDTHS = {
 }
 
 
-def spelt(token: str) -> str:
+def show_invisible(token: str) -> str:
     """The whole token with a sign for everything in it that cannot be seen."""
     last = len(token) - 1
     signs = (
@@ -73,10 +73,10 @@ def _is_mark(character: str) -> bool:
 def label(token: str, room: float, size: float) -> str:
     """A token as it is shown where there is so much room: see the head of this file."""
     goes_without_saying = token[:1] == " " and bool(token[1:2].strip())
-    return isolated(fitted(spelt(token[goes_without_saying:]), room, size))
+    return bidi_isolate(fitted(show_invisible(token[goes_without_saying:]), room, size))
 
 
-def isolated(words: str) -> str:
+def bidi_isolate(words: str) -> str:
     """The words, with marks around any from right to left, so that what stands beside them keeps its place."""
     leftward = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in words)
     return f"\u2068{words}\u2069" if leftward else words
@@ -103,8 +103,8 @@ def _ems(character: str) -> float:
     return {"Ll": 0.75, "Lu": 0.85}.get(category, 1.0)
 
 
-def widest(some: Iterable[str], size: float) -> float:
-    """The width of the widest words."""
+def max_width(some: Iterable[str], size: float) -> float:
+    """The width of the widest of some texts."""
     return max(width(words, size) for words in some)
 
 
@@ -136,7 +136,7 @@ def sayable(words: str) -> str:
     return _NO_XML.sub("�", words)
 
 
-Kind = Literal["svg", "png", "pdf"]
+ImageFormat = Literal["svg", "png", "pdf"]
 
 EDGE = 14.0  # around every picture
 SMALL = 10.0  # the font size of notes
@@ -145,18 +145,20 @@ _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 @dataclass(frozen=True)
-class Paper:
+class Theme:
     """Background and colours. A number is the opacity of one colour, so zero is the background itself."""
 
-    ground: str | None
-    ink: str
-    more: str  # the colour of numbers above zero
-    less: str  # and below; blue and orange look different to every kind of eye
+    background: str | None  # none: transparent
+    foreground: str
+    positive: str  # the colour of numbers above zero
+    negative: str  # the colour of numbers below zero; blue and orange differ for colour-blind readers too
 
 
-WHITE = Paper("#ffffff", "#1f2328", "#0a4a8f", "#b34700")
-BLACK = Paper("#14171c", "#e6e6e6", "#8fc7ff", "#ffb066")
-ANY = Paper(None, "currentColor", "#3587d9", "#d96a15")  # for a page, light or dark, whose text colour it takes over
+LIGHT = Theme("#ffffff", "#1f2328", "#0a4a8f", "#b34700")
+DARK = Theme("#14171c", "#e6e6e6", "#8fc7ff", "#ffb066")
+INHERIT = Theme(
+    None, "currentColor", "#3587d9", "#d96a15"
+)  # for a page, light or dark, whose text colour it takes over
 
 
 def element(name: str, attributes: Mapping[str, str | float | None], *inside: Element, words: str = "") -> Element:
@@ -173,12 +175,12 @@ def written(value: str | float) -> str:
     return sayable(value) if isinstance(value, str) else f"{round(value, 2) + 0.0:.10g}"
 
 
-def pen(*steps: str | float) -> str:
+def path_data(*steps: str | float) -> str:
     """The commands and numbers of an SVG path."""
     return "".join(step if isinstance(step, str) else f"{written(step)} " for step in steps).rstrip()
 
 
-def hover(words: str) -> Element:
+def tooltip(words: str) -> Element:
     """A tooltip: to be the first child of its element."""
     return element("title", {}, words=words)
 
@@ -204,7 +206,7 @@ def text(
     return element("text", {**place, **look}, words=words)
 
 
-def note(x: float, y: float, words: str, anchor: str = "start", turn: float = 0.0) -> Element:
+def small_text(x: float, y: float, words: str, anchor: str = "start", turn: float = 0.0) -> Element:
     """Small, faint text."""
     return text(x, y, words, SMALL, anchor, turn, opacity=0.7)
 
@@ -213,21 +215,21 @@ def token_text(
     x: float, y: float, token: str, shown: str, size: float, anchor: str = "start", turn: float = 0.0
 ) -> Element:
     """A token as it is shown, with the whole token as a tooltip where it was shortened."""
-    whole, words = isolated(spelt(token)), text(x, y, shown, size, anchor, turn)
-    return words if shown == whole else element("g", {}, hover(whole), words)
+    whole, words = bidi_isolate(show_invisible(token)), text(x, y, shown, size, anchor, turn)
+    return words if shown == whole else element("g", {}, tooltip(whole), words)
 
 
-def panel(x: float, y: float, across: float, height: float) -> Element:
+def panel_background(x: float, y: float, across: float, height: float) -> Element:
     """A faint background behind numbers, to show the zeros among them."""
     return element("rect", {"x": x, "y": y, "width": across, "height": height, "fill-opacity": 0.05})
 
 
-def mosaic(
-    x: float, y: float, unit: tuple[float, float], shares: Float[np.ndarray, "rows columns"], paper: Paper
+def raster_image(
+    x: float, y: float, unit: tuple[float, float], shares: Float[np.ndarray, "rows columns"], theme: Theme
 ) -> Element:
     """A raster map of numbers from -1 to 1, a cell each. A PNG in the SVG: many times smaller than shapes."""
     rows, columns = shares.shape
-    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in (paper.more, paper.less)])
+    colours = np.array([list(bytes.fromhex(colour[1:])) for colour in (theme.positive, theme.negative)])
     opacity = np.rint(np.rint(100 * np.abs(shares)) * 2.55)  # in percent, so that a palette of 256 colours is enough
     pixels = np.concatenate([colours[(shares < 0).astype(int)], opacity[..., None]], axis=-1).astype(np.uint8)
     place = {"x": x, "y": y, "width": columns * unit[0], "height": rows * unit[1]}
@@ -254,28 +256,28 @@ def _png(pixels: UInt8[np.ndarray, "rows columns 4"]) -> bytes:
     )
 
 
-def scale(x: float, y: float, span: tuple[float, float], paper: Paper) -> tuple[list[Element], float]:
+def color_bar(x: float, y: float, span: tuple[float, float], theme: Theme) -> tuple[list[Element], float]:
     """A colour bar with its numbers, and its right edge."""
-    low, high = (said(float(f"{number:.2g}")) for number in span)
+    low, high = (format_number(float(f"{number:.2g}")) for number in span)
     start = float(math.ceil(x + width(low, SMALL) + 5))
     shares = np.linspace(span[0] / span[1], 1, 50)[None]
-    bar = [panel(start, y - 4, 100.0, 8.0), mosaic(start, y - 4, (2.0, 8.0), shares, paper)]
-    return [note(x, y, low), *bar, note(start + 105, y, high)], start + 105 + width(high, SMALL)
+    bar = [panel_background(start, y - 4, 100.0, 8.0), raster_image(start, y - 4, (2.0, 8.0), shares, theme)]
+    return [small_text(x, y, low), *bar, small_text(start + 105, y, high)], start + 105 + width(high, SMALL)
 
 
-def said(number: float) -> str:
+def format_number(number: float) -> str:
     """A number for people: 1,000, −0.5, 0.00002; with an exponent only where it is smaller than 1e-6."""
     small = 1e-6 <= abs(number) < 1e-4
     shown = np.format_float_positional(number, 9, fractional=False, trim="-") if small else f"{number:,.9g}"
     return shown.replace("-", "−")
 
 
-def header(title: str) -> float:
+def content_top(title: str) -> float:
     """The top of what is drawn under the title, if there is one."""
     return EDGE + 30 * bool(title)
 
 
-def document(corner: tuple[float, float], title: str, paper: Paper, parts: Iterable[Element]) -> str:
+def svg_document(corner: tuple[float, float], title: str, theme: Theme, parts: Iterable[Element]) -> str:
     """The document whose parts reach down and right to the corner, or right as far as the title does."""
     right = max(corner[0], min(EDGE + width(title, 15.0), 560.0))
     across, down = float(math.ceil(right + EDGE)), float(math.ceil(corner[1] + EDGE))
@@ -286,24 +288,24 @@ def document(corner: tuple[float, float], title: str, paper: Paper, parts: Itera
         "height": down,
         "role": "img",
         "font-family": _FONTS,
-        "fill": paper.ink,
+        "fill": theme.foreground,
         "image-rendering": "optimizeSpeed",  # what vl-convert takes for pixelated
     }
-    ground = element("rect", {"width": across, "height": down, "fill": paper.ground})
+    ground = element("rect", {"width": across, "height": down, "fill": theme.background})
     heading = text(EDGE, EDGE + 8, fitted(title, right - EDGE, 15.0), 15.0)
-    under = [hover(title)] * bool(title) + [ground] * bool(paper.ground) + [heading] * bool(title)
+    under = [tooltip(title)] * bool(title) + [ground] * bool(theme.background) + [heading] * bool(title)
     return tostring(element("svg", frame, *under, *parts), encoding="unicode")
 
 
-def kind_of(path: Path) -> Kind:
+def image_format(path: Path) -> ImageFormat:
     """The format that a path's ending names."""
-    for kind in get_args(Kind):
+    for kind in get_args(ImageFormat):
         if path.suffix == f".{kind}":
             return kind
-    raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}: expected .{', .'.join(get_args(Kind))}")
+    raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}: expected .{', .'.join(get_args(ImageFormat))}")
 
 
-def rendered(svg: str, kind: Kind, scale: float = 2.0) -> bytes:
+def render(svg: str, kind: ImageFormat, scale: float = 2.0) -> bytes:
     """The document as the bytes of a file; scale: pixels per unit of a PNG."""
     if kind == "svg":
         return svg.encode()

@@ -15,8 +15,8 @@ from typing import Any
 from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.fallbacks import fallbacks
-from heed.inference.classifier import Classified
-from heed.inference.generator import Generated
+from heed.inference.classifier import Classification
+from heed.inference.generator import Generation
 from heed.inference.translation import Translation
 from heed.serving.batcher import CancelToken, Job, JobType, WorkerGoneError
 from heed.serving.jobs import ClassificationJobType, EmbeddingJobType, GenerationJobType, TranslationJobType
@@ -137,8 +137,8 @@ def _short(search: SearchConfig) -> SearchConfig:
     return search.model_copy(update={"max_length": 4, "min_length": 0, "nbest": 1})
 
 
-def _number(found: Translation | Generated | Classified | list[float]) -> float:
+def _number(found: Translation | Generation | Classification | list[float]) -> float:
     """A number that is not finite if a weight behind the result is not."""
-    if isinstance(found, Translation | Generated):
+    if isinstance(found, Translation | Generation):
         return found.log_prob
-    return sum(found.probabilities.values() if isinstance(found, Classified) else found)
+    return sum(found.probabilities.values() if isinstance(found, Classification) else found)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from heed.backends.base import SearchMonitor
 from heed.config import SearchConfig
-from heed.inference.classifier import Classified, Classifier, embed
-from heed.inference.generator import Generated, Generator
+from heed.inference.classifier import Classification, Classifier, embed
+from heed.inference.generator import Generation, Generator
 from heed.inference.translation import Translation
 from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
@@ -59,7 +59,7 @@ class GenerationJobType:
         """A sample depends on its row."""
         return self.search.sample
 
-    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Generated]:
+    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Generation]:
         """The text of each."""
         texts = _texts(jobs)
         prompt = max(len(ids) for ids in self.generator.tokenizer.encode(texts))  # tokens that are forced first
@@ -81,7 +81,7 @@ class ClassificationJobType:
         """Longest text, in tokens."""
         return self.classifier.max_tokens
 
-    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Classified]:
+    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Classification]:
         """The label of each."""
         between()
         return self.classifier.classify(_texts(jobs))

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from heed.config import SearchConfig
 from heed.errors import HeedError
-from heed.inference.generator import Generated
+from heed.inference.generator import Generation
 from heed.inference.generator import Generator as TextGenerator
 from heed.serving.batcher import CancelToken, Job
 from heed.serving.http_errors import HttpError
@@ -85,7 +85,7 @@ def _add_generate(app: FastAPI, service: Service) -> None:
             )
         job_type, length = GenerationJobType(generator, search), search.max_length or 1
 
-        async def work(cancel_token: CancelToken) -> list[Generated]:
+        async def work(cancel_token: CancelToken) -> list[Generation]:
             with input_errors_answered():
                 return await service.run([Job(cancel_token, length, job_type, fields.prompt)])
 
@@ -161,7 +161,7 @@ async def _encode(
     route: str,
     able: Mapping[str, ClassificationJobType | EmbeddingJobType],
 ) -> list[Any]:
-    """The result of each text: a `Classified`, or an embedding."""
+    """The result of each text: a `Classification`, or an embedding."""
     check_size(fields.q, service.config)
     job_type = _chosen(service, route, able, fields.model)
     texts = [fields.q] if isinstance(fields.q, str) else fields.q

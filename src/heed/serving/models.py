@@ -13,7 +13,7 @@ from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
-from heed.inference.open import load, model_of, read_translating_folder
+from heed.inference.open import load, model_on_device, read_translation_folder
 from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
@@ -99,7 +99,7 @@ class ServedLmOrClassifier:
     @classmethod
     def of(cls, folder: ModelFolder, search: Mapping[str, Any]) -> "ServedLmOrClassifier":
         """The model of a folder; search: settings that override the folder's."""
-        model = model_of(folder)
+        model = model_on_device(folder)
         data, tokenizer = folder.run.data, folder.tokenizers[1]
         generator = classifier = None
         if model.decoder is not None:
@@ -199,7 +199,7 @@ def open_translators(
 def _open(
     path: Path, languages: str | None, search: Mapping[str, Any], open_model: Callable[[Path], Translator]
 ) -> ServedTranslator:
-    folder = read_translating_folder(path)
+    folder = read_translation_folder(path)
     data = folder.run.data
     if languages:
         source, dash, target = languages.partition(":" if ":" in languages else "-")

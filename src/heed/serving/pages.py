@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from heed.interpret.report import digest, style_and_script
+from heed.interpret.report import csp_hash, style_and_script
 from heed.serving.http_errors import HttpError
 from heed.serving.security_middleware import POLICY
 
@@ -75,7 +75,7 @@ def page_files() -> dict[str, bytes]:
 
 def page_policy() -> str:
     """The policy of every answer, with the hashes of a report's style and script."""
-    style, script = (f"'{digest(text)}'" for text in style_and_script())
+    style, script = (f"'{csp_hash(text)}'" for text in style_and_script())
     return POLICY.replace("script-src 'self'", f"script-src 'self' {script}").replace(
         "style-src 'self'", f"style-src 'self' {style}"
     )

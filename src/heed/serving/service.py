@@ -16,10 +16,10 @@ from heed.backends.base import SearchMonitor
 from heed.backends.select import default_device
 from heed.config import SearchConfig, Split
 from heed.errors import InputError
-from heed.inference.translation import Translation, joined
+from heed.inference.translation import Translation, join_translations
 from heed.inference.translator import Translator
-from heed.interpret.report import report
-from heed.interpret.saving import document, rounded
+from heed.interpret.report import html_report
+from heed.interpret.saving import rounded, trace_document
 from heed.serving import markup
 from heed.serving.batcher import Batcher, CancelToken, Job
 from heed.serving.config import ServeConfig
@@ -139,7 +139,10 @@ class Service:
             of_text = [piece.text for piece in pieces if piece.text]
             jobs += [Job(cancel_token, length, job_type, text) for text, length in zip(of_text, lengths, strict=True)]
         results = iter(await self.run(jobs))
-        return [joined([next(results) if piece.text else None for piece in pieces], pieces) for pieces, _ in split]
+        return [
+            join_translations([next(results) if piece.text else None for piece in pieces], pieces)
+            for pieces, _ in split
+        ]
 
     async def _split(
         self, texts: Sequence[str], model: ServedTranslator, split: Split | None
@@ -259,9 +262,9 @@ class Service:
 
         def call(_: BetweenSteps) -> bytes:
             trace = model.trace(request.q, request.translation)
-            contents: dict[str, Any] = document(trace)
+            contents: dict[str, Any] = trace_document(trace)
             if request.format == "html":
-                return report(trace, contents)
+                return html_report(trace, contents)
             if request.parts:
                 known = trace.names()
                 for name in request.parts:

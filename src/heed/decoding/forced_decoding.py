@@ -77,7 +77,7 @@ def links(weights: Weights) -> list[tuple[int, int]]:
     return [(row.index(max(row)), place) for place, row in enumerate(weights) if row]
 
 
-def word_links(
+def word_alignment(
     source: Sequence[str], target: Sequence[str], alignment: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """The same between words, which white space parts: the form that alignment tools read. Numbers count from 0."""
