@@ -1,8 +1,8 @@
 """A trace as an interactive page: one HTML file that needs no network and no other file.
 
 Enters: a trace. Leaves: the bytes of the page. Its sources are in `page/`, hand-written: a template, a style sheet and
-a script per view. The page embeds the trace as look.json has it (`saving.trace_document`), except that attention weights,
-and the activations that the view `step by step` shows, are quantised (`packed`).
+a script per view. The page embeds the trace as look.json has it (`saving.trace_document`), except that attention
+weights, and the activations that the view `step by step` shows, are quantised (`packed`).
 
 No text of a trace can become markup. It enters the page compressed, in base64, whose letters are no markup; the scripts
 insert it as text, never as HTML. And should both fail, the Content-Security-Policy lets nothing load and nothing run
