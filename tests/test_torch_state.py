@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heed.fallbacks import fallbacks
-from heed.model.torch_state import each_with_torch_defaults, float32_by_default, torch_defaults
+from heed.model.torch_state import float32_by_default, generate_with_torch_defaults, torch_defaults
 from tests.decoding.small_models import small_model
 from tests.reference.backends import start_search
 from tests.torch_states import GROUPS
@@ -38,7 +38,7 @@ def test_torch_is_as_it_was_before_after_and_between_what_is_yielded() -> None:
         kinds = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
         return *kinds, torch.is_inference_mode_enabled(), torch.empty(0).device.type, torch.is_grad_enabled()
 
-    @each_with_torch_defaults
+    @generate_with_torch_defaults
     def twice():  # type: ignore[no-untyped-def]
         yield state()
         yield state()

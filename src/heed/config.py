@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heed.errors import ConfigError
-from heed.settings import Settings, nearest
+from heed.settings import Settings, did_you_mean
 
 
 def model_preset(name: str) -> dict[str, Any]:
@@ -32,17 +32,17 @@ def model_preset(name: str) -> dict[str, Any]:
         "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
     }
     if name not in presets:
-        raise ConfigError(f"unknown preset {name!r}: {nearest(name, presets)}")
+        raise ConfigError(f"unknown preset {name!r}: {did_you_mean(name, presets)}")
     return presets[name]
 
 
-Size = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0)]
 Beam = Annotated[int, Field(gt=0, le=1000)]  # settings also come with folders from elsewhere: a search must end, and
 Length = Annotated[int, Field(gt=0, le=10_000)]  # its memory grows with these
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-Split = Literal["sentences", "line", "none"]
+SplitMode = Literal["sentences", "line", "none"]
 
 
 class ModelConfig(Settings):
@@ -51,15 +51,15 @@ class ModelConfig(Settings):
     kind: Literal["encoder-decoder", "decoder", "encoder"] = Field(
         "encoder-decoder", description="The whole Transformer, or one half of it alone."
     )
-    vocab_size: Size = Field(description="How many different tokens the (target) vocabulary has.")
-    source_vocab_size: Size | None = Field(
+    vocab_size: PositiveInt = Field(description="How many different tokens the (target) vocabulary has.")
+    source_vocab_size: PositiveInt | None = Field(
         None, description="Tokens in a separate source vocabulary; none: source and target share one."
     )
-    d_model: Size = Field(512, description="Width of every token's vector between the layers.")
-    heads: Size = Field(8, description="Attention heads; each works on d_model / heads numbers.")
-    encoder_layers: Size = Field(6, description="Layers in the encoder, if there is one.")
-    decoder_layers: Size = Field(6, description="Layers in the decoder, if there is one.")
-    d_ff: Size = Field(2048, description="Width inside the position-wise feed-forward network.")
+    d_model: PositiveInt = Field(512, description="Width of every token's vector between the layers.")
+    heads: PositiveInt = Field(8, description="Attention heads; each works on d_model / heads numbers.")
+    encoder_layers: PositiveInt = Field(6, description="Layers in the encoder, if there is one.")
+    decoder_layers: PositiveInt = Field(6, description="Layers in the decoder, if there is one.")
+    d_ff: PositiveInt = Field(2048, description="Width inside the position-wise feed-forward network.")
     dropout: Probability = Field(0.1, description="Dropout on the embeddings and on each sub-layer's output.")
     attention_dropout: Probability = Field(0.1, description="Dropout on the attention weights.")
     activation_dropout: Probability = Field(0.1, description="Dropout inside the feed-forward network.")
@@ -74,11 +74,13 @@ class ModelConfig(Settings):
         "sinusoidal", description="How a token knows its place; rotary acts inside self-attention."
     )
     tie_embeddings: bool = Field(default=True, description="One matrix embeds source and target and makes the logits.")
-    labels: Size | None = Field(
+    labels: PositiveInt | None = Field(
         None, description="Classes that an encoder alone sorts texts into; none: it says words."
     )
     output_bias: bool = Field(default=False, description="A bias on tied logits; those not tied always have one.")
-    max_length: Size = Field(1024, description="Longest sequence of learned positions; the others have no limit.")
+    max_length: PositiveInt = Field(
+        1024, description="Longest sequence of learned positions; the others have no limit."
+    )
     pad_id: TokenId = Field(0, description="The token that fills up rows; never seen by attention.")
     bos_id: TokenId = Field(1, description="The token every target starts with.")
     eos_id: TokenId = Field(2, description="The token every sequence ends with.")
@@ -161,9 +163,11 @@ class DataConfig(Settings):
     tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes", "sentencepiece", "spaced"] = Field(
         "bpe", description="How text is cut; the last two come with imported models, the others bring back any text."
     )
-    vocab_size: Size | None = Field(None, description="Tokens to learn; none: chosen for the size of the corpus.")
+    vocab_size: PositiveInt | None = Field(
+        None, description="Tokens to learn; none: chosen for the size of the corpus."
+    )
     separate_vocabularies: bool = Field(default=False, description="A vocabulary for each side and not one shared.")
-    max_tokens: Size = Field(256, description="Pairs with a side longer than this are left out, and counted.")
+    max_tokens: PositiveInt = Field(256, description="Pairs with a side longer than this are left out, and counted.")
     bpe_dropout: Probability = Field(
         0.0, description="Chance that a merge is left out, anew each time a sentence is seen; for bpe and little text."
     )
@@ -183,9 +187,13 @@ class DataConfig(Settings):
 class TrainingConfig(Settings):
     """How a model learns. The defaults are the paper's, for millions of pairs."""
 
-    max_steps: Size = Field(100_000, description="Steps to train for, counted from the very beginning.")
-    tokens_per_batch: Size = Field(25_000, description="Target tokens a batch, at most; a longer sentence goes alone.")
-    accumulate: Size = Field(1, description="Batches a step; their losses are divided once, by all their tokens.")
+    max_steps: PositiveInt = Field(100_000, description="Steps to train for, counted from the very beginning.")
+    tokens_per_batch: PositiveInt = Field(
+        25_000, description="Target tokens a batch, at most; a longer sentence goes alone."
+    )
+    accumulate: PositiveInt = Field(
+        1, description="Batches a step; their losses are divided once, by all their tokens."
+    )
     optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam as in the paper, or with weight decay.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="Weight decay of adamw.")
     schedule: Literal["paper", "inverse-sqrt", "cosine", "constant"] = Field(
@@ -193,7 +201,7 @@ class TrainingConfig(Settings):
     )
     learning_rate_factor: Annotated[float, Field(gt=0)] = Field(1.0, description="Multiplies the paper's schedule.")
     learning_rate: Annotated[float, Field(gt=0)] = Field(5e-4, description="Peak of the other schedules.")
-    warmup_steps: Size = Field(4000, description="Steps in which the learning rate rises in a straight line.")
+    warmup_steps: PositiveInt = Field(4000, description="Steps in which the learning rate rises in a straight line.")
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="Longest gradient; none: any length.")
     label_smoothing: Probability = Field(0.1, description="Share of each target's probability given to all words.")
     masked_share: Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -205,13 +213,13 @@ class TrainingConfig(Settings):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Keep a running mean of the weights, this much of it old at each step: it is what is used."
     )
-    validate_every: Size = Field(1000, description="Steps between validations.")
-    checkpoint_every: Size = Field(1000, description="Steps between checkpoints.")
-    keep_last: Size = Field(5, description="Checkpoints kept besides the best one.")
+    validate_every: PositiveInt = Field(1000, description="Steps between validations.")
+    checkpoint_every: PositiveInt = Field(1000, description="Steps between checkpoints.")
+    keep_last: PositiveInt = Field(5, description="Checkpoints kept besides the best one.")
     best_by: Literal["loss", "bleu", "accuracy"] = Field(
         "loss", description="By which validation score the best model is known."
     )
-    patience: Size | None = Field(None, description="Validations without a better one before training stops.")
+    patience: PositiveInt | None = Field(None, description="Validations without a better one before training stops.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of the arithmetic; weights stay float32. Auto is bfloat16 on a GPU, float32 elsewhere."
     )
@@ -240,15 +248,17 @@ class SearchConfig(Settings):
     )
     min_length: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Fewest tokens of a translation.")
     max_length: Length | None = Field(None, description="Most tokens of a translation; none: the source's and 50 more.")
-    no_repeat_ngram: Size | None = Field(None, description="No run of this many tokens may occur twice; none: any may.")
+    no_repeat_ngram: PositiveInt | None = Field(
+        None, description="No run of this many tokens may occur twice; none: any may."
+    )
     sample: bool = Field(default=False, description="Draw each token at random by its probability; beam has no say.")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling: below 1 bolder, above 1 wilder.")
-    top_k: Size | None = Field(None, description="Sampling: only among the k likeliest tokens.")
+    top_k: PositiveInt | None = Field(None, description="Sampling: only among the k likeliest tokens.")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Sampling: only among the likeliest tokens that together have this probability."
     )
     seed: Seed = Field(1, description="Sampling: the same seed draws the same tokens.")
-    tokens_per_batch: Size | None = Field(
+    tokens_per_batch: PositiveInt | None = Field(
         None, description="Tokens in work at a time: the sources', padding included, times beam; none: by the device."
     )
 
@@ -264,7 +274,7 @@ class SearchConfig(Settings):
 class TranslateConfig(Settings):
     """How a text is handed to the model, and its translation put together again."""
 
-    split: Split = Field(
+    split: SplitMode = Field(
         "sentences",
         description="sentences: cut lines that hold more than the training lines did where sentences end; line: "
         "translate each line at once; none: translate each text at once, line breaks and all.",

@@ -20,7 +20,7 @@ from pydantic import (
 from heed.errors import ConfigError
 from heed.untrusted import shortened
 
-Names = Annotated[  # a list, or on the command line a text with commas
+NameList = Annotated[  # a list, or on the command line a text with commas
     tuple[str, ...],
     BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
     Field(strict=False),
@@ -28,7 +28,7 @@ Names = Annotated[  # a list, or on the command line a text with commas
 _SHOWN = 3  # of what is wrong, at most this many are told at once
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """What to say beside a name that is not known: the one probably meant, or all there are."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
@@ -63,7 +63,7 @@ class Settings(BaseModel):
         name = ".".join(str(part) for part in problem["loc"]) or cls.__name__
         match problem["type"]:
             case "extra_forbidden":
-                return f"unknown setting {name!r} in {cls.__name__}: {nearest(name, cls.model_fields)}"
+                return f"unknown setting {name!r} in {cls.__name__}: {did_you_mean(name, cls.model_fields)}"
             case "missing":
                 return f"{cls.__name__} needs {name!r}: {cls.model_fields[name].description}"
             case _:

@@ -22,7 +22,7 @@ from heed.artifacts.folder import model_files
 from heed.artifacts.manifest import MANIFEST
 from heed.artifacts.save import write_quantized
 from heed.artifacts.writing import write_folder
-from heed.interop.spm import SpmModel, tokenizer_of
+from heed.interop.spm import SpmModel, tokenizer_from_spm
 from heed.text.tokenizer import Tokenizer
 
 Files = dict[str, bytes]
@@ -44,13 +44,13 @@ def whole_folders(path: Path) -> dict[str, Files]:
     """A folder of every kind, by its name."""
     torch.manual_seed(1)
     target, source = Tokenizer.train(TEXTS, "bpe", 270), Tokenizer.train(TEXTS, "unigram", 262)
-    pieces = tokenizer_of(SpmModel(_PIECES, b""), ["▁dog", "g", ">>fra<<", "▁", "s"])
+    pieces = tokenizer_from_spm(SpmModel(_PIECES, b""), ["▁dog", "g", ">>fra<<", "▁", "s"])
     shapes: dict[str, tuple[tuple[Tokenizer, Tokenizer], dict[str, Any], dict[str, Any]]] = {
         "translate": ((target, target), {}, {}),
         "learned": ((target, target), {"positions": "learned", "max_length": 80, "norm": "pre"}, {}),
         "unigram": ((source, source), {"tie_embeddings": False}, {"tokenizer": "unigram"}),
         "pieces": (
-            (pieces, tokenizer_of(SpmModel(_PIECES, b""), ["▁dog", "g", "x"])),
+            (pieces, tokenizer_from_spm(SpmModel(_PIECES, b""), ["▁dog", "g", "x"])),
             {},
             {"tokenizer": "sentencepiece"},
         ),

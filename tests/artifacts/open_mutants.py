@@ -15,7 +15,7 @@ import torch
 import torch._dynamo
 
 from heed import HeedError, Transformer
-from heed.artifacts.checkpoint import PROGRESS, newest_checkpoint, restore
+from heed.artifacts.checkpoint import PROGRESS, newest_checkpoint, restore_checkpoint
 from heed.artifacts.folder import read_model_folder
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
@@ -31,7 +31,7 @@ def use(path: Path) -> str:
     folder.settings()
     if (path / PROGRESS).exists():
         model = Transformer(folder.run.model)
-        restore(path, model, torch.optim.Adam(model.parameters()))
+        restore_checkpoint(path, model, torch.optim.Adam(model.parameters()))
         newest_checkpoint(path.parent)
     data, kind = folder.run.data, folder.run.model.kind
     if data.labels:

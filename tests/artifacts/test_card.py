@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from heed.artifacts.card import Evaluation, digest_of, with_scores, without_scores, write_scores
+from heed.artifacts.card import Evaluation, corpus_digest, with_scores, without_scores, write_scores
 from heed.artifacts.manifest import verify
 from heed.artifacts.writing import write_folder
 from heed.evaluation.metrics import Score
@@ -96,11 +96,11 @@ def test_scores_can_be_taken_out_again() -> None:
 
 
 def test_a_test_set_is_known_by_its_text() -> None:
-    assert digest_of(["a", "b"], ["c", "d"]) == digest_of(["a", "b"], ["c", "d"])
+    assert corpus_digest(["a", "b"], ["c", "d"]) == corpus_digest(["a", "b"], ["c", "d"])
     others = [
-        digest_of(*texts) for texts in ((["a", "b"], ["c", "x"]), (["a b"], ["c", "d"]), (["a"], ["b", "c", "d"]))
+        corpus_digest(*texts) for texts in ((["a", "b"], ["c", "x"]), (["a b"], ["c", "d"]), (["a"], ["b", "c", "d"]))
     ]
-    assert len({digest_of(["a", "b"], ["c", "d"]), *others}) == 4
+    assert len({corpus_digest(["a", "b"], ["c", "d"]), *others}) == 4
 
 
 class _CrashError(Exception):

@@ -12,8 +12,8 @@ from heed.artifacts.checkpoint import (
     checkpoint_path,
     checkpoints,
     newest_checkpoint,
-    prune,
-    restore,
+    prune_checkpoints,
+    restore_checkpoint,
     training_state,
     write_checkpoint,
 )
@@ -42,7 +42,7 @@ def save(run: Path, step: int) -> tuple[Transformer, torch.optim.Optimizer]:
 def test_a_restored_run_has_the_same_weights_moments_and_progress(tmp_path: Path) -> None:
     model, optimizer = save(tmp_path, 7)
     again, its_optimizer = trained()
-    progress, raw_weights = restore(checkpoint_path(tmp_path, 7), again, its_optimizer)
+    progress, raw_weights = restore_checkpoint(checkpoint_path(tmp_path, 7), again, its_optimizer)
     assert raw_weights == {}
     assert progress == Progress(step=7, best_loss=1.5)
     for name, weight in model.state_dict().items():
@@ -81,7 +81,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
     tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1)
-    really_write = writing.write_safely
+    really_write = writing.write_and_sync
     written: list[Path] = []
 
     def crash(path: Path, content: bytes) -> None:
@@ -91,7 +91,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
         written.append(path)
         really_write(path, content)
 
-    monkeypatch.setattr(writing, "write_safely", crash)
+    monkeypatch.setattr(writing, "write_and_sync", crash)
     if write < 4:
         with pytest.raises(FolderError, match=r"step-00000002 cannot be written: no space left"):
             save(tmp_path, 2)
@@ -108,7 +108,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
 def test_old_checkpoints_go_but_never_the_best(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         save(tmp_path, step)
-    prune(tmp_path, keep_last=2, best_step=2)
+    prune_checkpoints(tmp_path, keep_last=2, best_step=2)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in (2, 4, 5)]
 
 
@@ -125,7 +125,7 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     save(tmp_path, 1)
     other = Transformer(CONFIG.model_copy(update={"d_ff": 12}))
     with pytest.raises(FolderError, match=r"narrow.weight' has shape \(8, 8\), but the settings ask for \(8, 12\)"):
-        restore(checkpoint_path(tmp_path, 1), other, torch.optim.Adam(other.parameters()))
+        restore_checkpoint(checkpoint_path(tmp_path, 1), other, torch.optim.Adam(other.parameters()))
 
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_folder_of_another_name_is_no_checkpoint_and_stays(tmp_path: Path) -> 
     (mine.parent / "step-00000013").write_text("nor is a file")
     for step in (1, 2, 100_000_000):
         save(tmp_path, step)
-    prune(tmp_path, keep_last=1, best_step=None)
+    prune_checkpoints(tmp_path, keep_last=1, best_step=None)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, 100_000_000)]
     assert mine.is_dir()
 
@@ -155,7 +155,7 @@ def test_a_folder_of_another_name_is_no_checkpoint_and_stays(tmp_path: Path) -> 
 def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".step-00000001.writing").mkdir(parents=True)
     save(tmp_path, 2)
-    prune(tmp_path, keep_last=1, best_step=None)
+    prune_checkpoints(tmp_path, keep_last=1, best_step=None)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
@@ -166,4 +166,4 @@ def test_a_checkpoint_that_was_saved_with_nonsense_in_it_is_refused_with_what_to
     files = {"model.safetensors": save_tensors(model.state_dict())}
     write_checkpoint(tmp_path, files, training_state(model, optimizer), Progress(step=1))
     with pytest.raises(FolderError, match=r"embedding.weight is not finite. Remove this folder"):
-        restore(checkpoint_path(tmp_path, 1), *trained())
+        restore_checkpoint(checkpoint_path(tmp_path, 1), *trained())

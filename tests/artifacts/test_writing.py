@@ -137,7 +137,7 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed_and_leaves_what_wa
     big = {**NEW, "model.safetensors": bytes(2_500_000)}
     path = tmp_path / "run"
     write_folder(path, OLD)
-    monkeypatch.setattr(writing, "write_safely", write_half)
+    monkeypatch.setattr(writing, "write_and_sync", write_half)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_200_000))
     with pytest.raises(FolderError, match=r"cannot be written: No space left .*: 2\.50 MB are needed, 1\.20 MB are"):
         write(path, big)

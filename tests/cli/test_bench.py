@@ -11,7 +11,7 @@ from heed.benchmarking import limits
 from heed.benchmarking.engine_race import EngineTiming, speedup
 from heed.cli.main import app
 from heed.errors import ConfigError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 
@@ -132,7 +132,7 @@ def test_training_is_measured() -> None:
     told = as_json(*asked)
     assert [told[name] for name in ("preset", "vocabulary", "tokens_per_batch", "steps")] == ["tiny", 300, 150, 3]
     small = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=16, norm="pre")
-    assert told["parameters"] == sum(part.total for part in parameters(small))
+    assert told["parameters"] == sum(part.total for part in parameter_counts(small))
     assert told["arithmetic"] == "float32"
     assert told["share"] == told["operations_per_second"] / told["limit"]
     assert 100 < told["tokens_per_step"] <= 150

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from heed import ModelConfig
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from tests.cli.command import heed
 
 PAGE = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
@@ -15,5 +15,5 @@ def test_describe_shows_every_setting_and_the_sum() -> None:
 
 
 def test_the_sum_in_the_docs_is_the_sum() -> None:
-    for part in parameters(ModelConfig(vocab_size=37_000)):
-        assert f"| {part.name} | {part.times} | {part.sum_shown} | {part.total:,} |" in PAGE
+    for part in parameter_counts(ModelConfig(vocab_size=37_000)):
+        assert f"| {part.name} | {part.copies} | {part.formula} | {part.total:,} |" in PAGE

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heed.artifacts.checkpoint import newest_checkpoint, restore
+from heed.artifacts.checkpoint import newest_checkpoint, restore_checkpoint
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
 from heed.artifacts.writing import MANIFEST
@@ -99,7 +99,7 @@ def assert_whole(out: Path, saved_before: int) -> int:
     if newest is not None:
         folder = read_model_folder(newest)
         model = folder.model()
-        saved = restore(newest, model, make_optimizer(model, folder.run), has_ema=True)[0].step
+        saved = restore_checkpoint(newest, model, make_optimizer(model, folder.run), has_ema=True)[0].step
     reached = max((entry["step"] for entry in read_journal(out / "journal.jsonl")), default=0)
     assert saved_before <= saved <= reached <= saved + INTERVAL
     if (out / MANIFEST).exists():

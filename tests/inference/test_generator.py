@@ -15,7 +15,7 @@ def language_model(seed: int = 0, **settings: object) -> Transformer:
     shape = {"kind": "decoder", "vocab_size": 259, "d_model": 16, "heads": 2, "decoder_layers": 2, "d_ff": 24}
     model = Transformer(ModelConfig.model_validate({**shape, "tie_embeddings": False, **settings})).eval()
     with torch.no_grad():
-        bias = model.vocabulary.output_matrix()[1]
+        bias = model.vocabulary.output_projection()[1]
         assert bias is not None
         bias[2] += 2.0  # so that texts end
     return model

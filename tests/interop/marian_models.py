@@ -35,7 +35,7 @@ class Recipe:
     batch: int = 32
 
 
-def spm_of(texts: Sequence[str], pieces: int, path: Path) -> list[str]:
+def train_spm(texts: Sequence[str], pieces: int, path: Path) -> list[str]:
     """Train a SentencePiece model; returns its pieces."""
     import sentencepiece  # noqa: PLC0415 - an extra
 
@@ -63,8 +63,8 @@ def make(folder: Path, recipe: Recipe) -> Path:
     folder.mkdir(parents=True)
     torch.manual_seed(1)
     pairs = corpus("train", recipe.pairs, seed=1)
-    source = spm_of([pair.source for pair in pairs], recipe.pieces, folder / "source.spm")
-    target = spm_of([pair.target for pair in pairs], recipe.pieces, folder / "target.spm")
+    source = train_spm([pair.source for pair in pairs], recipe.pieces, folder / "source.spm")
+    target = train_spm([pair.target for pair in pairs], recipe.pieces, folder / "target.spm")
     vocabularies = [vocabulary_of(source), vocabulary_of(target)]
     if recipe.separate:  # the special tokens have the same ids on both sides, as MarianConfig wants it
         for one in vocabularies:

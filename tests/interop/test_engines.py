@@ -10,7 +10,7 @@ from heed import SearchConfig, load
 from heed.artifacts.writing import as_json, write_folder
 from heed.errors import ConfigError, FolderError, InputError
 from heed.evaluation.metrics import bleu
-from heed.interop.engine_names import ENGINES, EngineName, engine_named
+from heed.interop.engine_names import ENGINES, EngineName, parse_engine_name
 from heed.interop.folders import export_for
 from heed.serving.batcher import Batcher, CancelToken, Job
 from heed.serving.jobs import TranslationJobType
@@ -113,9 +113,9 @@ def test_what_is_not_installed_is_named_with_its_extra(
 
 
 def test_engines_are_known_by_name() -> None:
-    assert [engine_named(name) for name in ENGINES] == list(ENGINES)
+    assert [parse_engine_name(name) for name in ENGINES] == list(ENGINES)
     with pytest.raises(ConfigError, match="unknown engine 'onx': did you mean 'onnx'"):
-        engine_named("onx")
+        parse_engine_name("onx")
 
 
 @pytest.mark.parametrize("name", EXACT)

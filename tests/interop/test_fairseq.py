@@ -15,7 +15,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.config import SearchConfig
 from heed.errors import FolderError
 from heed.interop.fairseq import import_fairseq
-from heed.interop.spm import SpmModel, spm_of, tokenizer_of
+from heed.interop.spm import SpmModel, to_spm, tokenizer_from_spm
 from heed.microworld.corpus import corpus
 
 TEXTS = corpus("test", 60, seed=5)
@@ -251,7 +251,7 @@ def test_a_sentencepiece_model_in_the_folder_cuts_the_text(tmp_path: Path) -> No
     _, words = saved(tmp_path, share_all_embeddings=True)
     known = words["en"][10]
     pieces = {f"▁{known}": -1.0, known: -2.0, "▁": -3.0, "s": -3.0}
-    (tmp_path / "spm.model").write_bytes(spm_of(tokenizer_of(SpmModel(pieces, b""), list(pieces)))[0])
+    (tmp_path / "spm.model").write_bytes(to_spm(tokenizer_from_spm(SpmModel(pieces, b""), list(pieces)))[0])
     import_fairseq(tmp_path, tmp_path / "ours", "checkpoint.pt")
     tokenizer = heed.load(tmp_path / "ours").tokenizers[0]
     assert tokenizer.kind == "sentencepiece"

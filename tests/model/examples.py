@@ -63,7 +63,7 @@ def padded(rows: list[Tensor]) -> Tensor:
 
 
 def packed(rows: list[Tensor]) -> tuple[Tensor, Packed]:
-    return torch.cat(rows), Packed.of_lengths([len(row) for row in rows]).to(rows[0].device)
+    return torch.cat(rows), Packed.from_lengths([len(row) for row in rows]).to(rows[0].device)
 
 
 def both_sides(config: ModelConfig, device: torch.device) -> dict[str, list[Tensor]]:

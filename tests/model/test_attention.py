@@ -2,16 +2,18 @@ import numpy as np
 import pytest
 import torch
 
-from heed.model.attention import Attend, attention_weights, fused_attention, plain_attention
+from heed.model.attention import AttentionFn, attention_weights, fused_attention, plain_attention
 from heed.model.layout import AttentionPattern, Packed, Padded
 
 PATTERNS = {
-    "itself": AttentionPattern.between(*[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2),
+    "itself": AttentionPattern.between(*[Padded.from_mask(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2),
     "back": AttentionPattern.between(
-        *[Padded.of_real(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2, causal=True
+        *[Padded.from_mask(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2, causal=True
     ),
-    "packed": AttentionPattern.between(Packed.of_lengths([2, 4, 1]), Packed.of_lengths([3, 1, 5])),
-    "mixed": AttentionPattern.between(Packed.of_lengths([2, 4]), Padded.of_real(torch.ones(2, 3, dtype=torch.bool))),
+    "packed": AttentionPattern.between(Packed.from_lengths([2, 4, 1]), Packed.from_lengths([3, 1, 5])),
+    "mixed": AttentionPattern.between(
+        Packed.from_lengths([2, 4]), Padded.from_mask(torch.ones(2, 3, dtype=torch.bool))
+    ),
 }
 
 
@@ -44,7 +46,7 @@ def test_weights_sum_to_one_over_what_may_be_seen(pattern: AttentionPattern) -> 
 
 
 def test_plain_attention_is_the_papers_equation_in_numpy() -> None:
-    pattern = AttentionPattern.between(*[Padded.of_real(torch.ones(1, 4, dtype=torch.bool))] * 2)
+    pattern = AttentionPattern.between(*[Padded.from_mask(torch.ones(1, 4, dtype=torch.bool))] * 2)
     q, k, v = heads(pattern)
     out = plain_attention(q, k, v, pattern, 0.0)
     for head in range(2):
@@ -58,11 +60,11 @@ def test_plain_attention_is_the_papers_equation_in_numpy() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_query_that_may_see_nothing_gathers_nothing(
-    attend: Attend, dtype: torch.dtype, dropout: float, device: torch.device
+    attend: AttentionFn, dtype: torch.dtype, dropout: float, device: torch.device
 ) -> None:
     if dtype == torch.bfloat16 and device.type == "cpu":
         pytest.skip("bfloat16 products crash some CPUs that advertise more than they can do; run with --device cuda")
-    queries, keys = (Padded.of_real(torch.ones(2, length, dtype=torch.bool, device=device)) for length in (3, 4))
+    queries, keys = (Padded.from_mask(torch.ones(2, length, dtype=torch.bool, device=device)) for length in (3, 4))
     only = torch.ones(2, 3, 4, dtype=torch.bool, device=device)
     only[0] = only[1, 1] = False
     pattern = AttentionPattern.between(queries, keys, only=only)
@@ -77,7 +79,7 @@ def test_a_query_that_may_see_nothing_gathers_nothing(
 
 
 def test_plain_dropout_drops_weights_and_keeps_their_mean() -> None:
-    pattern = AttentionPattern.between(*[Padded.of_real(torch.ones(1, 500, dtype=torch.bool))] * 2)
+    pattern = AttentionPattern.between(*[Padded.from_mask(torch.ones(1, 500, dtype=torch.bool))] * 2)
     q, k, _ = heads(pattern)
     ones = torch.ones_like(k)
     out = plain_attention(q, k, ones, pattern, 0.25)

@@ -49,15 +49,15 @@ def whole() -> Transformer:
             "the encoder-decoder mask has shape (1, 3, 3), expected",
         ),
         (
-            {"src": OK, "tgt_in": OK, "src_layout": Packed.of_lengths([3, 3])},
+            {"src": OK, "tgt_in": OK, "src_layout": Packed.from_lengths([3, 3])},
             "src must have shape (tokens) with no size of zero, found (2, 3)",
         ),
         (
-            {"src": OK.flatten(), "tgt_in": OK, "src_layout": Packed.of_lengths([3, 2])},
+            {"src": OK.flatten(), "tgt_in": OK, "src_layout": Packed.from_lengths([3, 2])},
             "src has shape (6,), but its layout is for tokens of shape (5,)",
         ),
         (
-            {"src": OK, "tgt_in": OK, "tgt_layout": Padded.of_ids(ONE, 0)},
+            {"src": OK, "tgt_in": OK, "tgt_layout": Padded.from_ids(ONE, 0)},
             "tgt_in has shape (2, 3), but its layout is for tokens of shape (1, 2)",
         ),
     ],

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from heed import ModelConfig, Transformer
 from heed.errors import InputError
-from heed.model.cache import Cache
+from heed.model.cache import KVCache
 from tests.model.examples import (
     SHAPE,
     VOCAB,
@@ -20,7 +20,7 @@ from tests.model.examples import (
 )
 
 
-def begin(model: Transformer, sides: dict[str, list[Tensor]]) -> Cache:
+def begin(model: Transformer, sides: dict[str, list[Tensor]]) -> KVCache:
     return model.start(padded(sides["src"])) if "src" in sides else model.start(rows=len(sides["tgt_in"]))
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, Transformer
+from heed.model.embeddings import Embeddings
 from heed.model.layers import FeedForward, Residual
-from heed.model.vocabulary import Vocabulary
 from tests.model.examples import SHAPE, VOCAB
 
 
@@ -60,15 +60,15 @@ def test_the_three_orders_of_residual_and_norm() -> None:
 
 
 def test_words_are_scaled_by_the_root_of_the_width() -> None:
-    words = Vocabulary(config_of())
+    words = Embeddings(config_of())
     ids = torch.tensor([4, 7])
-    assert torch.equal(words.source(ids), words.embedding.weight[ids] * 4.0)
-    assert torch.equal(words.target(ids), words.embedding.weight[ids] * 4.0)
+    assert torch.equal(words.embed_source(ids), words.embedding.weight[ids] * 4.0)
+    assert torch.equal(words.embed_target(ids), words.embedding.weight[ids] * 4.0)
 
 
 def test_tied_words_are_one_matrix_and_untied_words_three() -> None:
     x = torch.randn(2, 16)
-    tied, untied = Vocabulary(config_of()), Vocabulary(config_of(tie_embeddings=False))
+    tied, untied = Embeddings(config_of()), Embeddings(config_of(tie_embeddings=False))
     assert [name for name, _ in tied.named_parameters()] == ["embedding.weight"]
     assert torch.equal(tied.logits(x), x @ tied.embedding.weight.T)
     names = ["embedding.weight", "source_embedding.weight", "output.weight", "output.bias"]
@@ -76,13 +76,13 @@ def test_tied_words_are_one_matrix_and_untied_words_three() -> None:
 
 
 def test_tied_words_have_a_bias_if_asked() -> None:
-    words = Vocabulary(config_of(output_bias=True))
+    words = Embeddings(config_of(output_bias=True))
     assert words.bias is not None
     assert not words.bias.any()
     torch.nn.init.normal_(words.bias)
     x = torch.randn(2, 16)
     torch.testing.assert_close(words.logits(x), x @ words.embedding.weight.T + words.bias)
-    assert Vocabulary(config_of(output_bias=True, tie_embeddings=False)).bias is None  # it is in `output`
+    assert Embeddings(config_of(output_bias=True, tie_embeddings=False)).bias is None  # it is in `output`
 
 
 def test_two_vocabularies_share_nothing_but_the_target_side() -> None:

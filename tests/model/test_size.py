@@ -1,7 +1,7 @@
 import pytest
 
 from heed import ModelConfig, Transformer
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from tests.model.examples import SHAPE, every_combination
 
 
@@ -11,7 +11,7 @@ def count(config: ModelConfig) -> int:
 
 @every_combination
 def test_the_sum_from_the_settings_is_what_the_model_has(config: ModelConfig) -> None:
-    assert sum(part.total for part in parameters(config)) == count(config)
+    assert sum(part.total for part in parameter_counts(config)) == count(config)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -19,12 +19,12 @@ def test_the_sum_from_the_settings_is_what_the_model_has(config: ModelConfig) ->
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_sum_knows_every_way_of_tying(tied: bool, source: int | None, bias: bool) -> None:
     config = ModelConfig(**SHAPE, tie_embeddings=tied, source_vocab_size=source, output_bias=bias)
-    assert sum(part.total for part in parameters(config)) == count(config)
+    assert sum(part.total for part in parameter_counts(config)) == count(config)
 
 
 def test_the_sum_is_shown_as_it_is_worked_out() -> None:
-    for part in parameters(ModelConfig(**SHAPE, norm="sandwich", activation="swiglu", tie_embeddings=False)):
-        assert eval(part.sum_shown.replace("×", "*")) == part.each  # noqa: S307 - our own sum
+    for part in parameter_counts(ModelConfig(**SHAPE, norm="sandwich", activation="swiglu", tie_embeddings=False)):
+        assert eval(part.formula.replace("×", "*")) == part.per_copy  # noqa: S307 - our own sum
 
 
 def test_the_base_model_has_the_papers_size() -> None:
@@ -39,4 +39,4 @@ def test_the_base_model_has_the_papers_size() -> None:
 
 def test_the_big_model_has_the_papers_size() -> None:
     big = ModelConfig.preset("big", vocab_size=37_000)
-    assert sum(part.total for part in parameters(big)) == 214_245_376  # "213 × 10⁶"
+    assert sum(part.total for part in parameter_counts(big)) == 214_245_376  # "213 × 10⁶"

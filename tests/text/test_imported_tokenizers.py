@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from heed.errors import DataError
-from heed.interop.spm import SpmModel, read_spm, spm_of, tokenizer_of
+from heed.interop.spm import SpmModel, read_spm, to_spm, tokenizer_from_spm
 from heed.text.tokenizer import AnyKind, Tokenizer
 
 PIECES = {"▁": -4.0, "▁dog": -2.0, "▁do": -2.5, "g": -3.0, "s": -3.0, "d": -5.0, "o": -5.0, "▁d": -6.0}
@@ -16,7 +16,7 @@ NAMES = ["▁dog", "g", ">>fra<<", "chien", "▁", "s"]
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return tokenizer_of(SpmModel(PIECES, b""), NAMES)
+    return tokenizer_from_spm(SpmModel(PIECES, b""), NAMES)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_model_has_as_many_tokens_as_there_are_names_and_special_ones(tokeni
 
 
 def test_a_sentencepiece_file_of_ours_holds_what_was_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    content, names = spm_of(tokenizer)
+    content, names = to_spm(tokenizer)
     path = tmp_path / "x.spm"
     path.write_bytes(content)
     assert read_spm(path) == SpmModel(PIECES, b"")

@@ -12,7 +12,7 @@ from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.machine import optional_packages, probe_bfloat16
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, TrainingError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from heed.training import estimate as module
 from heed.training.batches import Batch
 from heed.training.estimate import Estimate, estimate
@@ -20,7 +20,7 @@ from heed.training.gradients import EagerGradients
 from heed.training.tasks import task_named
 
 MODEL = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=32, encoder_layers=1, decoder_layers=1)
-PARAMETERS = sum(part.total for part in parameters(MODEL))
+PARAMETERS = sum(part.total for part in parameter_counts(MODEL))
 LENGTHS = np.random.default_rng(1).integers(3, 9, (50, 2))
 
 

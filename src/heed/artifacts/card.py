@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.artifacts.manifest import FORMAT, MANIFEST, Listed
-from heed.artifacts.writing import as_json, current, finish_publishing, sync, write_safely
+from heed.artifacts.writing import as_json, current, finish_publishing, sync, write_and_sync
 from heed.errors import FolderError
 from heed.evaluation.metrics import Score
 from heed.untrusted import read_regular, reason
@@ -34,7 +34,7 @@ class Evaluation:
     date: str
 
 
-def digest_of(sources: Sequence[str], references: Sequence[str]) -> str:
+def corpus_digest(sources: Sequence[str], references: Sequence[str]) -> str:
     """What tells one test set from another, whatever its files are called."""
     return hashlib.sha256(json.dumps([list(sources), list(references)]).encode()).hexdigest()[:12]
 
@@ -112,7 +112,7 @@ def _replace(path: Path, content: bytes) -> None:
     """Put a file in another's place: a crash leaves the old or the new one, and the disk has it before this ends."""
     building = path.with_name(f".{path.name}.writing")
     try:
-        write_safely(building, content)
+        write_and_sync(building, content)
         building.replace(path)
     finally:
         building.unlink(missing_ok=True)

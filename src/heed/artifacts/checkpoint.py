@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from heed.artifacts.card import read_card, without_scores
 from heed.artifacts.folder import WEIGHTS, model_files, read_model_folder
 from heed.artifacts.manifest import Listed, memory_of_this_machine, verify
-from heed.artifacts.weights import FLOATS, check_weights, put_weights, read_header, read_tensors
+from heed.artifacts.weights import FLOATS, check_weights, load_weights, read_header, read_tensors
 from heed.artifacts.writing import finish_publishing, write_folder
 from heed.errors import FolderError, TrainingError
 from heed.model.transformer import Transformer
@@ -111,10 +111,10 @@ def training_state(
 def require_finite(run: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
     """Refuse to save weights or moments that are not finite: the last good checkpoint stays the newest."""
     if (name := _not_finite(tensors)) is not None:
-        raise TrainingError(f"after step {step} {name} is not finite, so nothing was saved; {remedy(run)}")
+        raise TrainingError(f"after step {step} {name} is not finite, so nothing was saved; {recovery_hint(run)}")
 
 
-def remedy(run: Path) -> str:
+def recovery_hint(run: Path) -> str:
     """What a run that cannot go on has left, and what to do; resuming would repeat what happened."""
     saved = checkpoints(run)
     kept = f"the last good checkpoint is {saved[-1]}, for --init-from" if saved else "there is no checkpoint yet"
@@ -127,7 +127,7 @@ def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
 
 
-def model_part(path: Path) -> dict[str, bytes]:
+def read_model_files(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint that make it a model folder, without those only resuming needs."""
     listed = Listed.of(path)
     return {
@@ -171,7 +171,7 @@ def best_checkpoint(run: Path, progress: Progress) -> tuple[Path, str | None]:
     return best, None
 
 
-def restore(
+def restore_checkpoint(
     path: Path,
     model: Transformer,
     optimizer: Optimizer,
@@ -191,7 +191,7 @@ def restore(
     weights, state = read_tensors(path / WEIGHTS), read_tensors(path / OPTIMIZER)
     if (bad := _not_finite({**weights, **state})) is not None:  # saved by a heed that did not check
         raise FolderError(f"{path}: weight {bad} is not finite. Remove this folder, to go on from an earlier one")
-    put_weights(model, {name: shard_like(one, patterns.get(name, one)) for name, one in weights.items()}, path)
+    load_weights(model, {name: shard_like(one, patterns.get(name, one)) for name, one in weights.items()}, path)
     numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
     moments: dict[int, dict[str, Tensor]] = {}
     raw_weights: dict[str, Tensor] = {}
@@ -236,7 +236,7 @@ def read_progress(path: Path) -> Progress:
         raise FolderError(f"{path / PROGRESS}: {where} = {shortened(problem['input'])}: {problem['msg']}") from None
 
 
-def prune(run: Path, keep_last: int, best_step: Count | None) -> None:
+def prune_checkpoints(run: Path, keep_last: int, best_step: Count | None) -> None:
     """Remove all checkpoints but the last `keep_last` and the best."""
     kept = set(checkpoints(run)[-keep_last:])
     if best_step is not None:
@@ -260,7 +260,7 @@ def last_checkpoints(run: Path) -> list[Path]:
     return found[::-1]
 
 
-def average(run: Path, last: int, out: Path) -> list[Path]:
+def average_checkpoints(run: Path, last: int, out: Path) -> list[Path]:
     """Write the mean of a run's last `last` checkpoints to `out`; returns their folders."""
     paths = last_checkpoints(run)[-last:]
     if not paths:

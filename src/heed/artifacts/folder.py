@@ -26,7 +26,7 @@ from typing_extensions import TypedDict  # pydantic takes this one in Python 3.1
 
 from heed.artifacts.manifest import MANIFEST, Listed, hugging_face
 from heed.artifacts.quantization import dequantize_weights
-from heed.artifacts.weights import check_sizes, check_weights, put_weights, read_finite, read_header
+from heed.artifacts.weights import check_sizes, check_weights, load_weights, read_finite, read_header
 from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, as_json
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
@@ -64,7 +64,7 @@ class ModelFolder:
         with torch.device("meta"):  # random first weights would take time, and torch's global random state
             model = Transformer(self.run.model).float()
         model.to_empty(device="cpu")
-        put_weights(model, weights, self.path)
+        load_weights(model, weights, self.path)
         return model.eval()
 
     def weights(self) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from heed.artifacts.quantization import quantize_weights
 from heed.artifacts.writing import INT8_WEIGHTS, current, write_folder
 from heed.config import DataConfig, RunConfig, SearchConfig
 from heed.errors import FolderError, InputError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -91,7 +91,7 @@ def _finite(name: str, weight: Tensor) -> Tensor:
 
 
 def _card(run: RunConfig) -> str:
-    config, size = run.model, sum(part.total for part in parameters(run.model))
+    config, size = run.model, sum(part.total for part in parameter_counts(run.model))
     return f"""# A Transformer of heed, trained by hand
 
 | | |

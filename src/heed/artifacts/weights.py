@@ -151,7 +151,7 @@ def read_finite(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def put_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
+def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
     """Give a model its weights; every one must be there, and of the right shape."""
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     found = {name: tuple(weight.shape) for name, weight in weights.items()}

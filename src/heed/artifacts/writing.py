@@ -75,9 +75,9 @@ def _build(path: Path, files: Mapping[str, bytes]) -> None:
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     for name, content in files.items():
-        write_safely(building / name, content)
+        write_and_sync(building / name, content)
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
-    write_safely(building / MANIFEST, as_json({"format": FORMAT, "sha256": sums}))
+    write_and_sync(building / MANIFEST, as_json({"format": FORMAT, "sha256": sums}))
     sync(building)
     building.rename(path)
     sync(path.parent)
@@ -94,7 +94,7 @@ def _put(file: Path, place: Path) -> None:
     try:
         os.link(file, new)
     except OSError:  # not every file system has links
-        write_safely(new, file.read_bytes())
+        write_and_sync(new, file.read_bytes())
     new.replace(place)
 
 
@@ -128,7 +128,7 @@ def as_json(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def write_safely(path: Path, content: bytes) -> None:
+def write_and_sync(path: Path, content: bytes) -> None:
     """Write a file and bring it to the disk."""
     with path.open("wb") as file:
         file.write(content)

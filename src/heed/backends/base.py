@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heed.backends.torch.search_ops import Continuations, argmax, beam_step, topk
 from heed.config import ModelConfig, SearchConfig
-from heed.model.attention import Attend
+from heed.model.attention import AttentionFn
 from heed.model.transformer import Transformer
 
 S = TypeVar("S", bound="State")
@@ -183,7 +183,7 @@ class TrainingOps:
     """What a forward and backward pass of one model is made of."""
 
     model: Transformer  # with the weights of the model that is trained, or a copy of them in another dtype
-    attend: Attend
+    attend: AttentionFn
     fused_loss: FusedLoss | None = None  # none: by logits, as the task's loss is written
     logits_in_memory: int | None = None  # logits that exist at a time under `fused_loss`; none: all of them
     dropout_seeds: Int[Tensor, "dropouts 2"] | None = None  # to be drawn anew before each pass

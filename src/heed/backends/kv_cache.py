@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heed.model.layout import Packed
-from heed.model.positions import PositionCode, Rotation, sinusoids
+from heed.model.positions import PositionalEncoding, Rotation, sinusoids
 
 # Keys and values of one layer: (1, H, columns, K) for one row alone; else (B·H, K, columns) and (B·H, columns, K).
 Context: TypeAlias = tuple[Float[Tensor, "..."], Float[Tensor, "..."]]
@@ -154,19 +154,19 @@ class PackedSources(NamedTuple):
         """Of padded rows."""
         real = src != pad_id
         lengths = real.sum(1)
-        return cls(src[real], Packed.of_lengths(lengths), bool(lengths.min() < src.shape[1]))
+        return cls(src[real], Packed.from_lengths(lengths), bool(lengths.min() < src.shape[1]))
 
     def hypotheses(self, keys_values: Float[Tensor, "N width"], shape: tuple[int, int, int, int]) -> Hypotheses:
         """One empty hypothesis per source. keys_values: of all layers, (L, 2, H, K) per token."""
-        memory = self.layout.rows(keys_values).unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+        memory = self.layout.to_rows(keys_values).unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         room = memory.new_empty(*memory.shape[:4], _FIRST_COLUMNS, memory.shape[-1])
-        return Hypotheses(1, 0, 0, Room(room, 0), None, self.layout.real if self.is_padded else None, memory)
+        return Hypotheses(1, 0, 0, Room(room, 0), None, self.layout.token_mask if self.is_padded else None, memory)
 
 
 class PositionTable:
     """Position codes, an embedding to add or a rotation, computed for many positions at a time."""
 
-    def __init__(self, code: PositionCode, like: Float[Tensor, "V D"]) -> None:
+    def __init__(self, code: PositionalEncoding, like: Float[Tensor, "V D"]) -> None:
         self._code, self._like = code, like
         self._extend(256)
 

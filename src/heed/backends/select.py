@@ -36,7 +36,7 @@ from heed.backends.torch.training import training_ops as torch_training_ops
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError, InputError
 from heed.fallbacks import note_fallback
-from heed.interop.engine_names import EngineName, require
+from heed.interop.engine_names import EngineName, require_engine
 from heed.model.transformer import Transformer
 from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import Tokenizer
@@ -118,7 +118,7 @@ def other_engine(
     name: EngineName, files: Mapping[str, bytes], config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> Backend:
     """Another system's engine, opened on the files that it takes."""
-    require(name)
+    require_engine(name)
     dtype = "int8" if name.endswith("-int8") else "float32"
     if name == "onnx":
         from heed.backends.onnx import OnnxBackend  # noqa: PLC0415 - an extra

@@ -29,7 +29,7 @@ from heed.backends.base import (
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.fallbacks import note_fallback
-from heed.model.cache import Cache
+from heed.model.cache import KVCache
 from heed.model.layers import DecoderLayer
 from heed.model.transformer import Transformer
 
@@ -63,11 +63,11 @@ class ReferenceStepper:
 
     model: Transformer
 
-    def start(self, src: Int[Tensor, "B S"]) -> Cache:
+    def start(self, src: Int[Tensor, "B S"]) -> KVCache:
         """The source encoded."""
         return self.model.start(src)
 
-    def step(self, ids: Int[Tensor, "R"], cache: Any) -> tuple[Float[Tensor, "R V"], Cache]:
+    def step(self, ids: Int[Tensor, "R"], cache: Any) -> tuple[Float[Tensor, "R V"], KVCache]:
         """Logits after the next token of each row, and the cache that knows it."""
         logits, cache = self.model.step(ids[:, None], cache)
         return logits[:, -1], cache
@@ -149,12 +149,12 @@ def start_from(
     return Start(step, state, first, config.eos_id, ops)
 
 
-def start_decoder_only(model: Transformer, rows: int, ops: SearchOps) -> Start[Cache]:
+def start_decoder_only(model: Transformer, rows: int, ops: SearchOps) -> Start[KVCache]:
     """Where a search starts that has no source: so many texts, all of them empty."""
     config, device = model.config, model.vocabulary.embedding.weight.device
     never = torch.tensor([config.pad_id, config.bos_id], device=device)
 
-    def step(ids: Int[Tensor, "R"], cache: Cache) -> tuple[Float[Tensor, "R V"], Cache]:
+    def step(ids: Int[Tensor, "R"], cache: KVCache) -> tuple[Float[Tensor, "R V"], KVCache]:
         logits, cache = model.step(ids[:, None], cache)
         return logits[:, -1].float().log_softmax(-1).index_fill(-1, never, -torch.inf), cache
 

@@ -19,7 +19,7 @@ from heed.backends.select import training_plan
 from heed.benchmarking.limits import Dtype, matmul_throughput, now, peak_memory, training_flops
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from heed.text.prepared import Prepared
 from heed.training.estimate import pairs_of_random_ids, trial_run
 from heed.training.steps import launch_steps
@@ -102,7 +102,7 @@ def measure_training(
     operations = speed * training_flops(config.model, sources / targets, 1.0)
     return TrainingSpeed(
         device=device_name(device),
-        parameters=sum(part.total for part in parameters(config.model)),
+        parameters=sum(part.total for part in parameter_counts(config.model)),
         steps=steps,
         tokens_per_step=tokens / steps,
         tokens_per_second=speed,

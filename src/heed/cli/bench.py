@@ -13,7 +13,14 @@ from rich.table import Table
 from heed.cli.bench_models import AsJson, machine, train, translate
 from heed.cli.output import output_console
 from heed.errors import DataError
-from heed.interop.engine_names import ENGINES, EngineName, engine_named, family, missing, require
+from heed.interop.engine_names import (
+    ENGINES,
+    EngineName,
+    engine_family,
+    missing_packages,
+    parse_engine_name,
+    require_engine,
+)
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:
@@ -49,7 +56,7 @@ def engines(
     texts = [line for line in islice(read_lines(file), sentences) if line.strip()]
     if not texts:
         raise DataError(f"{file} is empty: there is nothing to translate")
-    chosen = _chosen([engine_named(one) for one in engine])
+    chosen = _chosen([parse_engine_name(one) for one in engine])
     typer.echo(f"{len(texts):,} sentences, {', '.join(chosen)}: {rounds} rounds …", err=True)
     found = race(model, texts, chosen, beam=beam, rounds=rounds, threads=threads)
     rows = [_row(one, found[0]) for one in found]
@@ -63,10 +70,10 @@ def engines(
 def _chosen(asked: list[EngineName]) -> list[EngineName]:
     """heed, and those asked for; or all that are installed."""
     for one in asked:
-        require(one)
-    absent = [one for one in ENGINES if missing(one)]
+        require_engine(one)
+    absent = [one for one in ENGINES if missing_packages(one)]
     if not asked:
-        for extra in dict.fromkeys(family(one) for one in absent):
+        for extra in dict.fromkeys(engine_family(one) for one in absent):
             typer.echo(f"without {extra}, which is not installed: pip install 'heed[{extra}]'", err=True)
     return list(dict.fromkeys(("heed", *(asked or (one for one in ENGINES if one not in absent)))))
 

@@ -12,7 +12,7 @@ import typer
 from heed.cli.options import out_option
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
-from heed.settings import nearest
+from heed.settings import did_you_mean
 
 Format = TypeVar("Format")
 Languages = tuple[str, str]
@@ -61,7 +61,7 @@ def average(
     last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints to take.")] = 5,
 ) -> None:
     """Average the weights of a run's last checkpoints."""
-    from heed.artifacts.checkpoint import average as average_checkpoints  # noqa: PLC0415 - torch takes seconds to import
+    from heed.artifacts.checkpoint import average_checkpoints  # noqa: PLC0415 - torch takes seconds to import
 
     paths = average_checkpoints(run, last, out)
     typer.echo(f"the mean of {', '.join(path.name for path in paths)} is in {out}", err=True)
@@ -80,7 +80,7 @@ def quantize(
 
 def _one_of(formats: Mapping[str, Format], option: str, name: str) -> Format:
     if name not in formats:
-        raise ConfigError(f"{option} {name} is not a format that heed knows: {nearest(name, formats)}")
+        raise ConfigError(f"{option} {name} is not a format that heed knows: {did_you_mean(name, formats)}")
     return formats[name]
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from heed.config import ModelConfig
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 
 
 def describe(
@@ -30,7 +30,7 @@ def _settings(config: ModelConfig) -> Table:
 
 
 def _sum(config: ModelConfig) -> Table:
-    parts = parameters(config)
+    parts = parameter_counts(config)
     total = sum(part.total for part in parts)
     table = Table("part", "times", "numbers in one", "in all", box=box.SIMPLE_HEAD, show_footer=True)
     table.columns[0].footer = "parameters"
@@ -38,5 +38,5 @@ def _sum(config: ModelConfig) -> Table:
     for column in (1, 3):
         table.columns[column].justify = "right"
     for part in parts:
-        table.add_row(part.name, str(part.times), part.sum_shown, f"{part.total:,}")
+        table.add_row(part.name, str(part.copies), part.formula, f"{part.total:,}")
     return table

@@ -20,7 +20,7 @@ from heed.cli.output import counted
 from heed.cli.remedies import words_for
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
 from heed.training.presets import NestedSettings, merge_settings, preset_for, setting_layers, training_preset
 
@@ -222,7 +222,8 @@ def _plan(
     counted_by = lengths[:, 1 if "target" in task.sides else 0]
     tokens = None if pairs is None else pairs * (counted_by.mean() + 1)
     steps = None if tokens is None else max(1, round(tokens / measured.tokens_per_step))
-    return Plan(name, sum(part.total for part in parameters(config.model)), config.model.vocab_size, steps, measured)
+    size = sum(part.total for part in parameter_counts(config.model))
+    return Plan(name, size, config.model.vocab_size, steps, measured)
 
 
 def _as_json(report: "CorpusReport") -> dict[str, Any]:

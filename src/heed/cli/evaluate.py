@@ -31,7 +31,7 @@ from heed.cli.output import (
     signatures,
     write_card,
 )
-from heed.config import Split, TranslateConfig
+from heed.config import SplitMode, TranslateConfig
 from heed.errors import DataError
 from heed.text.corpus import Corpus, read_lines, read_pairs
 from heed.training.corpora import PairFileOptions
@@ -154,7 +154,9 @@ def _check_tokenizer(tokenize: str, references: list[str]) -> None:
         )
 
 
-def _translated(translator: "Translator", sources: list[str], split: Split | None) -> tuple[list[str], dict[str, int]]:
+def _translated(
+    translator: "Translator", sources: list[str], split: SplitMode | None
+) -> tuple[list[str], dict[str, int]]:
     """The model's translations, each as one line, and how many were truncated or translated in parts."""
     if split is not None:
         translator.settings = TranslateConfig(split=split)

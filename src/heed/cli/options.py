@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.config import SearchConfig, Split
+from heed.config import SearchConfig, SplitMode
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
 from heed.training.corpora import TextFiles
@@ -60,7 +60,7 @@ Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; defa
 Cache = Annotated[Path | None, typer.Option(help="The folder where prepared text is cached.")]
 SearchSet = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
 SplitAt = Annotated[
-    Split | None,
+    SplitMode | None,
     typer.Option(
         "--split",
         help="Where texts are split before they are translated: sentences (where a line holds more sentences than "

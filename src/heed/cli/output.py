@@ -171,9 +171,9 @@ def write_card(
     model: Path, test_set: str, texts: tuple[Sequence[str], Sequence[str]], scores: "list[Score]", search: str = ""
 ) -> None:
     """Put scores into a model's card; texts: the test set's two sides. A card that cannot be written is no mistake."""
-    from heed.artifacts.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
+    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - imports torch
 
-    evaluation = Evaluation(test_set, digest_of(*texts), search, date.today().isoformat())
+    evaluation = Evaluation(test_set, corpus_digest(*texts), search, date.today().isoformat())
     try:
         write_scores(model, evaluation, scores)
     except OSError as error:

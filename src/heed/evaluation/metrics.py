@@ -28,7 +28,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from heed.errors import ConfigError, DataError
-from heed.settings import nearest
+from heed.settings import did_you_mean
 from heed.version import __version__
 
 SEED = 12345  # sacreBLEU's own
@@ -138,7 +138,7 @@ def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
 def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
     """force: sacreBLEU says nothing about text that looks tokenised already; whoever scores such text knows."""
     if tokenize not in BLEU.TOKENIZERS:
-        raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}: {nearest(tokenize, BLEU.TOKENIZERS)}")
+        raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}: {did_you_mean(tokenize, BLEU.TOKENIZERS)}")
     try:
         return BLEU(lowercase=lowercase, force=True, tokenize=tokenize)
     except (ImportError, RuntimeError, OSError) as error:  # some need a package or a file that is not there

@@ -86,7 +86,7 @@ def embed(
     vectors = np.zeros((len(texts), model.config.d_model), np.float32)
     for numbers, src in _batches(JoinedTexts(tokenizer), texts, model, max_tokens):
         hidden = model.hidden(tgt_in=src) if model.encoder is None else model.encode(src)
-        layout = Padded.of_ids(src, model.config.pad_id)
+        layout = Padded.from_ids(src, model.config.pad_id)
         vectors[numbers] = (layout.mean(hidden) if pooling == "mean" else hidden[:, 0]).float().cpu().numpy()
     return vectors
 

@@ -24,8 +24,8 @@ from heed.decoding.engine import find, watched
 from heed.decoding.search import Rules, precise
 from heed.errors import InputError
 from heed.inference.open import open_folder
-from heed.model.cache import Cache
-from heed.model.torch_state import each_with_torch_defaults, torch_defaults
+from heed.model.cache import KVCache
+from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
@@ -84,7 +84,7 @@ class Generator:
         found = find(start, longest, config, range(first, first + len(prompts)), prefixes)
         return [self._described(hypotheses) for hypotheses in found]
 
-    @each_with_torch_defaults
+    @generate_with_torch_defaults
     def stream(
         self, prompt: str = "", search: SearchConfig | None = None, monitor: SearchMonitor | None = None
     ) -> Generator_[str, None, bool]:
@@ -164,7 +164,7 @@ class Generator:
             Generation(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
         ]
 
-    def _start(self, rows: int) -> Start[Cache]:
+    def _start(self, rows: int) -> Start[KVCache]:
         return start_decoder_only(self.model, rows, search_ops(self._device))
 
     @property

@@ -24,7 +24,7 @@ from heed.decoding.engine import Engine
 from heed.errors import ConfigError, InputError
 from heed.fallbacks import note_fallback
 from heed.inference.translator import Translator
-from heed.interop.engine_names import EngineName, engine_named, family
+from heed.interop.engine_names import EngineName, engine_family, parse_engine_name
 from heed.interop.folders import engine_files, is_exported, read_exported
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
@@ -97,7 +97,7 @@ def load(*paths: str | Path, engine: EngineName | None = None, precision: Precis
     if not paths:
         raise InputError("load needs at least one model folder")
     if engine is not None:
-        engine_named(engine)
+        parse_engine_name(engine)
     if len(paths) == 1 and engine not in ("heed", "heed-int8") and is_exported(Path(paths[0])):
         return _load_exported(Path(paths[0]), engine)
     if len(paths) > 1 and engine not in (None, "heed", "heed-int8"):
@@ -143,7 +143,7 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
             "translate: run its graph with ONNX Runtime, or use the model folder that it was made from"
         )
     name = name or exported.engine
-    if family(name) != family(exported.engine):
+    if engine_family(name) != engine_family(exported.engine):
         raise ConfigError(f"{path} was exported for {exported.engine}, which is not --engine {name}: leave that out")
     files = {file: (path / file).read_bytes() for file in exported.files}
     backend = other_engine(name, files, exported.run.model, exported.tokenizers)

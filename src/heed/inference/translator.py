@@ -13,14 +13,14 @@ import torch
 
 from heed.backends.base import Backend, Hypothesis, SearchMonitor
 from heed.backends.select import inference_backend
-from heed.config import SearchConfig, Split, TranslateConfig
+from heed.config import SearchConfig, SplitMode, TranslateConfig
 from heed.decoding.engine import Engine, max_output_lengths
 from heed.decoding.forced_decoding import cross_attention, links, token_log_probs
 from heed.errors import InputError
 from heed.inference.translation import Translation, join_translations, space_before, stream_piece
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
-from heed.model.torch_state import each_with_torch_defaults, torch_defaults
+from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.sentence_split import Piece, Splitter
 from heed.text.tokenizer import Tokenizer, check_texts
@@ -96,7 +96,7 @@ class Translator:
         search: SearchConfig | None = None,
         prefixes: Sequence[str] | None = None,
         align: bool = True,
-        split: Split | None = None,
+        split: SplitMode | None = None,
         first: int = 0,
         report: Report | None = None,
     ) -> list[Translation]:
@@ -145,8 +145,8 @@ class Translator:
                 scores[number] = found
         return scores
 
-    @each_with_torch_defaults
-    def stream(self, text: str, prefix: str = "", split: Split | None = None) -> Generator[str, None, bool]:
+    @generate_with_torch_defaults
+    def stream(self, text: str, prefix: str = "", split: SplitMode | None = None) -> Generator[str, None, bool]:
         """The greedy translation of one text, piece by piece as it is found; joined, it is the translation.
 
         The generator's return value says whether the length limit cut anything off.
@@ -198,7 +198,7 @@ class Translator:
 
         return look(text_model, source, target, translate)
 
-    def pieces(self, text: str, split: Split | None = None) -> list[Piece]:
+    def pieces(self, text: str, split: SplitMode | None = None) -> list[Piece]:
         """What of a text is translated at once."""
         return self.splitter.pieces(text, split or self.settings.split, self._count)
 
@@ -212,7 +212,7 @@ class Translator:
         return [len(ids) for ids in self.tokenizers[0].encode(parts)]
 
     def _pieces(
-        self, texts: Sequence[str], prefixes: Sequence[str] | None, split: Split | None = None
+        self, texts: Sequence[str], prefixes: Sequence[str] | None, split: SplitMode | None = None
     ) -> list[list[Piece]]:
         check_texts(texts)
         pieces = [self.pieces(text, split) for text in texts]

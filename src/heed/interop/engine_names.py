@@ -13,32 +13,32 @@ import importlib.util
 from typing import Literal, get_args
 
 from heed.errors import ConfigError
-from heed.settings import nearest
+from heed.settings import did_you_mean
 
 EngineName = Literal["heed", "heed-int8", "ctranslate2", "ctranslate2-int8", "onnx"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 _MODULES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxruntime")}  # by extra
 
 
-def engine_named(name: str) -> EngineName:
+def parse_engine_name(name: str) -> EngineName:
     """The engine of that name."""
     for one in ENGINES:
         if one == name:
             return one
-    raise ConfigError(f"unknown engine {name!r}: {nearest(name, ENGINES)}")
+    raise ConfigError(f"unknown engine {name!r}: {did_you_mean(name, ENGINES)}")
 
 
-def family(name: str) -> str:
+def engine_family(name: str) -> str:
     """The system behind an engine; also the name of the extra that brings it."""
     return name.removesuffix("-int8")
 
 
-def missing(name: EngineName) -> list[str]:
+def missing_packages(name: EngineName) -> list[str]:
     """What an engine needs that is not installed."""
-    return [module for module in _MODULES.get(family(name), ()) if importlib.util.find_spec(module) is None]
+    return [module for module in _MODULES.get(engine_family(name), ()) if importlib.util.find_spec(module) is None]
 
 
-def require(name: EngineName) -> None:
+def require_engine(name: EngineName) -> None:
     """Refuse an engine that is not installed."""
-    if absent := missing(name):
-        raise ConfigError(f"{name} needs {', '.join(absent)}: install with pip install 'heed[{family(name)}]'")
+    if absent := missing_packages(name):
+        raise ConfigError(f"{name} needs {', '.join(absent)}: install with pip install 'heed[{engine_family(name)}]'")

@@ -32,7 +32,7 @@ from heed.config import DataConfig, ModelConfig, RunConfig
 from heed.errors import FolderError
 from heed.interop.folders import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
 from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled
-from heed.interop.spm import read_spm, tokenizer_of
+from heed.interop.spm import read_spm, tokenizer_from_spm
 from heed.text.imported_tokenizers import HIDDEN, UNKNOWN
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
@@ -230,7 +230,7 @@ def _tokenizer(folder: Path, words: list[str], numbering: Numbering) -> Tokenize
     names = [words[number] for number in numbering.theirs[len(SPECIAL) : -1]]
     models_of_pieces = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
     if models_of_pieces:
-        return tokenizer_of(read_spm(models_of_pieces[0]), names)
+        return tokenizer_from_spm(read_spm(models_of_pieces[0]), names)
     hidden = [*(HIDDEN + name for name in SPECIAL), HIDDEN + names[0], *names[1:], HIDDEN + UNKNOWN]  # <s> is no word
     vocabulary = {name: number for number, name in enumerate(hidden)}
     if len(vocabulary) < len(hidden):

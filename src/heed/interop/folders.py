@@ -29,12 +29,12 @@ from heed.artifacts.folder import (
     refuse_quantized,
 )
 from heed.artifacts.manifest import Listed
-from heed.artifacts.weights import put_weights, read_tensors
+from heed.artifacts.weights import load_weights, read_tensors
 from heed.artifacts.writing import EXPORTED, as_json, write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
-from heed.interop.engine_names import ENGINES, EngineName, require
-from heed.model.size import parameters
+from heed.interop.engine_names import ENGINES, EngineName, require_engine
+from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 from heed.untrusted import shortened
@@ -62,7 +62,7 @@ class Exported:
 
 def engine_files(name: EngineName, model: Transformer, tokenizers: Tokenizers) -> Mapping[str, bytes]:
     """A model as an engine takes it: the engine's own files, by name."""
-    require(name)
+    require_engine(name)
     if name == "onnx":
         from heed.interop.onnx_export import onnx_files  # noqa: PLC0415 - an extra
 
@@ -74,7 +74,7 @@ def engine_files(name: EngineName, model: Transformer, tokenizers: Tokenizers) -
 
 def export_for(engine: EngineName, path: Path, out: Path) -> None:
     """Export a model folder for an engine."""
-    require(engine)
+    require_engine(engine)
     refuse_to_overwrite(out)
     folder = read_model_folder(path)
     refuse_quantized(path)
@@ -166,12 +166,12 @@ def write_imported(
 ) -> None:
     """Write the model folder. origin: where the model comes from, for its card."""
     model = Transformer(run.model)
-    put_weights(model, weights, out)  # every weight must be there, and of the right shape
+    load_weights(model, weights, out)  # every weight must be there, and of the right shape
     write_folder(out, model_files(model.state_dict(), run, {"imported": origin}, tokenizers, _card(run, origin)))
 
 
 def _card(run: RunConfig, origin: str) -> str:
-    config, size = run.model, sum(part.total for part in parameters(run.model))
+    config, size = run.model, sum(part.total for part in parameter_counts(run.model))
     return f"""# A Transformer imported into heed
 
 {origin}

@@ -16,7 +16,7 @@ from heed.artifacts.writing import as_json
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.folders import read_json
-from heed.interop.spm import read_spm, spm_of, tokenizer_of
+from heed.interop.spm import read_spm, to_spm, tokenizer_from_spm
 from heed.text.imported_tokenizers import UNKNOWN
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
 
@@ -76,7 +76,7 @@ def tokenizer_files(tokenizers: tuple[Tokenizer, Tokenizer], run: RunConfig) -> 
     if target.kind == "sentencepiece":
         separate = run.model.source_vocab_size is not None
         settings |= {"tokenizer_class": "MarianTokenizer", "unk_token": UNKNOWN, "separate_vocabs": separate, **special}
-        files = {"source.spm": spm_of(source)[0], "target.spm": spm_of(target)[0], "vocab.json": _ids(source)}
+        files = {"source.spm": to_spm(source)[0], "target.spm": to_spm(target)[0], "vocab.json": _ids(source)}
         files |= {"target_vocab.json": _ids(target)} if separate else {}
         return {"tokenizer_config.json": as_json(settings), **files}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
@@ -87,7 +87,7 @@ def tokenizer_files(tokenizers: tuple[Tokenizer, Tokenizer], run: RunConfig) -> 
 
 def _ids(tokenizer: Tokenizer) -> bytes:
     """The content of `vocab.json`: every token with its id."""
-    return as_json({name: number for number, name in enumerate(spm_of(tokenizer)[1])})
+    return as_json({name: number for number, name in enumerate(to_spm(tokenizer)[1])})
 
 
 def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) -> Side:
@@ -98,7 +98,7 @@ def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) 
 
     def made(theirs: Sequence[int]) -> Tokenizer:
         inner = theirs[len(SPECIAL) : -1]  # rows that no token has are there to round up the size
-        return tokenizer_of(spm, [names.get(number, f"⟨{number}⟩") for number in inner])
+        return tokenizer_from_spm(spm, [names.get(number, f"⟨{number}⟩") for number in inner])
 
     cut = hashlib.sha256(model.read_bytes()).hexdigest()
     return Side(int(vocabulary[unk]), made, language, (cut, vocabulary_file.name), names)

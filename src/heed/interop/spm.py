@@ -97,7 +97,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         yield number, struct.unpack("<f", content)[0] if wire == 5 else content
 
 
-def spm_of(tokenizer: Tokenizer) -> tuple[bytes, list[str]]:
+def to_spm(tokenizer: Tokenizer) -> tuple[bytes, list[str]]:
     """A tokenizer of kind sentencepiece as a SentencePiece model file, and the names of all its ids."""
     parts = json.loads(tokenizer.to_json())
     vocabulary = parts["model"]["vocab"]
@@ -131,7 +131,7 @@ def _varint(value: int) -> bytes:
     return written + bytes([value])
 
 
-def tokenizer_of(spm: SpmModel, names: Sequence[str]) -> Tokenizer:
+def tokenizer_from_spm(spm: SpmModel, names: Sequence[str]) -> Tokenizer:
     """A tokenizer that cuts as SentencePiece does. names: of all tokens but the special ones and the unknown one."""
     vocabulary = [(HIDDEN + name, 0.0) for name in SPECIAL]
     vocabulary += [(name, spm.pieces[name]) if name in spm.pieces else (HIDDEN + name, 0.0) for name in names]

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from heed.errors import InputError
 from heed.interpret.parts import attentions, parts
-from heed.model.attention import Attend, MultiHeadAttention, attention_weights, plain_attention
+from heed.model.attention import AttentionFn, MultiHeadAttention, attention_weights, plain_attention
 from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
 from heed.model.layout import AttentionPattern, Padded
 from heed.model.positions import angles, sinusoids
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
-from heed.settings import nearest
+from heed.settings import did_you_mean
 
 Seen: TypeAlias = dict[str, Tensor]
 Taps: TypeAlias = Iterator[tuple[str, nn.Module, str]]  # a part, the module it passes, and whether as input or output
@@ -41,7 +41,7 @@ def observe(
     tgt_in: Int[Tensor, "B T"] | None = None,
     *,
     names: Collection[str] | None = None,
-    attend: Attend = plain_attention,
+    attend: AttentionFn = plain_attention,
 ) -> Seen:
     """The named parts of one pass over padded rows, each (B, …); no names: every part.
 
@@ -53,7 +53,7 @@ def observe(
     wanted = set(known if names is None else names)
     for name in wanted:
         if name not in known:
-            raise InputError(f"this model has no part {name!r}: {nearest(name, known)}")
+            raise InputError(f"this model has no part {name!r}: {did_you_mean(name, known)}")
     seen: Seen = {}
     with ExitStack() as hooks:
         for name, module, end in _taps(model):
@@ -129,7 +129,7 @@ def _residual_taps(path: str, around: Residual) -> Taps:
         yield f"{path}.residual", around, OUT
 
 
-def _watched(attend: Attend, paths: Iterator[str], wanted: Collection[str], seen: Seen) -> Attend:
+def _watched(attend: AttentionFn, paths: Iterator[str], wanted: Collection[str], seen: Seen) -> AttentionFn:
     """The attention function, keeping its parts in `seen`; it is called for one path after another."""
 
     def attend_and_keep(q: Tensor, k: Tensor, v: Tensor, pattern: AttentionPattern, dropout: float) -> Tensor:
@@ -154,7 +154,7 @@ def _watched(attend: Attend, paths: Iterator[str], wanted: Collection[str], seen
 
 def _positions(side: str, stack: Encoder | Decoder, ids: Int[Tensor, "B tokens"], model: Transformer) -> Seen:
     """Position codes or rotary angles; the only part that is computed a second time."""
-    positions = Padded.of_ids(ids, model.config.pad_id).positions
+    positions = Padded.from_ids(ids, model.config.pad_id).positions
     if stack.positions.kind == "rotary":
         return {f"{side}.angles": angles(positions, model.config.head_width)}
     if stack.positions.table is not None:

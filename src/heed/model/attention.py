@@ -22,7 +22,7 @@ from heed.config import ModelConfig
 from heed.model.layout import AttentionPattern
 from heed.model.positions import Rotation
 
-Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, AttentionPattern, float], Tensor]
+AttentionFn: TypeAlias = Callable[[Tensor, Tensor, Tensor, AttentionPattern, float], Tensor]
 KeysValues: TypeAlias = tuple[Float[Tensor, "*sources H K"], Float[Tensor, "*sources H K"]]
 
 # All of torch's kernels that take a mask, but cuDNN's: that one plans anew for every shape it meets, half a second each
@@ -34,7 +34,7 @@ def attention_weights(
     queries: Float[Tensor, "*targets H K"], keys: Float[Tensor, "*sources H K"], pattern: AttentionPattern
 ) -> Float[Tensor, "B H T S"]:
     """softmax(Q Kᵀ / √d_k) over the keys each query may attend to; all zero for a fully masked query."""
-    q, k = _by_head(pattern.queries.rows(queries)), _by_head(pattern.keys.rows(keys))
+    q, k = _by_head(pattern.queries.to_rows(queries)), _by_head(pattern.keys.to_rows(keys))
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     hidden = ~pattern.mask[:, None]  # (B, 1, T, S)
     # The smallest number rather than -inf: a fully masked row stays finite, in its gradient too.
@@ -51,8 +51,8 @@ def plain_attention(
 ) -> Float[Tensor, "*targets H K"]:
     """softmax(Q Kᵀ / √d_k) V as the paper writes it, with the weights materialised."""
     weights = functional.dropout(attention_weights(queries, keys, pattern), dropout)
-    heads = weights @ _by_head(pattern.keys.rows(values))
-    return pattern.queries.flat(heads.transpose(1, 2))
+    heads = weights @ _by_head(pattern.keys.to_rows(values))
+    return pattern.queries.from_rows(heads.transpose(1, 2))
 
 
 def fused_attention(
@@ -65,15 +65,15 @@ def fused_attention(
     """Attention through torch's fused kernels, which never materialise the weights."""
     with sdpa_kernel(_KERNELS):
         heads = functional.scaled_dot_product_attention(
-            _by_head(pattern.queries.rows(queries)),
-            _by_head(pattern.keys.rows(keys)),
-            _by_head(pattern.keys.rows(values)),
+            _by_head(pattern.queries.to_rows(queries)),
+            _by_head(pattern.keys.to_rows(keys)),
+            _by_head(pattern.keys.to_rows(values)),
             attn_mask=pattern.mask[:, None],
             dropout_p=dropout,
         )
     if pattern.fully_masked is not None:  # kernels differ in what they make of nothing
         heads = heads.masked_fill(pattern.fully_masked[:, None, :, None], 0.0)
-    return pattern.queries.flat(heads.transpose(1, 2))
+    return pattern.queries.from_rows(heads.transpose(1, 2))
 
 
 def _by_head(x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B H T K"]:
@@ -85,7 +85,7 @@ class AttentionContext:
     """How one pass attends: by which pattern, which arithmetic and, in self-attention, which rotary angles."""
 
     pattern: AttentionPattern
-    attend: Attend
+    attend: AttentionFn
     rotation: Rotation | None = None
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.config import ModelConfig
-from heed.model.attention import Attend, AttentionContext, KeysValues, MultiHeadAttention
-from heed.model.cache import Past
+from heed.model.attention import AttentionContext, AttentionFn, KeysValues, MultiHeadAttention
+from heed.model.cache import LayerKVCache
 from heed.model.layout import AttentionPattern
-from heed.model.positions import PositionCode
+from heed.model.positions import PositionalEncoding
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -104,7 +104,7 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Tensor, "*targets D"],
         context: AttentionContext,
-        past: Past | None,
+        past: LayerKVCache | None,
         memory: KeysValues | None,
         across: AttentionContext | None,
     ) -> Float[Tensor, "*targets D"]:
@@ -127,13 +127,13 @@ class Encoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.positions = PositionCode(config)
+        self.positions = PositionalEncoding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.norm = _last_norm(config)
 
     def forward(
-        self, embedded: Float[Tensor, "*sources D"], pattern: AttentionPattern, attend: Attend
+        self, embedded: Float[Tensor, "*sources D"], pattern: AttentionPattern, attend: AttentionFn
     ) -> Float[Tensor, "*sources D"]:
         """The memory: contextual hidden states of the source tokens."""
         x = self.dropout(self.positions(embedded, pattern))
@@ -148,7 +148,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.positions = PositionCode(config)
+        self.positions = PositionalEncoding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.norm = _last_norm(config)
@@ -162,8 +162,8 @@ class Decoder(nn.Module):
         self,
         embedded: Float[Tensor, "*targets D"],
         pattern: AttentionPattern,
-        attend: Attend,
-        past: Sequence[Past] = (),
+        attend: AttentionFn,
+        past: Sequence[LayerKVCache] = (),
         memory: Sequence[KeysValues] = (),
         cross_pattern: AttentionPattern | None = None,
     ) -> Float[Tensor, "*targets D"]:

@@ -43,30 +43,30 @@ class _once(Generic[Value]):  # noqa: N801 - used like a property
 class Padded:
     """Sequences as rows of equal length; padding may stand anywhere."""
 
-    real: Bool[Tensor, "B T"]  # False where there is only padding
+    token_mask: Bool[Tensor, "B T"]  # False where there is only padding
     positions: Int[Tensor, "B T"]  # each token's position in its sequence, padding not counted
 
     @classmethod
-    def of_ids(cls, ids: Int[Tensor, "B T"], pad_id: int) -> "Padded":
+    def from_ids(cls, ids: Int[Tensor, "B T"], pad_id: int) -> "Padded":
         """The layout of ids in which `pad_id` marks padding."""
-        return cls.of_real(ids != pad_id)
+        return cls.from_mask(ids != pad_id)
 
     @classmethod
-    def of_real(cls, real: Bool[Tensor, "B T"], earlier: Int[Tensor, "B 1"] | int = 0) -> "Padded":
-        """The layout of tokens where `real` is True, continuing sentences that have `earlier` tokens already."""
-        return cls(real, (earlier + real.cumsum(1) - 1).clamp(min=0))
+    def from_mask(cls, token_mask: Bool[Tensor, "B T"], earlier: Int[Tensor, "B 1"] | int = 0) -> "Padded":
+        """The layout of tokens where `token_mask` is True, continuing sentences that have `earlier` tokens already."""
+        return cls(token_mask, (earlier + token_mask.cumsum(1) - 1).clamp(min=0))
 
-    def rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
+    def to_rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Hidden states as rows: they are rows already."""
         return x
 
     def mean(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B D"]:
         """The mean of each sentence's hidden states."""
-        real = self.real[..., None].to(x.dtype)
-        return (x * real).sum(1) / real.sum(1).clamp(min=1)
+        weight = self.token_mask[..., None].to(x.dtype)
+        return (x * weight).sum(1) / weight.sum(1).clamp(min=1)
 
-    def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
-        """The inverse of `rows`."""
+    def from_rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "B T *rest"]:
+        """The inverse of `to_rows`."""
         return x
 
 
@@ -81,10 +81,10 @@ class Packed:
     positions: Int[Tensor, "N"]  # each token's position in its sequence
     sequence_ids: Int[Tensor, "N"]  # the sequence each token belongs to
     cu_seqlens: Int[Tensor, "bounds"]  # cumulative lengths: sequence b is tokens [b] to [b + 1]
-    longest: int  # T, the length of the longest sentence
+    max_seqlen: int  # T, the length of the longest sentence
 
     @classmethod
-    def of_lengths(cls, lengths: Sequence[int] | Int[Tensor, "B"]) -> "Packed":
+    def from_lengths(cls, lengths: Sequence[int] | Int[Tensor, "B"]) -> "Packed":
         """The layout of sentences of these lengths."""
         length = torch.as_tensor(lengths)
         if not len(length) or length.min() < 1:
@@ -99,28 +99,28 @@ class Packed:
         positions, sequence_ids, cu_seqlens = (
             part.to(device, non_blocking=True) for part in (self.positions, self.sequence_ids, self.cu_seqlens)
         )
-        return Packed(positions, sequence_ids, cu_seqlens, self.longest)
+        return Packed(positions, sequence_ids, cu_seqlens, self.max_seqlen)
 
     def twice(self) -> "Packed":
         """The layout of the same sentences a second time, after all of them."""
         sequence_ids = torch.cat((self.sequence_ids, self.sequence_ids + len(self.cu_seqlens) - 1))
         cu_seqlens = torch.cat((self.cu_seqlens, self.cu_seqlens[1:] + self.cu_seqlens[-1]))
-        return Packed(self.positions.repeat(2), sequence_ids, cu_seqlens, self.longest)
+        return Packed(self.positions.repeat(2), sequence_ids, cu_seqlens, self.max_seqlen)
 
     @_once
-    def real(self) -> Bool[Tensor, "B T"]:
+    def token_mask(self) -> Bool[Tensor, "B T"]:
         """Which cells of the rows hold a token."""
-        return torch.arange(self.longest, device=self.cu_seqlens.device) < self.cu_seqlens.diff()[:, None]
+        return torch.arange(self.max_seqlen, device=self.cu_seqlens.device) < self.cu_seqlens.diff()[:, None]
 
     @_once
     def cells(self) -> Int[Tensor, "N"]:
         """Each token's cell among the B·T of the rows."""
-        return self.sequence_ids * self.longest + self.positions
+        return self.sequence_ids * self.max_seqlen + self.positions
 
-    def rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
+    def to_rows(self, x: Shaped[Tensor, "N *rest"]) -> Shaped[Tensor, "B T *rest"]:
         """Hidden states as rows, with zeros where a sequence is shorter than the longest."""
-        cells = x.new_zeros(self.real.numel(), *x.shape[1:])
-        return cells.index_copy(0, self.cells, x).unflatten(0, self.real.shape)
+        cells = x.new_zeros(self.token_mask.numel(), *x.shape[1:])
+        return cells.index_copy(0, self.cells, x).unflatten(0, self.token_mask.shape)
 
     def mean(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "B D"]:
         """The mean of each sentence's hidden states."""
@@ -128,8 +128,8 @@ class Packed:
         sums = torch.zeros(len(lengths), x.shape[1], dtype=exact, device=x.device)
         return (sums.index_add(0, self.sequence_ids, x.to(exact)) / lengths.clamp(min=1)[:, None]).to(x.dtype)
 
-    def flat(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "N *rest"]:
-        """The inverse of `rows`."""
+    def from_rows(self, x: Shaped[Tensor, "B T *rest"]) -> Shaped[Tensor, "N *rest"]:
+        """The inverse of `to_rows`."""
         return x.flatten(0, 1).index_select(0, self.cells)
 
 
@@ -138,20 +138,20 @@ class Beams:
     """Hypotheses grouped by the sentence they translate, so that the sentence is held once for all of them."""
 
     width: int  # W, hypotheses a sentence
-    real: Bool[Tensor, "B WT"]
+    token_mask: Bool[Tensor, "B WT"]
     positions: Int[Tensor, "BW T"]
 
     @classmethod
     def of(cls, hypotheses: Padded, width: int) -> "Beams":
         """The same tokens, W rows of them to a sentence."""
-        return cls(width, hypotheses.real.unflatten(0, (-1, width)).flatten(1), hypotheses.positions)
+        return cls(width, hypotheses.token_mask.unflatten(0, (-1, width)).flatten(1), hypotheses.positions)
 
-    def rows(self, x: Shaped[Tensor, "BW T *rest"]) -> Shaped[Tensor, "B WT *rest"]:
+    def to_rows(self, x: Shaped[Tensor, "BW T *rest"]) -> Shaped[Tensor, "B WT *rest"]:
         """The hidden states of one sentence's hypotheses, concatenated."""
         return x.unflatten(0, (-1, self.width)).flatten(1, 2)
 
-    def flat(self, x: Shaped[Tensor, "B WT *rest"]) -> Shaped[Tensor, "BW T *rest"]:
-        """The inverse of `rows`."""
+    def from_rows(self, x: Shaped[Tensor, "B WT *rest"]) -> Shaped[Tensor, "BW T *rest"]:
+        """The inverse of `to_rows`."""
         return x.unflatten(1, (self.width, -1)).flatten(0, 1)
 
 
@@ -186,15 +186,15 @@ class AttentionPattern:
                 f"{_sentences(queries)} target sentences cannot attend to {_sentences(keys)} source sentences"
             )
         if only is not None:
-            check_mask(only, (*queries.real.shape, keys.real.shape[1]))
+            check_mask(only, (*queries.token_mask.shape, keys.token_mask.shape[1]))
         return cls(queries, keys, causal, only)
 
     @_once
     def mask(self) -> Bool[Tensor, "B #T S"]:
         """The attention mask: True = may be attended to."""
-        mask = self.keys.real[:, None, :]
+        mask = self.keys.token_mask[:, None, :]
         if self.causal:
-            length, span = self.queries.real.shape[1], self.keys.real.shape[1]
+            length, span = self.queries.token_mask.shape[1], self.keys.token_mask.shape[1]
             mask = mask & mask.new_ones(length, span).tril(span - length)
         return mask if self.only is None else mask & self.only
 
@@ -212,7 +212,7 @@ class AttentionPattern:
 
 
 def _sentences(layout: Layout) -> int:
-    return len(layout.cu_seqlens) - 1 if isinstance(layout, Packed) else len(layout.real)
+    return len(layout.cu_seqlens) - 1 if isinstance(layout, Packed) else len(layout.token_mask)
 
 
 def check_mask(mask: Tensor, expected: tuple[int, ...]) -> None:

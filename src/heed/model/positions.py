@@ -33,7 +33,7 @@ def sinusoids(positions: Int[Tensor, "*tokens"], width: int) -> Float[Tensor, "*
 
 def _sinusoids_of(layout: Layout, width: int, dtype: torch.dtype) -> Float[Tensor, "*tokens width"]:
     if isinstance(layout, Packed):  # many tokens, few places: each place is worked out once
-        places = torch.arange(layout.longest, device=layout.positions.device)
+        places = torch.arange(layout.max_seqlen, device=layout.positions.device)
         return sinusoids(places, width).to(dtype)[layout.positions]
     return sinusoids(layout.positions, width).to(dtype)
 
@@ -58,7 +58,7 @@ class Rotation:
         return torch.stack(turned, -1).flatten(-2)
 
 
-class PositionCode(nn.Module):
+class PositionalEncoding(nn.Module):
     """Tells the tokens of one side, source or target, where they stand."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -74,7 +74,7 @@ class PositionCode(nn.Module):
         if self.table is None:
             return embedded + _sinusoids_of(pattern.queries, embedded.shape[-1], embedded.dtype)
         keys = pattern.keys
-        longest = keys.longest if isinstance(keys, Packed) else keys.real.shape[1]
+        longest = keys.max_seqlen if isinstance(keys, Packed) else keys.token_mask.shape[1]
         if longest > self.table.num_embeddings:
             raise InputError(
                 f"a sequence of {longest} tokens is longer than the {self.table.num_embeddings} learned positions of "

@@ -38,7 +38,7 @@ def torch_defaults() -> Iterator[None]:
         yield
 
 
-def each_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -> Callable[P, Generator[T, None, R]]:
+def generate_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -> Callable[P, Generator[T, None, R]]:
     """`torch_defaults` for a generator: they hold while an item is computed, not while the caller uses it."""
 
     @wraps(function)

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from heed.config import ModelConfig
 from heed.errors import InputError
-from heed.model.attention import Attend, MultiHeadAttention, fused_attention
-from heed.model.cache import Cache, Past
+from heed.model.attention import AttentionFn, MultiHeadAttention, fused_attention
+from heed.model.cache import KVCache, LayerKVCache
+from heed.model.embeddings import ClassifierHead, Embeddings, check_ids, check_layout
 from heed.model.layers import Decoder, Encoder
 from heed.model.layout import AttentionPattern, Packed, Padded
-from heed.model.vocabulary import Classes, Vocabulary, check_ids, check_layout
 
 
-def initialise(model: nn.Module, config: ModelConfig) -> None:
+def initialize_weights(model: nn.Module, config: ModelConfig) -> None:
     """Give every weight its first value, from torch's global random state.
 
     | weight                               | first value                         | why                                 |
@@ -71,11 +71,11 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.vocabulary = Vocabulary(config)
+        self.vocabulary = Embeddings(config)
         self.encoder = Encoder(config) if config.has_encoder else None
         self.decoder = Decoder(config) if config.has_decoder else None
-        self.classes = None if config.labels is None else Classes(config, config.labels)
-        initialise(self, config)
+        self.classes = None if config.labels is None else ClassifierHead(config, config.labels)
+        initialize_weights(self, config)
 
     def forward(
         self,
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
         tgt_layout: Given = None,
         *,
         cross_mask: Bool[Tensor, "B T S"] | None = None,
-        attend: Attend = fused_attention,
+        attend: AttentionFn = fused_attention,
     ) -> Float[Tensor, "*tokens V"]:
         """Logits for every target position; for every source position of an encoder-only model.
 
@@ -107,7 +107,7 @@ class Transformer(nn.Module):
         tgt_layout: Given = None,
         *,
         cross_mask: Bool[Tensor, "B T S"] | None = None,
-        attend: Attend = fused_attention,
+        attend: AttentionFn = fused_attention,
     ) -> Float[Tensor, "*tokens D"]:
         """What `forward` turns into logits: the output of the last layer."""
         if self.decoder is None:
@@ -115,7 +115,7 @@ class Transformer(nn.Module):
             return self.encode(self._needed("src", src), src_layout, attend=attend)
         tgt_in = self._needed("tgt_in", tgt_in)
         targets = self._target_layout(tgt_in, tgt_layout)
-        embedded = self.vocabulary.target(tgt_in)
+        embedded = self.vocabulary.embed_target(tgt_in)
         back = AttentionPattern.between(targets, targets, causal=True)
         if self.encoder is None:
             self._refuse(src=src, cross_mask=cross_mask)
@@ -127,15 +127,15 @@ class Transformer(nn.Module):
         return self.decoder(embedded, back, attend, memory=memory, cross_pattern=across)
 
     def encode(
-        self, src: Int[Tensor, "*sources"], src_layout: Given = None, *, attend: Attend = fused_attention
+        self, src: Int[Tensor, "*sources"], src_layout: Given = None, *, attend: AttentionFn = fused_attention
     ) -> Float[Tensor, "*sources D"]:
         """The memory: contextual hidden states of the source tokens."""
         return self._encode(src, self._source_layout(src, src_layout), attend)
 
-    def _encode(self, src: Tensor, layout: Padded | Packed, attend: Attend) -> Tensor:
+    def _encode(self, src: Tensor, layout: Padded | Packed, attend: AttentionFn) -> Tensor:
         if self.encoder is None:
             raise InputError("kind = 'decoder' has no encoder to encode with")
-        return self.encoder(self.vocabulary.source(src), AttentionPattern.between(layout, layout), attend)
+        return self.encoder(self.vocabulary.embed_source(src), AttentionPattern.between(layout, layout), attend)
 
     @torch.no_grad()
     def start(
@@ -144,32 +144,32 @@ class Transformer(nn.Module):
         src_layout: Given = None,
         *,
         rows: int | None = None,
-        attend: Attend = fused_attention,
-    ) -> Cache:
+        attend: AttentionFn = fused_attention,
+    ) -> KVCache:
         """The cache before the first step, with the source encoded. rows: how many, of a decoder-only model."""
         decoder = self._decoder_to_step_with()
-        past = tuple(Past() for _ in decoder.layers)
+        past = tuple(LayerKVCache() for _ in decoder.layers)
         if self.encoder is None:
             self._refuse(src=src)
             if rows is None or rows < 1:
                 raise InputError(f"kind = 'decoder' starts with at least one row, found rows = {rows}")
             device = self.vocabulary.embedding.weight.device
-            return Cache(1, torch.ones(rows, 0, dtype=torch.bool, device=device), past)
+            return KVCache(1, torch.ones(rows, 0, dtype=torch.bool, device=device), past)
         self._refuse(rows=rows)
         src = self._needed("src", src)
         layout = self._source_layout(src, src_layout)
-        memory = layout.rows(self._encode(src, layout, attend))
-        return Cache(1, layout.real[:, :0], past, layout.real, decoder.keys_values(memory))
+        memory = layout.to_rows(self._encode(src, layout, attend))
+        return KVCache(1, layout.token_mask[:, :0], past, layout.token_mask, decoder.keys_values(memory))
 
     @torch.no_grad()
     def step(
         self,
         ids: Int[Tensor, "R T"],
-        cache: Cache,
+        cache: KVCache,
         *,
         cross_mask: Bool[Tensor, "R T S"] | None = None,
-        attend: Attend = fused_attention,
-    ) -> tuple[Float[Tensor, "R T V"], Cache]:
+        attend: AttentionFn = fused_attention,
+    ) -> tuple[Float[Tensor, "R T V"], KVCache]:
         """Logits after each of the next T tokens of every row, and the cache that knows them.
 
         Rows may differ in length: `pad_id` adds nothing to its row.
@@ -178,11 +178,11 @@ class Transformer(nn.Module):
         if self.encoder is None:
             self._refuse(cross_mask=cross_mask)
         check_ids("ids", ids, self.config.vocab_size, ("rows", "tokens"))
-        real = ids != self.config.pad_id
-        earlier, cache = cache.tokens_so_far(), cache.advance(real)
-        new = Padded.of_real(real, earlier)
+        token_mask = ids != self.config.pad_id
+        earlier, cache = cache.tokens_so_far(), cache.advance(token_mask)
+        new = Padded.from_mask(token_mask, earlier)
         back, across = cache.self_pattern(new), cache.cross_pattern(new, cross_mask)
-        hidden = decoder(self.vocabulary.target(ids), back, attend, cache.past, cache.memory, across)
+        hidden = decoder(self.vocabulary.embed_target(ids), back, attend, cache.past, cache.memory, across)
         return self.vocabulary.logits(hidden), cache
 
     def _decoder_to_step_with(self) -> Decoder:
@@ -210,19 +210,19 @@ class Transformer(nn.Module):
 def _layout(name: str, ids: Tensor, vocab_size: int, layout: Given, pad_id: int) -> Padded | Packed:
     if layout is None:
         check_ids(name, ids, vocab_size, ("sentences", "tokens"))
-        return Padded.of_ids(ids, pad_id)
+        return Padded.from_ids(ids, pad_id)
     check_ids(name, ids, vocab_size, ("sentences", "tokens") if isinstance(layout, Padded) else ("tokens",))
     check_layout(name, ids, layout)
     return layout
 
 
-def sharing_weights(model: Transformer) -> Transformer:
+def copy_sharing_weights(model: Transformer) -> Transformer:
     """A copy of a model with modules of its own and the same weights: hooks and replaced modules stay in the copy."""
     shared = {id(one): one for one in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
-def replace_parts(model: nn.Module, kind: type[Module], make: Callable[[Module], nn.Module]) -> None:
+def replace_modules(model: nn.Module, kind: type[Module], make: Callable[[Module], nn.Module]) -> None:
     """Replace every submodule of a class by what `make` makes of it, in the same training or evaluation mode."""
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):

@@ -4,9 +4,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import Size
+from heed.config import PositiveInt
 from heed.errors import ConfigError
-from heed.settings import Names, Settings
+from heed.settings import NameList, Settings
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -16,34 +16,34 @@ class ServeConfig(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on; by default this machine only.")
     port: Annotated[int, Field(ge=0, lt=65536)] = Field(8080, description="Port to listen on; 0: any free one.")
-    allowed_hosts: Names = Field((), description="Host names that this server answers to, besides its own; *: any.")
-    trusted_proxies: Names = Field((), description="Proxies (addresses, networks) whose X-Forwarded-For is trusted.")
-    body_bytes: Size | None = Field(
+    allowed_hosts: NameList = Field((), description="Host names that this server answers to, besides its own; *: any.")
+    trusted_proxies: NameList = Field((), description="Proxies (addresses, networks) whose X-Forwarded-For is trusted.")
+    body_bytes: PositiveInt | None = Field(
         None, description="Largest request body, in bytes; none: what `characters` may take, however encoded."
     )
-    header_bytes: Size = Field(16 << 10, description="Largest request head, in bytes, its URL included.")
-    allowed_origins: Names = Field(
+    header_bytes: PositiveInt = Field(16 << 10, description="Largest request head, in bytes, its URL included.")
+    allowed_origins: NameList = Field(
         (), description="Origins of other web pages that may send requests, such as https://a.example; *: any (CORS)."
     )
-    bodies_bytes: Size = Field(
+    bodies_bytes: PositiveInt = Field(
         16 << 20, description="Memory for long bodies that are being read, all together, in bytes."
     )
-    connections: Size = Field(
+    connections: PositiveInt = Field(
         2048, description="Maximum number of connections; above it the one that has been silent longest is closed."
     )
-    characters: Size = Field(5000, description="Maximum characters per request, all texts together.")
-    texts: Size = Field(64, description="Maximum texts per request.")
+    characters: PositiveInt = Field(5000, description="Maximum characters per request, all texts together.")
+    texts: PositiveInt = Field(64, description="Maximum texts per request.")
     alternatives: Annotated[int, Field(ge=0)] = Field(5, description="Maximum alternatives per text.")
-    look_tokens: Size = Field(64, description="Longest sentence to trace, in tokens.")
-    queue: Size = Field(128, description="Maximum requests queued and in work; more are refused at once.")
+    look_tokens: PositiveInt = Field(64, description="Longest sentence to trace, in tokens.")
+    queue: PositiveInt = Field(128, description="Maximum requests queued and in work; more are refused at once.")
     deadline: Annotated[float, Field(gt=0)] = Field(30.0, description="Seconds after which a request is given up.")
     read_timeout: Annotated[float, Field(gt=0)] = Field(10.0, description="Seconds for a request to arrive whole.")
-    requests_per_minute: Size = Field(1200, description="Sustained rate of one key, or else of one address.")
-    burst: Size = Field(240, description="Requests of one key or address at once, after a pause.")
+    requests_per_minute: PositiveInt = Field(1200, description="Sustained rate of one key, or else of one address.")
+    burst: PositiveInt = Field(240, description="Requests of one key or address at once, after a pause.")
     patience: Annotated[float, Field(ge=0)] = Field(
         0.004, description="Maximum time a request waits for a batch to fill, in seconds."
     )
-    tokens_per_batch: Size | None = Field(
+    tokens_per_batch: PositiveInt | None = Field(
         None, description="Tokens per batch, padding included, times beam; none: by the device."
     )
     batching: bool = Field(default=True, description="Batch queued requests; otherwise one at a time.")

@@ -17,7 +17,7 @@ from heed.inference.open import load, model_on_device, read_translation_folder
 from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
-from heed.model.transformer import Transformer, sharing_weights
+from heed.model.transformer import Transformer, copy_sharing_weights
 from heed.serving.languages import AUTO, is_code, nearest_code
 from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.language_identification import LanguageDetector
@@ -79,7 +79,7 @@ class ServedTranslator:
         """A translator with modules of its own around the same weights. A trace sets hooks on modules while it runs:
         translations that run meanwhile must not call them.
         """
-        models = [sharing_weights(model) for model in self.translator.models]
+        models = [copy_sharing_weights(model) for model in self.translator.models]
         return Translator(models, self.translator.tokenizers, self.translator.search, self.translator.max_tokens)
 
 
@@ -143,7 +143,7 @@ class ServedLmOrClassifier:
     @cached_property
     def _traced(self) -> TextModel:
         both = (self.tokenizer, self.tokenizer)
-        return TextModel(sharing_weights(self.model), both, max_tokens=self.max_tokens, labels=self.labels)
+        return TextModel(copy_sharing_weights(self.model), both, max_tokens=self.max_tokens, labels=self.labels)
 
 
 ServedModel = ServedTranslator | ServedLmOrClassifier

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from heed.config import Split
+from heed.config import SplitMode
 from heed.serving.http_errors import HttpError
 
 Fields = dict[str, Any]
@@ -165,7 +165,7 @@ Texts = Annotated[str | list[str], Field(description="The text, or a list of tex
 Source = Annotated[str, Field(description="Language of the text, or auto.", examples=["auto"])]
 Target = Annotated[str, Field(description="Language to translate to.")]
 SplitAt = Annotated[
-    Split | None,
+    SplitMode | None,
     Field(
         description="Where texts are split: sentences (where one ends, in lines longer than training lines), line or "
         "none. Default: the setting of the model's folder, which is sentences unless it says otherwise."

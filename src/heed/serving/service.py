@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from heed.backends.base import SearchMonitor
 from heed.backends.select import default_device
-from heed.config import SearchConfig, Split
+from heed.config import SearchConfig, SplitMode
 from heed.errors import InputError
 from heed.inference.translation import Translation, join_translations
 from heed.inference.translator import Translator
@@ -145,7 +145,7 @@ class Service:
         ]
 
     async def _split(
-        self, texts: Sequence[str], model: ServedTranslator, split: Split | None
+        self, texts: Sequence[str], model: ServedTranslator, split: SplitMode | None
     ) -> list[tuple[list[Piece], list[int]]]:
         """Each text as pieces, and the lengths in tokens of those that are not empty."""
         with input_errors_answered():
@@ -300,7 +300,7 @@ def only_between_steps(between: BetweenSteps) -> SearchMonitor:
     return SearchMonitor(lambda _: False, between, _NEVER)
 
 
-def _pieces(text: str, translator: Translator, split: Split | None) -> tuple[list[Piece], list[int]]:
+def _pieces(text: str, translator: Translator, split: SplitMode | None) -> tuple[list[Piece], list[int]]:
     """A text as pieces, and the lengths of those that are not empty; a piece without letters counts as white space."""
     pieces = [
         piece if has_letters(piece.text) else Piece(piece.before + piece.text + piece.after, "", "", piece.abuts)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from heed.errors import DataError
-from heed.settings import nearest
+from heed.settings import did_you_mean
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
 
 FIRST = len(SPECIAL)  # the id of the first label: those below it mean what they mean everywhere
@@ -59,7 +59,7 @@ class Labels:
 
     def _id(self, label: str) -> list[int]:
         if label not in self._ids:
-            raise DataError(f"the label {label!r} is not one of those learnt: {nearest(label, self.names)}")
+            raise DataError(f"the label {label!r} is not one of those learnt: {did_you_mean(label, self.names)}")
         return self._ids[label]
 
     def to_json(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import DataConfig, Split
+from heed.config import DataConfig, SplitMode
 from heed.errors import InputError
 from heed.text.sentences import sentence_starts
 
@@ -117,7 +117,7 @@ class Splitter:
         """For a model, by the settings and the record of its training that its folder holds."""
         return cls(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)
 
-    def pieces(self, text: str, how: Split, count: Count) -> list[Piece]:
+    def pieces(self, text: str, how: SplitMode, count: Count) -> list[Piece]:
         """The pieces of a text. What need not be split is one piece, white space and all.
 
         how: "sentences" cuts lines that hold more than training lines did, "line" only those of more than
@@ -145,7 +145,7 @@ class Splitter:
             )
         return [Piece("", text, "")]
 
-    def _limits(self, how: Split) -> "_Limits":
+    def _limits(self, how: SplitMode) -> "_Limits":
         longest = self.max_tokens
         if how == "line":
             return _Limits(None, longest, longest, longest, self.language)

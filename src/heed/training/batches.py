@@ -70,7 +70,7 @@ class Batch:
             layout.cu_seqlens[[first, last]].tolist() for layout in (self.src_layout, self.tgt_layout)
         )
         src_layout, tgt_layout = (
-            Packed.of_lengths(layout.cu_seqlens[first : last + 1].diff())
+            Packed.from_lengths(layout.cu_seqlens[first : last + 1].diff())
             for layout in (self.src_layout, self.tgt_layout)
         )
         tgt_in, tgt_out = self.tgt_in[tgt_start:tgt_end], self.tgt_out[tgt_start:tgt_end]
@@ -116,7 +116,7 @@ def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) 
 
 def collate_pairs(source: Ragged, target: Ragged, _random: Random | None = None) -> Batch:
     """A batch of pairs: EOS after each source, BOS before each target, EOS after it."""
-    src_layout, tgt_layout = (Packed.of_lengths(torch.from_numpy(side.lengths + 1)) for side in (source, target))
+    src_layout, tgt_layout = (Packed.from_lengths(torch.from_numpy(side.lengths + 1)) for side in (source, target))
     tgt_in, tgt_out = target.with_special(BOS, before=True), target.with_special(EOS)
     return Batch(source.with_special(EOS), tgt_in, tgt_out, src_layout, tgt_layout, len(tgt_out))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.errors import ConfigError
-from heed.settings import nearest
+from heed.settings import did_you_mean
 from heed.text.language_codes import checked_code
 
 NestedSettings = dict[str, dict[str, Any]]
@@ -43,7 +43,7 @@ def training_preset(name: str) -> dict[str, Any]:
         "big": {"max_steps": 300_000},
     }
     if name not in presets:
-        raise ConfigError(f"unknown preset {name!r}: {nearest(name, presets)}")
+        raise ConfigError(f"unknown preset {name!r}: {did_you_mean(name, presets)}")
     return presets[name]
 
 
@@ -58,7 +58,9 @@ def check_settings(settings: NestedSettings) -> None:
         raise ConfigError(f"model.{name} follows from {follows[name]} instead")
     for name in settings["model"]:
         if name not in ModelConfig.model_fields:
-            raise ConfigError(f"unknown setting {name!r} in ModelConfig: {nearest(name, ModelConfig.model_fields)}")
+            raise ConfigError(
+                f"unknown setting {name!r} in ModelConfig: {did_you_mean(name, ModelConfig.model_fields)}"
+            )
     check_positions(settings["model"], data.max_tokens)
 
 
@@ -82,7 +84,7 @@ def merge_settings(*layers: NestedSettings) -> NestedSettings:
     for layer in layers:
         for section, settings in layer.items():
             if section not in result:
-                raise ConfigError(f"unknown section {section!r}: {nearest(section, result)}")
+                raise ConfigError(f"unknown section {section!r}: {did_you_mean(section, result)}")
             result[section].update(settings)
     return result
 

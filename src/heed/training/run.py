@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from heed.artifacts.checkpoint import Progress, require_finite, restore, training_state, write_checkpoint
+from heed.artifacts.checkpoint import Progress, require_finite, restore_checkpoint, training_state, write_checkpoint
 from heed.artifacts.folder import ModelFolder, model_files
-from heed.artifacts.weights import put_weights
+from heed.artifacts.weights import load_weights
 from heed.backends.select import TrainingPlan, bpe_dropout, training_plan
 from heed.config import RunConfig
 from heed.errors import ConfigError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.language_identification import profile
@@ -104,7 +104,7 @@ def prepare_run(
         listener.warning(warning)
     if inputs.checkpoint is not None:
         has_ema = ema is not None
-        progress, raw = restore(inputs.checkpoint, model, optimizer, has_ema=has_ema, shard_like=shard_like)
+        progress, raw = restore_checkpoint(inputs.checkpoint, model, optimizer, has_ema=has_ema, shard_like=shard_like)
         if ema is not None:
             ema.resume(raw)
     as_begun = training_plan(config, device, compiled=progress.compiled)
@@ -145,7 +145,7 @@ def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transfor
     if init_from.run.data.labels != config.data.labels:
         head = {name: weight for name, weight in model.state_dict().items() if name.startswith("classes.")}
         weights = {name: weight for name, weight in weights.items() if not name.startswith("classes.")} | head
-    put_weights(model, weights, init_from.path)
+    load_weights(model, weights, init_from.path)
     return model
 
 
@@ -203,7 +203,7 @@ def _model_folder_files(
 
 def _card(config: RunConfig, texts: dict[str, list[dict[str, Any]]], progress: Progress, processes: int) -> str:
     """The model card, `README.md` of the folder."""
-    size = sum(part.total for part in parameters(config.model))
+    size = sum(part.total for part in parameter_counts(config.model))
     best = "none" if progress.best_loss is None else f"loss {progress.best_loss:.4f} (step {progress.best_step})"
     if progress.best_score is not None:
         best += f", {METRICS[task_of(config).metric].format(progress.best_score)}"

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from heed.artifacts.writing import sync, write_safely
+from heed.artifacts.writing import sync, write_and_sync
 from heed.errors import FolderError
 
 JOURNAL = "journal.jsonl"
@@ -113,7 +113,7 @@ class Journal:
         kept = [line for line in read_journal(path) if line["step"] <= after_step]
         with _explaining(path):
             building = path.with_suffix(".writing")
-            write_safely(building, "".join(_line(entry) for entry in kept).encode())
+            write_and_sync(building, "".join(_line(entry) for entry in kept).encode())
             building.replace(path)
 
     def write(self, entry: dict[str, Any]) -> None:

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from heed.artifacts.checkpoint import Progress, best_checkpoint, model_part
+from heed.artifacts.checkpoint import Progress, best_checkpoint, read_model_files
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.writing import publish
 from heed.errors import ConfigError
-from heed.model.size import parameters
+from heed.model.size import parameter_counts
 from heed.paths import cache_folder
 from heed.training.corpora import PairFileOptions, Paths, TextFiles, training_corpora, validation_corpora
 from heed.training.distributed import ProcessGroup, join
@@ -135,7 +135,7 @@ def _train(
 
 
 def _describe(run: Run, progress: Progress, listener: Listener) -> None:
-    size, processes = sum(part.total for part in parameters(run.config.model)), run.group.size
+    size, processes = sum(part.total for part in parameter_counts(run.config.model)), run.group.size
     where = f"{run.device}" if processes == 1 else f"{processes} processes, this one on {run.device}"
     listener.note(f"{size:,} parameters, {run.config.model.vocab_size:,} tokens, on {where}")
     if progress.step:
@@ -147,5 +147,5 @@ def _publish(folder: Path, progress: Progress, listener: Listener) -> None:
     best, complaint = best_checkpoint(folder, progress)
     if complaint is not None:
         listener.warning(complaint)
-    publish(folder, model_part(best))
+    publish(folder, read_model_files(best))
     listener.note(f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {folder}")

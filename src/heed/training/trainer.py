@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from heed.artifacts.checkpoint import Progress, prune, remedy
+from heed.artifacts.checkpoint import Progress, prune_checkpoints, recovery_hint
 from heed.errors import TrainingError
 from heed.model.torch_state import torch_defaults
 from heed.training.run import Run
@@ -107,7 +107,7 @@ class StepLog:
         if self.skipped_in_a_row >= _SKIPPED_IN_A_ROW:
             raise TrainingError(
                 f"the loss or the gradient was not finite in {self.skipped_in_a_row} steps in a row, up to step "
-                f"{step}: {reason}; {remedy(self._run.folder)}"
+                f"{step}: {reason}; {recovery_hint(self._run.folder)}"
             )
 
 
@@ -116,7 +116,7 @@ def _save(run: Run, progress: Progress, journal: Journal | None) -> None:
         journal.sync()
     run.save(progress)
     if run.group.is_first:  # which wrote it: for the others the new checkpoint may not be there yet
-        prune(run.folder, run.config.training.keep_last, progress.best_step)
+        prune_checkpoints(run.folder, run.config.training.keep_last, progress.best_step)
 
 
 def _validate_if_due(

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=
 
 HEADS = 3
 LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15, 16, 32, 33]  # some take several turns, some fill registers and turns exactly
-OURS, THEIRS = Packed.of_lengths(LENGTHS), Packed.of_lengths(LENGTHS[::-1])
+OURS, THEIRS = Packed.from_lengths(LENGTHS), Packed.from_lengths(LENGTHS[::-1])
 PATTERNS = {
     "self": AttentionPattern.between(OURS, OURS),
     "causal": AttentionPattern.between(OURS, OURS, causal=True),
@@ -124,7 +124,7 @@ def test_large_scores_stay_finite_and_nan_stays_nan() -> None:
 
 @pytest.mark.usefixtures("unchecked_signatures")
 def test_a_padded_layout_is_refused() -> None:
-    layout = Padded.of_ids(torch.tensor([[5, 6, 0]]), 0)
+    layout = Padded.from_ids(torch.tensor([[5, 6, 0]]), 0)
     x = torch.randn(1, 3, HEADS, 16)
     with pytest.raises(InputError, match="packed attention is for packed sentences"):
         compiled_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)

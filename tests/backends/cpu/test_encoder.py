@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=
 
 def sentences(lengths: list[int]) -> tuple[torch.Tensor, Packed]:
     draw = torch.Generator().manual_seed(1)
-    return torch.randint(FIRST_WORD, VOCAB, (sum(lengths),), generator=draw), Packed.of_lengths(lengths)
+    return torch.randint(FIRST_WORD, VOCAB, (sum(lengths),), generator=draw), Packed.from_lengths(lengths)
 
 
 @pytest.mark.parametrize("config", [*DESIGNS, ODD], ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
@@ -54,4 +54,4 @@ def test_integers_only_round() -> None:
 def test_an_id_that_is_no_word_is_named() -> None:
     model = make(ODD, CPU, torch.float32)
     with pytest.raises(InputError, match="src holds id 203, outside a vocabulary of 203 tokens"):
-        CompiledEncoder(model, integers=False)(torch.tensor([5, 203]), Packed.of_lengths([2]))
+        CompiledEncoder(model, integers=False)(torch.tensor([5, 203]), Packed.from_lengths([2]))

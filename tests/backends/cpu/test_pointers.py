@@ -73,7 +73,7 @@ def test_no_other_file_takes_an_address() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.usefixtures("unchecked_signatures")
 def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> None:
-    x, layout = torch.zeros(4, 8, dtype=dtype), Packed.of_lengths([3, 1])
+    x, layout = torch.zeros(4, 8, dtype=dtype), Packed.from_lengths([3, 1])
     heads, pattern = x.view(4, 2, 4), AttentionPattern.between(layout, layout)
     for call in (
         lambda: drop(x, Dropout.of(0.5, 1)),
@@ -92,7 +92,7 @@ def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> No
 @needs_compiled_code
 @pytest.mark.usefixtures("unchecked_signatures")
 def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
-    layout, heads = Packed.of_lengths([3, 1]), torch.zeros(4, 2, 4)
+    layout, heads = Packed.from_lengths([3, 1]), torch.zeros(4, 2, 4)
     pattern = AttentionPattern.between(layout, layout)
     for fewer in ((heads[:3], heads, heads), (heads, heads[:3], heads[:3])):
         with pytest.raises(InputError, match="attention in compiled code takes sentences that fill"):
@@ -116,7 +116,7 @@ def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
 
 @needs_compiled_code
 def test_attention_of_one_head_lies_right_however_torch_counts_its_strides() -> None:
-    layout = Packed.of_lengths([3, 1])
+    layout = Packed.from_lengths([3, 1])
     heads = torch.randn(4, 8).as_strided((4, 1, 8), (8, 3, 1))
     pattern = AttentionPattern.between(layout, layout)
     same = heads.clone(memory_format=torch.contiguous_format).view(4, 1, 8)
@@ -146,7 +146,7 @@ def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_mode
 def test_an_encoder_refuses_a_layout_of_other_sentences() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
     encode, src = CompiledEncoder(model, integers=False), torch.tensor([3, 4, 5, 6])
-    layout = Packed.of_lengths([3, 1])
+    layout = Packed.from_lengths([3, 1])
     for wrong in (
         Packed(layout.positions, layout.sequence_ids + 1, layout.cu_seqlens, 3),
         Packed(layout.positions, layout.sequence_ids, layout.cu_seqlens + 1, 3),

@@ -15,7 +15,7 @@ LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15]  # tiles hold several of these, and one of
 
 
 def packed(device: torch.device, lengths: list[int]) -> Packed:
-    return Packed.of_lengths(lengths).to(device)
+    return Packed.from_lengths(lengths).to(device)
 
 
 def sights(device: torch.device) -> dict[str, AttentionPattern]:
@@ -99,7 +99,7 @@ def test_vectors_may_lie_in_larger_matrices(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("unchecked_signatures")
 def test_a_padded_layout_is_refused(device: torch.device) -> None:
-    layout = Padded.of_ids(torch.tensor([[5, 6, 0]], device=device), 0)
+    layout = Padded.from_ids(torch.tensor([[5, 6, 0]], device=device), 0)
     x = torch.randn(1, 3, HEADS, 16, device=device)
     with pytest.raises(InputError, match="packed attention is for packed sentences"):
         packed_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)

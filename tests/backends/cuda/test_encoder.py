@@ -27,7 +27,7 @@ def parts_for(device: torch.device) -> list[StepOps]:
 def test_it_encodes_as_the_model_does(config: ModelConfig, device: torch.device) -> None:
     model = make(config, device, torch.float32)
     for lengths in (LENGTHS, [*LENGTHS, 14]):  # the second time longer than all before
-        layout = Packed.of_lengths(lengths).to(device)
+        layout = Packed.from_lengths(lengths).to(device)
         src = torch.randint(FIRST_WORD, VOCAB, (sum(lengths),), generator=torch.Generator().manual_seed(1)).to(device)
         expected = model.encode(src, layout)
         for parts in parts_for(device):

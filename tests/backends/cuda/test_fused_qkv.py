@@ -8,7 +8,7 @@ from heed.backends.cuda.fused_qkv import JoinedAttention, JoinedDecoder, with_jo
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder
 from heed.model.layout import AttentionPattern, Packed
-from heed.model.transformer import sharing_weights
+from heed.model.transformer import copy_sharing_weights
 from tests.model.examples import COMBINATIONS, both_sides, make, packed
 
 # A first product on the way back, in a thread that torch has not yet given the GPU: it says that it does so itself.
@@ -31,7 +31,7 @@ def test_joined_products_are_those_of_the_model_in_value_and_gradient(
     config: ModelConfig, device: torch.device
 ) -> None:
     model = make(config, device, torch.float32)
-    twin = sharing_weights(model)
+    twin = copy_sharing_weights(model)
     with_joined_products(twin)
     sides = both_sides(config, device)
     for own, wanted in zip(with_gradients(twin, sides), with_gradients(model, sides), strict=True):
@@ -40,7 +40,7 @@ def test_joined_products_are_those_of_the_model_in_value_and_gradient(
 
 def test_all_parts_are_replaced_and_keep_their_weights_under_their_names() -> None:
     model = Transformer(ModelConfig(vocab_size=9, d_model=8, heads=2, d_ff=8))
-    twin = sharing_weights(model)
+    twin = copy_sharing_weights(model)
     with_joined_products(twin)
     assert isinstance(twin.decoder, JoinedDecoder)
     assert not isinstance(model.decoder, JoinedDecoder)
@@ -52,7 +52,7 @@ def test_all_parts_are_replaced_and_keep_their_weights_under_their_names() -> No
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_self_attention_drops_what_attention_drops(causal: bool, device: torch.device) -> None:
-    layout = Packed.of_lengths([1, 40, 3, 70, 7]).to(device)
+    layout = Packed.from_lengths([1, 40, 3, 70, 7]).to(device)
     pattern = AttentionPattern.between(layout, layout, causal=causal)
     three = torch.randn(121, 3, 2, 16, device=device).requires_grad_()
     above = torch.randn(121, 2, 16, device=device)

@@ -233,7 +233,7 @@ def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
 ) -> None:
     settings = dict(zip(("norm", "positions", "activation"), design, strict=True))
     model = make(ModelConfig.model_validate({**SHAPE, **settings}), device, torch.float32)
-    src, layout = torch.tensor([5, 6, 7, 2, 8, 2], device=device), Packed.of_lengths([4, 2]).to(device)
+    src, layout = torch.tensor([5, 6, 7, 2, 8, 2], device=device), Packed.from_lengths([4, 2]).to(device)
     limits = torch.tensor([[4, 2], [5, 3]], dtype=torch.int32, device=device)  # of the sources; of what is written
     ended_searches = []
     for parts in (TRITON, REFERENCE):
@@ -243,7 +243,7 @@ def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
         if parts is TRITON and device.type == "cuda":
             step = capture(step, device)
         slots.penalties.fill_(1.0)
-        memory = decoder.remember(layout.rows(decoder.encode(src, layout)))
+        memory = decoder.remember(layout.to_rows(decoder.encode(src, layout)))
         slots.begin(torch.tensor([2, 0], device=device), memory, limits, 1, 2)
         for _ in range(6):
             step()

@@ -97,6 +97,8 @@ def _run(vectors: list[Tensor | None], ours: Packed, theirs: Packed, causal: boo
     counts = (tokens, key_tokens, key_tokens, tokens, tokens, tokens, key_tokens, key_tokens)
     rows = (_Rows.of(x, (count, heads, size)) for x, count in zip(vectors, counts, strict=True))
     offsets = (pointer(side.cu_seqlens, torch.int64, sentences + 1) for side in (ours, theirs))
-    attention = _Attention(*rows, *offsets, tokens, key_tokens, sentences, heads, size, theirs.longest, causal, dropout)
+    attention = _Attention(
+        *rows, *offsets, tokens, key_tokens, sentences, heads, size, theirs.max_seqlen, causal, dropout
+    )
     failed = native().heed_attend(ctypes.byref(attention), torch.get_num_threads())
     check_done(failed, "attention", f"sentences that fill {tokens} queries and {key_tokens} keys")

@@ -18,11 +18,11 @@ from heed.backends.cpu.pointers import pointer, pointer_or_none
 from heed.backends.fused_weights import cross_kv_projections, joined
 from heed.backends.kv_cache import Hypotheses, PackedSources, PositionTable
 from heed.backends.torch.linear import MakeLinear
+from heed.model.embeddings import check_ids
 from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
 from heed.model.layout import AttentionPattern, Packed
 from heed.model.positions import Rotation
 from heed.model.transformer import Transformer
-from heed.model.vocabulary import check_ids
 
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
@@ -50,14 +50,14 @@ class CompiledEncoder:
         """Each token in the light of its sentence."""
         check_ids("src", src, self._words, ("tokens",))
         pattern = AttentionPattern.between(layout, layout)
-        embedded = self._positions(self._vocabulary.source(src), pattern).contiguous()
+        embedded = self._positions(self._vocabulary.embed_source(src), pattern).contiguous()
         rotation = self._positions.rotation(pattern, embedded.dtype)
         found, tokens, width = torch.empty_like(embedded), len(src), self._stack.model.width
         turned = (None, None) if rotation is None else (rotation.cos, rotation.sin)
         sentences, half = len(layout.cu_seqlens) - 1, width // self._stack.model.heads // 2
         sources = _Sources(
             pointer(embedded, torch.float32, tokens, width), pointer(layout.sequence_ids, torch.int64, tokens),
-            pointer(layout.cu_seqlens, torch.int64, sentences + 1), sentences, tokens, layout.longest,
+            pointer(layout.cu_seqlens, torch.int64, sentences + 1), sentences, tokens, layout.max_seqlen,
             *(pointer_or_none(one, torch.float32, tokens, 1, half) for one in turned),
             pointer(found, torch.float32, tokens, width),
         )  # fmt: skip

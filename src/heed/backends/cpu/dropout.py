@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from heed.backends.base import dropout_threshold
 from heed.backends.cpu.library import native
 from heed.backends.cpu.pointers import pointer
-from heed.model.transformer import replace_parts
+from heed.model.transformer import replace_modules
 
 
 class Dropout(ctypes.Structure):
@@ -39,7 +39,7 @@ class NativeDropout(nn.Module):
 
 def with_compiled_dropout(model: nn.Module) -> None:
     """Give a model this dropout in all places of torch's own."""
-    replace_parts(model, nn.Dropout, lambda part: NativeDropout(part.p))
+    replace_modules(model, nn.Dropout, lambda part: NativeDropout(part.p))
 
 
 def drawn_seed() -> int:

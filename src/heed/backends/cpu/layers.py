@@ -17,8 +17,8 @@ from heed.backends.fused_weights import joined
 from heed.backends.memory import LargePages
 from heed.config import ModelConfig
 from heed.model.attention import MultiHeadAttention
+from heed.model.embeddings import Embeddings
 from heed.model.layers import DecoderLayer, EncoderLayer
-from heed.model.vocabulary import Vocabulary
 
 _ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
 _ORDERS = ("post", "pre", "sandwich")
@@ -65,7 +65,7 @@ class Stack:
         config: ModelConfig,
         layers: Sequence[EncoderLayer | DecoderLayer],
         last: nn.Module,
-        words: Vocabulary | None = None,
+        words: Embeddings | None = None,
         *,
         integers: bool,
     ) -> None:
@@ -81,7 +81,7 @@ class Stack:
         if words is not None:
             table = words.embedding.weight
             self.model.embedding, self.model.scale = self._at(table, config.vocab_size, self._width), words.scale
-            self.model.logits = self._matrix(*words.output_matrix())
+            self.model.logits = self._matrix(*words.output_projection())
         self.bytes = sum(one.bytes for one in self._panels)
 
     def _layer(self, layer: EncoderLayer | DecoderLayer) -> Layer:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from heed.backends.cpu.library import check_done, native
 from heed.backends.cpu.pointers import pointer, pointer_or_none, strided_pointer
-from heed.model.transformer import replace_parts
+from heed.model.transformer import replace_modules
 
 _SMALL = 2**22  # multiplications of a matmul below which the call takes too long
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
@@ -72,7 +72,7 @@ class CompiledLinear(nn.Module):
 
 def with_native_linear(model: nn.Module) -> None:
     """Give a model these in all places of torch's own."""
-    replace_parts(model, nn.Linear, CompiledLinear)
+    replace_modules(model, nn.Linear, CompiledLinear)
 
 
 class _Linear(torch.autograd.Function):

@@ -10,7 +10,7 @@ from heed.backends.base import FusedLoss
 from heed.backends.chunked_loss import Matmul, loss_and_gradients
 from heed.backends.cpu.library import native
 from heed.backends.cpu.pointers import pointer
-from heed.model.vocabulary import check_ids
+from heed.model.embeddings import check_ids
 
 LOGITS_AT_A_TIME = 2**23  # they are still in a cache when they are read again
 

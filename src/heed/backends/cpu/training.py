@@ -6,12 +6,12 @@ from heed.backends.cpu.attention import compiled_attention
 from heed.backends.cpu.dropout import with_compiled_dropout
 from heed.backends.cpu.linear import matmul, with_native_linear
 from heed.backends.cpu.loss import LOGITS_AT_A_TIME, linear_cross_entropy
-from heed.model.transformer import Transformer, sharing_weights
+from heed.model.transformer import Transformer, copy_sharing_weights
 
 
 def training_ops(model: Transformer, *, is_sharded: bool, native_matmul: bool) -> TrainingOps:
     """is_sharded: the model itself runs, since sharded weights allow no second model around them, nor a fused loss."""
-    run = model if is_sharded else sharing_weights(model)
+    run = model if is_sharded else copy_sharing_weights(model)
     with_compiled_dropout(run)
     if is_sharded:
         return TrainingOps(run, compiled_attention)

@@ -51,7 +51,7 @@ class StaticEncoder:
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
         """Each token in the light of its sentence."""
         pattern = AttentionPattern.between(layout, layout)
-        stream = self._placed(self._vocabulary.source(src), pattern)
+        stream = self._placed(self._vocabulary.embed_source(src), pattern)
         rotation = self._encoder.positions.rotation(pattern, stream.dtype)
         ready, closing = stream, iter(self._closings)
         if self._first is not None:
@@ -71,8 +71,8 @@ class StaticEncoder:
         code, layout = self._encoder.positions, cast("Packed", pattern.queries)
         if code.kind != "sinusoidal":
             return code(embedded, pattern)
-        if layout.longest > len(self._places):
-            places = torch.arange(2 * layout.longest, device=embedded.device)
+        if layout.max_seqlen > len(self._places):
+            places = torch.arange(2 * layout.max_seqlen, device=embedded.device)
             self._places = sinusoids(places, embedded.shape[1]).to(embedded.dtype)
         return embedded + self._places[layout.positions]
 
@@ -92,7 +92,7 @@ class StaticDecoder:
         self._sublayers = [one for number, layer in enumerate(layers) for one in _sublayers(layer, number, ops)]
         self._norm, self._closings = closings(_ends(layers), self._decoder.norm)
         self._encoder = StaticEncoder(self._model, ops)
-        self._output, self._output_bias = self._model.vocabulary.output_matrix()
+        self._output, self._output_bias = self._model.vocabulary.output_projection()
         self._special = Special(self.config.pad_id, self.config.bos_id, self.config.eos_id)
         self.device = self._output.device
 

@@ -18,7 +18,7 @@ from heed.backends.cuda.attention import packed_self_attention
 from heed.backends.fused_weights import cross_kv_projections, queries_keys_values, side_by_side
 from heed.model.attention import AttentionContext, KeysValues, MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer
-from heed.model.transformer import replace_parts
+from heed.model.transformer import replace_modules
 
 
 class JoinedAttention(MultiHeadAttention):
@@ -57,5 +57,5 @@ class JoinedDecoder(Decoder):
 
 def with_joined_products(model: nn.Module) -> None:
     """Give a model these in all places of its own."""
-    replace_parts(model, MultiHeadAttention, JoinedAttention)
-    replace_parts(model, Decoder, JoinedDecoder)
+    replace_modules(model, MultiHeadAttention, JoinedAttention)
+    replace_modules(model, Decoder, JoinedDecoder)

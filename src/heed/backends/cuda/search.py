@@ -19,8 +19,8 @@ from torch import Tensor
 from heed.backends.base import Hypothesis, SearchMonitor, length_penalty
 from heed.backends.cuda.slots import Slots
 from heed.config import ModelConfig, SearchConfig
+from heed.model.embeddings import check_ids
 from heed.model.layout import Packed
-from heed.model.vocabulary import check_ids
 
 _TOKENS = 32_768  # of sources that are encoded together
 _NOBODY = -1

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.backends.cuda.slots import Slots
-from heed.model.attention import Attend
+from heed.model.attention import AttentionFn
 
 
 class Norm(NamedTuple):
@@ -76,4 +76,4 @@ class StepOps:
     self_attention: Callable[[Tensor, Tensor, Slots, int, Tensor | None], Tensor]
     cross_attention: Callable[[Tensor, Tensor, Slots, int], Tensor]
     beam_step: Callable[[Tensor, Tensor | None, Slots, Special], None]
-    encoder_attention: Attend  # of packed sentences
+    encoder_attention: AttentionFn  # of packed sentences

@@ -16,12 +16,12 @@ from heed.backends.cuda.fused_qkv import with_joined_products
 from heed.backends.cuda.layer_norm import with_quick_norms
 from heed.backends.cuda.loss import linear_cross_entropy
 from heed.backends.torch.training import compile_all_layers, layers_of
-from heed.model.transformer import Transformer, sharing_weights
+from heed.model.transformer import Transformer, copy_sharing_weights
 
 
 def training_ops(model: Transformer, *, bfloat16: bool, compile_layers: bool) -> TrainingOps:
     """Of the model's weights, or in bfloat16 of a copy, into which they are to be copied before each pass."""
-    run = copy.deepcopy(model).to(torch.bfloat16) if bfloat16 else sharing_weights(model)
+    run = copy.deepcopy(model).to(torch.bfloat16) if bfloat16 else copy_sharing_weights(model)
     run.train()
     with_joined_products(run)
     with_quick_norms(run)

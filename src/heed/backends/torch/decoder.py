@@ -21,7 +21,7 @@ from heed.backends.torch.linear import LinearFn, MakeLinear
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import ACTIVATIONS, Decoder, DecoderLayer, FeedForward, Residual
 from heed.model.positions import Rotation
-from heed.model.transformer import Transformer, replace_parts, sharing_weights
+from heed.model.transformer import Transformer, copy_sharing_weights, replace_modules
 
 
 class TorchDecoder:
@@ -41,7 +41,7 @@ class TorchDecoder:
         self._encoding = _with_linear(model, linear)
         self._layers = [_Layer(layer, linear) for layer in layers]
         self._norm = _norm(decoder.norm)
-        self._output = linear(*model.vocabulary.output_matrix())
+        self._output = linear(*model.vocabulary.output_projection())
 
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> Hypotheses:
@@ -172,8 +172,8 @@ class _Applied(nn.Module):
 
 def _with_linear(model: Transformer, linear: MakeLinear) -> Transformer:
     """A copy of the model that encodes with such linear layers; it has no decoder."""
-    twin = sharing_weights(model).eval()
+    twin = copy_sharing_weights(model).eval()
     twin.decoder = None
     encoder = cast("nn.Module", twin.encoder)
-    replace_parts(encoder, nn.Linear, lambda part: _Applied(linear(part.weight, part.bias)))
+    replace_modules(encoder, nn.Linear, lambda part: _Applied(linear(part.weight, part.bias)))
     return twin

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heed.backends.base import TrainingOps
 from heed.model.attention import fused_attention
 from heed.model.layers import DecoderLayer, EncoderLayer
-from heed.model.transformer import Transformer, replace_parts, sharing_weights
+from heed.model.transformer import Transformer, copy_sharing_weights, replace_modules
 
 
 class RawDropout(nn.Module):
@@ -34,18 +34,18 @@ class RawDropout(nn.Module):
 
 def with_raw_dropout(model: nn.Module) -> None:
     """Give a model this dropout in all places of torch's own."""
-    replace_parts(model, nn.Dropout, lambda part: RawDropout(part.p))
+    replace_modules(model, nn.Dropout, lambda part: RawDropout(part.p))
 
 
 def training_ops(model: Transformer, *, is_sharded: bool, compile_layers: bool) -> TrainingOps:
     """is_sharded: the model itself runs on a CPU, since sharded weights allow no second model around them."""
     if compile_layers:
-        compiled = sharing_weights(model)
+        compiled = copy_sharing_weights(model)
         compile_all_layers(compiled, dynamic=True)
         return TrainingOps(compiled, fused_attention)
     if model.vocabulary.embedding.weight.device.type != "cpu":
         return TrainingOps(model, fused_attention)
-    run = model if is_sharded else sharing_weights(model)
+    run = model if is_sharded else copy_sharing_weights(model)
     with_raw_dropout(run)
     return TrainingOps(run, fused_attention)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from heed.backends.base import FusedLoss
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError
-from heed.model.attention import Attend, fused_attention
+from heed.model.attention import AttentionFn, fused_attention
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
@@ -88,7 +88,7 @@ class Task(ABC):
         model: Transformer,
         batch: Batch,
         config: RunConfig,
-        attend: Attend = fused_attention,
+        attend: AttentionFn = fused_attention,
         fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
         """Label-smoothed cross-entropy, summed over a batch on the model's device.
@@ -99,7 +99,7 @@ class Task(ABC):
         pad_id, settings = config.model.pad_id, config.training
         if fused_loss is not None and not settings.r_drop:
             hidden = model.hidden(**self.inputs(batch), attend=attend)
-            matrix = model.vocabulary.output_matrix()
+            matrix = model.vocabulary.output_projection()
             return fused_loss(hidden, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
         doubled = batch.twice() if settings.r_drop else batch
         logits = model(**self.inputs(doubled), attend=attend)

@@ -11,7 +11,7 @@ from torch import Tensor
 from heed.backends.base import FusedLoss
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError, DataError
-from heed.model.attention import Attend, fused_attention
+from heed.model.attention import AttentionFn, fused_attention
 from heed.model.layout import Packed
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus, read_pairs
@@ -68,9 +68,9 @@ class ClassificationTask(Task):
     def collate(self, source: Ragged, target: Ragged, _random: Random) -> Batch:
         """EOS after each text; the label is a target of one token."""
         labels = torch.from_numpy(target.ids)
-        src_layout = Packed.of_lengths(torch.from_numpy(source.lengths + 1))
+        src_layout = Packed.from_lengths(torch.from_numpy(source.lengths + 1))
         return Batch(
-            source.with_special(EOS), labels, labels, src_layout, Packed.of_lengths([1] * len(labels)), len(labels)
+            source.with_special(EOS), labels, labels, src_layout, Packed.from_lengths([1] * len(labels)), len(labels)
         )
 
     def loss(
@@ -78,7 +78,7 @@ class ClassificationTask(Task):
         model: Transformer,
         batch: Batch,
         config: RunConfig,
-        attend: Attend = fused_attention,
+        attend: AttentionFn = fused_attention,
         _fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
         """Cross-entropy over the classes, summed over the texts."""

@@ -39,7 +39,7 @@ class MaskedLMTask(TextTask):
 
     def collate(self, _source: Ragged, target: Ragged, random: Random) -> Batch:
         """Source: the masked text; target: the original token where one is selected, else padding."""
-        text, layout = target.with_special(EOS).numpy(), Packed.of_lengths(torch.from_numpy(target.lengths + 1))
+        text, layout = target.with_special(EOS).numpy(), Packed.from_lengths(torch.from_numpy(target.lengths + 1))
         chance = random.random(len(text))
         chance[layout.cu_seqlens[1:].numpy() - 1] = 1.0  # EOS is never selected
         least = np.repeat(np.minimum.reduceat(chance, layout.cu_seqlens[:-1].numpy()), target.lengths + 1)

@@ -37,7 +37,7 @@ def check_layout(name: str, ids: Tensor, layout: Layout) -> None:
         raise InputError(f"{name} has shape {tuple(ids.shape)}, but its layout is for tokens of shape {expected}")
 
 
-class Vocabulary(nn.Module):
+class Embeddings(nn.Module):
     """The embedding matrices of source and target, and the output projection; tied, they are one matrix.
 
     tied, one vocabulary     one matrix for all three
@@ -58,25 +58,25 @@ class Vocabulary(nn.Module):
         has_bias = config.tie_embeddings and config.output_bias
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
 
-    def source(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
+    def embed_source(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
         """Embeddings of source ids, times √d_model."""
         embedding = self.embedding if self.source_embedding is None else self.source_embedding
         return embedding(ids) * self.scale
 
-    def target(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
+    def embed_target(self, ids: Int[Tensor, "*tokens"]) -> Float[Tensor, "*tokens D"]:
         """Embeddings of target ids, times √d_model."""
         return self.embedding(ids) * self.scale
 
     def logits(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens V"]:
         """Logits over the target vocabulary."""
-        return functional.linear(x, *self.output_matrix())
+        return functional.linear(x, *self.output_projection())
 
-    def output_matrix(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "V"] | None]:
+    def output_projection(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "V"] | None]:
         """What turns vectors into scores: the matrix, and the bias if there is one."""
         return (self.embedding.weight, self.bias) if self.output is None else (self.output.weight, self.output.bias)
 
 
-class Classes(nn.Module):
+class ClassifierHead(nn.Module):
     """The mean of a text's vectors to logits."""
 
     def __init__(self, config: ModelConfig, labels: int) -> None:
