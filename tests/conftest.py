@@ -12,7 +12,7 @@ import torch
 
 from tests import signatures
 
-jaxtyping.install_import_hook(signatures.CHECKED, f"{signatures.__name__}.checked")
+signatures.install()
 
 torch.set_num_threads(1)  # the models here are too small to share out, and other work may be going on
 
@@ -27,8 +27,9 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers_every_time() -> None:
+def _same_start_for_every_test() -> None:
     torch.manual_seed(0)
+    signatures.calls.clear()
 
 
 @pytest.fixture
