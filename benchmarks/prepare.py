@@ -34,8 +34,8 @@ from heed.microworld.corpus import corpus as microworld
 from heed.text.corpus import Corpus, read_lines
 from heed.text.prepare import Encoders, prepare, survey
 from heed.text.prepared import Prepared
-from heed.text.tokenizer import BYTES, SPECIAL, Tokenizer
-from heed.text.tokenizer_training import learn_tokenizers
+from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer
+from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.batches import Batches, Resegment
 from heed.training.bucketing import Shape, parts
 
@@ -60,7 +60,7 @@ def learn_alone(lines: list[str]) -> Backend:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend.decoder = decoders.ByteLevel()
-    alphabet, special = list(BYTES), list(SPECIAL)
+    alphabet, special = list(BYTE_TOKENS), list(SPECIAL)
     trainer = trainers.BpeTrainer(
         vocab_size=WORDS, min_frequency=2, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
@@ -96,7 +96,7 @@ def measure(folder: Path, asked: argparse.Namespace) -> dict[str, list[float]]:
 
     def learn() -> Tokenizer:
         place = Path(tempfile.mkdtemp(dir=folder))
-        return learn_tokenizers([(corpus, read)], data, ("source", "target"), place, lambda: None)[0]
+        return train_or_load_tokenizers([(corpus, read)], data, ("source", "target"), place, lambda: None)[0]
 
     tokenizer = learn()
     assert tokenizer.to_json() == Tokenizer.from_json(plain(learn_alone(lines)), "bpe").to_json()

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from heed.errors import ConfigError
-from heed.untrusted import shortened
+from heed.untrusted import short_repr
 
 NameList = Annotated[  # a list, or on the command line a text with commas
     tuple[str, ...],
@@ -67,4 +67,4 @@ class Settings(BaseModel):
             case "missing":
                 return f"{cls.__name__} needs {name!r}: {cls.model_fields[name].description}"
             case _:
-                return f"{name} = {shortened(problem['input'])}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+                return f"{name} = {short_repr(problem['input'])}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

@@ -55,7 +55,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"the key {shortened(twice)} stands twice in one object")
+        raise ValueError(f"the key {short_repr(twice)} stands twice in one object")
     return found
 
 
@@ -84,7 +84,7 @@ def _check(value: Any) -> None:
     raise ValueError(f"its lists and objects are nested more than {_DEEPEST} deep")
 
 
-def shortened(value: object, most: int = 80) -> str:
+def short_repr(value: object, most: int = 80) -> str:
     """A value as it is shown in a message: of something long, its beginning."""
     shown = repr(value)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"

@@ -17,8 +17,8 @@ from heed.cli.doctor_report import _KINDS, Lengths, show_text
 from heed.cli.main import app
 from heed.cli.remedies import WORDS
 from heed.config import DataConfig
-from heed.corpus_checks.checks import examine
-from heed.corpus_checks.text_errors import DROPPED, Kind
+from heed.corpus_checks.checks import check_corpora
+from heed.corpus_checks.text_errors import DROPPED_ERRORS, TextErrorType
 from heed.microworld.corpus import corpus
 from heed.text.corpus import Corpus
 from tests.cli.command import heed
@@ -47,7 +47,7 @@ def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
 
 
 def test_every_kind_of_finding_has_words() -> None:
-    assert WORDS.keys() == set(get_args(Kind))
+    assert WORDS.keys() == set(get_args(TextErrorType))
 
 
 def test_findings_are_shown_with_place_number_and_remedy_in_80_columns(clean: list[str], tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_json_says_everything_in_one_object_of_standard_input_too(clean: list[st
 
 def test_a_clean_corpus_is_said_to_be_clean(clean: list[str], tmp_path: Path) -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
-    show_text(console, examine([Corpus(pairs=table(tmp_path / "a.tsv", clean))], [], DataConfig(vocab_size=300)))
+    show_text(console, check_corpora([Corpus(pairs=table(tmp_path / "a.tsv", clean))], [], DataConfig(vocab_size=300)))
     assert "Nothing wrong was found: 300 clean pairs." in console.export_text()
 
 
@@ -142,7 +142,7 @@ def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean
 
 
 def test_every_kind_that_is_left_out_has_words() -> None:
-    assert _KINDS.keys() == set(DROPPED)
+    assert _KINDS.keys() == set(DROPPED_ERRORS)
 
 
 def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:

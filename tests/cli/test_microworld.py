@@ -3,7 +3,7 @@ import subprocess
 
 import pytest
 
-from heed.microworld.corpus import Split, antecedents, corpus, split_of
+from heed.microworld.corpus import DatasetSplit, antecedents, corpus, split_of
 from tests.cli.command import heed, heed_command
 from tests.microworld.derivations import derivations
 
@@ -23,7 +23,7 @@ def test_pairs_are_the_corpus_of_that_split_and_seed() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_antecedents_come_with_their_label_first(split: Split) -> None:
+def test_antecedents_come_with_their_label_first(split: DatasetSplit) -> None:
     lines = microworld("--what", "antecedents", "--split", split, "--count", "20", "--seed", "2")
     assert lines == [f"{label}\t{text}" for label, text in antecedents(split, 20, seed=2)]
 

@@ -13,11 +13,11 @@ import pytest
 
 from heed.config import DataConfig
 from heed.corpus_checks import checks as health
-from heed.corpus_checks.checks import examine
-from heed.corpus_checks.text_errors import CorpusReport, Kind
+from heed.corpus_checks.checks import check_corpora
+from heed.corpus_checks.text_errors import CorpusReport, TextErrorType
 from heed.decoding import engine as decoding_engine
 from heed.errors import DataError
-from heed.microworld.corpus import Split
+from heed.microworld.corpus import DatasetSplit
 from heed.microworld.corpus import corpus as microworld
 from heed.text.corpus import Corpus
 
@@ -26,7 +26,7 @@ DATA = DataConfig(vocab_size=400)
 
 
 @functools.cache
-def generated(split: Split, count: int, seed: int) -> Sentences:
+def generated(split: DatasetSplit, count: int, seed: int) -> Sentences:
     return [(one.source, one.target) for one in microworld(split, count, seed)]
 
 
@@ -43,10 +43,10 @@ def written(folder: Path, name: str, sentences: Sentences) -> Corpus:
 
 def examined(folder: Path, training: Sentences, validation: Sentences | None = None) -> CorpusReport:
     held_out = [] if validation is None else [written(folder, "valid", validation)]
-    return examine([written(folder, "train", training)], held_out, DATA)
+    return check_corpora([written(folder, "train", training)], held_out, DATA)
 
 
-def counts(found: CorpusReport) -> dict[Kind, int]:
+def counts(found: CorpusReport) -> dict[TextErrorType, int]:
     return {finding.kind: finding.count for finding in found.findings}
 
 
@@ -62,7 +62,7 @@ def accents_apart(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 # Each kind, what is done to a pair, and in which file the fault is.
-PLANTED: dict[Kind, tuple[Callable[[tuple[str, str]], tuple[str, str]], str]] = {
+PLANTED: dict[TextErrorType, tuple[Callable[[tuple[str, str]], tuple[str, str]], str]] = {
     "empty": (lambda pair: (pair[0], ""), "en"),
     "copied": (lambda pair: (pair[0], pair[0]), "en"),
     "swapped": (lambda pair: (pair[1], pair[0]), "en"),
@@ -82,7 +82,7 @@ PLANTED: dict[Kind, tuple[Callable[[tuple[str, str]], tuple[str, str]], str]] = 
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_a_planted_fault_is_found_where_it_is_and_no_other(tmp_path: Path, kind: Kind) -> None:
+def test_a_planted_fault_is_found_where_it_is_and_no_other(tmp_path: Path, kind: TextErrorType) -> None:
     plant, ending = PLANTED[kind]
     sentences = world(500)
     lines = sorted(random.Random(kind).sample(range(1, 501), 5))
@@ -104,7 +104,7 @@ def test_a_planted_fault_is_found_where_it_is_and_no_other(tmp_path: Path, kind:
 
 def test_every_kind_of_fault_has_a_test() -> None:
     elsewhere = {"unreadable", "repeated", "ambiguous", "leaked", "leaked_source", "leaked_target", "unknown_label"}
-    assert PLANTED.keys() | elsewhere == set(get_args(Kind))
+    assert PLANTED.keys() | elsewhere == set(get_args(TextErrorType))
 
 
 def test_what_occurs_again_is_what_a_dictionary_says(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ def test_lengths_are_counted_on_every_side_and_tokens_are_those_of_the_vocabular
     assert found.lengths["target", "characters"].total() == 300
     assert max(found.lengths["target", "characters"]) == max(len(target) for _, target in sentences)
     assert max(found.lengths["source", "words"]) == max(len(source.split()) for source, _ in sentences)
-    as_bytes = examine([written(tmp_path, "train", sentences)], [], DataConfig(tokenizer="bytes"))
+    as_bytes = check_corpora([written(tmp_path, "train", sentences)], [], DataConfig(tokenizer="bytes"))
     assert as_bytes.tokens[:, 1].tolist() == [len(target.encode()) for _, target in sentences]
     assert as_bytes.vocab_sizes == (259, 259)
     apart = DataConfig(tokenizer="words", separate_vocabularies=True, vocab_size=1000)
-    source, target = examine([written(tmp_path, "train", sentences)], [], apart).vocab_sizes
+    source, target = check_corpora([written(tmp_path, "train", sentences)], [], apart).vocab_sizes
     assert source < target
 
 
@@ -195,7 +195,7 @@ def test_several_corpora_keep_their_names_and_lines(tmp_path: Path) -> None:
     table = tmp_path / "more.tsv"
     sentences = world(400)
     table.write_text("".join(f"{one}\t{other}\n" for one, other in sentences[300:399]) + "Yes.\t\n")
-    found = examine([written(tmp_path, "train", sentences[:300]), Corpus(pairs=str(table))], [], DATA)
+    found = check_corpora([written(tmp_path, "train", sentences[:300]), Corpus(pairs=str(table))], [], DATA)
     assert found.training == ((f"{tmp_path}/train.en + {tmp_path}/train.fr", 300), (str(table), 100))
     assert counts(found) == {"empty": 1}
     assert (found.findings[0].examples[0].file, found.findings[0].examples[0].line) == (str(table), 100)
@@ -220,7 +220,7 @@ def labelled(folder: Path, name: str, rows: list[tuple[str, str]]) -> Corpus:
 
 def test_of_clean_texts_alone_nothing_is_found_and_one_side_is_counted(tmp_path: Path) -> None:
     texts = [target for _, target in world(500)]
-    found = examine([alone(tmp_path, "t", texts)], [alone(tmp_path, "v", ["Un autre texte."])], DATA)
+    found = check_corpora([alone(tmp_path, "t", texts)], [alone(tmp_path, "v", ["Un autre texte."])], DATA)
     assert (found.findings, found.notes, found.form) == ((), (), "texts")
     assert {side for side, _ in found.lengths} == {"target"}
     assert found.tokens.shape == (500, 2)
@@ -233,7 +233,7 @@ def test_of_texts_alone_faults_are_found_where_they_are(tmp_path: Path) -> None:
     texts[10], texts[20], texts[30] = "", f" {texts[5]}", " ".join([texts[1]] * 60)
     texts[40] += " &amp;"
     validation = [alone(tmp_path, "v", [texts[7], "Un autre texte."])]
-    found = examine([alone(tmp_path, "t", texts)], validation, DATA)
+    found = check_corpora([alone(tmp_path, "t", texts)], validation, DATA)
     assert counts(found) == {"empty": 1, "repeated": 1, "spaces": 1, "too_long": 1, "markup": 1, "leaked": 1}
     (leaked,) = next(one for one in found.findings if one.kind == "leaked").examples
     assert leaked.texts == (texts[7],)
@@ -243,7 +243,9 @@ def test_of_texts_alone_faults_are_found_where_they_are(tmp_path: Path) -> None:
 def test_documents_are_shown_by_the_line_they_begin_on_and_are_never_too_long(tmp_path: Path) -> None:
     texts = [target for _, target in world(60)]
     lines = [*texts[:20], "", *texts[20:40], "", "", *texts[40:60], "", *texts[20:40]]
-    found = examine([alone(tmp_path, "t", lines, documents=True)], [], DATA.model_copy(update={"documents": True}))
+    found = check_corpora(
+        [alone(tmp_path, "t", lines, documents=True)], [], DATA.model_copy(update={"documents": True})
+    )
     assert found.pairs == 4
     assert counts(found) == {"repeated": 1}
     (example,) = found.findings[0].examples
@@ -256,7 +258,7 @@ def test_labels_are_counted_and_what_is_wrong_with_them_is_found(tmp_path: Path)
     rows[20] = ("b" if rows[5][0] == "a" else "a", rows[5][1])
     rows[30] = rows[6]
     held_out = [("c", "A new text."), rows[7], ("b" if rows[8][0] == "a" else "a", rows[8][1]), ("a", "Another\tpair.")]
-    found = examine([labelled(tmp_path, "t.tsv", rows)], [labelled(tmp_path, "v.tsv", held_out)], DATA)
+    found = check_corpora([labelled(tmp_path, "t.tsv", rows)], [labelled(tmp_path, "v.tsv", held_out)], DATA)
     assert counts(found) == dict.fromkeys(
         ("empty", "ambiguous", "repeated", "unknown_label", "leaked", "leaked_source"), 1
     )
@@ -270,9 +272,9 @@ def test_labels_are_counted_and_what_is_wrong_with_them_is_found(tmp_path: Path)
 
 def test_two_texts_with_a_label_are_no_text_with_a_tab_in_it(tmp_path: Path) -> None:
     rows = [("a" if number % 2 else "b", f"{source}\t{target}") for number, (source, target) in enumerate(world(300))]
-    assert counts(examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {}
+    assert counts(check_corpora([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {}
     rows[9] = ("a", f"{world(300)[9][0]}\t")
-    assert counts(examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {"empty": 1}
+    assert counts(check_corpora([labelled(tmp_path, "t.tsv", rows)], [], DATA)) == {"empty": 1}
 
 
 def test_every_row_that_cannot_be_read_is_listed_and_the_others_keep_their_lines(tmp_path: Path) -> None:
@@ -280,7 +282,7 @@ def test_every_row_that_cannot_be_read_is_listed_and_the_others_keep_their_lines
     rows[4], rows[9], rows[17] = "one column", "", "a\tb\tc"
     rows[200] = rows[100]
     (tmp_path / "a.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    found = examine([Corpus(pairs=f"{tmp_path}/a.tsv")], [], DATA)
+    found = check_corpora([Corpus(pairs=f"{tmp_path}/a.tsv")], [], DATA)
     assert counts(found) == {"unreadable": 2, "empty": 1, "repeated": 1}
     by_kind = {finding.kind: finding.examples for finding in found.findings}
     assert [(one.file, one.line) for one in by_kind["unreadable"]] == [(f"{tmp_path}/a.tsv", line) for line in (5, 18)]
@@ -289,12 +291,12 @@ def test_every_row_that_cannot_be_read_is_listed_and_the_others_keep_their_lines
     assert by_kind["repeated"][0].also == f"{tmp_path}/a.tsv:101"
     (tmp_path / "b.tsv").write_text("no\ntabs\n")
     with pytest.raises(DataError, match=r"b\.tsv has no row that can be read: expected 2 columns"):
-        examine([Corpus(pairs=f"{tmp_path}/b.tsv")], [], DATA)
+        check_corpora([Corpus(pairs=f"{tmp_path}/b.tsv")], [], DATA)
 
 
 def test_labels_and_texts_that_are_swapped_are_noticed(tmp_path: Path) -> None:
     rows = [(source, "long" if len(source) > 40 else "short") for source, _ in world(100)]
-    found = examine([labelled(tmp_path, "t.tsv", rows)], [], DATA)
+    found = check_corpora([labelled(tmp_path, "t.tsv", rows)], [], DATA)
     (finding,) = [one for one in found.findings if one.kind == "swapped"]
     assert (finding.count, finding.examples[0].line) == (100, 1)
 
@@ -308,15 +310,15 @@ def test_targets_beyond_the_limit_of_a_translation_are_counted_with_the_setting_
         sentences[line] = PLANTED["cut_off"][0](sentences[line])
     corpus = written(tmp_path, "train", sentences)
     for max_length, count in ((None, {"cut_off": 2}), (400, {})):
-        found = examine([corpus], [], DATA, max_length=max_length)
+        found = check_corpora([corpus], [], DATA, max_length=max_length)
         assert counts(found) == count
-    (finding,) = examine([corpus], [], DATA).findings
+    (finding,) = check_corpora([corpus], [], DATA).findings
     assert finding.advice == "search.max_length=200 would let all of these through."
-    short = examine([corpus], [], DATA, max_length=10)
+    short = check_corpora([corpus], [], DATA, max_length=10)
     assert counts(short)["cut_off"] > 290
 
 
 def test_texts_of_different_forms_are_refused_together(tmp_path: Path) -> None:
     both = [alone(tmp_path, "t", ["a"]), labelled(tmp_path, "t.tsv", [("a", "b")])]
     with pytest.raises(DataError, match=r"cannot be learnt from together, found \['labelled', 'texts'\]"):
-        examine(both, [], DATA)
+        check_corpora(both, [], DATA)

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from heed.config import DataConfig
-from heed.corpus_checks.checks import examine
-from heed.corpus_checks.text_errors import DROPPED, check_writable, write_clean
+from heed.corpus_checks.checks import check_corpora
+from heed.corpus_checks.text_errors import DROPPED_ERRORS, check_writable, write_clean
 from heed.errors import DataError
 from heed.text.corpus import Corpus, read_pairs
 from tests.corpus_checks.test_checks import PLANTED, world
@@ -22,7 +22,7 @@ def test_what_is_wrong_is_left_out_and_counted_and_all_else_is_written_in_order(
     bad: dict[int, str] = {}
     for line, kind in zip(range(10, 600, 40), PLANTED, strict=False):
         sentences[line] = PLANTED[kind][0](sentences[line])
-        if kind in DROPPED:
+        if kind in DROPPED_ERRORS:
             bad[line] = kind
     sentences[590], bad[590] = sentences[0], "repeated"
     sentences[595], bad[595] = validation[3], "leaked"
@@ -31,16 +31,16 @@ def test_what_is_wrong_is_left_out_and_counted_and_all_else_is_written_in_order(
     for name, some in (("t", lines), ("v", ["\t".join(pair) for pair in validation])):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{line}\n" for line in some), encoding="utf-8", newline="\n")
     corpora = [Corpus(pairs=f"{tmp_path}/t.tsv")]
-    found = examine(corpora, [Corpus(pairs=f"{tmp_path}/v.tsv")], DATA)
+    found = check_corpora(corpora, [Corpus(pairs=f"{tmp_path}/v.tsv")], DATA)
     left = [pair for number, pair in enumerate(sentences) if number not in bad]
     for ending in ("tsv", "jsonl"):
         cleaned = write_clean(tmp_path / f"clean.{ending}", corpora, found)
         assert rows_of(tmp_path / f"clean.{ending}") == left
         assert cleaned.kept == len(left)
-        assert cleaned.dropped == {kind: 1 for kind in DROPPED if kind in (*bad.values(), "unreadable")}
-    assert set(cleaned.dropped) == set(DROPPED)
-    again = examine([Corpus(pairs=f"{tmp_path}/clean.tsv")], [Corpus(pairs=f"{tmp_path}/v.tsv")], DATA)
-    assert not {finding.kind for finding in again.findings} & set(DROPPED)
+        assert cleaned.dropped == {kind: 1 for kind in DROPPED_ERRORS if kind in (*bad.values(), "unreadable")}
+    assert set(cleaned.dropped) == set(DROPPED_ERRORS)
+    again = check_corpora([Corpus(pairs=f"{tmp_path}/clean.tsv")], [Corpus(pairs=f"{tmp_path}/v.tsv")], DATA)
+    assert not {finding.kind for finding in again.findings} & set(DROPPED_ERRORS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clean.jsonl", "clean.tsv", "t.tsv", "v.tsv"]
 
 
@@ -49,7 +49,7 @@ def test_tabs_and_line_ends_become_spaces_in_a_tsv_file_only_and_are_counted(tmp
     rows[3]["target"] = "deux\nlignes\tet plus"
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     corpora = [Corpus(pairs=f"{tmp_path}/a.jsonl")]
-    found = examine(corpora, [], DATA)
+    found = check_corpora(corpora, [], DATA)
     assert write_clean(tmp_path / "b.tsv", corpora, found).respaced == 1
     assert rows_of(tmp_path / "b.tsv")[3][1] == "deux lignes et plus"
     assert write_clean(tmp_path / "b.jsonl", corpora, found).respaced == 0
@@ -60,12 +60,12 @@ def test_texts_with_labels_and_texts_alone_are_written_as_they_are_read(tmp_path
     rows = [f"{number % 2}\t{source}\t{target}" for number, (source, target) in enumerate(world(40))]
     (tmp_path / "t.tsv").write_text("".join(f"{row}\n" for row in (*rows, rows[0], "1\t\tx")), encoding="utf-8")
     corpus = Corpus(pairs=f"{tmp_path}/t.tsv", labelled=True)
-    cleaned = write_clean(tmp_path / "c.tsv", [corpus], examine([corpus], [], DATA))
+    cleaned = write_clean(tmp_path / "c.tsv", [corpus], check_corpora([corpus], [], DATA))
     assert (tmp_path / "c.tsv").read_text().splitlines() == rows
     assert cleaned.dropped == {"empty": 1, "repeated": 1}
     (tmp_path / "d.txt").write_text("one text\nof two lines\n\n\nanother\n\none text\nof two lines\n")
     documents = Corpus(text=f"{tmp_path}/d.txt", documents=True)
-    write_clean(tmp_path / "e.txt", [documents], examine([documents], [], DATA))
+    write_clean(tmp_path / "e.txt", [documents], check_corpora([documents], [], DATA))
     assert (tmp_path / "e.txt").read_text() == "one text\nof two lines\n\nanother\n\n"
 
 
@@ -77,4 +77,4 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
     with pytest.raises(DataError, match=r"a\.tsv: this is the text itself; expected another name"):
         check_writable(tmp_path / "a.tsv", [corpus], "pairs")
     with pytest.raises(DataError, match="cannot be written: No such file or directory"):
-        write_clean(tmp_path / "none" / "b.tsv", [corpus], examine([corpus], [], DATA))
+        write_clean(tmp_path / "none" / "b.tsv", [corpus], check_corpora([corpus], [], DATA))

@@ -73,8 +73,8 @@ def test_the_sentences_furthest_apart_come_first() -> None:
         sacrebleu.sentence_chrf(one, [wanted]).score - sacrebleu.sentence_chrf(other, [wanted]).score
         for one, other, wanted in zip(GOOD, BAD, REFERENCES, strict=True)
     ]
-    assert {one.place: one.this - one.other for one in found} == {place: gap for place, gap in enumerate(gaps) if gap}
-    assert [one.place for one in found] == sorted((one.place for one in found), key=lambda place: -abs(gaps[place]))
+    assert {one.index: one.this - one.other for one in found} == {place: gap for place, gap in enumerate(gaps) if gap}
+    assert [one.index for one in found] == sorted((one.index for one in found), key=lambda place: -abs(gaps[place]))
     assert disagreements(GOOD, BAD, REFERENCES, 3) == found[:3]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from heed.errors import DataError
-from heed.evaluation.task_metrics import confusion, label_scores
+from heed.evaluation.task_metrics import classification_scores, confusion_matrix
 
 LABELS = ("a", "b", "c")
 
@@ -23,7 +23,7 @@ def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
     draw = np.random.default_rng(seed)
     right = draw.choice(["a", "b"] if seed == 0 else LABELS, 60).tolist()
     given = [one if draw.random() < 0.7 else str(draw.choice(LABELS)) for one in right]
-    accuracy, f1 = label_scores(given, right, LABELS, resamples=200)
+    accuracy, f1 = classification_scores(given, right, LABELS, resamples=200)
     assert accuracy.value == pytest.approx(100 * np.mean(np.array(given) == np.array(right)))
     assert f1.value == pytest.approx(f1_by_hand(given, right))
     # Of a mean over n texts the interval is known: 1.96 standard errors.
@@ -32,12 +32,12 @@ def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
 
 
 def test_confusion_counts_who_was_taken_for_whom() -> None:
-    found = confusion(["a", "b", "b", "c"], ["a", "a", "b", "b"], LABELS)
+    found = confusion_matrix(["a", "b", "b", "c"], ["a", "a", "b", "b"], LABELS)
     assert found.tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
 
 
 def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(DataError, match="no text with a label"):
-        label_scores([], [], LABELS)
+        classification_scores([], [], LABELS)
     with pytest.raises(DataError, match="the label 'd' is not one of those learnt: a, b, c"):
-        label_scores(["a"], ["d"], LABELS)
+        classification_scores(["a"], ["d"], LABELS)

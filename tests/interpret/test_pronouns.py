@@ -26,26 +26,26 @@ from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.microworld.corpus import Example, split_of
 from heed.microworld.words import ANIMALS, HINDRANCES
-from heed.text.tokenizer import Kind, Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerType
 
 EXAMPLES = telling(24, seed=3)
 SHAPE = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 16}
 
 
 @cache
-def tokenizer(kind: Kind) -> Tokenizer:
+def tokenizer(kind: TokenizerType) -> Tokenizer:
     texts = [text for one in telling(200, seed=3) for text in (one.source, one.target)]
     return Tokenizer.train(texts, kind, 259 if kind == "bytes" else 800)
 
 
-def text_model(segments: Kind = "words", **settings: Any) -> TextModel:
+def text_model(segments: TokenizerType = "words", **settings: Any) -> TextModel:
     torch.manual_seed(0)
     words = tokenizer(segments)
     config = ModelConfig.model_validate({**SHAPE, "vocab_size": words.vocab_size, **settings})
     return TextModel(Transformer(config).eval(), (words, words), SearchConfig(beam=1))
 
 
-def cases(kind: Kind = "words") -> list[Case]:
+def cases(kind: TokenizerType = "words") -> list[Case]:
     return [case_of(example, tokenizer(kind)) for example in EXAMPLES]
 
 
@@ -78,7 +78,7 @@ def test_sentences_are_held_out_different_and_balanced_and_french_must_know() ->
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe", "characters", "bytes"])
-def test_words_are_found_however_many_tokens_they_are(kind: Kind) -> None:
+def test_words_are_found_however_many_tokens_they_are(kind: TokenizerType) -> None:
     for case in cases(kind):
         example = case.example
         nouns = [example.subject, example.object][:: 1 if example.antecedent == "subject" else -1]
@@ -116,7 +116,9 @@ def test_planted_attention_is_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes"])
-def test_counts_and_weights_are_those_of_traces_one_by_one(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_and_weights_are_those_of_traces_one_by_one(
+    kind: TokenizerType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heed.interpret.pronouns.greedy", lambda _, sources: [""] * len(sources))
     asked = text_model(kind)
     found = pronoun_case(asked, 6, seed=3)

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.interpret.tokens import Tokens, candidates, shown
-from heed.text.tokenizer import Kind, Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerType
 
 TEXTS = ["the old cat", "größer als", "日本語の猫", "a 🐈 sees", "it's  two"] * 3
-KINDS: list[Kind] = ["bpe", "unigram", "words", "characters", "bytes"]
+KINDS: list[TokenizerType] = ["bpe", "unigram", "words", "characters", "bytes"]
 TOKENIZERS = {kind: Tokenizer.train(TEXTS, kind, 300) for kind in KINDS}
 
 
@@ -29,7 +29,7 @@ def test_the_bytes_of_one_character_all_have_its_span() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=20))
-def test_spans_cover_any_text_from_its_beginning_to_its_end(kind: Kind, text: str) -> None:
+def test_spans_cover_any_text_from_its_beginning_to_its_end(kind: TokenizerType, text: str) -> None:
     tokens = Tokens.of(TOKENIZERS[kind], TOKENIZERS[kind].encode([text])[0])
     assert tokens.text == text
     place = 0

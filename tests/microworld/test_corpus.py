@@ -11,8 +11,8 @@ import pytest
 from heed.errors import ConfigError, DataError
 from heed.microworld import words
 from heed.microworld.corpus import (
+    DatasetSplit,
     Example,
-    Split,
     antecedents,
     corpus,
     examples,
@@ -24,15 +24,15 @@ from heed.microworld.corpus import (
 from heed.microworld.templates import TEMPLATES, sentence
 from tests.microworld.derivations import Record, derivations
 
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+SPLITS: tuple[DatasetSplit, ...] = ("train", "valid", "test")
 
 
 @cache
-def some(split: Split, count: int) -> list[Example]:
+def some(split: DatasetSplit, count: int) -> list[Example]:
     return corpus(split, count, seed=1)
 
 
-def famous(split: Split, count: int) -> list[Example]:
+def famous(split: DatasetSplit, count: int) -> list[Example]:
     return [example for example in some(split, count) if example.rule == "because"]
 
 
@@ -107,7 +107,7 @@ def test_training_shows_every_word_of_the_test_many_times() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_one_sentence_in_three_is_the_famous_case_balanced_in_antecedent_and_pronoun(split: Split) -> None:
+def test_one_sentence_in_three_is_the_famous_case_balanced_in_antecedent_and_pronoun(split: DatasetSplit) -> None:
     found = famous(split, 2000)
     assert 0.28 < len(found) / 2000 < 0.39
     kinds = Counter((example.antecedent, "parce qu'elle" in example.target) for example in found)
@@ -139,7 +139,7 @@ def test_as_much_is_held_out_as_is_said() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_antecedents_are_what_it_means_and_half_of_them_are_subjects(split: Split) -> None:
+def test_antecedents_are_what_it_means_and_half_of_them_are_subjects(split: DatasetSplit) -> None:
     found = antecedents(split, 500, seed=3)
     assert 0.42 < sum(label == "subject" for label, _ in found) / 500 < 0.58
     for label, text in found[:30]:
@@ -185,4 +185,4 @@ def test_a_pronoun_is_judged_in_the_famous_case_only() -> None:
 
 def test_an_unknown_split_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="unknown split 'dev': expected one of train, valid, test"):
-        examples(cast("Split", "dev"), seed=0)
+        examples(cast("DatasetSplit", "dev"), seed=0)

@@ -11,14 +11,14 @@ from typing import TypeVar
 import pytest
 
 from heed.microworld import words
-from heed.microworld.corpus import Example, Split, is_unseen_combination, split_of
-from heed.microworld.entropy import Side, cross_entropy, entropy, log_probability, one_word_of_a_kind
+from heed.microworld.corpus import DatasetSplit, Example, is_unseen_combination, split_of
+from heed.microworld.entropy import CorpusLanguage, cross_entropy, entropy, log_probability, one_word_of_a_kind
 from heed.microworld.grammar import Adjective, Noun, french_sentence, noun_phrase
 from heed.microworld.templates import ANTECEDENTS, attribute, sentence
 from tests.microworld.derivations import Record, derivations
 
 T = TypeVar("T")
-SIDES: tuple[Side, ...] = ("english", "french")
+SIDES: tuple[CorpusLanguage, ...] = ("english", "french")
 
 
 @cache
@@ -32,18 +32,18 @@ def drawn() -> list[tuple[Example, float]]:
     return found
 
 
-def written(example: Example, side: Side) -> str:
+def written(example: Example, side: CorpusLanguage) -> str:
     return example.source if side == "english" else example.target
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_sentence_is_as_likely_as_the_one_way_it_is_drawn(side: Side) -> None:
+def test_a_sentence_is_as_likely_as_the_one_way_it_is_drawn(side: CorpusLanguage) -> None:
     for example, log_drawn in drawn()[:150]:
         assert log_probability(written(example, side), side) == pytest.approx(log_drawn, abs=1e-9), example
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_the_entropy_is_what_drawn_sentences_need_on_average(side: Side) -> None:
+def test_the_entropy_is_what_drawn_sentences_need_on_average(side: CorpusLanguage) -> None:
     needed = [-log_drawn for _, log_drawn in drawn()]  # one French sentence in 15,000 needs less, by log 2
     error = stdev(needed) / math.sqrt(len(needed))
     assert error < 0.02
@@ -163,7 +163,7 @@ def test_what_the_grammar_cannot_say_has_no_probability(wrong: str) -> None:
 
 
 def test_a_split_needs_what_its_combinations_of_the_famous_case_make_of_it() -> None:
-    parts: tuple[tuple[Split, float], ...] = (("train", 0.76), ("test", 0.12))  # and how many others are in it
+    parts: tuple[tuple[DatasetSplit, float], ...] = (("train", 0.76), ("test", 0.12))  # and how many others are in it
     for split, others in parts:
         famous, middle, ours = 0.0, 0.0, 0.0  # of the famous case: the split's share; what choosing words needs; there
         for ways, example in combinations():

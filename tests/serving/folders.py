@@ -9,7 +9,7 @@ from heed import ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
-from heed.text.language_identification import profile
+from heed.text.language_identification import trigram_profile
 from heed.text.tokenizer import Tokenizer
 
 ENGLISH = ["A dog runs.", "The cat sees a bird and the old dog.", "This is the house that they want to see with him."]
@@ -102,7 +102,9 @@ def make_folder(
     trained = {
         "texts": {},
         "trigrams": {
-            side: profile(texts[code]) for side, code in (("source", source), ("target", target)) if code in texts
+            side: trigram_profile(texts[code])
+            for side, code in (("source", source), ("target", target))
+            if code in texts
         },
     }
     write_folder(folder, model_files(model.state_dict(), run, trained, (TOKENIZER, TOKENIZER), "# A card\n"))

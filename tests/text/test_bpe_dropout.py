@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from heed.errors import ConfigError, DataError
 from heed.text import bpe_dropout
 from heed.text.bpe_dropout import BpeDropout
-from heed.text.tokenizer import BOS, BYTES, SPECIAL, Kind, Tokenizer
+from heed.text.tokenizer import BOS, BYTE_TOKENS, SPECIAL, Tokenizer, TokenizerType
 
 TEXTS = [
     "The animal didn't cross the street.",
@@ -38,7 +38,7 @@ Frequencies = Counter[Segmentation]
 def handmade(merges: Iterable[Merge]) -> Tokenizer:
     """A tokenizer of bytes and these merges, best first."""
     merges = list(merges)
-    names = dict.fromkeys((*SPECIAL, *BYTES, *(left + right for left, right in merges)))
+    names = dict.fromkeys((*SPECIAL, *BYTE_TOKENS, *(left + right for left, right in merges)))
     parts = json.loads(TRAINED.to_json())
     parts["model"] |= {"vocab": {name: token for token, name in enumerate(names)}, "merges": merges}
     return Tokenizer.from_json(json.dumps(parts), "bpe")
@@ -114,7 +114,9 @@ def test_without_dropout_it_is_the_tokenizer(texts: list[str]) -> None:
     assert DROPOUTS[0](ids, map(str, range(len(texts)))) == ids
 
 
-SPACES_MERGE_WITH_ALL = handmade([("Ġ", byte) for byte in BYTES] + [(byte, "Ġ") for byte in BYTES if byte != "Ġ"])
+SPACES_MERGE_WITH_ALL = handmade(
+    [("Ġ", byte) for byte in BYTE_TOKENS] + [(byte, "Ġ") for byte in BYTE_TOKENS if byte != "Ġ"]
+)
 ONLY_ITS_WORDS = BpeDropout(SPACES_MERGE_WITH_ALL, 0)
 
 
@@ -222,7 +224,7 @@ def test_nothing_stays_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "words", "characters", "bytes"])
-def test_tokenizers_without_merges_are_refused(kind: Kind) -> None:
+def test_tokenizers_without_merges_are_refused(kind: TokenizerType) -> None:
     with pytest.raises(ConfigError, match=f"BPE-dropout needs a tokenizer of kind bpe, found {kind}"):
         BpeDropout(Tokenizer.train(TEXTS, kind, 400), 0.1)
 

@@ -60,7 +60,7 @@ def test_a_sentencepiece_file_of_ours_holds_what_was_read(tokenizer: Tokenizer, 
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "spaced"])
-def test_what_comes_from_elsewhere_is_not_learnt(kind: AnyKind) -> None:
+def test_what_comes_from_elsewhere_is_not_learnt(kind: AnyTokenizerType) -> None:
     with pytest.raises(DataError, match=f"tokenizer = '{kind}' comes with a model from elsewhere and is not learnt"):
         Tokenizer.train(["a dog"], kind)
 

@@ -2,7 +2,7 @@ import pytest
 
 from heed.errors import ConfigError
 from heed.text.corpus import Corpus
-from heed.text.language_codes import checked_code, languages_of
+from heed.text.language_codes import check_language_code, infer_languages
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ from heed.text.language_codes import checked_code, languages_of
     ],
 )
 def test_two_file_names_say_their_languages_where_they_differ(source: str, target: str, codes: str | None) -> None:
-    found = languages_of([Corpus(source, target)])
+    found = infer_languages([Corpus(source, target)])
     assert [(one.source, one.target, one.origin) for one in found] == (
         [] if codes is None else [(*codes.split(), "the file names")]
     )
@@ -55,26 +55,33 @@ def test_two_file_names_say_their_languages_where_they_differ(source: str, targe
     ],
 )
 def test_the_name_of_a_file_of_pairs_says_both_languages_side_by_side(name: str, codes: str | None) -> None:
-    found = languages_of([Corpus(pairs=name)])
+    found = infer_languages([Corpus(pairs=name)])
     assert [(one.source, one.target) for one in found] == ([] if codes is None else [tuple(codes.split())])
 
 
 def test_json_keys_say_languages_before_the_file_name_does() -> None:
     corpus = Corpus(pairs="a.en-de.jsonl", source_key="translation.de", target_key="translation.en")
-    assert [(one.source, one.target, one.origin) for one in languages_of([corpus])] == [("de", "en", "the JSON keys")]
+    assert [(one.source, one.target, one.origin) for one in infer_languages([corpus])] == [
+        ("de", "en", "the JSON keys")
+    ]
 
 
 def test_corpora_that_disagree_give_both_answers_and_texts_with_labels_or_alone_none() -> None:
     corpora = [Corpus("a.en", "a.de"), Corpus("b.en", "b.de"), Corpus("c.en", "c.fr")]
-    assert [(one.source, one.target) for one in languages_of(corpora)] == [("en", "de"), ("en", "fr")]
-    assert languages_of([Corpus(pairs="a.en-de.tsv", labelled=True), Corpus(text="wiki.en")]) == []
+    assert [(one.source, one.target) for one in infer_languages(corpora)] == [("en", "de"), ("en", "fr")]
+    assert infer_languages([Corpus(pairs="a.en-de.tsv", labelled=True), Corpus(text="wiki.en")]) == []
 
 
 @pytest.mark.parametrize("code", ["english", "", "e", "en de", "../x", "auto"])
 def test_what_is_no_code_is_refused_with_examples(code: str) -> None:
     with pytest.raises(ConfigError, match=f"--source-language '{code}': expected a language code such as en"):
-        checked_code(code, "--source-language")
+        check_language_code(code, "--source-language")
 
 
 def test_a_code_need_not_be_on_the_list_to_be_given() -> None:
-    assert [checked_code(code, "") for code in ("xx", "tok", "pt-BR", "zh-Hans")] == ["xx", "tok", "pt-BR", "zh-Hans"]
+    assert [check_language_code(code, "") for code in ("xx", "tok", "pt-BR", "zh-Hans")] == [
+        "xx",
+        "tok",
+        "pt-BR",
+        "zh-Hans",
+    ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from heed.text.corpus import Pair
-from heed.text.language_identification import LanguageDetector, SideLanguages, profile
+from heed.text.language_identification import LanguageDetector, SideLanguages, trigram_profile
 
 ENGLISH = ["This is the house that they want to see with him.", "The cat sees a bird and the old dog."]
 GERMAN = ["Das ist das Haus, das sie mit ihm sehen wollen.", "Die Katze sieht einen Vogel und den alten Hund."]
@@ -14,13 +14,13 @@ MULTI30K = Path(os.environ.get("MULTI30K", "multi30k"))  # a folder with train.e
 
 
 def test_a_profile_holds_the_most_frequent_trigrams_in_order() -> None:
-    assert profile(["abab ab", "12 -- 5"]) == " abab ababab"
-    assert profile([]) == ""
-    assert len(profile(["".join(chr(first + 200) for first in range(2000))])) == 1200
+    assert trigram_profile(["abab ab", "12 -- 5"]) == " abab ababab"
+    assert trigram_profile([]) == ""
+    assert len(trigram_profile(["".join(chr(first + 200) for first in range(2000))])) == 1200
 
 
 def test_languages_are_told_apart() -> None:
-    detector = LanguageDetector({"en": profile(ENGLISH), "de": profile(GERMAN)})
+    detector = LanguageDetector({"en": trigram_profile(ENGLISH), "de": trigram_profile(GERMAN)})
     assert detector.languages == ["en", "de"]
     for text, language in (("They see the bird", "en"), ("Sie sehen das alte Haus", "de")):
         (best, sure), (_, other) = detector.detect(text)
@@ -30,7 +30,7 @@ def test_languages_are_told_apart() -> None:
 
 
 def test_what_has_no_letters_is_in_no_language() -> None:
-    assert LanguageDetector({"en": profile(ENGLISH)}).detect("12 + 5") == [("en", 0.0)]
+    assert LanguageDetector({"en": trigram_profile(ENGLISH)}).detect("12 + 5") == [("en", 0.0)]
     assert LanguageDetector({}).detect("hello") == []
 
 
@@ -39,7 +39,7 @@ def test_english_and_german_captions_are_told_apart() -> None:
     def lines(name: str) -> list[str]:
         return (MULTI30K / name).read_text(encoding="utf-8").splitlines()
 
-    detector = LanguageDetector({code: profile(lines(f"train.{code}")[:1000]) for code in ("en", "de")})
+    detector = LanguageDetector({code: trigram_profile(lines(f"train.{code}")[:1000]) for code in ("en", "de")})
     for words, least in ((100, 1.0), (3, 0.99), (1, 0.97)):
         captions = [(code, " ".join(line.split()[:words])) for code in ("en", "de") for line in lines(f"val.{code}")]
         right = sum(detector.detect(text)[0][0] == code for code, text in captions)

@@ -6,8 +6,8 @@ import pytest
 
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, prepare, survey
-from heed.text.prepared import Prepared, Side
-from heed.text.tokenizer import Kind, Tokenizer
+from heed.text.prepared import Prepared, TokenizedSide
+from heed.text.tokenizer import Tokenizer, TokenizerType
 from tests.training.test_batches import prepared, words
 
 
@@ -45,14 +45,14 @@ def prepared_from(corpus: Corpus, encoders: Encoders, max_tokens: int, cache: Pa
     return prepare([(corpus, survey(corpus))], encoders, max_tokens, cache)
 
 
-def plainly(side: Side) -> list[list[int]]:
+def plainly(side: TokenizedSide) -> list[list[int]]:
     return [side[number].tolist() for number in range(len(side.ends))]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "characters"])  # one word by word, one not
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_is_written_is_what_the_tokenizers_say_line_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, shared: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TokenizerType, shared: bool
 ) -> None:
     monkeypatch.setattr("heed.text.prepare._PIECE", 7)
     source = Tokenizer.train([*LINES[:-1], *TARGETS[: len(LINES) - 1]], kind, 300)
@@ -72,7 +72,7 @@ def test_what_is_written_is_what_the_tokenizers_say_line_by_line(
 def test_texts_alone_are_cut_to_pieces_of_the_longest_length(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(LINES, "bpe", 300)
     corpus = Corpus(text=write(tmp_path / "text", LINES))
-    pairs = prepared_from(corpus, Encoders(None, tokenizer, cut=True), 4, tmp_path / "cache")
+    pairs = prepared_from(corpus, Encoders(None, tokenizer, chunk_long_texts=True), 4, tmp_path / "cache")
     cut = [ids[start : start + 4] for ids in tokenizer.encode(LINES) for start in range(0, len(ids), 4)]
     assert plainly(pairs.target) == cut
     assert plainly(pairs.source) == [[]] * len(cut)

@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.errors import InputError
-from heed.text.sentence_split import Count, Piece, SourceLengths, Splitter
+from heed.text.sentence_split import SourceLengths, Splitter, TextSegment, TokenCounter
 
 
 def characters(texts: Sequence[str]) -> list[int]:
     return [len(text) for text in texts]
 
 
-def split(text: str, longest: int, count: Count = characters) -> list[Piece]:
+def split(text: str, longest: int, count: TokenCounter = characters) -> list[TextSegment]:
     """Cut only what is too long."""
-    return Splitter(longest).pieces(text, "line", count)
+    return Splitter(longest).split(text, "line", count)
 
 
-def joined(pieces: list[Piece]) -> str:
+def joined(pieces: list[TextSegment]) -> str:
     return "".join(piece.before + piece.text + piece.after for piece in pieces)
 
 
@@ -78,7 +78,7 @@ SENTENCES = SourceLengths(sentences=1, common=20, longest=30)
 
 
 def texts(splitter: Splitter, text: str) -> list[str]:
-    return [piece.text for piece in splitter.pieces(text, "sentences", characters) if piece.text]
+    return [piece.text for piece in splitter.split(text, "sentences", characters) if piece.text]
 
 
 @pytest.mark.parametrize(
@@ -111,21 +111,21 @@ def test_without_any_record_every_sentence_is_a_piece() -> None:
 
 
 def test_a_text_translated_at_once_keeps_its_lines_and_must_fit() -> None:
-    assert Splitter(100).pieces("One. Two.\nThree.", "none", characters) == [Piece("", "One. Two.\nThree.", "")]
-    assert Splitter(100).pieces(" \n", "none", characters) == [Piece(" \n", "", "")]
+    assert Splitter(100).split("One. Two.\nThree.", "none", characters) == [TextSegment("", "One. Two.\nThree.", "")]
+    assert Splitter(100).split(" \n", "none", characters) == [TextSegment(" \n", "", "")]
     with pytest.raises(InputError, match="a text of 16 tokens is more than the 15 that this model takes at once"):
-        Splitter(15).pieces("One. Two.\nThree.", "none", characters)
+        Splitter(15).split("One. Two.\nThree.", "none", characters)
 
 
 def test_only_pieces_that_follow_a_mark_without_a_space_abut() -> None:
-    pieces = Splitter(8, SENTENCES).pieces("今日は。明日は！ はい。Donaudampfschifffahrt.", "sentences", characters)
-    assert [(piece.text, piece.abuts) for piece in pieces][:4] == [
+    pieces = Splitter(8, SENTENCES).split("今日は。明日は！ はい。Donaudampfschifffahrt.", "sentences", characters)
+    assert [(piece.text, piece.no_space_before) for piece in pieces][:4] == [
         ("今日は。", False),
         ("明日は！", True),
         ("はい。", False),
         ("Donau", True),
     ]
-    assert not any(piece.abuts for piece in pieces[4:])
+    assert not any(piece.no_space_before for piece in pieces[4:])
 
 
 @given(
@@ -136,6 +136,6 @@ def test_only_pieces_that_follow_a_mark_without_a_space_abut() -> None:
 )
 def test_nothing_is_dropped_whatever_training_was_like(text: str, sentences: int, common: int, longest: int) -> None:
     trained = SourceLengths(sentences, min(common, longest), longest)
-    pieces = Splitter(30, trained).pieces(text, "sentences", characters)
+    pieces = Splitter(30, trained).split(text, "sentences", characters)
     assert joined(pieces) == text
     assert all(len(piece.text) <= min(2 * longest, 30) for piece in pieces)

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.errors import DataError
-from heed.text.tokenizer import BYTES, SPECIAL, Kind, Tokenizer, suitable_vocab_size
+from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer, TokenizerType, suitable_vocab_size
 
 ENGLISH = ["The animal didn't cross the street.", "It was too tired.", "A dog runs  twice.", "⟨pad⟩ <pad> </s>"] * 5
 OTHERS = ["犬が通りを走る。", "猫が眠る。", "Ελληνικά γράμματα", "naïve café", "🙂🙃"] * 5
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[TokenizerType, ...] = get_args(TokenizerType)
 TRAINED = {kind: Tokenizer.train(ENGLISH + OTHERS, kind, 500) for kind in KINDS}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -31,7 +31,7 @@ AWKWARD = [
 
 @every_kind
 @pytest.mark.parametrize("text", AWKWARD, ids=repr)
-def test_any_text_survives(kind: Kind, text: str) -> None:
+def test_any_text_survives(kind: TokenizerType, text: str) -> None:
     tokenizer = TRAINED[kind]
     assert tokenizer.decode(tokenizer.encode([text])) == [text]
 
@@ -39,7 +39,7 @@ def test_any_text_survives(kind: Kind, text: str) -> None:
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
-def test_any_unicode_survives_in_any_company(kind: Kind, texts: list[str]) -> None:
+def test_any_unicode_survives_in_any_company(kind: TokenizerType, texts: list[str]) -> None:
     tokenizer = TRAINED[kind]
     ids = tokenizer.encode(texts)
     assert tokenizer.decode(ids) == texts
@@ -48,7 +48,7 @@ def test_any_unicode_survives_in_any_company(kind: Kind, texts: list[str]) -> No
 
 
 @every_kind
-def test_special_tokens_are_silent_and_never_made_from_text(kind: Kind) -> None:
+def test_special_tokens_are_silent_and_never_made_from_text(kind: TokenizerType) -> None:
     tokenizer = TRAINED[kind]
     (ids,) = tokenizer.encode(["⟨pad⟩ ⟨s⟩"])
     assert min(ids) >= len(SPECIAL)
@@ -56,7 +56,7 @@ def test_special_tokens_are_silent_and_never_made_from_text(kind: Kind) -> None:
 
 
 @every_kind
-def test_a_saved_tokenizer_is_the_same_tokenizer(kind: Kind, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_the_same_tokenizer(kind: TokenizerType, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(TRAINED[kind].to_json(), encoding="utf-8")
     again = Tokenizer.load(path, kind)
@@ -65,7 +65,7 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(kind: Kind, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unigram"])
-def test_the_same_text_trains_the_same_tokenizer(kind: Kind) -> None:
+def test_the_same_text_trains_the_same_tokenizer(kind: TokenizerType) -> None:
     assert Tokenizer.train(iter(ENGLISH + OTHERS), kind, 500).to_json() == TRAINED[kind].to_json()
 
 
@@ -78,7 +78,7 @@ def test_each_kind_cuts_where_it_says() -> None:
     assert lengths["unigram"] < lengths["characters"]
     assert len(TRAINED["characters"].encode(["犬が通りを走る。"])[0]) == 8
     assert len(TRAINED["bytes"].encode(["犬"])[0]) == 3
-    assert TRAINED["bytes"].vocab_size == len(SPECIAL) + len(BYTES)
+    assert TRAINED["bytes"].vocab_size == len(SPECIAL) + len(BYTE_TOKENS)
 
 
 def test_a_word_is_the_same_token_first_and_later() -> None:
@@ -120,7 +120,7 @@ def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
-def test_the_pieces_of_the_tokens_are_the_text(kind: Kind, text: str) -> None:
+def test_the_pieces_of_the_tokens_are_the_text(kind: TokenizerType, text: str) -> None:
     tokenizer = TRAINED[kind]
     (ids,) = tokenizer.encode([text])
     before = " " if text and kind in ("bpe", "unigram", "words") else ""

@@ -12,7 +12,7 @@ from heed.text import tokenizer_training as learn
 from heed.text.corpus import Corpus
 from heed.text.prepare import Survey, survey
 from heed.text.tokenizer import Tokenizer, _in_parts
-from heed.text.tokenizer_training import Sample, TrainedTokenizers, learn_tokenizers, take_sample
+from heed.text.tokenizer_training import Sample, TrainedTokenizers, take_sample, train_or_load_tokenizers
 from tests.text.test_prepared import replace_by
 
 SIDES = ("source", "target")
@@ -32,7 +32,7 @@ def new_words(pairs: int, letters: str = "abcdefghijklmnopqrstuvwxyz", space: st
 
 def train(surveyed: list[tuple[Corpus, Survey]], cache: Path, **data: object) -> TrainedTokenizers:
     settings = DataConfig.model_validate({"vocab_size": 300, **data})
-    return learn_tokenizers(surveyed, settings, SIDES, cache, lambda: None)
+    return train_or_load_tokenizers(surveyed, settings, SIDES, cache, lambda: None)
 
 
 def test_all_of_a_small_text_is_used_and_nothing_is_said(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from heed.artifacts.weights import FLOATS, check_weights, load_weights, read_hea
 from heed.artifacts.writing import finish_publishing, write_folder
 from heed.errors import FolderError, TrainingError
 from heed.model.transformer import Transformer
-from heed.untrusted import shortened
+from heed.untrusted import short_repr
 
 OPTIMIZER, PROGRESS = "optimizer.safetensors", "progress.json"
 _RAW = "weight"  # beside the names of Adam's moments
@@ -220,7 +220,7 @@ def _check_state(path: Path, model: Transformer, *, has_ema: bool) -> None:
         there, wanted = found.get(key), expected.get(key)
         if there is None or there.shape != wanted or there.dtype not in FLOATS:
             shown = "missing" if there is None else f"{there.dtype} of shape {there.shape}"
-            raise FolderError(f"{path}: {shortened(key)} is {shown}, but the run needs floats of shape {wanted}")
+            raise FolderError(f"{path}: {short_repr(key)} is {shown}, but the run needs floats of shape {wanted}")
 
 
 def read_progress(path: Path) -> Progress:
@@ -233,7 +233,7 @@ def read_progress(path: Path) -> Progress:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        raise FolderError(f"{path / PROGRESS}: {where} = {shortened(problem['input'])}: {problem['msg']}") from None
+        raise FolderError(f"{path / PROGRESS}: {where} = {short_repr(problem['input'])}: {problem['msg']}") from None
 
 
 def prune_checkpoints(run: Path, keep_last: int, best_step: Count | None) -> None:

@@ -33,7 +33,7 @@ from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer
-from heed.untrusted import shortened
+from heed.untrusted import short_repr
 
 CONFIG = "config.json"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
@@ -176,7 +176,7 @@ def _trained(record: Any, path: Path) -> dict[str, Any]:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in ("trained", *problem["loc"]))
-        raise FolderError(f"{path}: {where} = {shortened(problem['input'])}: {problem['msg']}") from None
+        raise FolderError(f"{path}: {where} = {short_repr(problem['input'])}: {problem['msg']}") from None
 
 
 def model_files(

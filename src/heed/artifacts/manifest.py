@@ -15,7 +15,7 @@ from typing import Any
 
 from heed.artifacts.writing import FORMAT, MANIFEST, current
 from heed.errors import FolderError
-from heed.untrusted import LARGEST_JSON, open_regular, parse_json, read_regular, reason, shortened
+from heed.untrusted import LARGEST_JSON, open_regular, parse_json, read_regular, reason, short_repr
 
 __all__ = ["FORMAT", "MANIFEST", "Listed", "hugging_face", "memory_of_this_machine", "verify"]
 
@@ -50,15 +50,15 @@ class Listed:
             case {"format": version, "sha256": dict(sums)}:
                 pass
             case _:
-                raise FolderError(f"{manifest} is damaged: it has no format and sha256, found {shortened(value)}")
+                raise FolderError(f"{manifest} is damaged: it has no format and sha256, found {short_repr(value)}")
         if version != FORMAT or isinstance(version, bool):
-            shown = shortened(version)
+            shown = short_repr(version)
             raise FolderError(f"{path} has format {shown}, and this heed reads format {FORMAT}: update heed")
         for name, expected in sums.items():
             if Path(name).name != name or "\0" in name or "\\" in name or name == MANIFEST:
-                raise FolderError(f"{manifest} is damaged: {shortened(name)} is not the name of a file in a folder")
+                raise FolderError(f"{manifest} is damaged: {short_repr(name)} is not the name of a file in a folder")
             if not isinstance(expected, str) or not _SHA256.fullmatch(expected):
-                raise FolderError(f"{manifest} is damaged: the sha256 of {name} is {shortened(expected)}")
+                raise FolderError(f"{manifest} is damaged: the sha256 of {name} is {short_repr(expected)}")
         return cls(path, sums)
 
     def __contains__(self, name: str) -> bool:
@@ -83,7 +83,7 @@ class Listed:
         except ValueError as error:
             raise FolderError(f"{self.path / name} is damaged: {reason(error)}") from None
         if not isinstance(value, dict):
-            raise FolderError(f"{self.path / name} is damaged: expected a JSON object, found {shortened(value)}")
+            raise FolderError(f"{self.path / name} is damaged: expected a JSON object, found {short_repr(value)}")
         return value
 
     def require(self, *names: str) -> None:
@@ -187,7 +187,7 @@ def hugging_face(path: Path, config: Mapping[str, Any]) -> str:
     if kind == "marian":
         return f"it holds a MarianMT model in Hugging Face's format: {_import('marian', path)}"
     if kind is not None:
-        return f"it holds a model of Hugging Face's of type {shortened(kind)}; heed imports marian and fairseq"
+        return f"it holds a model of Hugging Face's of type {short_repr(kind)}; heed imports marian and fairseq"
     return ""
 
 

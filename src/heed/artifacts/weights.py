@@ -25,7 +25,7 @@ from heed.artifacts.quantization import SCALES, is_quantized_matrix
 from heed.config import ModelConfig
 from heed.errors import FolderError
 from heed.model.transformer import Transformer
-from heed.untrusted import open_regular, parse_json, read_regular, reason, shortened
+from heed.untrusted import open_regular, parse_json, read_regular, reason, short_repr
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _INTEGERS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
@@ -59,7 +59,7 @@ def read_header(path: Path) -> dict[str, Entry]:
 
 def _entries(found: Any, size: int) -> dict[str, Entry]:
     if not isinstance(found, dict):
-        raise ValueError(f"its header is {shortened(found)}, not an object")  # noqa: TRY004 - of a file, not of an argument
+        raise ValueError(f"its header is {short_repr(found)}, not an object")  # noqa: TRY004 - of a file, not of an argument
     spans, entries = [], {}
     for name, fields in found.items():
         if name == "__metadata__":
@@ -69,11 +69,11 @@ def _entries(found: Any, size: int) -> dict[str, Entry]:
                 len(fields) == 3 and dtype in _BYTES and all(type(one) is int and 0 <= one < 2**48 for one in shape)
             ):
                 if len(shape) > 8 or end - begin != math.prod(shape) * _BYTES[dtype]:
-                    raise ValueError(f"its tensor {shortened(name)} has {end - begin:,} bytes, which is not its shape")
+                    raise ValueError(f"its tensor {short_repr(name)} has {end - begin:,} bytes, which is not its shape")
                 spans.append((begin, end))
                 entries[name] = Entry(dtype, tuple(shape))
             case _:
-                raise ValueError(f"its tensor {shortened(name)} is described as {shortened(fields)}")
+                raise ValueError(f"its tensor {short_repr(name)} is described as {short_repr(fields)}")
     after = 0
     for begin, end in sorted(spans):
         if begin != after:
@@ -122,7 +122,7 @@ def check_weights(config: ModelConfig, found: Mapping[str, Entry], path: Path, *
         asked, there = wanted.get(name), found.get(name)
         if asked is None or there is None or asked[0] != there.shape:
             shapes = f"{there.shape if there else 'none'}, but the settings ask for {asked[0] if asked else 'none'}"
-            raise FolderError(f"{path}: weight {shortened(name)} has shape {shapes}")
+            raise FolderError(f"{path}: weight {short_repr(name)} has shape {shapes}")
         if there.dtype not in asked[1]:
             raise FolderError(f"{path}: weight {name} is of type {there.dtype}, expected {' or '.join(asked[1])}")
 

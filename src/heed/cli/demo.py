@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from heed.cli.options import out_option
-from heed.microworld.corpus import Example, Split, antecedents, corpus, examples, pronoun_is_right
+from heed.microworld.corpus import DatasetSplit, Example, antecedents, corpus, examples, pronoun_is_right
 
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
@@ -24,7 +24,9 @@ def microworld(
             help="English, tab, French; only one language; or what `it` means (subject, object), tab, English."
         ),
     ] = "pairs",
-    split: Annotated[Split, typer.Option(help="The split to draw from; no sentence is in two of them.")] = "train",
+    split: Annotated[
+        DatasetSplit, typer.Option(help="The split to draw from; no sentence is in two of them.")
+    ] = "train",
     count: Annotated[int, typer.Option(min=1, help="Lines to write.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Another seed: other sentences.")] = 0,
 ) -> None:
@@ -36,7 +38,7 @@ def microworld(
     sys.stdout.writelines(f"{line}\n" for line in _lines(what, split, count, seed))
 
 
-def _lines(what: str, split: Split, count: int, seed: int) -> Iterator[str]:
+def _lines(what: str, split: DatasetSplit, count: int, seed: int) -> Iterator[str]:
     match what:
         case "pairs":
             return (f"{one.source}\t{one.target}" for one in corpus(split, count, seed))
@@ -71,7 +73,7 @@ SETTINGS = {
         "keep_last": 1,
     },
 }
-PAIRS: dict[Split, int] = {"train": 60_000, "valid": 500, "test": 1000}
+PAIRS: dict[DatasetSplit, int] = {"train": 60_000, "valid": 500, "test": 1000}
 FAMOUS = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",

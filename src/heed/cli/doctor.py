@@ -95,7 +95,7 @@ def _examine_text(
     *,
     as_json: bool,
 ) -> None:
-    from heed.corpus_checks.checks import examine  # noqa: PLC0415 - seconds that --help need not wait
+    from heed.corpus_checks.checks import check_corpora  # noqa: PLC0415 - seconds that --help need not wait
     from heed.corpus_checks.text_errors import check_writable, write_clean  # noqa: PLC0415 - seconds that --help need not wait
     from heed.training.tasks import task_named  # noqa: PLC0415
 
@@ -106,7 +106,9 @@ def _examine_text(
         if write is not None:
             check_writable(write, [*learnt, *held_out], "texts" if learnt[0].text else "pairs")
         max_length = SearchConfig.model_validate(settings["search"]).max_length
-        report = examine(learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length)
+        report = check_corpora(
+            learnt, held_out, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length
+        )
         cleaned = None if write is None else write_clean(write, learnt, report)
         report = _without(spool, report)
         status.update("trying a few steps of training")

@@ -23,7 +23,13 @@ from heed.cli.remedies import words_for
 if TYPE_CHECKING:
     from heed.backends.machine import Machine
     from heed.cli.doctor import Plan
-    from heed.corpus_checks.text_errors import Cleaned, CorpusReport, Example, Finding, Form
+    from heed.corpus_checks.text_errors import (
+        CleaningResult,
+        CorpusForm,
+        CorpusReport,
+        TextErrorExample,
+        TextErrorSummary,
+    )
     from heed.training.estimate import Estimate
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -93,7 +99,7 @@ def show_text(console: Console, report: "CorpusReport") -> None:
         console.print(Padding(Text(f"Not looked at: {note}."), (0, 0, 1, 2)))
 
 
-def show_cleaned(console: Console, cleaned: "Cleaned", form: "Form") -> None:
+def show_cleaned(console: Console, cleaned: "CleaningResult", form: "CorpusForm") -> None:
     """What was written, and what was left out."""
     unit = "pair" if form == "pairs" else "text"
     left_out = ", ".join(f"{count:,} {_KINDS[kind]}" for kind, count in cleaned.dropped.items()) or "none"
@@ -142,7 +148,7 @@ def _bars(histogram: tuple[int, ...]) -> str:
     return "".join(_BARS[-(-count * len(_BARS) // most) - 1] if count else " " for count in histogram)
 
 
-def _short_names(findings: tuple["Finding", ...]) -> dict[str, str]:
+def _short_names(findings: tuple["TextErrorSummary", ...]) -> dict[str, str]:
     """What to call each file: its name, or its whole path where two have the same name."""
     examples = [example for finding in findings for example in finding.examples]
     paths = {example.file for example in examples} | {example.also.rpartition(":")[0] for example in examples}
@@ -150,7 +156,7 @@ def _short_names(findings: tuple["Finding", ...]) -> dict[str, str]:
     return {path: path if times[os.path.basename(path)] > 1 else os.path.basename(path) for path in paths}
 
 
-def _show_finding(console: Console, finding: "Finding", names: dict[str, str], form: "Form") -> None:
+def _show_finding(console: Console, finding: "TextErrorSummary", names: dict[str, str], form: "CorpusForm") -> None:
     what, unit, remedy = words_for(finding.kind, form)
     heading, examples, advice = (Table.grid(padding=(0, 2, 0, 0), expand=True) for _ in range(3))
     heading.add_column(ratio=1, style="bold yellow")
@@ -169,7 +175,7 @@ def _show_finding(console: Console, finding: "Finding", names: dict[str, str], f
     console.print()
 
 
-def _add_example(table: Table, example: "Example", names: dict[str, str]) -> None:
+def _add_example(table: Table, example: "TextErrorExample", names: dict[str, str]) -> None:
     where = Text(f"{names[example.file]}:{example.line}")
     file, _, line = example.also.rpartition(":")
     also = Text(f"also {names[file]}:{line}", "dim") if file else Text()

@@ -189,8 +189,8 @@ class _Result:
                 for pair, (name, other) in zip(self.comparisons, others, strict=True)
             }
             result["furthest_apart"] = [
-                {"line": apart.place + 1, "chrf2": apart.this, "against_chrf2": apart.other}
-                | {name: texts[apart.place] for name, texts in lines.items()}
+                {"line": apart.index + 1, "chrf2": apart.this, "against_chrf2": apart.other}
+                | {name: texts[apart.index] for name, texts in lines.items()}
                 for apart in self.disagreements
             ]
         return result
@@ -245,8 +245,8 @@ def _sentence(lines: Lines, apart: "Disagreement") -> Group:
     titles = {"source": "source", "reference": "reference", "hypothesis": "this", "against": "other"}
     for name, title in titles.items():
         if name in lines:
-            texts.add_row(title, Text(lines[name][apart.place]))
-    heading = f"\nline {apart.place + 1:,}: chrF2 of this {apart.this:.1f}, of other {apart.other:.1f}"
+            texts.add_row(title, Text(lines[name][apart.index]))
+    heading = f"\nline {apart.index + 1:,}: chrF2 of this {apart.this:.1f}, of other {apart.other:.1f}"
     return Group(Text(heading), texts)
 
 
@@ -273,19 +273,19 @@ def _evaluate_task(
 
 
 def _evaluate_language_model(model: Path, path: str, resamples: int, *, as_json: bool, card: bool) -> None:
-    from heed.evaluation.task_metrics import likelihood  # noqa: PLC0415
+    from heed.evaluation.task_metrics import language_model_scores  # noqa: PLC0415
     from heed.inference.generator import Generator  # noqa: PLC0415 - torch takes seconds to import
 
     texts = [line for line in read_lines(path) if line]
     log_probs = Generator.open(model).token_scores(texts)
-    scores = likelihood([sum(one) for one in log_probs], [len(one) for one in log_probs], texts, resamples)
+    scores = language_model_scores([sum(one) for one in log_probs], [len(one) for one in log_probs], texts, resamples)
     _print_task(model, path, len(texts), scores, {}, as_json=as_json)
     if card:
         write_card(model, Path(path).name, (texts, []), scores)
 
 
 def _evaluate_classifier(model: Path, corpus: Corpus, resamples: int, *, as_json: bool, card: bool) -> None:
-    from heed.evaluation.task_metrics import confusion, label_scores  # noqa: PLC0415
+    from heed.evaluation.task_metrics import classification_scores, confusion_matrix  # noqa: PLC0415
     from heed.inference.classifier import Classifier  # noqa: PLC0415 - torch takes seconds to import
 
     rows = list(read_pairs(corpus))
@@ -295,8 +295,8 @@ def _evaluate_classifier(model: Path, corpus: Corpus, resamples: int, *, as_json
     texts, labels = [pair.source for pair in labelled], [pair.target for pair in labelled]
     classifier = Classifier.open(model)
     predicted = [one.label for one in classifier.classify(texts)]
-    scores = label_scores(predicted, labels, classifier.labels, resamples)
-    matrix = confusion(predicted, labels, classifier.labels).tolist()
+    scores = classification_scores(predicted, labels, classifier.labels, resamples)
+    matrix = confusion_matrix(predicted, labels, classifier.labels).tolist()
     more = {"labels": list(classifier.labels), "confusion": matrix}
     _print_task(model, str(corpus.pairs), len(texts), scores, more, as_json=as_json)
     if not as_json and len(classifier.labels) <= _MOST_LABELS:

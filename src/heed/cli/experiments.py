@@ -159,14 +159,14 @@ def _sides(
     text_model: "TextModel", translator: "Translator | None", sources: list[str], targets: list[str] | None
 ) -> tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]:
     """What each side of the model reads; nothing where it has no such side."""
-    from heed.text.labels import JoinedTexts  # noqa: PLC0415
+    from heed.text.labels import TextPairEncoder  # noqa: PLC0415
 
     config, (of_source, of_target) = text_model.config, text_model.tokenizers
     nothing: list[tuple[int, ...]] = [()] * len(sources)
     if config.kind != "encoder-decoder" and targets is not None:
         raise InputError(f"--target is for a model that translates, and this one is {config.kind!r} alone")
     if not config.has_decoder:
-        return (of_source if config.labels is None else JoinedTexts(of_source)).encode(sources), nothing
+        return (of_source if config.labels is None else TextPairEncoder(of_source)).encode(sources), nothing
     if translator is None:
         return nothing, of_target.encode(sources)
     written = _own(translator, sources) if targets is None else of_target.encode(targets)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heed.corpus_checks.text_errors import Form
+    from heed.corpus_checks.text_errors import CorpusForm
 
 # Of each kind of finding: what it is, what is counted, and what to do about it.
 WORDS: dict[str, tuple[str, str, str]] = {
@@ -154,7 +154,7 @@ _LABELLED: dict[str, tuple[str, str, str]] = {
 }
 
 
-def words_for(kind: str, form: "Form") -> tuple[str, str, str]:
+def words_for(kind: str, form: "CorpusForm") -> tuple[str, str, str]:
     """What a kind of finding is, what is counted, and what to do, for text that comes in this form."""
-    others: dict[Form, dict[str, tuple[str, str, str]]] = {"pairs": {}, "texts": _OF_TEXTS, "labelled": _LABELLED}
+    others: dict[CorpusForm, dict[str, tuple[str, str, str]]] = {"pairs": {}, "texts": _OF_TEXTS, "labelled": _LABELLED}
     return others[form].get(kind, WORDS[kind])

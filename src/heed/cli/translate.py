@@ -20,8 +20,8 @@ from heed.cli.options import Engine, SearchSet, SplitAt, Together, open_translat
 from heed.cli.output import Translated, TranslationProgress, output_is_seen, say
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
-from heed.text.corpus import Corpus, at, read_lines, read_pairs
-from heed.text.rows import parse_object, read_members, take_text, write_members
+from heed.text.corpus import Corpus, location, read_lines, read_pairs
+from heed.text.rows import get_text, parse_object, read_members, write_members
 
 if TYPE_CHECKING:
     from heed.inference.translation import Translation
@@ -137,8 +137,8 @@ def _read(files: list[str], format_: Format | None, source_key: str) -> Iterator
                     columns = tuple(line.split("\t"))
                     yield _Line(columns[0], "tsv", columns)
                 case "jsonl":
-                    row = parse_object(line, at(file, number))
-                    yield _Line(take_text(row, source_key, at(file, number)), "jsonl", (), read_members(line))
+                    row = parse_object(line, location(file, number))
+                    yield _Line(get_text(row, source_key, location(file, number)), "jsonl", (), read_members(line))
                 case "text":
                     yield _Line(line, "text")
 

@@ -17,30 +17,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import DataConfig
-from heed.corpus_checks.statistics import Piece, count_tokens, in_sorted, pieces, repeats
+from heed.corpus_checks.statistics import PairBatch, count_tokens, find_repeats, in_sorted, pair_batches
 from heed.corpus_checks.text_errors import (
     LEAKS,
     PARTED_BY,
     SHOWN,
     TEXTS,
+    CorpusForm,
     CorpusReport,
-    Dropped,
-    Example,
-    Finding,
-    Form,
+    DropMarks,
     Integers,
-    Kind,
+    TextErrorExample,
+    TextErrorSummary,
+    TextErrorType,
     bad_characters,
 )
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair
-from heed.text.labels import are_too_many
+from heed.text.labels import too_many_labels
 from heed.text.language_identification import SideLanguages
 from heed.text.tokenizer import suitable_vocab_size
 
 _WHERE = re.compile(r"(.*?):(\d+): (.*)", re.DOTALL)  # file, line and reason of an error
 
-Report = Callable[[str, int], None]  # what is being done, and pairs done
+CheckProgress = Callable[[str, int], None]  # what is being done, and pairs done
 
 SIDES = ("source", "target")
 _EXAMPLES, _UNREADABLE = 3, 1000  # shown of each kind, and of rows that cannot be read
@@ -52,11 +52,11 @@ _FEW = 200  # pairs do not tell languages apart
 _UNEQUAL = 3.0  # times as long as the other side, each measured by the mean of its side
 
 
-def examine(
+def check_corpora(
     training: Sequence[Corpus],
     validation: Sequence[Corpus],
     data: DataConfig,
-    report: Report = lambda _doing, _pairs: None,
+    report: CheckProgress = lambda _doing, _pairs: None,
     max_length: int | None = None,
 ) -> CorpusReport:
     """Look at all of it. max_length: search.max_length. A file that cannot be read at all is a `DataError`."""
@@ -77,8 +77,8 @@ def examine(
     )  # fmt: skip
 
 
-def _form(corpora: Sequence[Corpus]) -> Form:
-    forms: set[Form] = {"texts" if one.text else "labelled" if one.labelled else "pairs" for one in corpora}
+def _form(corpora: Sequence[Corpus]) -> CorpusForm:
+    forms: set[CorpusForm] = {"texts" if one.text else "labelled" if one.labelled else "pairs" for one in corpora}
     if len(forms) > 1:
         raise DataError(f"texts alone, with labels and in pairs cannot be learnt from together, found {sorted(forms)}")
     return forms.pop()
@@ -87,11 +87,11 @@ def _form(corpora: Sequence[Corpus]) -> Form:
 class _Examination:
     """The two readings, and what is remembered between them."""
 
-    def __init__(self, corpora: list[Corpus], training: int, report: Report) -> None:
+    def __init__(self, corpora: list[Corpus], training: int, report: CheckProgress) -> None:
         self.corpora, self.starts = corpora, [0]  # all pairs are numbered: those of corpus c from starts[c] on
         self.form = _form(corpora)
         self.sides = TEXTS[self.form]
-        self.findings = {kind: Finding(kind) for kind in get_args(Kind)}
+        self.findings = {kind: TextErrorSummary(kind) for kind in get_args(TextErrorType)}
         self.lengths = {(SIDES[side], unit): Counter[int]() for unit in ("words", "characters") for side in self.sides}
         self.labels = Counter[str](), Counter[str]()  # in training and in validation
         self.sample: list[Pair] = []
@@ -100,16 +100,18 @@ class _Examination:
         self._training, self._report = training, report
         self._hashes = array("q"), array("q")  # Python's own, of 64 bits: two different texts hardly ever share one
         self._lines = [array("I") for _ in corpora]  # on which each pair begins
-        self.dropped = Dropped()
+        self.dropped = DropMarks()
         self._languages = SideLanguages()
-        self._wanted: list[dict[int, list[tuple[Kind, str]]]] = [{} for _ in corpora]  # by corpus and place in it
+        self._wanted: list[dict[int, list[tuple[TextErrorType, str]]]] = [
+            {} for _ in corpora
+        ]  # by corpus and place in it
 
     def read(self) -> None:
         """The first reading: each text by itself, and what all of them are like."""
         stride, held = 1, 0
         for corpus in self.corpora:
             learning = len(self.starts) <= self._training
-            for here in pieces(corpus, _PIECE, self._add_unreadable, 0):
+            for here in pair_batches(corpus, _PIECE, self._add_unreadable, 0):
                 pairs = here.pairs
                 for pair in pairs:
                     self.dropped.add_pair()
@@ -130,7 +132,7 @@ class _Examination:
                 raise DataError(
                     f"{corpus.name} {f'has no row that can be read: {bad[-1].texts[0]}' if bad else 'is empty'}"
                 )
-        if self.form == "labelled" and are_too_many(len(self.labels[0]), self.labels[0].total()):
+        if self.form == "labelled" and too_many_labels(len(self.labels[0]), self.labels[0].total()):
             for pair in self.sample[:_EXAMPLES]:
                 self._add("swapped", self.corpora[0], pair, count=0)
             self.findings["swapped"].count = self.starts[self._training]
@@ -139,7 +141,7 @@ class _Examination:
         finding = self.findings["unreadable"]
         finding.count += 1
         if len(finding.examples) < _UNREADABLE and (where := _WHERE.fullmatch(str(error))):
-            finding.examples.append(Example(where[1], int(where[2]), (where[3],)))
+            finding.examples.append(TextErrorExample(where[1], int(where[2]), (where[3],)))
 
     def _look(self, corpus: Corpus, pair: Pair, *, learning: bool) -> None:
         plain = []
@@ -152,8 +154,8 @@ class _Examination:
             if learning:
                 self.lengths[SIDES[side], "words"][len(words)] += 1
                 self.lengths[SIDES[side], "characters"][len(text)] += 1
-            pieces = [text] if self.form == "pairs" else text.split(PARTED_BY[self.form])
-            found = {kind: part for piece in reversed(pieces) for kind, part in bad_characters(piece)}
+            pair_batches = [text] if self.form == "pairs" else text.split(PARTED_BY[self.form])
+            found = {kind: part for piece in reversed(pair_batches) for kind, part in bad_characters(piece)}
             for kind, part in found.items():
                 self._add(kind, corpus, pair, part, side)
                 self.dropped.mark(kind, (-1,))
@@ -179,13 +181,21 @@ class _Examination:
         return {label: (learnt[label], held_out[label]) for label in ranked}
 
     def _add(
-        self, kind: Kind, corpus: Corpus, pair: Pair, part: str = "", side: int = 0, *, also: str = "", count: int = 1
+        self,
+        kind: TextErrorType,
+        corpus: Corpus,
+        pair: Pair,
+        part: str = "",
+        side: int = 0,
+        *,
+        also: str = "",
+        count: int = 1,
     ) -> None:
         finding = self.findings[kind]
         finding.count += count
         if len(finding.examples) < _EXAMPLES:
             texts = (part,) if part else tuple(text[:SHOWN] for text in self._texts(pair))
-            finding.examples.append(Example(_file(corpus, side), pair.line, texts, also))
+            finding.examples.append(TextErrorExample(_file(corpus, side), pair.line, texts, also))
 
     def _texts(self, pair: Pair) -> tuple[str, ...]:
         """What there is to show of a pair: the label of a text stands before it, as in its file."""
@@ -203,14 +213,14 @@ class _Examination:
         whole = np.flatnonzero(np.all([there[side] for side in needed], axis=0))
         training, validation = np.split(whole, np.searchsorted(whole, self.starts[self._training : self._training + 1]))
         pair = source * 31 + target  # wraps around, as hashes do
-        later, before = repeats(pair, training)
+        later, before = find_repeats(pair, training)
         self._found("repeated", later, before)
         self.dropped.mark("repeated", later.tolist())
         self.dropped.mark("leaked", training[in_sorted(pair[training], np.sort(pair[validation]))].tolist())
         new = np.ones(len(pair), bool)
         new[later] = False
         if self.form != "texts":
-            later, before = repeats(source, training[new[training]])
+            later, before = find_repeats(source, training[new[training]])
             first = ~in_sorted(before, later)
             self._found("ambiguous", later[first], before[first])
         leaked = validation[:0]
@@ -221,7 +231,7 @@ class _Examination:
             learnt = [np.argmax(hashes[training] == hashes[number]) for number in seen[:_EXAMPLES]]
             self._found(kind, seen, training[learnt] if learnt else training[:0])
 
-    def _found(self, kind: Kind, numbers: Integers, others: Integers) -> None:
+    def _found(self, kind: TextErrorType, numbers: Integers, others: Integers) -> None:
         self.findings[kind].count = len(numbers)
         for number, other in zip(numbers[:_EXAMPLES].tolist(), others[:_EXAMPLES].tolist(), strict=True):
             (corpus, place), (where, also) = self._place(number), self._place(other)
@@ -239,7 +249,7 @@ class _Examination:
         tokens_each = tokens.sum(0) / np.maximum(characters.sum(0), 1)
         languages = self.form == "pairs" and self._settle_languages()
         for number, corpus in enumerate(self.corpora):
-            for here in pieces(corpus, _PIECE, lambda _: None, self.starts[number]):
+            for here in pair_batches(corpus, _PIECE, lambda _: None, self.starts[number]):
                 self._report("judging", here.start)
                 lengths = np.array([(len(pair.source), len(pair.target)) for pair in here.pairs])
                 long = (lengths * tokens_each > max_tokens)[:, self.sides].any(1)
@@ -258,7 +268,7 @@ class _Examination:
                         self._add(kind, corpus, here.pairs[place], also=also, count=0)  # counted before
 
     def _mark_cut_off(
-        self, here: Piece, good: NDArray[np.bool_], tokens: NDArray[np.float64], max_length: int | None
+        self, here: PairBatch, good: NDArray[np.bool_], tokens: NDArray[np.float64], max_length: int | None
     ) -> None:
         limit = tokens[:, 0] + _EXTRA if max_length is None else max_length
         cut_off = good & (tokens[:, 1] > limit)
@@ -277,7 +287,7 @@ class _Examination:
             self.notes.append("both sides read alike (one language, or many swapped), so none is called swapped")
         return True
 
-    def _judge_languages(self, here: Piece, whole: NDArray[np.bool_]) -> None:
+    def _judge_languages(self, here: PairBatch, whole: NDArray[np.bool_]) -> None:
         different = whole & np.array([pair.source != pair.target for pair in here.pairs])
         (source, target), unlike = self._languages.judge(here.pairs)
         self._mark("swapped", here, different & source & target)
@@ -285,7 +295,7 @@ class _Examination:
         self._mark("target_foreign", here, different & target & ~source)
         self._mark("unlike", here, different & unlike.any(0))
 
-    def _mark(self, kind: Kind, here: Piece, marked: NDArray[np.bool_]) -> None:
+    def _mark(self, kind: TextErrorType, here: PairBatch, marked: NDArray[np.bool_]) -> None:
         places = np.flatnonzero(marked)
         self.dropped.mark(kind, (here.start + places).tolist())
         for place in places.tolist():

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.config import DataConfig
-from heed.corpus_checks.text_errors import TEXTS, Form, Integers
-from heed.text.corpus import Corpus, Pair, Skip, read_pairs
-from heed.text.labels import JoinedTexts
+from heed.corpus_checks.text_errors import TEXTS, CorpusForm, Integers
+from heed.text.corpus import Corpus, OnBadRow, Pair, read_pairs
+from heed.text.labels import TextPairEncoder
 from heed.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Piece:
+class PairBatch:
     """Pairs that are looked at together, and the number of the first."""
 
     corpus: Corpus
@@ -27,15 +27,15 @@ class Piece:
     start: int
 
 
-def pieces(corpus: Corpus, size: int, skip: Skip, start: int) -> Iterator[Piece]:
+def pair_batches(corpus: Corpus, size: int, skip: OnBadRow, start: int) -> Iterator[PairBatch]:
     """All pairs of a corpus, numbered from `start` on. skip: as `read_pairs` has it."""
     pairs = read_pairs(corpus, skip)
     while piece := list(islice(pairs, size)):
-        yield Piece(corpus, piece, start)
+        yield PairBatch(corpus, piece, start)
         start += len(piece)
 
 
-def repeats(hashes: Integers, numbers: Integers) -> tuple[Integers, Integers]:
+def find_repeats(hashes: Integers, numbers: Integers) -> tuple[Integers, Integers]:
     """Those of the numbered texts that were there before, in order, and where each was the last time before."""
     ranked = np.sort(hashes[numbers])
     numbers = numbers[in_sorted(hashes[numbers], ranked[1:][ranked[1:] == ranked[:-1]])]  # those that repeat
@@ -53,7 +53,9 @@ def in_sorted(values: Integers, ranked: Integers) -> NDArray[np.bool_]:
     return ranked[place] == values if len(ranked) else np.zeros(len(values), bool)
 
 
-def count_tokens(sample: list[Pair], form: Form, data: DataConfig, suitable: int) -> tuple[Integers, tuple[int, int]]:
+def count_tokens(
+    sample: list[Pair], form: CorpusForm, data: DataConfig, suitable: int
+) -> tuple[Integers, tuple[int, int]]:
     """The token counts of a sample's texts with a tokenizer trained on it, and the tokenizers' vocabulary sizes.
 
     A label is one token; texts alone have sources of none.
@@ -63,7 +65,7 @@ def count_tokens(sample: list[Pair], form: Form, data: DataConfig, suitable: int
     if form != "pairs":
         (side,) = TEXTS[form]
         one = Tokenizer.train([part for text in sides[side] for part in text.split("\t")], data.tokenizer, size)
-        encoder = JoinedTexts(one) if form == "labelled" else one
+        encoder = TextPairEncoder(one) if form == "labelled" else one
         tokens = np.full((len(sample), 2), form == "labelled", np.int64)
         tokens[:, side] = [len(ids) for ids in encoder.encode(sides[side])]
         return tokens, (one.vocab_size, one.vocab_size)

@@ -36,31 +36,34 @@ from numpy.typing import NDArray
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
 
-Kind = Literal[
+TextErrorType = Literal[
     "unreadable", "leaked", "leaked_source", "leaked_target", "swapped", "source_foreign", "target_foreign", "copied",
     "unlike", "empty", "too_long", "cut_off", "unequal", "repeated", "ambiguous", "unknown_label", "replacement",
     "mojibake", "control", "spaces", "markup", "decomposed",
 ]  # fmt: skip
-Form = Literal["pairs", "texts", "labelled"]  # what a text comes as: with its translation, alone, or with a label
+CorpusForm = Literal["pairs", "texts", "labelled"]  # what a text comes as: with its translation, alone, or with a label
 Integers = NDArray[np.int64]
 
 # What each form comes to: the sides that are text, the leaks there can be, and what parts the texts of one side.
-TEXTS: dict[Form, tuple[int, ...]] = {"pairs": (0, 1), "texts": (1,), "labelled": (0,)}  # the sides that are text
-LEAKS: dict[Form, tuple[Kind, ...]] = {
+TEXTS: dict[CorpusForm, tuple[int, ...]] = {"pairs": (0, 1), "texts": (1,), "labelled": (0,)}  # the sides that are text
+LEAKS: dict[CorpusForm, tuple[TextErrorType, ...]] = {
     "pairs": ("leaked", "leaked_source", "leaked_target"),
     "texts": ("leaked",),
     "labelled": ("leaked", "leaked_source"),
 }
-PARTED_BY: dict[Form, str] = {"texts": "\n", "labelled": "\t"}  # lines of a document; two texts that share a label
+PARTED_BY: dict[CorpusForm, str] = {
+    "texts": "\n",
+    "labelled": "\t",
+}  # lines of a document; two texts that share a label
 
 # What a cleaned text is without. A pair with several faults counts as the first of them.
-DROPPED: tuple[Kind, ...] = (
+DROPPED_ERRORS: tuple[TextErrorType, ...] = (
     "unreadable", "empty", "too_long", "leaked", "repeated", "copied", "swapped", "source_foreign", "target_foreign",
     "unequal", "replacement", "mojibake",
 )  # fmt: skip
 
 SHOWN = 200  # characters of a text
-_CHARACTERS: dict[Kind, re.Pattern[str]] = {
+_CHARACTERS: dict[TextErrorType, re.Pattern[str]] = {
     "replacement": re.compile("\ufffd"),
     "mojibake": re.compile("[ÃÂ][\x80-\xbf]|â€."),  # UTF-8 taken for Latin-1 and encoded again
     "control": re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b\u2028\u2029\u2060\ufeff]"),
@@ -71,7 +74,7 @@ _SUSPICIOUS = re.compile("[\ufffd&<ÃÂâ]|  |^ | $")  # or not printable: else 
 
 
 @dataclass(frozen=True)
-class Example:
+class TextErrorExample:
     """Where a fault is and what it looks like: the texts of a pair that are there, or the part of one where it is."""
 
     file: str
@@ -81,16 +84,16 @@ class Example:
 
 
 @dataclass
-class Finding:
+class TextErrorSummary:
     """One kind of fault: how often it was found, and the first examples."""
 
-    kind: Kind
+    kind: TextErrorType
     count: int = 0
-    examples: list[Example] = field(default_factory=list)
+    examples: list[TextErrorExample] = field(default_factory=list)
     advice: str = ""  # what to do in this very case, besides what is always said
 
 
-class Dropped:
+class DropMarks:
     """What is wrong with each pair, of that which a cleaned text is without."""
 
     def __init__(self) -> None:
@@ -100,10 +103,10 @@ class Dropped:
         """One more pair, so far without a fault."""
         self.faults.append(0)
 
-    def mark(self, kind: Kind, numbers: Iterable[int]) -> None:
+    def mark(self, kind: TextErrorType, numbers: Iterable[int]) -> None:
         """These pairs have this fault; whichever fault comes first in DROPPED is the one that counts."""
-        if kind in DROPPED:
-            place = DROPPED.index(kind) + 1
+        if kind in DROPPED_ERRORS:
+            place = DROPPED_ERRORS.index(kind) + 1
             for number in numbers:
                 self.faults[number] = min(place, self.faults[number] or place)
 
@@ -112,14 +115,14 @@ class Dropped:
 class CorpusReport:
     """The result of the corpus checks: sizes, lengths and findings of the text of a run."""
 
-    form: Form
+    form: CorpusForm
     training: tuple[tuple[str, int], ...]  # name and pairs of each corpus
     validation: tuple[tuple[str, int], ...]
     lengths: dict[tuple[str, str], Counter[int]]  # ("source", "words"): how many texts there are of each length
     tokens: Integers  # (pairs of a sample, 2): the tokens on each side, without special ones
     vocab_sizes: tuple[int, int]
     labels: dict[str, tuple[int, int]]  # how often each is in training and in validation; the most frequent first
-    findings: tuple[Finding, ...]
+    findings: tuple[TextErrorSummary, ...]
     notes: tuple[str, ...]  # what could not be looked at, and why
     dropped: NDArray[np.uint8]  # of each training pair: 0, or the place in DROPPED, from 1 on, of what is wrong with it
 
@@ -129,7 +132,7 @@ class CorpusReport:
         return sum(pairs for _, pairs in self.training)
 
 
-def bad_characters(text: str) -> Iterator[tuple[Kind, str]]:
+def bad_characters(text: str) -> Iterator[tuple[TextErrorType, str]]:
     """Each kind of character that should not be there, with the part of the text where it is."""
     if not text.isprintable() or _SUSPICIOUS.search(text):
         for kind, pattern in _CHARACTERS.items():
@@ -146,7 +149,7 @@ def _around(text: str, start: int, end: int) -> str:
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleaningResult:
     """What was written, and what was not."""
 
     file: str
@@ -155,7 +158,7 @@ class Cleaned:
     respaced: int  # pairs in which tabs or line ends became spaces
 
 
-def check_writable(path: Path, corpora: Sequence[Corpus], form: Form) -> None:
+def check_writable(path: Path, corpora: Sequence[Corpus], form: CorpusForm) -> None:
     """Whether a cleaned text can go there."""
     if form != "texts" and path.suffix.lower() not in (".tsv", ".jsonl"):
         raise DataError(f"--write {path}: expected a name ending in .tsv or .jsonl")
@@ -165,7 +168,7 @@ def check_writable(path: Path, corpora: Sequence[Corpus], form: Form) -> None:
                 raise DataError(f"--write {path}: this is the text itself; expected another name")
 
 
-def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> Cleaned:
+def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> CleaningResult:
     """Write what is left of the training corpora; the file is whole or not there."""
     kept = respaced = 0
     try:
@@ -183,9 +186,9 @@ def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> 
                     os.unlink(file.name)
     except OSError as error:
         raise DataError(f"--write {path}: cannot be written: {error.strerror}") from None
-    counts = {kind: int((report.dropped == place).sum()) for place, kind in enumerate(DROPPED, 1)}
+    counts = {kind: int((report.dropped == place).sum()) for place, kind in enumerate(DROPPED_ERRORS, 1)}
     counts["unreadable"] = sum(one.count for one in report.findings if one.kind == "unreadable")
-    return Cleaned(str(path), kept, {kind: count for kind, count in counts.items() if count}, respaced)
+    return CleaningResult(str(path), kept, {kind: count for kind, count in counts.items() if count}, respaced)
 
 
 def _left(corpora: Sequence[Corpus], report: CorpusReport) -> Iterator[Pair]:
@@ -193,7 +196,7 @@ def _left(corpora: Sequence[Corpus], report: CorpusReport) -> Iterator[Pair]:
     return (pair for pair, fault in zip(pairs, report.dropped, strict=True) if not fault)
 
 
-def _line(pair: Pair, form: Form, corpora: Sequence[Corpus], *, jsonl: bool) -> tuple[str, bool]:
+def _line(pair: Pair, form: CorpusForm, corpora: Sequence[Corpus], *, jsonl: bool) -> tuple[str, bool]:
     """A pair as it is written, and whether it was changed for that."""
     if form == "texts":
         return f"{pair.target}\n" + "\n" * corpora[0].documents, False

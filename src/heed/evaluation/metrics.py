@@ -55,7 +55,7 @@ class Score:
         return self.metric in _LOWER_IS_BETTER
 
 
-def interval(
+def bootstrap_interval(
     texts: int, score: Callable[[Int[np.ndarray, "texts"]], float], resamples: int = RESAMPLES
 ) -> tuple[float, float]:
     """The mean of a score over bootstrap resamples of texts, and half the width of its 95 % interval.
@@ -79,7 +79,8 @@ def score(
 ) -> list[Score]:
     """Every metric's score. tokenize: sacreBLEU's name of BLEU's tokenizer, "none" for text that is tokenised."""
     return [
-        resampled(name, metric, [hypotheses], references, resamples)[0][0] for name, metric in metrics(tokenize).items()
+        score_with_bootstrap(name, metric, [hypotheses], references, resamples)[0][0]
+        for name, metric in metrics(tokenize).items()
     ]
 
 
@@ -95,7 +96,7 @@ def metrics(tokenize: str = TOKENIZE) -> dict[str, Metric]:
     }
 
 
-def resampled(
+def score_with_bootstrap(
     name: str, metric: Metric, systems: Sequence[Sequence[str]], references: Sequence[str], resamples: int
 ) -> tuple[list[Score], list[float | None]]:
     """Each system's score, and sacreBLEU's p-value of its difference from the first one."""
@@ -212,7 +213,7 @@ class Comparison:
 class Disagreement:
     """A sentence, by its index, and the chrF of both systems on it."""
 
-    place: int
+    index: int
     this: float
     other: float
 
@@ -231,7 +232,7 @@ def compare(
     """
     comparisons = []
     for name, metric in metrics(tokenize).items():
-        (theirs, ours), (_, p_value) = resampled(name, metric, [other, this], references, resamples)
+        (theirs, ours), (_, p_value) = score_with_bootstrap(name, metric, [other, this], references, resamples)
         comparisons.append(Comparison(ours, theirs, 1.0 if p_value is None or ours.value == theirs.value else p_value))
     return comparisons
 

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Int
 
 from heed.errors import DataError
-from heed.evaluation.metrics import RESAMPLES, SEED, Score, interval
+from heed.evaluation.metrics import RESAMPLES, SEED, Score, bootstrap_interval
 from heed.version import __version__
 
 
-def likelihood(
+def language_model_scores(
     log_probs: Sequence[float], tokens: Sequence[int], texts: Sequence[str], resamples: int = RESAMPLES
 ) -> list[Score]:
     """The scores of texts whose probabilities, ends included, are given; tokens count the ends too."""
@@ -32,19 +32,21 @@ def likelihood(
     long = f"texts:{len(texts)}|end:1 token, 1 byte|bs:{resamples}|seed:{SEED}|version:heed-{__version__}"
     short = f"#:{len(texts)}|end:1|bs:{resamples}|rs:{SEED}|v:heed-{__version__}"
     return [
-        Score(name, measure(everything), *interval(len(texts), measure, resamples), long, short)
+        Score(name, measure(everything), *bootstrap_interval(len(texts), measure, resamples), long, short)
         for name, measure in measures.items()
     ]
 
 
-def confusion(given: Sequence[str], right: Sequence[str], labels: Sequence[str]) -> Int[np.ndarray, "labels labels"]:
+def confusion_matrix(
+    given: Sequence[str], right: Sequence[str], labels: Sequence[str]
+) -> Int[np.ndarray, "labels labels"]:
     """How often a text of a row's label was given a column's."""
     numbers = {label: number for number, label in enumerate(labels)}
     cells = [numbers[label] * len(labels) + numbers[predicted] for label, predicted in zip(right, given, strict=True)]
     return np.bincount(cells, minlength=len(labels) ** 2).reshape(len(labels), len(labels))
 
 
-def label_scores(
+def classification_scores(
     given: Sequence[str], right: Sequence[str], labels: Sequence[str], resamples: int = RESAMPLES
 ) -> list[Score]:
     """Accuracy and macro-F1 of predicted labels, with intervals by resampling texts."""
@@ -69,6 +71,6 @@ def label_scores(
     long = f"texts:{len(right)}|labels:{len(labels)}|bs:{resamples}|seed:{SEED}|version:heed-{__version__}"
     short = f"#:{len(right)}|l:{len(labels)}|bs:{resamples}|rs:{SEED}|v:heed-{__version__}"
     return [
-        Score(name, measure(everything), *interval(len(right), measure, resamples), long, short)
+        Score(name, measure(everything), *bootstrap_interval(len(right), measure, resamples), long, short)
         for name, measure in (("accuracy", accuracy), ("macro-F1", macro_f1))
     ]

@@ -20,8 +20,8 @@ from heed.inference.open import open_folder
 from heed.model.layout import Padded
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.labels import JoinedTexts
-from heed.text.prepare import Encoder
+from heed.text.labels import TextPairEncoder
+from heed.text.prepare import TextEncoder
 from heed.text.tokenizer import Tokenizer, check_texts
 
 _TOKENS = 8192  # in work at a time, padding included
@@ -42,7 +42,7 @@ class Classifier:
         if model.config.labels != len(labels):
             raise InputError(f"{len(labels)} labels cannot name the {model.config.labels or 0} classes of this model")
         self.model, self.labels, self.max_tokens = model, tuple(labels), max_tokens
-        self._encoder = JoinedTexts(tokenizer)
+        self._encoder = TextPairEncoder(tokenizer)
 
     @classmethod
     @torch_defaults()
@@ -84,7 +84,7 @@ def embed(
     if model.encoder is None and pooling == "first":
         raise InputError("pooling = 'first' needs an encoder: in a decoder alone the first token has seen nothing else")
     vectors = np.zeros((len(texts), model.config.d_model), np.float32)
-    for numbers, src in _batches(JoinedTexts(tokenizer), texts, model, max_tokens):
+    for numbers, src in _batches(TextPairEncoder(tokenizer), texts, model, max_tokens):
         hidden = model.hidden(tgt_in=src) if model.encoder is None else model.encode(src)
         layout = Padded.from_ids(src, model.config.pad_id)
         vectors[numbers] = (layout.mean(hidden) if pooling == "mean" else hidden[:, 0]).float().cpu().numpy()
@@ -92,7 +92,7 @@ def embed(
 
 
 def _batches(
-    encoder: Encoder, texts: Sequence[str], model: Transformer, max_tokens: int
+    encoder: TextEncoder, texts: Sequence[str], model: Transformer, max_tokens: int
 ) -> Iterator[tuple[list[int], Tensor]]:
     """Texts of like length as padded rows, with their numbers; a text must have something in it, and not too much."""
     config, device = model.config, model.vocabulary.embedding.weight.device

@@ -8,7 +8,7 @@ from heed.backends.base import Backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
 from heed.decoding.engine import max_output_lengths
-from heed.text.sentence_split import Piece
+from heed.text.sentence_split import TextSegment
 from heed.text.tokenizer import Tokenizer
 
 
@@ -36,7 +36,7 @@ class Translation:
     segments: tuple[Segment, ...] = ()  # the parts that were translated one by one, in order
 
 
-def join_translations(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
+def join_translations(found: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
     """The translations of a text's pieces as one; white space pieces have none."""
     whole = [one for one in found if one is not None]
     depth = min((len(one.alternatives) for one in whole), default=0)
@@ -45,7 +45,7 @@ def join_translations(found: Sequence[Translation | None], pieces: Sequence[Piec
     return replace(best, alternatives=tuple(others))
 
 
-def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> Translation:
+def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
     text, score, log_prob, source_offset = "", 0.0, 0.0, 0
     ids: list[int] = []
     tokens: list[str] = []
@@ -71,9 +71,9 @@ def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[Piece]) -> T
     return Translation(text, score, log_prob, *whole, truncated=truncated, segments=tuple(segments))
 
 
-def space_before(piece: Piece, written: str) -> str:
+def space_before(piece: TextSegment, written: str) -> str:
     """Sentences that follow one another without a space, as in Chinese, need one where the translation's do."""
-    if not piece.abuts or not written or written[-1].isspace():
+    if not piece.no_space_before or not written or written[-1].isspace():
         return ""
     return "" if east_asian_width(written[-1]) in "WF" else " "
 

@@ -22,7 +22,7 @@ from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.sentence_split import Piece, Splitter
+from heed.text.sentence_split import Splitter, TextSegment
 from heed.text.tokenizer import Tokenizer, check_texts
 
 Report = Callable[[int, int], None]  # pieces translated, pieces in all
@@ -198,9 +198,9 @@ class Translator:
 
         return look(text_model, source, target, translate)
 
-    def pieces(self, text: str, split: SplitMode | None = None) -> list[Piece]:
+    def pieces(self, text: str, split: SplitMode | None = None) -> list[TextSegment]:
         """What of a text is translated at once."""
-        return self.splitter.pieces(text, split or self.settings.split, self._count)
+        return self.splitter.split(text, split or self.settings.split, self._count)
 
     @property
     def _stepping(self) -> Backend:
@@ -213,7 +213,7 @@ class Translator:
 
     def _pieces(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, split: SplitMode | None = None
-    ) -> list[list[Piece]]:
+    ) -> list[list[TextSegment]]:
         check_texts(texts)
         pieces = [self.pieces(text, split) for text in texts]
         if prefixes is not None:

@@ -33,7 +33,7 @@ from heed.errors import FolderError
 from heed.interop.folders import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
 from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled
 from heed.interop.spm import read_spm, tokenizer_from_spm
-from heed.text.imported_tokenizers import HIDDEN, UNKNOWN
+from heed.text.imported_tokenizers import UNMATCHABLE, UNKNOWN
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _BOS, _PAD, _EOS, _UNK = range(4)
@@ -231,10 +231,10 @@ def _tokenizer(folder: Path, words: list[str], numbering: Numbering) -> Tokenize
     models_of_pieces = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
     if models_of_pieces:
         return tokenizer_from_spm(read_spm(models_of_pieces[0]), names)
-    hidden = [*(HIDDEN + name for name in SPECIAL), HIDDEN + names[0], *names[1:], HIDDEN + UNKNOWN]  # <s> is no word
+    hidden = [*(UNMATCHABLE + name for name in SPECIAL), UNMATCHABLE + names[0], *names[1:], UNMATCHABLE + UNKNOWN]  # <s> is no word
     vocabulary = {name: number for number, name in enumerate(hidden)}
     if len(vocabulary) < len(hidden):
         raise FolderError(f"{folder}: a dictionary has {len(hidden) - len(vocabulary)} words twice")
-    backend = Backend(models.WordLevel(vocabulary, unk_token=HIDDEN + UNKNOWN))
+    backend = Backend(models.WordLevel(vocabulary, unk_token=UNMATCHABLE + UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer.from_json(json.dumps(json.loads(backend.to_str()), ensure_ascii=False), "spaced")

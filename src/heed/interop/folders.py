@@ -37,7 +37,7 @@ from heed.interop.engine_names import ENGINES, EngineName, require_engine
 from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
-from heed.untrusted import shortened
+from heed.untrusted import short_repr
 
 Tokenizers = tuple[Tokenizer, Tokenizer]
 
@@ -103,7 +103,7 @@ def read_exported(path: Path) -> Exported:
     engine, lengths = settings.pop("engine", None), settings.pop("lengths", None)
     if engine not in ENGINES:
         raise FolderError(
-            f"{path / EXPORTED} names the engine {shortened(engine)}, expected one of {', '.join(ENGINES)}"
+            f"{path / EXPORTED} names the engine {short_repr(engine)}, expected one of {', '.join(ENGINES)}"
         )
     run = parse_settings(settings, path / EXPORTED)
     tokenizers = read_tokenizers(listed, run)

@@ -20,7 +20,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError
-from heed.text.imported_tokenizers import HIDDEN, SPACE, UNKNOWN
+from heed.text.imported_tokenizers import SPACE, UNKNOWN, UNMATCHABLE
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
@@ -102,12 +102,12 @@ def to_spm(tokenizer: Tokenizer) -> tuple[bytes, list[str]]:
     parts = json.loads(tokenizer.to_json())
     vocabulary = parts["model"]["vocab"]
     pieces = [_message(1, b"<unk>", 3, _UNKNOWN), _message(1, b"<s>", 3, _CONTROL), _message(1, b"</s>", 3, _CONTROL)]
-    pieces += [_message(1, name.encode(), 2, score) for name, score in vocabulary if not name.startswith(HIDDEN)]
+    pieces += [_message(1, name.encode(), 2, score) for name, score in vocabulary if not name.startswith(UNMATCHABLE)]
     tables = [one["precompiled_charsmap"] for one in parts["normalizer"]["normalizers"] if one["type"] == "Precompiled"]
     name = b"nmt_nfkc" if tables else b"identity"
     table = base64.b64decode(tables[0]) if tables else b""
     fields = [part for piece in pieces for part in (1, piece)]
-    names = [str(name).removeprefix(HIDDEN) for name, _ in vocabulary[: tokenizer.vocab_size]]
+    names = [str(name).removeprefix(UNMATCHABLE) for name, _ in vocabulary[: tokenizer.vocab_size]]
     return _message(*fields, 2, _message(3, 1), 3, _message(1, name, 2, table)), names
 
 
@@ -133,9 +133,9 @@ def _varint(value: int) -> bytes:
 
 def tokenizer_from_spm(spm: SpmModel, names: Sequence[str]) -> Tokenizer:
     """A tokenizer that cuts as SentencePiece does. names: of all tokens but the special ones and the unknown one."""
-    vocabulary = [(HIDDEN + name, 0.0) for name in SPECIAL]
-    vocabulary += [(name, spm.pieces[name]) if name in spm.pieces else (HIDDEN + name, 0.0) for name in names]
-    vocabulary.append((HIDDEN + UNKNOWN, 0.0))
+    vocabulary = [(UNMATCHABLE + name, 0.0) for name in SPECIAL]
+    vocabulary += [(name, spm.pieces[name]) if name in spm.pieces else (UNMATCHABLE + name, 0.0) for name in names]
+    vocabulary.append((UNMATCHABLE + UNKNOWN, 0.0))
     unk_id, known = len(vocabulary) - 1, set(names)
     vocabulary += [(name, score) for name, score in spm.pieces.items() if name not in known]
     backend = Backend(models.Unigram(vocabulary, unk_id, byte_fallback=False))

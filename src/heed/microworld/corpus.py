@@ -23,8 +23,8 @@ from heed.errors import ConfigError, DataError
 from heed.microworld.templates import Antecedent, Example, sentence
 
 __all__ = [
+    "DatasetSplit",
     "Example",
-    "Split",
     "antecedents",
     "corpus",
     "examples",
@@ -34,13 +34,13 @@ __all__ = [
     "split_of",
 ]
 
-Split = Literal["train", "valid", "test"]
+DatasetSplit = Literal["train", "valid", "test"]
 
 
-def examples(split: Split, seed: int) -> Iterator[Example]:
+def examples(split: DatasetSplit, seed: int) -> Iterator[Example]:
     """An endless stream of one split's examples, the same for the same seed; they may come more than once."""
-    if split not in get_args(Split):
-        raise ConfigError(f"unknown split {split!r}: expected one of {', '.join(get_args(Split))}")
+    if split not in get_args(DatasetSplit):
+        raise ConfigError(f"unknown split {split!r}: expected one of {', '.join(get_args(DatasetSplit))}")
     return (example for example in _drawn(seed) if split_of(example) == split)
 
 
@@ -50,12 +50,12 @@ def _drawn(seed: int) -> Iterator[Example]:
         yield sentence(draw.choice)
 
 
-def corpus(split: Split, count: int, seed: int = 0) -> list[Example]:
+def corpus(split: DatasetSplit, count: int, seed: int = 0) -> list[Example]:
     """The first `count` different examples of a stream."""
     return list(islice(_different(examples(split, seed)), count))
 
 
-def antecedents(split: Split, count: int, seed: int = 0) -> list[tuple[Antecedent, str]]:
+def antecedents(split: DatasetSplit, count: int, seed: int = 0) -> list[tuple[Antecedent, str]]:
     """The first `count` different English sentences of the famous case, and before each what its `it` means.
 
     Outside of training they are combinations of subject, object and adjective that training never shows together.
@@ -86,7 +86,7 @@ def is_unseen_combination(example: Example) -> bool:
     return _checksum(f"{example.subject} {example.object} {adjective}") % 5 == 0
 
 
-def split_of(example: Example) -> Split:
+def split_of(example: Example) -> DatasetSplit:
     """The split a sentence belongs to: about 76 % train, and in each split one in three is the famous case."""
     part = _checksum(example.source) % 1000 / 1000
     held_out = held_out_share(example)

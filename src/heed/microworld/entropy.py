@@ -29,12 +29,12 @@ from functools import cache
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from heed.microworld import words
-from heed.microworld.corpus import Split, held_out_share
+from heed.microworld.corpus import DatasetSplit, held_out_share
 from heed.microworld.grammar import Adjective, Determiner, Noun, Phrase, Verb, english_words, french_words
 from heed.microworld.templates import (
     ANTECEDENTS,
     TEMPLATES,
-    Choose,
+    Chooser,
     Example,
     because,
     decorated,
@@ -43,9 +43,9 @@ from heed.microworld.templates import (
 )
 
 T = TypeVar("T")
-Side = Literal["english", "french"]
-Template = Callable[[Choose], Example]
-Word = Noun | Adjective | Determiner | Verb
+CorpusLanguage = Literal["english", "french"]
+Template = Callable[[Chooser], Example]
+LexiconEntry = Noun | Adjective | Determiner | Verb
 
 
 class Admitted(Protocol):
@@ -55,7 +55,7 @@ class Admitted(Protocol):
         """Some of the options, all of them or none."""
 
 
-def log_probability(text: str, side: Side = "french") -> float:
+def log_probability(text: str, side: CorpusLanguage = "french") -> float:
     """The logarithm of a sentence's probability under the grammar, all its derivations summed; -inf if it has none."""
     known = english_words(text) if side == "english" else french_words(text)
 
@@ -70,13 +70,13 @@ def log_probability(text: str, side: Side = "french") -> float:
     return math.log(sum(map(math.exp, found))) if found else -math.inf
 
 
-def entropy(side: Side = "french") -> float:
+def entropy(side: CorpusLanguage = "french") -> float:
     """The entropy of the grammar: what a sentence of all it can say needs on average."""
     return sum(chance * (_entropy(template, side) - math.log(chance)) for template, chance in _templates())
 
 
 @cache
-def cross_entropy(split: Split, side: Side = "french") -> float:
+def cross_entropy(split: DatasetSplit, side: CorpusLanguage = "french") -> float:
     """What a split's sentences need on average under the grammar as a whole: -log p, averaged over that split.
 
     For the held-out splits a little more than the entropy, since which combinations of the famous case are held out,
@@ -109,7 +109,7 @@ def _templates() -> list[tuple[Template, float]]:
 
 
 @cache
-def _entropy(template: Template, side: Side) -> float:
+def _entropy(template: Template, side: CorpusLanguage) -> float:
     """The entropy of a template's sentences.
 
     An English sentence has one derivation, so its entropy is the derivations'. So has a French one, unless it negates a
@@ -124,7 +124,7 @@ def _entropy(template: Template, side: Side) -> float:
 def _lost_in_negation(scene: words.Scene) -> float:
     """By how much the entropy of a negated object is less in French than that of its derivations."""
 
-    def goal(choose: Choose) -> Phrase:
+    def goal(choose: Chooser) -> Phrase:
         return decorated(choose, scene.objects, (*words.DEFINITE, words.NOT_A))
 
     together: dict[str, float] = defaultdict(float)
@@ -169,7 +169,7 @@ class _Follow:
         return chosen
 
 
-def _derivations(make: Callable[[Choose], T], admitted: Admitted) -> Iterator[_Derivation[T]]:
+def _derivations(make: Callable[[Chooser], T], admitted: Admitted) -> Iterator[_Derivation[T]]:
     """Every derivation whose options are all admitted."""
     begun: list[tuple[list[Any], float]] = [([], 1.0)]
     while begun:
@@ -189,12 +189,12 @@ def _combinations(options: Sequence[T]) -> Sequence[T]:
     return options if combined else options[:1]
 
 
-def _fits(option: object, known: frozenset[str], side: Side) -> bool:
+def _fits(option: object, known: frozenset[str], side: CorpusLanguage) -> bool:
     """Whether an option can be part of a sentence with these words; True where that is not known yet."""
     match option:
         case Noun() | Adjective() | Determiner() | Verb():
             return not known.isdisjoint(_forms(option, side))
-        case words.Kind():
+        case words.NounClass():
             return any(_fits(noun, known, side) for noun in option.nouns)
         case words.Scene():
             return _fits(option.subjects, known, side) and _fits(option.objects, known, side)
@@ -205,7 +205,7 @@ def _fits(option: object, known: frozenset[str], side: Side) -> bool:
 
 
 @cache
-def _forms(word: Word, side: Side) -> tuple[str, ...]:
+def _forms(word: LexiconEntry, side: CorpusLanguage) -> tuple[str, ...]:
     """Every form a word takes in a language."""
     english = side == "english"
     match word:

@@ -33,7 +33,7 @@ Antecedent = Literal["subject", "object"]
 ANTECEDENTS: tuple[Antecedent, ...] = ("subject", "object")
 ANY = (*words.DEFINITE, words.A)
 THINGS = tuple(scene.objects for scene in words.SCENES_OF_THINGS)
-KINDS = ((words.PEOPLE,), (words.ANIMALS,), THINGS)
+NOUN_CLASSES = ((words.PEOPLE,), (words.ANIMALS,), THINGS)
 DEGREES = (("too", "trop"), ("very", "très"))
 PLACES = (("near", "près de"), ("behind", "derrière"), ("in front of", "devant"))
 BE: dict[tuple[str, Number], tuple[str, str]] = {
@@ -44,7 +44,7 @@ BE: dict[tuple[str, Number], tuple[str, str]] = {
 }
 
 
-class Choose(Protocol):
+class Chooser(Protocol):
     """Returns one of the options: where all randomness of the corpus comes in."""
 
     def __call__(self, options: Sequence[T], /) -> T:
@@ -63,12 +63,12 @@ class Example:
     object: str | None = None
 
 
-def sentence(choose: Choose) -> Example:
+def sentence(choose: Chooser) -> Example:
     """Any sentence: one in three is the famous case, the others share what is left."""
     return choose(choose(TEMPLATES))(choose)
 
 
-def because(choose: Choose) -> Example:
+def because(choose: Chooser) -> Example:
     """The animal didn't cross the street because it was too tired: French must know what `it` means."""
     hindrance = choose(words.HINDRANCES)
     subject = decorated(choose, words.ANIMALS, words.DEFINITE, ("singular",))
@@ -88,7 +88,7 @@ def because(choose: Choose) -> Example:
     return Example(source, target, "because", antecedent, subject.noun.english, goal.noun.english)
 
 
-def plain(choose: Choose) -> Example:
+def plain(choose: Chooser) -> Example:
     """The woman buys a red car."""
     scene = choose(words.SCENES)
     subject, goal = decorated(choose, scene.subjects, ANY), decorated(choose, scene.objects, ANY)
@@ -100,7 +100,7 @@ def plain(choose: Choose) -> Example:
     )
 
 
-def negation(choose: Choose) -> Example:
+def negation(choose: Chooser) -> Example:
     """The woman doesn't buy a red car: un, une and des become de."""
     scene = choose(words.SCENES)
     subject = decorated(choose, scene.subjects, words.DEFINITE)
@@ -113,7 +113,7 @@ def negation(choose: Choose) -> Example:
     )
 
 
-def past(choose: Choose) -> Example:
+def past(choose: Chooser) -> Example:
     """The woman bought this car, or didn't buy it: passé composé."""
     scene = choose(words.SCENES)
     negative = choose((False, True))
@@ -131,9 +131,9 @@ def past(choose: Choose) -> Example:
     )
 
 
-def attribute(choose: Choose) -> Example:
+def attribute(choose: Chooser) -> Example:
     """These cars weren't expensive."""
-    kind = choose(choose(KINDS))
+    kind = choose(choose(NOUN_CLASSES))
     subject = bare(choose, kind, words.DEFINITE)
     be, est = BE[choose(("present", "past")), subject.number]
     adjective = choose(kind.predicates)
@@ -146,7 +146,7 @@ def attribute(choose: Choose) -> Example:
     )
 
 
-def pronoun(choose: Choose) -> Example:
+def pronoun(choose: Chooser) -> Example:
     """The woman has a red car and she loves it, or but she doesn't buy it."""
     scene = choose(words.SCENES_OF_THINGS)
     subject, goal = bare(choose, scene.subjects, words.DEFINITE), decorated(choose, scene.objects, ANY)
@@ -168,7 +168,7 @@ def pronoun(choose: Choose) -> Example:
     )
 
 
-def relative_subject(choose: Choose) -> Example:
+def relative_subject(choose: Chooser) -> Example:
     """The girl who reads the book is happy: qui."""
     scene = choose(words.SCENES)
     subject, goal = bare(choose, scene.subjects, words.DEFINITE), bare(choose, scene.objects, ANY)
@@ -184,7 +184,7 @@ def relative_subject(choose: Choose) -> Example:
     )
 
 
-def relative_object(choose: Choose) -> Example:
+def relative_object(choose: Chooser) -> Example:
     """The book that the girl reads is old: que."""
     scene = choose(words.SCENES)
     subject, goal = bare(choose, scene.subjects, ANY), bare(choose, scene.objects, words.DEFINITE)
@@ -199,7 +199,7 @@ def relative_object(choose: Choose) -> Example:
     )
 
 
-def possession(choose: Choose) -> Example:
+def possession(choose: Chooser) -> Example:
     """The king's house is old: la maison du roi."""
     owner = bare(choose, words.PEOPLE, words.DEFINITE, ("singular",))
     kind = choose(THINGS)
@@ -213,7 +213,7 @@ def possession(choose: Choose) -> Example:
     )
 
 
-def giving(choose: Choose) -> Example:
+def giving(choose: Chooser) -> Example:
     """The queen gives a letter to the boys: aux garçons."""
     giver, gift = bare(choose, words.PEOPLE, words.DEFINITE), bare(choose, choose(words.GIFTS), ANY)
     others = tuple(noun for noun in words.PEOPLE.nouns if noun != giver.noun)
@@ -226,7 +226,7 @@ def giving(choose: Choose) -> Example:
     )
 
 
-def place(choose: Choose) -> Example:
+def place(choose: Chooser) -> Example:
     """The dog sleeps near the castle: près du château."""
     subject = decorated(choose, choose((words.PEOPLE, words.ANIMALS)), words.DEFINITE)
     verb = choose(words.INTRANSITIVE)
@@ -242,7 +242,7 @@ def place(choose: Choose) -> Example:
     )
 
 
-TEMPLATES: tuple[tuple[Callable[[Choose], Example], ...], ...] = (
+TEMPLATES: tuple[tuple[Callable[[Chooser], Example], ...], ...] = (
     (because,),
     (plain, negation, past, attribute),
     (pronoun, relative_subject, relative_object, possession, giving, place),
@@ -250,14 +250,14 @@ TEMPLATES: tuple[tuple[Callable[[Choose], Example], ...], ...] = (
 
 
 def bare(
-    choose: Choose, kind: words.Kind, determiners: Sequence[Determiner], numbers: Sequence[Number] = NUMBERS
+    choose: Chooser, kind: words.NounClass, determiners: Sequence[Determiner], numbers: Sequence[Number] = NUMBERS
 ) -> Phrase:
     """A determiner and a noun."""
     return noun_phrase(choose(determiners), choose(kind.nouns), choose(numbers))
 
 
 def decorated(
-    choose: Choose, kind: words.Kind, determiners: Sequence[Determiner], numbers: Sequence[Number] = NUMBERS
+    choose: Chooser, kind: words.NounClass, determiners: Sequence[Determiner], numbers: Sequence[Number] = NUMBERS
 ) -> Phrase:
     """A determiner and a noun with up to two adjectives, of which the second is a colour."""
     adjectives = choose(("none", "before", "after", "both") if kind.colours else ("none", "before", "after"))

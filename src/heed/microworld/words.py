@@ -117,7 +117,7 @@ def verbs(names: str) -> tuple[Verb, ...]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class NounClass:
     """Nouns of one kind and the adjectives that make sense of them."""
 
     nouns: tuple[Noun, ...]
@@ -137,7 +137,7 @@ class Kind:
         return (*(word for word in self.before if word.english != "new"), *self.after, *self.states)
 
 
-PEOPLE = Kind(
+PEOPLE = NounClass(
     _nouns("""
         man/men homme m, boy garçon m, king roi m, prince prince m,
         uncle oncle m, knight chevalier m, actor acteur m, wizard sorcier m,
@@ -149,7 +149,7 @@ PEOPLE = Kind(
     qualities=adjectives("rich happy famous intelligent"),
     states=adjectives("tired sick sad nervous worried"),
 )
-ANIMALS = Kind(
+ANIMALS = NounClass(
     _nouns("""
         animal animal m, cat chat m, dog chien m, horse cheval m, bird oiseau m,
         rabbit lapin m, wolf/wolves loup m, bear ours m, owl hibou/hiboux m, donkey âne m,
@@ -161,37 +161,37 @@ ANIMALS = Kind(
     qualities=(),
     states=adjectives("hungry scared"),
 )
-READING = Kind(
+READING = NounClass(
     _nouns("book livre m, newspaper journal m, poem poème m, letter lettre f, story histoire f, map carte f"),
     before=adjectives("small big old new beautiful"),
     colours=(),
     qualities=adjectives("strange interesting funny"),
 )
-VEHICLES = Kind(
+VEHICLES = NounClass(
     _nouns("truck camion m, boat bateau m, plane avion m, car voiture f, motorbike moto f, ambulance ambulance f"),
     before=adjectives("small big old new beautiful"),
     colours=adjectives("red blue green white"),
     qualities=adjectives("expensive dirty"),
 )
-CLOTHES = Kind(
+CLOTHES = NounClass(
     _nouns("hat chapeau m, coat manteau m, sweater pull m, dress robe f, shirt chemise f, skirt jupe f"),
     before=adjectives("small big old new beautiful"),
     colours=adjectives("red blue green black"),
     qualities=adjectives("expensive clean"),
 )
-BUILDINGS = Kind(
+BUILDINGS = NounClass(
     _nouns("castle château m, hotel hôtel m, museum musée m, house maison f, school école f, church église f"),
     before=adjectives("small big old new beautiful"),
     colours=adjectives("white grey"),
     qualities=adjectives("empty dirty"),
 )
-PLANTS = Kind(
+PLANTS = NounClass(
     _nouns("tree arbre m, bush buisson m, flower fleur f, plant plante f"),
     before=adjectives("small big old new beautiful"),
     colours=adjectives("red green"),
     qualities=adjectives("strange"),
 )
-FOOD = Kind(
+FOOD = NounClass(
     _nouns("cake gâteau m, egg œuf m, cookie biscuit m, apple pomme f, orange orange f, carrot carotte f"),
     before=adjectives("small big beautiful"),
     colours=(),
@@ -203,9 +203,9 @@ FOOD = Kind(
 class Scene:
     """Who may do what to what; verbs of owning have no past, where French would need a finer tense."""
 
-    subjects: Kind
+    subjects: NounClass
     verbs: tuple[Verb, ...]
-    objects: Kind
+    objects: NounClass
     owning: tuple[Verb, ...] = (HAVE, WANT)
 
 

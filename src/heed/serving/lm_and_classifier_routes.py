@@ -21,7 +21,7 @@ from heed.serving.models import ServedLmOrClassifier
 from heed.serving.requests import Classify, Embed, Generate, body_of
 from heed.serving.responses import ERRORS, Embedded, EventStream, GeneratedText, Labelled, Outcome, as_events
 from heed.serving.service import Service, input_errors_answered, only_between_steps
-from heed.text.labels import JoinedTexts
+from heed.text.labels import TextPairEncoder
 
 T = TypeVar("T")
 _SEEDS = 2**32
@@ -167,7 +167,7 @@ async def _encode(
     texts = [fields.q] if isinstance(fields.q, str) else fields.q
 
     async def work(cancel_token: CancelToken) -> list[Any]:
-        encoded = await asyncio.to_thread(JoinedTexts(job_type.tokenizer).encode, texts)
+        encoded = await asyncio.to_thread(TextPairEncoder(job_type.tokenizer).encode, texts)
         for number, ids in enumerate(encoded, 1):
             if not ids:
                 raise HttpError(400, f"Invalid request: text {number} is empty, or has an empty part")

@@ -30,7 +30,7 @@ from heed.serving.limits import Admission
 from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, ServedTranslator
 from heed.serving.requests import Alternatives, Look, Stream, Translate
 from heed.serving.responses import Outcome
-from heed.text.sentence_split import Piece
+from heed.text.sentence_split import TextSegment
 
 T = TypeVar("T")
 _NEVER = sys.maxsize  # steps: a batch of one request is cancelled as a whole, and not sentence by sentence
@@ -146,7 +146,7 @@ class Service:
 
     async def _split(
         self, texts: Sequence[str], model: ServedTranslator, split: SplitMode | None
-    ) -> list[tuple[list[Piece], list[int]]]:
+    ) -> list[tuple[list[TextSegment], list[int]]]:
         """Each text as pieces, and the lengths in tokens of those that are not empty."""
         with input_errors_answered():
             return await asyncio.to_thread(lambda: [_pieces(text, model.translator, split) for text in texts])
@@ -300,10 +300,12 @@ def only_between_steps(between: BetweenSteps) -> SearchMonitor:
     return SearchMonitor(lambda _: False, between, _NEVER)
 
 
-def _pieces(text: str, translator: Translator, split: SplitMode | None) -> tuple[list[Piece], list[int]]:
+def _pieces(text: str, translator: Translator, split: SplitMode | None) -> tuple[list[TextSegment], list[int]]:
     """A text as pieces, and the lengths of those that are not empty; a piece without letters counts as white space."""
     pieces = [
-        piece if has_letters(piece.text) else Piece(piece.before + piece.text + piece.after, "", "", piece.abuts)
+        piece
+        if has_letters(piece.text)
+        else TextSegment(piece.before + piece.text + piece.after, "", "", piece.no_space_before)
         for piece in translator.pieces(text, split)
     ]
     encoded = translator.tokenizers[0].encode([piece.text for piece in pieces if piece.text])

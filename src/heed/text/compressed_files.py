@@ -21,7 +21,7 @@ _PACKED_CHUNK = 1 << 9  # small, because zstd unpacks repetitive text to thousan
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
+def open_decompressed(path: str) -> Iterator[BinaryIO]:
     """A stream of a file's bytes, decompressed while it is read."""
     if path == STANDARD_INPUT:
         stream = getattr(sys.stdin, "buffer", None)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heed.errors import DataError
-from heed.text.compressed_files import STANDARD_INPUT, opened
-from heed.text.rows import Columns, csv_rows, is_blank, parse_object, take_text, without_last_blank
+from heed.text.compressed_files import STANDARD_INPUT, open_decompressed
+from heed.text.rows import ColumnSelection, csv_rows, drop_trailing_blank, get_text, is_blank, parse_object
 
 LONGEST_LINE = 4 * 2**20  # bytes with the line's end; of the pair as a whole in TSV and JSONL
 LONGEST_DOCUMENT = 4 * LONGEST_LINE  # characters
@@ -31,7 +31,7 @@ _NOT_TEXT = {
     b"\x28\xb5\x2f\xfd": "looks like zstd; unpack it, or let its name end in .zst",
 }
 
-Skip = Callable[[DataError], None]
+OnBadRow = Callable[[DataError], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Corpus:
     source_key: str = "source"  # of a JSONL object; `translation.en` is the key of an object inside it
     target_key: str = "target"
     weight: float = 1.0
-    part: "Part | None" = None  # None: all pairs
+    subset: "PairSubset | None" = None  # None: all pairs
 
     def __post_init__(self) -> None:
         given = tuple(bool(path) for path in (self.source, self.target, self.pairs, self.text))
@@ -73,7 +73,7 @@ class Corpus:
         if self.columns is not None:
             if self.format not in ("tsv", "csv"):
                 raise DataError(f"--columns {self.columns} is for .tsv and .csv files, found {self.name}")
-            Columns(self.columns, labelled=True)
+            ColumnSelection(self.columns, labelled=True)
         if not (self.weight > 0 and math.isfinite(self.weight)):
             raise DataError(f"weight = {self.weight!r} of {self.name}: expected a finite number greater than 0")
 
@@ -81,7 +81,7 @@ class Corpus:
     def name(self) -> str:
         """What messages call it: ``a.en + a.de`` or ``a.tsv``."""
         name = " + ".join(_spoken(path) for path in (self.source, self.target, self.pairs, self.text) if path)
-        return f"{name}, held out" if self.part is not None and self.part.held_out else name
+        return f"{name}, held out" if self.subset is not None and self.subset.held_out else name
 
     @property
     def format(self) -> str:
@@ -107,7 +107,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Part:
+class PairSubset:
     """The pairs of a corpus that are held out, by their hashes, or all others."""
 
     hashes: frozenset[int]
@@ -123,16 +123,16 @@ def pair_hash(pair: Pair) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
-def read_pairs(corpus: Corpus, skip: Skip | None = None) -> Iterator[Pair]:
+def read_pairs(corpus: Corpus, skip: OnBadRow | None = None) -> Iterator[Pair]:
     """The pairs of a corpus in order. Files are opened when the first pair is asked for.
 
     skip: called with what is wrong with a row, which is then left out; none: the first such row raises.
     """
     pairs = _read_all(corpus, skip)
-    return pairs if corpus.part is None else filter(corpus.part.__contains__, pairs)
+    return pairs if corpus.subset is None else filter(corpus.subset.__contains__, pairs)
 
 
-def _read_all(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
+def _read_all(corpus: Corpus, skip: OnBadRow | None) -> Iterator[Pair]:
     if corpus.text:
         return (_read_documents if corpus.documents else _read_texts)(corpus.text, skip)
     if corpus.source and corpus.target:
@@ -145,7 +145,7 @@ def read_lines(path: str) -> Iterator[str]:
     return (text for _, text in _numbered_lines(path, None))
 
 
-def _numbered_lines(path: str, skip: Skip | None) -> Iterator[tuple[int, str]]:
+def _numbered_lines(path: str, skip: OnBadRow | None) -> Iterator[tuple[int, str]]:
     for line, raw in enumerate(_read_raw_lines(path), 1):
         try:
             text = _decode(raw, path, line)
@@ -155,17 +155,17 @@ def _numbered_lines(path: str, skip: Skip | None) -> Iterator[tuple[int, str]]:
             yield line, text
 
 
-def _refuse(error: DataError, skip: Skip | None) -> None:
+def _refuse(error: DataError, skip: OnBadRow | None) -> None:
     if skip is None:
         raise error from None
     skip(error)
 
 
-def _read_texts(path: str, skip: Skip | None) -> Iterator[Pair]:
+def _read_texts(path: str, skip: OnBadRow | None) -> Iterator[Pair]:
     return (Pair("", text, line) for line, text in _numbered_lines(path, skip))
 
 
-def _read_documents(path: str, skip: Skip | None) -> Iterator[Pair]:
+def _read_documents(path: str, skip: OnBadRow | None) -> Iterator[Pair]:
     """Lines up to an empty one are a document; several empty lines part two documents as one does."""
     lines = _numbered_lines(path, skip)
     for is_text, group in itertools.groupby(lines, key=lambda numbered: bool(numbered[1].strip())):
@@ -183,13 +183,13 @@ def _within_limit(document: Iterator[tuple[int, str]], path: str) -> tuple[int, 
         characters += len(text) + 1
         if characters > LONGEST_DOCUMENT:
             raise DataError(
-                f"{at(path, first)}: a document of more than {LONGEST_DOCUMENT:,} characters begins here; expected an "
-                "empty line between documents, or data.documents = false, where each line is a text"
+                f"{location(path, first)}: a document of more than {LONGEST_DOCUMENT:,} characters begins here; "
+                "expected an empty line between documents, or data.documents = false, where each line is a text"
             )
     return first, texts
 
 
-def _read_two_files(source_path: str, target_path: str, skip: Skip | None) -> Iterator[Pair]:
+def _read_two_files(source_path: str, target_path: str, skip: OnBadRow | None) -> Iterator[Pair]:
     sources, targets = _read_raw_lines(source_path), _read_raw_lines(target_path)
     for line, (source, target) in enumerate(itertools.zip_longest(sources, targets), 1):
         if source is None:
@@ -207,39 +207,41 @@ def _read_two_files(source_path: str, target_path: str, skip: Skip | None) -> It
 def _unequal(shorter: str, longer: str, line: int, rest: Iterator[bytes]) -> DataError:
     ended, lines = line - 1, line + sum(1 for _ in rest)
     return DataError(
-        f"{at(longer, line)}: no line to pair this with: {_spoken(shorter)} ended after {ended} lines, "
+        f"{location(longer, line)}: no line to pair this with: {_spoken(shorter)} ended after {ended} lines, "
         f"{_spoken(longer)} has {lines}; line n of one must translate line n of the other"
     )
 
 
-def _read_table(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
-    path, columns = str(corpus.pairs), Columns(corpus.columns, labelled=corpus.labelled)
+def _read_table(corpus: Corpus, skip: OnBadRow | None) -> Iterator[Pair]:
+    path, columns = str(corpus.pairs), ColumnSelection(corpus.columns, labelled=corpus.labelled)
     lines = _numbered_lines(path, skip)
     if corpus.format == "csv":
-        rows = csv_rows(lines, lambda line, why: _refuse(DataError(f"{at(path, line)}: not valid CSV: {why}"), skip))
+        rows = csv_rows(
+            lines, lambda line, why: _refuse(DataError(f"{location(path, line)}: not valid CSV: {why}"), skip)
+        )
     else:
         rows = ((line, text.split("\t")) for line, text in lines)
-    for number, (line, cells) in enumerate(without_last_blank(rows, is_blank)):
+    for number, (line, cells) in enumerate(drop_trailing_blank(rows, is_blank)):
         try:
             if number == 0 and columns.are_named:
                 columns.find(cells)
                 continue
         except DataError as error:  # of the whole file, not of a row
-            raise DataError(f"{at(path, line)}: {error}") from None
+            raise DataError(f"{location(path, line)}: {error}") from None
         try:
             source, target = columns.take(cells, first=number == 0)
         except DataError as error:
-            _refuse(DataError(f"{at(path, line)}: {error}"), skip)
+            _refuse(DataError(f"{location(path, line)}: {error}"), skip)
         else:
             yield Pair(source, target, line)
 
 
-def _read_jsonl(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
+def _read_jsonl(corpus: Corpus, skip: OnBadRow | None) -> Iterator[Pair]:
     path = str(corpus.pairs)
-    for line, text in without_last_blank(_numbered_lines(path, skip), lambda text: not text.strip()):
+    for line, text in drop_trailing_blank(_numbered_lines(path, skip), lambda text: not text.strip()):
         try:
             pair = (
-                _pair_of_object(corpus, parse_object(text, at(path, line)), line)
+                _pair_of_object(corpus, parse_object(text, location(path, line)), line)
                 if text.strip()
                 else Pair("", "", line)
             )
@@ -250,11 +252,11 @@ def _read_jsonl(corpus: Corpus, skip: Skip | None) -> Iterator[Pair]:
 
 
 def _pair_of_object(corpus: Corpus, row: dict[str, Any], line: int) -> Pair:
-    where, second_key = at(str(corpus.pairs), line), f"{corpus.source_key}2"
-    source = take_text(row, corpus.source_key, where)
-    target = take_text(row, corpus.target_key, where, is_label=corpus.labelled)
+    where, second_key = location(str(corpus.pairs), line), f"{corpus.source_key}2"
+    source = get_text(row, corpus.source_key, where)
+    target = get_text(row, corpus.target_key, where, is_label=corpus.labelled)
     if corpus.labelled:
-        both = [source] + ([take_text(row, second_key, where)] if second_key in row else [])
+        both = [source] + ([get_text(row, second_key, where)] if second_key in row else [])
         source = "\t".join(one.replace("\t", " ") for one in both)
     return Pair(source, target, line)
 
@@ -266,11 +268,13 @@ def _decode(raw: bytes, path: str, line: int) -> str:
         column = len(raw[: error.start].decode()) + 1
         hints = (hint for start, hint in _NOT_TEXT.items() if line == 1 and raw.startswith(start))
         raise DataError(
-            f"{at(path, line)}: not valid UTF-8: byte 0x{raw[error.start]:02x} at column {column}: "
+            f"{location(path, line)}: not valid UTF-8: byte 0x{raw[error.start]:02x} at column {column}: "
             f"{next(hints, 'convert the file to UTF-8')}"
         ) from None
     if "\0" in text:
-        raise DataError(f"{at(path, line)}: NUL byte at column {text.index(chr(0)) + 1}: is this UTF-16, or binary?")
+        raise DataError(
+            f"{location(path, line)}: NUL byte at column {text.index(chr(0)) + 1}: is this UTF-16, or binary?"
+        )
     return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -278,7 +282,7 @@ def _spoken(path: str) -> str:
     return "standard input" if path == STANDARD_INPUT else path
 
 
-def at(path: str, line: int) -> str:
+def location(path: str, line: int) -> str:
     """What messages call a line: `a.tsv:7`."""
     return f"{_spoken(path)}:{line}"
 
@@ -286,13 +290,13 @@ def at(path: str, line: int) -> str:
 def _read_raw_lines(path: str) -> Iterator[bytes]:
     """The lines of a file, unpacked, with their ends but without a byte-order mark."""
     line = 0
-    with opened(path) as stream:
+    with open_decompressed(path) as stream:
         try:
             for line, raw in enumerate(iter(functools.partial(stream.readline, LONGEST_LINE + 1), b""), 1):
                 if len(raw) > LONGEST_LINE:
                     raise DataError(
-                        f"{at(path, line)}: a line of more than {LONGEST_LINE:,} bytes, which is the limit: is this "
-                        "text with line ends? Break the line up, or remove it"
+                        f"{location(path, line)}: a line of more than {LONGEST_LINE:,} bytes, which is the limit: is "
+                        "this text with line ends? Break the line up, or remove it"
                     )
                 if line == 1 and raw.startswith(_BYTE_ORDER_MARK):
                     if len(raw) > len(_BYTE_ORDER_MARK):
@@ -300,4 +304,4 @@ def _read_raw_lines(path: str) -> Iterator[bytes]:
                 else:
                     yield raw
         except (OSError, EOFError) as error:
-            raise DataError(f"{at(path, line + 1)}: cannot be read from here on: {error}") from error
+            raise DataError(f"{location(path, line + 1)}: cannot be read from here on: {error}") from error

@@ -11,13 +11,11 @@ from dataclasses import replace
 from heapq import heappush, heappushpop
 
 from heed.errors import ConfigError
-from heed.text.corpus import Corpus, Part, pair_hash, read_pairs
-from heed.text.prepare import Survey
+from heed.text.corpus import PairSubset, pair_hash, read_pairs
+from heed.text.prepare import SurveyedCorpora
 
 _SHARE, _MOST, _FEW = 0.05, 1000, 1000  # of the pairs; at most so many; of fewer pairs none are held out
 _REPEATED = 0.01  # of all pairs: what is repeated more often than that stays in training
-
-Surveyed = list[tuple[Corpus, Survey]]
 
 
 def pairs_to_hold_out(pairs: int, wanted: int | None) -> int:
@@ -30,23 +28,23 @@ def pairs_to_hold_out(pairs: int, wanted: int | None) -> int:
 
 
 def hold_out(
-    surveyed: Surveyed, count: int, sides: Sequence[str], report: Callable[[int], None]
-) -> tuple[Surveyed, Surveyed]:
+    surveyed: SurveyedCorpora, count: int, sides: Sequence[str], report: Callable[[int], None]
+) -> tuple[SurveyedCorpora, SurveyedCorpora]:
     """The corpora without the pairs held out, and those pairs. sides: those that a pair must have to be chosen."""
     chosen, times = _choose(surveyed, count, sides, report)
     key = hashlib.blake2b(repr(sorted(chosen)).encode(), digest_size=16).hexdigest()
-    parts: tuple[Surveyed, Surveyed] = ([], [])
+    parts: tuple[SurveyedCorpora, SurveyedCorpora] = ([], [])
     for number, (corpus, survey) in enumerate(surveyed):
         held_out = sum(times[number][code] for code in chosen)
         for part, pairs, name in ((parts[0], survey.pairs - held_out, "training"), (parts[1], held_out, "held out")):
             if pairs:
-                split = replace(corpus, part=Part(frozenset(chosen), held_out=part is parts[1]))
+                split = replace(corpus, subset=PairSubset(frozenset(chosen), held_out=part is parts[1]))
                 part.append((split, replace(survey, pairs=pairs, digest=f"{survey.digest} {name} {key}")))
     return parts
 
 
 def _choose(
-    surveyed: Surveyed, count: int, sides: Sequence[str], report: Callable[[int], None]
+    surveyed: SurveyedCorpora, count: int, sides: Sequence[str], report: Callable[[int], None]
 ) -> tuple[set[int], list[Counter[int]]]:
     """The hashes of the pairs with the smallest hashes, and how often each is in each corpus."""
     smallest, times, labels, done = _Smallest(count), [Counter[int]() for _ in surveyed], Counter[str](), 0

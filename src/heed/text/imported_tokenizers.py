@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as Backend
 from heed.errors import DataError
 
 SPACE = "▁"
-HIDDEN = " "  # begins the name of a token that is never found in text
+UNMATCHABLE = " "  # begins the name of a token that is never found in text
 UNKNOWN = "⟨unk⟩"
 _CODE = re.compile(r">>.*?<<", re.DOTALL)
 
@@ -38,9 +38,9 @@ class SentencePiece:
         # ̆ ); ours does what SentencePiece does, and the spaces too.
         self.unk_id = int(parts["model"]["unk_id"])
         names = [str(name) for name, _ in parts["model"]["vocab"][: self.unk_id + 1]]
-        if len(names) <= self.unk_id or names[self.unk_id] != HIDDEN + UNKNOWN:
+        if len(names) <= self.unk_id or names[self.unk_id] != UNMATCHABLE + UNKNOWN:
             raise DataError(f"the last token of a sentencepiece vocabulary must be {UNKNOWN}, found {names[-1:]}")
-        self.names = [name.removeprefix(HIDDEN) for name in names]
+        self.names = [name.removeprefix(UNMATCHABLE) for name in names]
         self._ids = {name: special + place for place, name in enumerate(self.names[special:-1])}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -133,7 +133,7 @@ class Pretokenized:
         self._special = special
         self.unk_id = len(self._ids) - 1
         self._names = sorted(self._ids, key=lambda name: self._ids[name])
-        if self._ids.get(HIDDEN + UNKNOWN) != self.unk_id:
+        if self._ids.get(UNMATCHABLE + UNKNOWN) != self.unk_id:
             raise DataError(f"the last of a list of words must be {UNKNOWN}, found {self._names[-1:]}")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -12,23 +12,23 @@ from heed.errors import DataError
 from heed.settings import did_you_mean
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
 
-FIRST = len(SPECIAL)  # the id of the first label: those below it mean what they mean everywhere
+FIRST_LABEL_ID = len(SPECIAL)  # the id of the first label: those below it mean what they mean everywhere
 
 
-def are_too_many(labels: int, texts: int) -> bool:
+def too_many_labels(labels: int, texts: int) -> bool:
     """Whether so many labels differ that the columns of label and text are probably swapped."""
     return labels > 10_000 or (texts >= 20 and labels > texts / 2)
 
 
-class Labels:
+class LabelEncoder:
     """The names of the classes; they encode to one id each."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self._ids = {name: [FIRST + number] for number, name in enumerate(names)}
+        self._ids = {name: [FIRST_LABEL_ID + number] for number, name in enumerate(names)}
 
     @classmethod
-    def of(cls, found: Iterable[str]) -> "Labels":
+    def from_names(cls, found: Iterable[str]) -> "LabelEncoder":
         """All of these labels, in the order of the alphabet."""
         names = sorted(set(found) - {""})
         if len(names) < 2:
@@ -36,22 +36,22 @@ class Labels:
         return cls(names)
 
     @classmethod
-    def of_text(cls, found: Iterable[str]) -> "Labels":
+    def from_corpus(cls, found: Iterable[str]) -> "LabelEncoder":
         """All labels of a corpus, unless they are so many that texts must have been taken for labels."""
         counts = Counter(found)
         counts.pop("", None)
-        if are_too_many(len(counts), counts.total()):
+        if too_many_labels(len(counts), counts.total()):
             raise DataError(
                 f"{len(counts):,} different labels in {counts.total():,} texts: is the label in the first column, and "
                 "the text after it? --columns 2,1 reads them the other way round; data.labels names labels if they are "
                 "really so many"
             )
-        return cls.of(counts)
+        return cls.from_names(counts)
 
     @property
     def vocab_size(self) -> int:
         """The number of ids, those of special tokens included."""
-        return FIRST + len(self.names)
+        return FIRST_LABEL_ID + len(self.names)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The id of each label; none for an empty one."""
@@ -67,7 +67,7 @@ class Labels:
         return json.dumps(self.names)
 
 
-class JoinedTexts:
+class TextPairEncoder:
     """A tokenizer for texts of one or two parts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -57,13 +57,13 @@ class LanguagePair:
     origin: str
 
 
-def languages_of(corpora: "Sequence[Corpus]") -> list[LanguagePair]:
+def infer_languages(corpora: "Sequence[Corpus]") -> list[LanguagePair]:
     """The different answers that the corpora give: one where they agree, none where no name says anything."""
     found = {(pair.source, pair.target): pair for corpus in corpora if (pair := _languages_of(corpus)) is not None}
     return list(found.values())
 
 
-def checked_code(code: str, option: str) -> str:
+def check_language_code(code: str, option: str) -> str:
     """A language code as a person gave it; what does not look like one is refused."""
     if not _BCP_47.fullmatch(code):
         raise ConfigError(f"{option} {code!r}: expected a language code such as en, hsb, pt-BR or zh-Hans")

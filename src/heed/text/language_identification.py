@@ -81,7 +81,7 @@ def _with_letters(text: str) -> list[str]:
     return [word for word in text[:_BEGINNING].lower().split() if any(map(str.isalpha, word))]
 
 
-def profile(texts: Iterable[str]) -> str:
+def trigram_profile(texts: Iterable[str]) -> str:
     """The most frequent trigrams of some texts, the most frequent first: 1,200 characters to store with a model."""
     spaced = (f" {word} " for text in texts for word in _with_letters(text))
     counts = Counter(word[start : start + 3] for word in spaced for start in range(len(word) - 2))

@@ -26,10 +26,10 @@ import numpy as np
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
-from heed.text.prepared import FORMAT, IdType, Kept, Prepared, SideWriter, open_prepared, write_description
+from heed.text.prepared import FORMAT, CorpusCounts, IdType, Prepared, SideWriter, open_prepared, write_description
 from heed.text.sentence_split import SentenceCounter
 from heed.text.tokenizer import Tokenizer
-from heed.text.word_cache import EndToEnd, KnownWords, Numbers, end_to_end
+from heed.text.word_cache import ConcatenatedIds, Int64Array, WordCache, concatenate_ids
 
 _PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
 _PIECE_CHARACTERS = 2_000_000  # at most, where texts are long
@@ -39,11 +39,11 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # another process had t
 _BUILDING = ".building-"
 _ABANDONED = 3600  # seconds without a write
 
-Report = Callable[[int], None]
+PairProgress = Callable[[int], None]
 
 
 @runtime_checkable
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """Encodes texts as ids; a `Tokenizer` is one."""
 
     @property
@@ -61,11 +61,11 @@ class Encoder(Protocol):
 class Encoders:
     """The encoders of both sides. source: none where there is no source. cut: longer texts are split into pieces."""
 
-    source: Encoder | None
-    target: Encoder
-    cut: bool = False
+    source: TextEncoder | None
+    target: TextEncoder
+    chunk_long_texts: bool = False
 
-    def both(self) -> list[Encoder]:
+    def present(self) -> list[TextEncoder]:
         """The encoders of the sides that exist."""
         return [encoder for encoder in (self.source, self.target) if encoder is not None]
 
@@ -79,7 +79,10 @@ class Survey:
     sentences: int = 1  # that a source usually has
 
 
-def survey(corpus: Corpus, report: Report = lambda _pairs: None) -> Survey:
+SurveyedCorpora = list[tuple[Corpus, Survey]]
+
+
+def survey(corpus: Corpus, report: PairProgress = lambda _pairs: None) -> Survey:
     """Read a corpus through: the first mistake in it is found here, before anything else is done."""
     digest, count, sentences = _Digest(), 0, SentenceCounter()
     for pair in read_pairs(corpus):
@@ -110,7 +113,7 @@ def prepare(
     encoders: Encoders,
     max_tokens: int,
     cache: Path,
-    report: Report = lambda _pairs: None,
+    report: PairProgress = lambda _pairs: None,
 ) -> Prepared:
     """The ids of all pairs that have two sides of at most `max_tokens` tokens, from the cache if they are there."""
     corpora = list(corpora)
@@ -146,7 +149,7 @@ def _has_renamed(building: Path, folder: Path) -> bool:
     return True
 
 
-def _named(prepared: Prepared, corpora: list[tuple[Corpus, Survey]], notes: list[str]) -> Prepared:
+def _named(prepared: Prepared, corpora: SurveyedCorpora, notes: list[str]) -> Prepared:
     """Prepared text with the names of today's files, since the same text may have come from others."""
     both = zip(prepared.corpora, corpora, strict=True)
     return replace(
@@ -157,10 +160,10 @@ def _named(prepared: Prepared, corpora: list[tuple[Corpus, Survey]], notes: list
 def _build(
     cache: Path,
     key: str,
-    corpora: list[tuple[Corpus, Survey]],
+    corpora: SurveyedCorpora,
     encoders: Encoders,
     max_tokens: int,
-    report: Report,
+    report: PairProgress,
 ) -> Path:
     """A whole folder that has no name yet."""
     cache.mkdir(parents=True, exist_ok=True)
@@ -183,8 +186,8 @@ def _sweep(cache: Path) -> None:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-def _key(corpora: list[tuple[Corpus, Survey]], encoders: Encoders, max_tokens: int) -> str:
-    parts = [FORMAT, max_tokens, encoders.cut, *(encoder.to_json() for encoder in encoders.both())]
+def _key(corpora: SurveyedCorpora, encoders: Encoders, max_tokens: int) -> str:
+    parts = [FORMAT, max_tokens, encoders.chunk_long_texts, *(encoder.to_json() for encoder in encoders.present())]
     parts += [[corpus.weight, surveyed.pairs, surveyed.digest] for corpus, surveyed in corpora]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
@@ -192,13 +195,13 @@ def _key(corpora: list[tuple[Corpus, Survey]], encoders: Encoders, max_tokens: i
 def _write(
     folder: Path,
     key: str,
-    corpora: list[tuple[Corpus, Survey]],
+    corpora: SurveyedCorpora,
     encoders: Encoders,
     max_tokens: int,
-    report: Report,
+    report: PairProgress,
 ) -> None:
     done, kept = 0, []
-    largest = max(encoder.vocab_size for encoder in encoders.both())
+    largest = max(encoder.vocab_size for encoder in encoders.present())
     ids: IdType = "<u2" if largest <= 2**16 else "<u4"
     encode = _Encode(encoders, max_tokens)
     with SideWriter(folder, "source", ids) as source, SideWriter(folder, "target", ids) as target:
@@ -219,10 +222,10 @@ def _write(
                 good_ones, read = good_ones + int(good.sum()), read + len(pairs)
                 report(done + read)
             # A part of a corpus (hold_out.py) has no digest of its own: there the number of pairs must do.
-            if read != surveyed.pairs or (corpus.part is None and digest.hex() != surveyed.digest):
+            if read != surveyed.pairs or (corpus.subset is None and digest.hex() != surveyed.digest):
                 raise DataError(f"{corpus.name} was changed while it was being prepared: start again")
             done += read
-            kept.append(Kept(corpus.name, corpus.weight, good_ones, empty, too_long, max_tokens))
+            kept.append(CorpusCounts(corpus.name, corpus.weight, good_ones, empty, too_long, max_tokens))
     write_description(folder, key, ids, kept, [source, target])
 
 
@@ -235,7 +238,7 @@ class _Encode:
         if encoders.source is not None and encoders.source is not encoders.target:
             self._sources = _whole_or_by_words(encoders.source)
 
-    def __call__(self, pairs: list[Pair], name: str) -> tuple[EndToEnd, EndToEnd]:
+    def __call__(self, pairs: list[Pair], name: str) -> tuple[ConcatenatedIds, ConcatenatedIds]:
         try:
             targets = self._targets([pair.target for pair in pairs])
         except DataError:
@@ -247,18 +250,18 @@ class _Encode:
             raise
         if self._encoders.source is not None:
             return self._sources([pair.source for pair in pairs]), targets
-        if self._encoders.cut:
-            targets = EndToEnd(targets.ids, _cut(targets.lengths, self._max_tokens))
-        return EndToEnd(targets.ids[:0], np.zeros_like(targets.lengths)), targets
+        if self._encoders.chunk_long_texts:
+            targets = ConcatenatedIds(targets.ids, _cut(targets.lengths, self._max_tokens))
+        return ConcatenatedIds(targets.ids[:0], np.zeros_like(targets.lengths)), targets
 
 
-def _whole_or_by_words(encoder: Encoder) -> Callable[[Sequence[str]], EndToEnd]:
-    if isinstance(encoder, Tokenizer) and encoder.cuts_into_words:
-        return KnownWords(encoder.encode)
-    return lambda texts: end_to_end(encoder.encode(texts))
+def _whole_or_by_words(encoder: TextEncoder) -> Callable[[Sequence[str]], ConcatenatedIds]:
+    if isinstance(encoder, Tokenizer) and encoder.encodes_words_independently:
+        return WordCache(encoder.encode)
+    return lambda texts: concatenate_ids(encoder.encode(texts))
 
 
-def _cut(lengths: Numbers, longest: int) -> Numbers:
+def _cut(lengths: Int64Array, longest: int) -> Int64Array:
     """The lengths of the pieces of texts; an empty text is an empty piece."""
     pieces = np.maximum(-(-lengths // longest), 1)
     cut = np.full(pieces.sum(), longest)

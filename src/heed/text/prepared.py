@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from heed.errors import DataError
-from heed.text.word_cache import EndToEnd
+from heed.text.word_cache import ConcatenatedIds
 
 FORMAT = 3
 FileName = Literal["source.ids", "source.ends", "target.ids", "target.ends"]
@@ -33,7 +33,7 @@ IdType = Literal["<u2", "<u4"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CorpusCounts:
     """What became of the pairs of one corpus."""
 
     name: str
@@ -50,7 +50,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Side:
+class TokenizedSide:
     """All sentences of one side, concatenated."""
 
     ids: NDArray[Any]
@@ -69,9 +69,9 @@ class Prepared:
     """Pairs as ids; `corpora` says which came from where, in order. notes: messages for the user."""
 
     folder: Path
-    source: Side
-    target: Side
-    corpora: tuple[Kept, ...]
+    source: TokenizedSide
+    target: TokenizedSide
+    corpora: tuple[CorpusCounts, ...]
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class _Description(BaseModel):
     format: Literal[3]
     key: str
     ids: IdType
-    corpora: tuple[Kept, ...]
+    corpora: tuple[CorpusCounts, ...]
     files: dict[FileName, _File] = Field(min_length=len(FILES))
     checksum: int = 0
 
@@ -118,7 +118,7 @@ class SideWriter:
         self._files = [path.open("wb") for path in self._paths]
         return self
 
-    def add(self, sentences: EndToEnd, good: NDArray[np.bool]) -> None:
+    def add(self, sentences: ConcatenatedIds, good: NDArray[np.bool]) -> None:
         """More sentences, those of them that are good."""
         ids, lengths = sentences.ids[np.repeat(good, sentences.lengths)], sentences.lengths[good]
         ends = self._end + np.cumsum(lengths)
@@ -141,7 +141,9 @@ class SideWriter:
         return {name: _File(size=size, crc32=crc32) for name, size, crc32 in written}
 
 
-def write_description(folder: Path, key: str, ids: IdType, corpora: list[Kept], sides: list[SideWriter]) -> None:
+def write_description(
+    folder: Path, key: str, ids: IdType, corpora: list[CorpusCounts], sides: list[SideWriter]
+) -> None:
     """Write prepared.json, without which a folder is incomplete."""
     files = {name: file for side in sides for name, file in side.files().items()}
     description = _Description(format=FORMAT, key=key, ids=ids, corpora=tuple(corpora), files=files).sealed()
@@ -161,8 +163,8 @@ def open_prepared(folder: Path, key: str | None = None) -> Prepared:
         arrays = {name: _open_array(folder, name, described) for name in FILES}
     except OSError as error:
         raise DataError(f"the prepared text in {folder} cannot be read: {error.strerror or error}") from None
-    source = Side(arrays["source.ids"], arrays["source.ends"])
-    target = Side(arrays["target.ids"], arrays["target.ends"])
+    source = TokenizedSide(arrays["source.ids"], arrays["source.ends"])
+    target = TokenizedSide(arrays["target.ids"], arrays["target.ends"])
     return Prepared(folder, source, target, described.corpora)
 
 

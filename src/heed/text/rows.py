@@ -24,7 +24,7 @@ _HEADER = frozenset(
 _JSON_SPACE = re.compile(r"[ \t\n\r]*")
 
 
-class Columns:
+class ColumnSelection:
     """The columns that are read. wanted: as a person gave them, `2,3` or `en,de`; none: all there are.
 
     A row of labelled text has a label, then one text or two; any other row has a source, then a target.
@@ -126,7 +126,7 @@ def csv_rows(lines: Iterator[tuple[int, str]], refuse: Callable[[int, str], None
             yield first, cells
 
 
-def without_last_blank(rows: Iterator[tuple[int, Row]], blank: Callable[[Row], bool]) -> Iterator[tuple[int, Row]]:
+def drop_trailing_blank(rows: Iterator[tuple[int, Row]], blank: Callable[[Row], bool]) -> Iterator[tuple[int, Row]]:
     """An empty line at the very end is a habit of editors, not a row; any other is one."""
     last = next(rows, None)
     for row in rows:
@@ -152,7 +152,7 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
     return row
 
 
-def take_text(row: dict[str, Any], key: str, where: str, *, is_label: bool = False) -> str:
+def get_text(row: dict[str, Any], key: str, where: str, *, is_label: bool = False) -> str:
     """The text that a JSON object has under a key, ``translation.en`` also inside another object.
 
     is_label: an integer or a truth value will do, as JSON writes it.

@@ -21,7 +21,7 @@ from heed.config import DataConfig, SplitMode
 from heed.errors import InputError
 from heed.text.sentences import sentence_starts
 
-Count = Callable[[Sequence[str]], Sequence[int]]  # the length of each piece
+TokenCounter = Callable[[Sequence[str]], Sequence[int]]  # the length of each piece
 
 _CLOSING = "\"'”’»)]}"
 _CLAUSE = ".!?…:,;–—"  # end a clause where white space follows
@@ -84,16 +84,18 @@ def _at_most(numbers: NDArray[np.int64], percent: int) -> int:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextSegment:
     """What is to be translated, and the white space around it, which stays as it is."""
 
     before: str
     text: str
     after: str
-    abuts: bool = False  # it follows the mark that ends the piece before it without white space, as in Chinese
+    no_space_before: bool = (
+        False  # it follows the mark that ends the piece before it without white space, as in Chinese
+    )
 
     @classmethod
-    def of(cls, part: str) -> "Piece":
+    def of(cls, part: str) -> "TextSegment":
         """White space is what `str.strip` takes away."""
         text = part.strip()
         before = part[: len(part) - len(part.lstrip())] if text else part
@@ -117,37 +119,37 @@ class Splitter:
         """For a model, by the settings and the record of its training that its folder holds."""
         return cls(data.max_tokens, SourceLengths.from_json(trained.get("lengths")), data.source_language)
 
-    def pieces(self, text: str, how: SplitMode, count: Count) -> list[Piece]:
+    def split(self, text: str, mode: SplitMode, count: TokenCounter) -> list[TextSegment]:
         """The pieces of a text. What need not be split is one piece, white space and all.
 
-        how: "sentences" cuts lines that hold more than training lines did, "line" only those of more than
+        mode: "sentences" cuts lines that hold more than training lines did, "line" only those of more than
         `max_tokens`, and "none" nothing at all: a text of several lines is one piece, and one that is too long raises.
         """
-        if how == "none":
+        if mode == "none":
             return self._whole(text, count)
-        limits = self._limits(how)
+        limits = self._limits(mode)
         pieces = []
         for line in text.splitlines(keepends=True):
             body = line.rstrip(_LINE_ENDS)
             if body.strip():
                 pieces += _pieces_of_line(body, line[len(body) :], limits, count)
             else:
-                pieces.append(Piece(line, "", ""))
+                pieces.append(TextSegment(line, "", ""))
         return pieces
 
-    def _whole(self, text: str, count: Count) -> list[Piece]:
+    def _whole(self, text: str, count: TokenCounter) -> list[TextSegment]:
         if not text.strip():
-            return [Piece(text, "", "")]
+            return [TextSegment(text, "", "")]
         if (tokens := count([text])[0]) > self.max_tokens:
             raise InputError(
                 f"a text of {tokens:,} tokens is more than the {self.max_tokens:,} that this model takes at once: "
                 f"split it into sentences, or give less; it begins {text[:50]!r}"
             )
-        return [Piece("", text, "")]
+        return [TextSegment("", text, "")]
 
-    def _limits(self, how: SplitMode) -> "_Limits":
+    def _limits(self, mode: SplitMode) -> "_Limits":
         longest = self.max_tokens
-        if how == "line":
+        if mode == "line":
             return _Limits(None, longest, longest, longest, self.language)
         if self.trained is None:
             return _Limits(1, longest, longest, longest, self.language)
@@ -167,25 +169,25 @@ class _Limits:
     language: str
 
 
-def _pieces_of_line(body: str, end: str, limits: _Limits, count: Count) -> list[Piece]:
+def _pieces_of_line(body: str, end: str, limits: _Limits, count: TokenCounter) -> list[TextSegment]:
     length = count([body])[0]
     if limits.sentences is None and length <= limits.tokens:
-        return [Piece("", body, end)]
+        return [TextSegment("", body, end)]
     parts = [body[start:stop] for start, stop in pairwise([0, *sentence_starts(body, limits.language), len(body)])]
     if len(parts) == 1 and length <= limits.sentence:
-        return [Piece("", body, end)]
+        return [TextSegment("", body, end)]
     parts = _packed(parts, limits, count)
     if len(parts) == 1:
-        return [Piece("", body, end)]
+        return [TextSegment("", body, end)]
     parts[-1] += end
-    pieces = [Piece.of(part) for part in parts]
+    pieces = [TextSegment.of(part) for part in parts]
     return [pieces[0]] + [
-        replace(piece, abuts=not before[-1].isspace() and not before[-1].isalnum())
+        replace(piece, no_space_before=not before[-1].isspace() and not before[-1].isalnum())
         for before, piece in zip(parts, pieces[1:], strict=False)
     ]
 
 
-def _packed(parts: Sequence[str], limits: _Limits, count: Count) -> list[str]:
+def _packed(parts: Sequence[str], limits: _Limits, count: TokenCounter) -> list[str]:
     """Sentences to pieces that fit, as few as possible; a sentence that is too long is cut."""
     packed: list[str] = []
     room = held = 0
@@ -202,7 +204,7 @@ def _packed(parts: Sequence[str], limits: _Limits, count: Count) -> list[str]:
     return packed
 
 
-def _fitting(text: str, limits: _Limits, count: Count, level: int = 0) -> list[str]:
+def _fitting(text: str, limits: _Limits, count: TokenCounter, level: int = 0) -> list[str]:
     """Parts of a sentence that fit, as few as possible, cut at the weakest point that serves."""
     parts = [text[start:end] for start, end in pairwise([0, *_LEVELS[level](text), len(text)])]
     packed: list[str] = []

@@ -31,14 +31,22 @@ from tokenizers import Tokenizer as Backend
 
 from heed.errors import DataError, InputError
 from heed.text.imported_tokenizers import UNKNOWN, Pretokenized, SentencePiece
-from heed.text.tokenizer_checks import BYTE, SPECIAL, AnyKind, Kind, tokenizer_parts
+from heed.text.tokenizer_checks import BYTE_VALUES, SPECIAL, AnyTokenizerType, TokenizerType, parse_tokenizer_json
 from heed.untrusted import read_regular, reason
 
-__all__ = ["BYTES", "SPECIAL", "AnyKind", "Kind", "Tokenizer", "check_texts", "suitable_vocab_size"]
+__all__ = [
+    "BYTE_TOKENS",
+    "SPECIAL",
+    "AnyTokenizerType",
+    "Tokenizer",
+    "TokenizerType",
+    "check_texts",
+    "suitable_vocab_size",
+]
 
 PAD, BOS, EOS = range(3)
 MASK = BOS  # in an encoder's texts, which have no beginning: a masked token (masked LM)
-BYTES = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
+BYTE_TOKENS = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
 # What a merge costs the trainers grows with the length of each word that has it. Text without spaces or punctuation has
 # words of any length (a document, a genome): those are trained on in parts. Languages with spaces have no such words.
@@ -66,7 +74,7 @@ def _found(value: object) -> str:
 class Tokenizer:
     """A trained tokenizer; of heed's own kinds, `decode` gives back exactly every text that `encode` was given."""
 
-    def __init__(self, parts: dict[str, Any], kind: AnyKind) -> None:
+    def __init__(self, parts: dict[str, Any], kind: AnyTokenizerType) -> None:
         """parts: of a tokenizer.json, as `tokenizer_parts` has checked them."""
         self._backend = _backend(parts, kind)
         self.kind = kind
@@ -75,9 +83,9 @@ class Tokenizer:
         self._imported = _imported(kind, parts, self._backend)
 
     @classmethod
-    def train(cls, texts: Iterable[str], kind: AnyKind = "bpe", vocab_size: int = 8000) -> "Tokenizer":
+    def train(cls, texts: Iterable[str], kind: AnyTokenizerType = "bpe", vocab_size: int = 8000) -> "Tokenizer":
         """Train a vocabulary of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
-        smallest = len(SPECIAL) + len(BYTES)
+        smallest = len(SPECIAL) + len(BYTE_TOKENS)
         if vocab_size < smallest:
             raise DataError(f"vocab_size = {vocab_size} has no room for {len(SPECIAL)} special tokens and 256 bytes")
         prefix = " " if kind in _WITH_SPACE else ""
@@ -100,7 +108,7 @@ class Tokenizer:
             case _:
                 raise DataError(
                     f"tokenizer = {kind!r} comes with a model from elsewhere and is not learnt: choose one of "
-                    f"{', '.join(get_args(Kind))}, or go on from such a model"
+                    f"{', '.join(get_args(TokenizerType))}, or go on from such a model"
                 )
         return cls.from_json(_as_trained(backend), kind)
 
@@ -112,7 +120,7 @@ class Tokenizer:
         return int(self._backend.get_vocab_size())
 
     @property
-    def cuts_into_words(self) -> bool:
+    def encodes_words_independently(self) -> bool:
         """Whether a space that a word follows begins a token, always, so that words can be encoded one by one."""
         return self.prefix == " "
 
@@ -143,7 +151,7 @@ class Tokenizer:
         if self._imported is not None:
             return self._imported.pieces(ids)
         names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
-        return [bytes(BYTE[character] for character in name) for name in names]
+        return [bytes(BYTE_VALUES[character] for character in name) for name in names]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Each token as text to be shown; bytes that are no whole character are shown as �."""
@@ -157,12 +165,12 @@ class Tokenizer:
         return self._text
 
     @classmethod
-    def from_json(cls, text: str | bytes, kind: AnyKind) -> "Tokenizer":
+    def from_json(cls, text: str | bytes, kind: AnyTokenizerType) -> "Tokenizer":
         """The tokenizer that `to_json` wrote; parts that heed does not use are refused."""
-        return cls(tokenizer_parts(text, kind), kind)
+        return cls(parse_tokenizer_json(text, kind), kind)
 
     @classmethod
-    def load(cls, path: Path, kind: AnyKind) -> "Tokenizer":
+    def load(cls, path: Path, kind: AnyTokenizerType) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         try:
             return cls.from_json(read_regular(path), kind)
@@ -179,14 +187,14 @@ def suitable_vocab_size(pairs: int) -> int:
     return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
 
 
-def _imported(kind: AnyKind, parts: dict[str, Any], backend: Backend) -> SentencePiece | Pretokenized | None:
+def _imported(kind: AnyTokenizerType, parts: dict[str, Any], backend: Backend) -> SentencePiece | Pretokenized | None:
     """The implementation of a kind that heed does not train; none for its own kinds."""
     if kind == "sentencepiece":
         return SentencePiece(parts, backend, len(SPECIAL))
     return Pretokenized(parts, len(SPECIAL)) if kind == "spaced" else None
 
 
-def _backend(parts: dict[str, Any], kind: AnyKind) -> Backend:
+def _backend(parts: dict[str, Any], kind: AnyTokenizerType) -> Backend:
     """The tokenizers library's object, built from the vocabulary alone: everything else follows from the kind."""
     model, vocabulary = parts["model"], parts["model"]["vocab"]
     match kind:
@@ -201,7 +209,7 @@ def _backend(parts: dict[str, Any], kind: AnyKind) -> Backend:
             return _empty(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
 
 
-def _pieces(kind: Kind) -> pre_tokenizers.PreTokenizer:
+def _pieces(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
     """The pre-tokenizer: splits text into words, or into characters."""
     if kind == "characters":
         every_character = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -210,7 +218,7 @@ def _pieces(kind: Kind) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
-def _empty(model: models.Model, kind: Kind) -> Backend:
+def _empty(model: models.Model, kind: TokenizerType) -> Backend:
     backend = Backend(model)
     backend.pre_tokenizer = _pieces(kind)
     backend.decoder = decoders.ByteLevel()
@@ -229,20 +237,20 @@ def _bpe_trainer(vocab_size: int) -> trainers.BpeTrainer:
         vocab_size=vocab_size,
         min_frequency=2,
         special_tokens=list(SPECIAL),
-        initial_alphabet=list(BYTES),
+        initial_alphabet=list(BYTE_TOKENS),
         show_progress=False,
     )
 
 
 def _unigram_trainer(vocab_size: int) -> trainers.UnigramTrainer:
     return trainers.UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL), initial_alphabet=list(BYTES), show_progress=False
+        vocab_size=vocab_size, special_tokens=list(SPECIAL), initial_alphabet=list(BYTE_TOKENS), show_progress=False
     )
 
 
-def _whole(frequent: list[str], vocab_size: int, kind: Kind) -> Backend:
+def _whole(frequent: list[str], vocab_size: int, kind: TokenizerType) -> Backend:
     """Pieces that are known are taken whole; any other is spelt in bytes."""
-    names = list(dict.fromkeys((*SPECIAL, *BYTES, *frequent)))[:vocab_size]
+    names = list(dict.fromkeys((*SPECIAL, *BYTE_TOKENS, *frequent)))[:vocab_size]
     return _empty(models.BPE({name: number for number, name in enumerate(names)}, [], ignore_merges=True), kind)
 
 

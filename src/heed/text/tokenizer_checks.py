@@ -10,16 +10,16 @@ from collections import Counter
 from typing import Any, Literal
 
 from heed.errors import DataError
-from heed.text.imported_tokenizers import HIDDEN, SPACE, UNKNOWN
-from heed.untrusted import parse_json, reason, shortened
+from heed.text.imported_tokenizers import SPACE, UNKNOWN, UNMATCHABLE
+from heed.untrusted import parse_json, reason, short_repr
 
-Kind = Literal["bpe", "unigram", "words", "characters", "bytes"]
-AnyKind = Literal[Kind, "sentencepiece", "spaced"]
+TokenizerType = Literal["bpe", "unigram", "words", "characters", "bytes"]
+AnyTokenizerType = Literal[TokenizerType, "sentencepiece", "spaced"]
 SPECIAL = ("⟨pad⟩", "⟨s⟩", "⟨/s⟩")  # ids 0, 1 and 2
 
 # ByteLevel shows a byte that is a printable character of Latin-1 as that, and the others as the characters from 256 on.
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-BYTE = {chr(byte): byte for byte in _PRINTABLE} | {
+BYTE_VALUES = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + place): byte for place, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
 }
 
@@ -43,14 +43,14 @@ _BPE = {
 }
 
 
-def tokenizer_parts(text: str | bytes, kind: AnyKind) -> dict[str, Any]:
+def parse_tokenizer_json(text: str | bytes, kind: AnyTokenizerType) -> dict[str, Any]:
     """The parts of a tokenizer that heed wrote, or an importer of it; anything else is refused."""
     try:
         parts = parse_json(text)
     except ValueError as error:
         raise DataError(f"this is not a tokenizer: {reason(error)}") from None
     if not isinstance(parts, dict):
-        raise DataError(f"this is not a tokenizer: expected a JSON object, found {shortened(parts)}")
+        raise DataError(f"this is not a tokenizer: expected a JSON object, found {short_repr(parts)}")
     around = _around(kind)
     for name in (*around, "model"):
         if name not in parts:
@@ -64,7 +64,7 @@ def tokenizer_parts(text: str | bytes, kind: AnyKind) -> dict[str, Any]:
     return parts
 
 
-def _around(kind: AnyKind) -> dict[str, Any]:
+def _around(kind: AnyTokenizerType) -> dict[str, Any]:
     """All parts but the model and, of sentencepiece, the normalizer."""
     nothing = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor"))
     parts: dict[str, Any] = {"version": "1.0", "added_tokens": [], **nothing}
@@ -98,7 +98,7 @@ def _check_normalizer(value: Any) -> None:
     raise _refused("normalizer", "a table of normal characters and single spaces", value)
 
 
-def _check_model(model: Any, kind: AnyKind) -> None:
+def _check_model(model: Any, kind: AnyTokenizerType) -> None:
     if not isinstance(model, dict):
         raise _refused("model", "an object", model)
     own = {name: value for name, value in model.items() if name not in ("vocab", "merges", "unk_id")}
@@ -107,9 +107,9 @@ def _check_model(model: Any, kind: AnyKind) -> None:
             expected: dict[str, Any] = {"type": "Unigram", "byte_fallback": False}
             names = _scored(model)
             if type(unk_id := model.get("unk_id")) is not int or not len(SPECIAL) <= unk_id < len(names):
-                raise DataError(f"the tokenizer's unk_id = {shortened(unk_id)} is none of its {len(names):,} tokens")
+                raise DataError(f"the tokenizer's unk_id = {short_repr(unk_id)} is none of its {len(names):,} tokens")
         case "spaced":
-            expected = {"type": "WordLevel", "unk_token": HIDDEN + UNKNOWN}
+            expected = {"type": "WordLevel", "unk_token": UNMATCHABLE + UNKNOWN}
             names = _numbered(model)
         case "unigram":
             expected = {"type": "Unigram", "byte_fallback": False}
@@ -122,7 +122,7 @@ def _check_model(model: Any, kind: AnyKind) -> None:
             _check_merges(model, kind, set(names))
     if not _same(own, expected):
         raise _refused("model", expected, own)
-    hidden = HIDDEN if kind in ("sentencepiece", "spaced") else ""
+    hidden = UNMATCHABLE if kind in ("sentencepiece", "spaced") else ""
     for number, special in enumerate(SPECIAL):
         if names[number : number + 1] != [hidden + special]:
             raise DataError(f"the special token {special} must have id {number}, found {names[number : number + 1]}")
@@ -151,21 +151,21 @@ def _scored(model: dict[str, Any]) -> list[str]:
                 raise _refused("model.vocab", "a token and its score", entry)
     if len(set(names)) < len(names):
         ((twice, _),) = Counter(names).most_common(1)
-        raise DataError(f"the tokenizer has the token {shortened(twice)} twice")
+        raise DataError(f"the tokenizer has the token {short_repr(twice)} twice")
     return names
 
 
 def _check_bytes(names: list[str]) -> None:
     """A vocabulary of heed's own has a token for every byte, so that no text is lost, and tokens of bytes only."""
     known = set(names)
-    if missing := [byte for shown, byte in BYTE.items() if shown not in known]:
+    if missing := [byte for shown, byte in BYTE_VALUES.items() if shown not in known]:
         raise DataError(f"the tokenizer has no token for {len(missing)} of the 256 bytes, the first is {missing[0]}")
     for name in names[len(SPECIAL) :]:
-        if not name or not BYTE.keys() >= set(name):
-            raise DataError(f"the token {shortened(name)} does not stand for bytes of text")
+        if not name or not BYTE_VALUES.keys() >= set(name):
+            raise DataError(f"the token {short_repr(name)} does not stand for bytes of text")
 
 
-def _check_merges(model: dict[str, Any], kind: AnyKind, names: set[str]) -> None:
+def _check_merges(model: dict[str, Any], kind: AnyTokenizerType, names: set[str]) -> None:
     merges = model.get("merges")
     if not isinstance(merges, list) or (merges and kind != "bpe"):
         raise _refused("model.merges", "pairs of tokens" if kind == "bpe" else [], merges)
@@ -179,5 +179,5 @@ def _check_merges(model: dict[str, Any], kind: AnyKind, names: set[str]) -> None
 
 
 def _refused(name: str, expected: object, found: object) -> DataError:
-    wanted = expected if isinstance(expected, str) else shortened(expected)
-    return DataError(f"a tokenizer of heed has {name} = {wanted}, found {shortened(found)}")
+    wanted = expected if isinstance(expected, str) else short_repr(expected)
+    return DataError(f"a tokenizer of heed has {name} = {wanted}, found {short_repr(found)}")

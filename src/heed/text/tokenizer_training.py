@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from heed.config import DataConfig
 from heed.errors import DataError
-from heed.text.corpus import Corpus, read_pairs
-from heed.text.prepare import Survey
+from heed.text.corpus import read_pairs
+from heed.text.prepare import SurveyedCorpora
 from heed.text.tokenizer import Tokenizer, suitable_vocab_size
 
 FORMAT = 2
@@ -30,8 +30,6 @@ _PAIRS = 1_000_000  # a sample has at most that many pairs, for time,
 _DISTINCT_BYTES = 8_000_000  # and its different words at most that many bytes of UTF-8, for memory: about 1 GB
 _TEXT = 2**18  # characters of one text in a sample, so that a few huge texts cannot be all of it
 _SPREAD = 0x9E3779B1  # 2**32 / golden ratio: multiples of it spread evenly, whatever period the text has
-
-Surveyed = Sequence[tuple[Corpus, Survey]]
 
 
 class TrainedTokenizers(NamedTuple):
@@ -55,8 +53,8 @@ class Sample:
         return f"{self.used:,} of {self.total:,} characters, {pairs}"
 
 
-def learn_tokenizers(
-    corpora: Surveyed,
+def train_or_load_tokenizers(
+    corpora: SurveyedCorpora,
     data: DataConfig,
     text: tuple[str, ...],
     cache: Path,
@@ -86,7 +84,7 @@ def learn_tokenizers(
     return TrainedTokenizers(trained[0], trained[-1], notes)
 
 
-def take_sample(corpora: Surveyed, sides: tuple[str, ...]) -> Sample:
+def take_sample(corpora: SurveyedCorpora, sides: tuple[str, ...]) -> Sample:
     """As many pairs as training has time and memory for."""
     every = -(-sum(survey.pairs for _, survey in corpora) // _PAIRS)
     while (sample := _measure(corpora, sides, every)) is None:
@@ -94,7 +92,7 @@ def take_sample(corpora: Surveyed, sides: tuple[str, ...]) -> Sample:
     return sample
 
 
-def _measure(corpora: Surveyed, sides: tuple[str, ...], every: int) -> Sample | None:
+def _measure(corpora: SurveyedCorpora, sides: tuple[str, ...], every: int) -> Sample | None:
     """One in `every` pairs; none: their different words are too many. The first pair, always in it, is not."""
     used = total = distinct = 0
     words: set[str] = set()
@@ -112,11 +110,11 @@ def _measure(corpora: Surveyed, sides: tuple[str, ...], every: int) -> Sample | 
     return Sample(every, used, total)
 
 
-def _texts(corpora: Surveyed, sides: tuple[str, ...], every: int) -> Iterator[str]:
+def _texts(corpora: SurveyedCorpora, sides: tuple[str, ...], every: int) -> Iterator[str]:
     return (text[:_TEXT] for number, text in _numbered(corpora, sides) if _is_chosen(number, every))
 
 
-def _numbered(corpora: Surveyed, sides: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+def _numbered(corpora: SurveyedCorpora, sides: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     """All texts, each with the number of its pair."""
     number = 0
     for corpus, _ in corpora:
@@ -130,7 +128,7 @@ def _is_chosen(number: int, every: int) -> bool:
     return number * _SPREAD % 2**32 * every < 2**32
 
 
-def _key(corpora: Surveyed, data: DataConfig, size: int, sides: tuple[str, ...]) -> str:
+def _key(corpora: SurveyedCorpora, data: DataConfig, size: int, sides: tuple[str, ...]) -> str:
     parts = [FORMAT, data.tokenizer, size, sides, [[survey.pairs, survey.digest] for _, survey in corpora]]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
+Int64Array = NDArray[np.int64]
 
 _BEFORE_A_WORD = re.compile(r"(?!^) (?=\S)")
 
 
-class EndToEnd(NamedTuple):
+class ConcatenatedIds(NamedTuple):
     """The ids of all texts end to end, and how many each has."""
 
-    ids: Numbers
-    lengths: Numbers
+    ids: Int64Array
+    lengths: Int64Array
 
 
-class KnownWords:
+class WordCache:
     """Encodes texts word by word, from a cache of encoded words.
 
     encode: the ids of each text, which puts a space before it. remembered: when the words known have more ids than
@@ -44,7 +44,7 @@ class KnownWords:
         self._numbers = _Numbers()
         self._ids = self._ends = np.zeros(0, np.int64)  # of the words in the order of their numbers, end to end
 
-    def __call__(self, texts: Sequence[str]) -> EndToEnd:
+    def __call__(self, texts: Sequence[str]) -> ConcatenatedIds:
         """The ids of these texts, concatenated, with the length of each."""
         if len(self._ids) > self._remembered:
             self._forget()
@@ -56,14 +56,14 @@ class KnownWords:
             counts.append(len(words))
             found += map(number_of, words)
         self._learn()
-        ids, lengths = gather(self._ids, self._ends, np.array(found, np.int64))
+        ids, lengths = gather_texts(self._ids, self._ends, np.array(found, np.int64))
         ends = np.concatenate(([0], np.cumsum(lengths)))[np.cumsum(counts, dtype=np.int64)]
-        return EndToEnd(ids, np.diff(ends, prepend=0))
+        return ConcatenatedIds(ids, np.diff(ends, prepend=0))
 
     def _learn(self) -> None:
         """Encode the words that have a number and no ids yet."""
         new = len(self._numbers) - len(self._ends)
-        ids, lengths = end_to_end(self._encode(list(islice(reversed(self._numbers), new))[::-1]))
+        ids, lengths = concatenate_ids(self._encode(list(islice(reversed(self._numbers), new))[::-1]))
         self._ends = np.concatenate((self._ends, len(self._ids) + np.cumsum(lengths)))
         self._ids = np.concatenate((self._ids, ids))
 
@@ -83,16 +83,16 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def end_to_end(rows: Sequence[Sequence[int]]) -> EndToEnd:
+def concatenate_ids(rows: Sequence[Sequence[int]]) -> ConcatenatedIds:
     """Ids one list a text, end to end."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    return EndToEnd(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
+    return ConcatenatedIds(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
 
 
-def gather(ids: NDArray[Any], ends: Numbers, numbers: Numbers) -> EndToEnd:
+def gather_texts(ids: NDArray[Any], ends: Int64Array, numbers: Int64Array) -> ConcatenatedIds:
     """Of texts that lie end to end those of these numbers, end to end again."""
     starts = np.where(numbers > 0, ends[numbers - 1], 0)
     lengths = ends[numbers] - starts
     before = np.cumsum(lengths) - lengths
     places = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
-    return EndToEnd(ids[places].astype(np.int64), lengths)
+    return ConcatenatedIds(ids[places].astype(np.int64), lengths)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from heed.errors import DataError
 from heed.model.layout import Packed
-from heed.text.prepared import Prepared, Side
+from heed.text.prepared import Prepared, TokenizedSide
 from heed.text.tokenizer import BOS, EOS, PAD
-from heed.text.word_cache import end_to_end, gather
+from heed.text.word_cache import concatenate_ids, gather_texts
 
 Numbers = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ class Ragged:
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
         """From one list per sentence."""
-        return cls(*end_to_end(rows))
+        return cls(*concatenate_ids(rows))
 
     def with_special(self, special: int, *, before: bool = False) -> Tensor:
         """The ids with a special token after each sentence, or before it."""
@@ -217,8 +217,8 @@ def in_order(
         yield collate(_take(pairs.source, numbers), _take(pairs.target, numbers), random)
 
 
-def _take(side: Side, numbers: Numbers) -> Ragged:
-    return Ragged(*gather(side.ids, side.ends, numbers))
+def _take(side: TokenizedSide, numbers: Numbers) -> Ragged:
+    return Ragged(*gather_texts(side.ids, side.ends, numbers))
 
 
 def _check_weights(pairs: Prepared) -> None:

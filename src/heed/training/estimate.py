@@ -26,8 +26,8 @@ from heed.backends.select import training_plan
 from heed.config import ModelConfig, RunConfig
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
-from heed.text.labels import FIRST
-from heed.text.prepared import Kept, Prepared, Side
+from heed.text.labels import FIRST_LABEL_ID
+from heed.text.prepared import CorpusCounts, Prepared, TokenizedSide
 from heed.text.tokenizer import SPECIAL
 from heed.training.batches import Batch, Batches
 from heed.training.gradients import EagerGradients, Gradients
@@ -100,13 +100,13 @@ def pairs_of_random_ids(lengths: NDArray[np.int64], config: ModelConfig) -> Prep
     """Pairs of random ids; lengths: of source and target, (pairs, 2)."""
     random = np.random.default_rng(0)
 
-    def side(number: int, vocabulary: int) -> Side:
+    def side(number: int, vocabulary: int) -> TokenizedSide:
         ends = np.cumsum(lengths[:, number])
-        return Side(random.integers(len(SPECIAL), vocabulary, ends[-1]).astype(np.uint32), ends)
+        return TokenizedSide(random.integers(len(SPECIAL), vocabulary, ends[-1]).astype(np.uint32), ends)
 
-    targets = config.vocab_size if config.labels is None else FIRST + config.labels
+    targets = config.vocab_size if config.labels is None else FIRST_LABEL_ID + config.labels
     source, target = side(0, config.source_vocab_size or config.vocab_size), side(1, targets)
-    return Prepared(Path(), source, target, (Kept("", 1.0, len(lengths), 0, 0, int(lengths.max())),))
+    return Prepared(Path(), source, target, (CorpusCounts("", 1.0, len(lengths), 0, 0, int(lengths.max())),))
 
 
 def trial_run(config: RunConfig, pairs: Prepared, device: torch.device) -> Run:

@@ -8,7 +8,7 @@ from typing import Any
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.errors import ConfigError
 from heed.settings import did_you_mean
-from heed.text.language_codes import checked_code
+from heed.text.language_codes import check_language_code
 
 NestedSettings = dict[str, dict[str, Any]]
 
@@ -113,7 +113,7 @@ def _named_settings(task: str | None, source_language: str | None, target_langua
     data: dict[str, Any] = {} if task is None else {"task": task}
     for side, code in languages.items():
         if code is not None:
-            data[f"{side}_language"] = checked_code(code, f"--{side}-language")
+            data[f"{side}_language"] = check_language_code(code, f"--{side}-language")
     return {"data": data}
 
 

@@ -19,7 +19,7 @@ from heed.errors import ConfigError
 from heed.model.size import parameter_counts
 from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.language_identification import profile
+from heed.text.language_identification import trigram_profile
 from heed.training.batches import Batches, Resegment
 from heed.training.bucketing import Shape
 from heed.training.distributed import ProcessGroup, full_tensor, shard, shard_like
@@ -185,7 +185,9 @@ def _validator(inputs: RunInputs, group: ProcessGroup) -> Validate | None:
 def _model_folder_files(
     inputs: RunInputs, processes: int
 ) -> Callable[[Progress, Mapping[str, Tensor]], dict[str, bytes]]:
-    trigrams = {name: profile(pair[side] for pair in inputs.samples) for side, name in enumerate(("source", "target"))}
+    trigrams = {
+        name: trigram_profile(pair[side] for pair in inputs.samples) for side, name in enumerate(("source", "target"))
+    }
 
     def files(progress: Progress, weights: Mapping[str, Tensor]) -> dict[str, bytes]:
         trained = {

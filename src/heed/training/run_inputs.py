@@ -18,12 +18,12 @@ from heed.config import DataConfig, RunConfig, model_preset
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
 from heed.text.hold_out import hold_out, pairs_to_hold_out
-from heed.text.language_codes import languages_of
-from heed.text.prepare import Encoders, Survey, prepare, survey
+from heed.text.language_codes import infer_languages
+from heed.text.prepare import Encoders, SurveyedCorpora, prepare, survey
 from heed.text.prepared import Prepared, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer
-from heed.text.tokenizer_training import learn_tokenizers
+from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.presets import NestedSettings, check_positions, merge_settings, preset_for, training_preset
 from heed.training.resume import RunRecord, checkpoint_of, differences
 from heed.training.step_log import Listener
@@ -33,7 +33,6 @@ from heed.training.tasks.base import Task
 _SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all
 
 Report = Callable[[str, int, int | None], None]  # `Listener.work`: what is done, pairs done, pairs in all if known
-Surveyed = list[tuple[Corpus, Survey]]
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ def _settings(
     return settings, f"settings: those of the preset {name}, and what you set"
 
 
-def survey_all(corpora: Iterable[Corpus], report: Report) -> Surveyed:
+def survey_all(corpora: Iterable[Corpus], report: Report) -> SurveyedCorpora:
     """Read every corpus through; none may be empty."""
     surveyed = []
     for corpus in corpora:
@@ -146,7 +145,7 @@ def language_settings(
     training: Sequence[Corpus], validation: Sequence[Corpus], data: DataConfig
 ) -> tuple[NestedSettings, str]:
     """The language codes in the files' names, as settings, and a sentence on all codes in force."""
-    set_, found = (data.source_language, data.target_language), languages_of(training) or languages_of(validation)
+    set_, found = (data.source_language, data.target_language), infer_languages(training) or infer_languages(validation)
     if all(set_):
         return {}, f"languages: {' → '.join(set_)}, as set"
     if len(found) == 1:
@@ -163,8 +162,13 @@ def language_settings(
 
 
 def with_validation(
-    training: Surveyed, validation: Surveyed, data: DataConfig, listener: Listener, *, hold_some_out: bool = True
-) -> tuple[Surveyed, Surveyed]:
+    training: SurveyedCorpora,
+    validation: SurveyedCorpora,
+    data: DataConfig,
+    listener: Listener,
+    *,
+    hold_some_out: bool = True,
+) -> tuple[SurveyedCorpora, SurveyedCorpora]:
     """Text to train on and text to validate on, held out of the first where none is given."""
     if validation:
         if data.hold_out:
@@ -184,7 +188,9 @@ def with_validation(
     return training, validation
 
 
-def prepare_texts(surveyed: Surveyed, encoders: Encoders, max_tokens: int, cache: Path, report: Report) -> Prepared:
+def prepare_texts(
+    surveyed: SurveyedCorpora, encoders: Encoders, max_tokens: int, cache: Path, report: Report
+) -> Prepared:
     """The ids of all pairs that are neither empty nor too long; there must be some."""
     count = sum(found.pairs for _, found in surveyed)
     pairs = prepare(surveyed, encoders, max_tokens, cache, lambda done: report("preparing", done, count))
@@ -194,7 +200,13 @@ def prepare_texts(surveyed: Surveyed, encoders: Encoders, max_tokens: int, cache
 
 
 def _prepare_all(
-    folder: Path, record: RunRecord, training: Surveyed, validation: Surveyed, listener: Listener, *, resume: bool
+    folder: Path,
+    record: RunRecord,
+    training: SurveyedCorpora,
+    validation: SurveyedCorpora,
+    listener: Listener,
+    *,
+    resume: bool,
 ) -> RunInputs:
     settings, cache = record.settings, record.cache
     checkpoint = checkpoint_of(folder, listener, resume=resume)
@@ -225,16 +237,18 @@ def _prepare_all(
 
 
 def train_tokenizers(
-    training: Surveyed, data: DataConfig, sides: tuple[str, ...], cache: Path, listener: Listener
+    training: SurveyedCorpora, data: DataConfig, sides: tuple[str, ...], cache: Path, listener: Listener
 ) -> tuple[Tokenizer, Tokenizer]:
     """Tokenizers trained on this text, or those in the cache."""
-    trained = learn_tokenizers(training, data, sides, cache, partial(listener.work, "learning a vocabulary", 0, None))
+    trained = train_or_load_tokenizers(
+        training, data, sides, cache, partial(listener.work, "learning a vocabulary", 0, None)
+    )
     for note in trained.notes:
         listener.note(note)
     return trained.source, trained.target
 
 
-def _lengths(training: Surveyed, pairs: Prepared) -> SourceLengths | None:
+def _lengths(training: SurveyedCorpora, pairs: Prepared) -> SourceLengths | None:
     tokens = pairs.source.lengths()
     return source_lengths(tokens, max(found.sentences for _, found in training)) if tokens.any() else None
 
@@ -251,14 +265,14 @@ def _with_vocabulary(settings: NestedSettings, tokenizers: tuple[Tokenizer, Toke
     return RunConfig.model_validate({**settings, "model": model})
 
 
-def _samples(validation: Surveyed, sides: tuple[str, ...]) -> list[list[str]]:
+def _samples(validation: SurveyedCorpora, sides: tuple[str, ...]) -> list[list[str]]:
     """The first pairs that lack no side."""
     read = (pair for corpus, _ in validation for pair in read_pairs(corpus))
     complete = (pair for pair in read if all(getattr(pair, side) for side in sides))
     return [[pair.source, pair.target] for pair in islice(complete, _SAMPLES)]
 
 
-def _describe(surveyed: Surveyed) -> list[dict[str, Any]]:
+def _describe(surveyed: SurveyedCorpora) -> list[dict[str, Any]]:
     return [
         {"name": corpus.name, "weight": corpus.weight, "pairs": found.pairs, "digest": found.digest}
         for corpus, found in surveyed

@@ -10,7 +10,7 @@ from torch.nn import functional
 from heed import ConfigError, DataConfig, DataError, ModelConfig, RunConfig, TrainingConfig, Transformer
 from heed.model.attention import fused_attention
 from heed.text.corpus import Corpus
-from heed.text.labels import FIRST
+from heed.text.labels import FIRST_LABEL_ID
 from heed.text.tokenizer import EOS, MASK, PAD
 from heed.training.batches import Ragged
 from heed.training.bucketing import Shape
@@ -54,7 +54,9 @@ def test_a_language_models_loss_is_that_of_each_text_alone() -> None:
 def test_a_classifiers_loss_is_that_of_each_text_alone() -> None:
     config, task = config_of("classify", kind="encoder", labels=3), task_named("classify")
     model = model_of(config)
-    batch = task.collate(Ragged.of(ROWS), Ragged.of([[FIRST], [FIRST + 2], [FIRST + 1]]), random())
+    batch = task.collate(
+        Ragged.of(ROWS), Ragged.of([[FIRST_LABEL_ID], [FIRST_LABEL_ID + 2], [FIRST_LABEL_ID + 1]]), random()
+    )
     alone = [
         functional.cross_entropy(model(torch.tensor([[*row, EOS]])), torch.tensor([label]), reduction="sum")
         for row, label in zip(ROWS, (0, 2, 1), strict=True)
@@ -92,7 +94,11 @@ def test_a_batch_that_is_filled_up_or_cut_in_two_has_the_same_loss(task: str) ->
     kinds = {"language-model": {"kind": "decoder"}, "masked": {"kind": "encoder"}}
     config, learnt = config_of(task, **kinds.get(task, {"kind": "encoder", "labels": 3})), task_named(task)
     model = model_of(config)
-    sides = (ROWS, [[FIRST], [FIRST + 2], [FIRST + 1]]) if task == "classify" else ([[]] * 3, ROWS)
+    sides = (
+        (ROWS, [[FIRST_LABEL_ID], [FIRST_LABEL_ID + 2], [FIRST_LABEL_ID + 1]])
+        if task == "classify"
+        else ([[]] * 3, ROWS)
+    )
     source, target = (Ragged.of(side) for side in sides)
     batch = learnt.collate(source, target, random())
     shape = Shape.for_batches_like([batch], 20)

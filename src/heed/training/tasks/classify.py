@@ -15,7 +15,7 @@ from heed.model.attention import AttentionFn, fused_attention
 from heed.model.layout import Packed
 from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus, read_pairs
-from heed.text.labels import FIRST, JoinedTexts, Labels
+from heed.text.labels import FIRST_LABEL_ID, LabelEncoder, TextPairEncoder
 from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
 from heed.text.tokenizer import EOS
@@ -48,9 +48,9 @@ class ClassificationTask(Task):
             if getattr(data, name):
                 raise ConfigError(f"{name} = {getattr(data, name)!r} is of no use to task = 'classify'")
         if data.labels:
-            Labels.of(data.labels)
+            LabelEncoder.from_names(data.labels)
             return data
-        found = Labels.of_text(pair.target for corpus in corpora for pair in read_pairs(corpus))
+        found = LabelEncoder.from_corpus(pair.target for corpus in corpora for pair in read_pairs(corpus))
         return data.model_copy(update={"labels": found.names})
 
     def model_settings(self, data: DataConfig) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class ClassificationTask(Task):
 
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
         """A tokenizer for the text, and the labels."""
-        return Encoders(JoinedTexts(tokenizers[0]), Labels(data.labels))
+        return Encoders(TextPairEncoder(tokenizers[0]), LabelEncoder(data.labels))
 
     def sizes(self, pairs: Prepared) -> Numbers:
         """The text's tokens."""
@@ -82,10 +82,12 @@ class ClassificationTask(Task):
         _fused_loss: FusedLoss | None = None,
     ) -> Float[Tensor, ""]:
         """Cross-entropy over the classes, summed over the texts."""
-        settings, ignored = config.training, config.model.pad_id - FIRST
+        settings, ignored = config.training, config.model.pad_id - FIRST_LABEL_ID
         doubled = batch.twice() if settings.r_drop else batch
         logits = model(**self.inputs(doubled), attend=attend)
-        return loss_of_logits(logits, _labels(doubled) - FIRST, ignored, settings.label_smoothing, settings.r_drop)
+        return loss_of_logits(
+            logits, _labels(doubled) - FIRST_LABEL_ID, ignored, settings.label_smoothing, settings.r_drop
+        )
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
         """The text only."""
@@ -93,7 +95,7 @@ class ClassificationTask(Task):
 
     def predict(self, model: Transformer, batch: Batch) -> Int[Tensor, "B"]:
         """The most probable label of each text."""
-        return model(**self.inputs(batch)).argmax(-1) + FIRST
+        return model(**self.inputs(batch)).argmax(-1) + FIRST_LABEL_ID
 
     def validator(
         self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup

@@ -25,7 +25,7 @@ class LanguageModelTask(TextTask):
 
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
         """One tokenizer, for the target."""
-        return Encoders(None, tokenizers[1], cut=data.documents)
+        return Encoders(None, tokenizers[1], chunk_long_texts=data.documents)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
         """The target only."""

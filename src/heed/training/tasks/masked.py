@@ -35,7 +35,7 @@ class MaskedLMTask(TextTask):
 
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
         """One tokenizer, for the text."""
-        return Encoders(None, tokenizers[1], cut=data.documents)
+        return Encoders(None, tokenizers[1], chunk_long_texts=data.documents)
 
     def collate(self, _source: Ragged, target: Ragged, random: Random) -> Batch:
         """Source: the masked text; target: the original token where one is selected, else padding."""
