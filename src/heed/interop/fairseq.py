@@ -33,7 +33,7 @@ from heed.errors import FolderError
 from heed.interop.folders import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
 from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled
 from heed.interop.spm import read_spm, tokenizer_from_spm
-from heed.text.imported_tokenizers import UNMATCHABLE, UNKNOWN
+from heed.text.imported_tokenizers import UNKNOWN, UNMATCHABLE
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _BOS, _PAD, _EOS, _UNK = range(4)
@@ -231,7 +231,12 @@ def _tokenizer(folder: Path, words: list[str], numbering: Numbering) -> Tokenize
     models_of_pieces = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
     if models_of_pieces:
         return tokenizer_from_spm(read_spm(models_of_pieces[0]), names)
-    hidden = [*(UNMATCHABLE + name for name in SPECIAL), UNMATCHABLE + names[0], *names[1:], UNMATCHABLE + UNKNOWN]  # <s> is no word
+    hidden = [
+        *(UNMATCHABLE + name for name in SPECIAL),
+        UNMATCHABLE + names[0],
+        *names[1:],
+        UNMATCHABLE + UNKNOWN,
+    ]  # <s> is no word
     vocabulary = {name: number for number, name in enumerate(hidden)}
     if len(vocabulary) < len(hidden):
         raise FolderError(f"{folder}: a dictionary has {len(hidden) - len(vocabulary)} words twice")
