@@ -7,7 +7,7 @@ import pytest
 
 from heed.errors import DataError
 from heed.interop.spm import SpmModel, read_spm, to_spm, tokenizer_from_spm
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import AnyTokenizerType, Tokenizer
 
 PIECES = {"▁": -4.0, "▁dog": -2.0, "▁do": -2.5, "g": -3.0, "s": -3.0, "d": -5.0, "o": -5.0, "▁d": -6.0}
 # ids:      0 ⟨pad⟩ 1 ⟨s⟩ 2 ⟨/s⟩ 3 ▁dog 4 g 5 >>fra<< 6 chien 7 ▁ 8 s 9 ⟨unk⟩; of the others the model has none
