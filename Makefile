@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 USABLE := $(VENV)/.usable
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo chromium test slow endless check format clean
+.PHONY: help setup demo chromium test slow endless check docs format clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -50,6 +50,10 @@ check: $(READY) ## style, types, and that imports go one way
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(READY) ## the documentation as a site: build/docs/index.html, readable without a network
+	$(BIN)/sphinx-build --fail-on-warning --quiet docs build/docs
+	@echo "open build/docs/index.html"
 
 format: $(READY) ## put the code in the house's style
 	$(BIN)/ruff check --fix
