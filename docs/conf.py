@@ -7,10 +7,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from pydantic import BaseModel  # noqa: E402
-from sphinx.application import Sphinx  # noqa: E402
+from pydantic import BaseModel
+from sphinx.application import Sphinx
 
-from heed.version import __version__  # noqa: E402 - of this checkout
+from heed.version import __version__
 
 project = "heed"
 copyright = "the heed authors, Apache-2.0"  # noqa: A001 - Sphinx's name
