@@ -1,5 +1,5 @@
 #!/bin/sh
-# Both directions on raw text, cased: recipes/multi30k-raw.sh CORPUS OUT, where CORPUS holds train.en, train.de, val.en, val.de.
+# Train en-de and de-en on raw, cased text: recipes/multi30k-raw.sh CORPUS OUT. CORPUS holds train.en, train.de, val.en, val.de.
 set -eu
 usage="recipes/multi30k-raw.sh CORPUS OUT"
 corpus=${1:?$usage} out=${2:?$usage}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Three seeds of a recipe, tiny or best: recipes/multi30k.sh tiny CORPUS OUT, where CORPUS holds train.en, train.de, val.en, val.de.
+# Train three seeds of a recipe: recipes/multi30k.sh tiny|best CORPUS OUT. CORPUS holds train.en, train.de, val.en, val.de.
 set -eu
 usage="recipes/multi30k.sh tiny|best CORPUS OUT"
 recipe=$(dirname "$0")/multi30k-${1:?$usage}.toml corpus=${2:?$usage} out=${3:?$usage}

@@ -1,8 +1,8 @@
-"""How near a language model of the built-in world's French comes to what its sentences need at least.
+"""Plot a language model's cross-entropy on the built-in corpus's French against the exact entropy of these sentences.
 
     python docs/pictures/entropy.py RUN VALID
 
-RUN: its folder (recipes/halves.sh trains it); VALID: the sentences it was validated on. Writes entropy.svg beside this.
+RUN: the run folder that recipes/tasks.sh trained. VALID: its validation sentences. Writes entropy.svg beside this file.
 """
 
 import sys
@@ -18,22 +18,22 @@ from heed.training.step_log import read_journal
 
 
 def main() -> None:
-    """Draw it, and say the numbers."""
-    run, valid = Path(sys.argv[1]), list(read_lines(sys.argv[2]))
-    tokens = sum(len(ids) + 1 for ids in Tokenizer.load(run / "tokenizer.json", "bpe").encode(valid))
-    tried = [entry for entry in read_journal(run / "journal.jsonl") if "validation_loss" in entry]
-    steps = np.array([entry["step"] for entry in tried], dtype=float)
-    needed = np.array([entry["validation_loss"] for entry in tried]) * tokens / len(valid)
-    exact = -np.mean([log_probability(text) for text in valid])
+    """Draw the plot and print its numbers."""
+    run, sentences = Path(sys.argv[1]), list(read_lines(sys.argv[2]))
+    tokens = sum(len(ids) + 1 for ids in Tokenizer.load(run / "tokenizer.json", "bpe").encode(sentences))
+    validations = [entry for entry in read_journal(run / "journal.jsonl") if "validation_loss" in entry]
+    steps = np.array([entry["step"] for entry in validations], dtype=float)
+    nats = np.array([entry["validation_loss"] for entry in validations]) * tokens / len(sentences)
+    entropy = -np.mean([log_probability(sentence) for sentence in sentences])
     lines = {
-        f"the model: {needed[-1]:.2f}": (steps, needed),
-        f"the grammar itself: {exact:.2f}": (steps, np.full(len(steps), exact)),
+        f"language model: {nats[-1]:.2f}": (steps, nats),
+        f"exact entropy: {entropy:.2f}": (steps, np.full(len(steps), entropy)),
     }
-    title = f"Nats that each of {len(valid):,} held-out French sentences needs"
-    drawn = curve(lines, "steps", "nats a sentence", title)
-    Path(__file__).with_name("entropy.svg").write_text(drawn, encoding="utf-8")
-    points = (f"{step:.0f}: {value:.4f}" for step, value in zip(steps, needed, strict=True))
-    sys.stdout.write(f"{exact:.4f} nats by the grammar; after steps {', '.join(points)}\n")
+    title = f"Cross-entropy on {len(sentences):,} held-out French sentences"
+    svg = curve(lines, "steps", "nats per sentence", title)
+    Path(__file__).with_name("entropy.svg").write_text(svg, encoding="utf-8")
+    points = (f"{step:.0f}: {value:.4f}" for step, value in zip(steps, nats, strict=True))
+    sys.stdout.write(f"{entropy:.4f} nats by the grammar; after steps {', '.join(points)}\n")
 
 
 if __name__ == "__main__":
