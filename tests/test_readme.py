@@ -52,7 +52,7 @@ def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     post = RunConfig(model=ModelConfig.preset("tiny", vocab_size=259, norm="post"), data=run.data, search=run.search)
     files = model_files(Transformer(post.model).state_dict(), post, {}, (tokenizer, tokenizer), "# card\n")
     write_folder(folder / "runs" / "post", files)
-    export_marian(folder / "runs" / "post", folder / "ende-marian")
+    export_marian(folder / "runs" / "post", folder / "opus-marian")
     writer = (ModelConfig.preset("tiny", vocab_size=259, kind="decoder"), DataConfig(task="language-model"))
     sorter = ModelConfig.preset("tiny", vocab_size=259, kind="encoder", labels=2)
     labelled = DataConfig(task="classify", labels=("x", "y"))
