@@ -1,7 +1,7 @@
-"""Run by test_compile in a process of its own, where signatures are not checked: the checks cannot be compiled.
+"""Run by test_compile in a subprocess without run-time shape checks, which torch.compile cannot trace.
 
-A training step of the paper's configuration, small, under torch.compile(fullgraph=True), against the same step not
-compiled. Called with the device.
+Compares a training step of a small model under torch.compile(fullgraph=True) with the same step in eager mode. The
+argument is the device.
 """
 
 import sys
@@ -27,7 +27,7 @@ def batch(layout: str, source: list[int], target: list[int], device: torch.devic
 
 def main(layout: str, device: torch.device) -> None:
     torch.manual_seed(0)
-    # Dropout off: compiled code draws other random numbers than the code it was made from.
+    # Dropout off: compiled code draws other random numbers than eager code.
     small = {
         "encoder_layers": 1,
         "decoder_layers": 1,
@@ -43,7 +43,7 @@ def main(layout: str, device: torch.device) -> None:
         return total / tokens
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=True)
-    for source, target in (([5, 2, 7, 3], [4, 6, 2, 5]), ([9, 4, 6], [3, 8, 5])):  # the second of another shape
+    for source, target in (([5, 2, 7, 3], [4, 6, 2, 5]), ([9, 4, 6], [3, 8, 5])):  # the second has another shape
         data = batch(layout, source, target, device)
         results = []
         for step in (loss, compiled):
@@ -51,8 +51,8 @@ def main(layout: str, device: torch.device) -> None:
             value = step(*data)
             value.backward()
             results.append([value, *(weight.grad for weight in model.parameters())])
-        for plain, fast in zip(*results, strict=True):
-            torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+        for expected, actual in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     sys.stdout.write(f"{layout} training step compiled: same loss and gradients\n")
 
 

@@ -6,12 +6,14 @@ from heed.model.attention import AttentionFn, attention_weights, fused_attention
 from heed.model.layout import AttentionPattern, Packed, Padded
 
 PATTERNS = {
-    "itself": AttentionPattern.between(*[Padded.from_mask(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2),
-    "back": AttentionPattern.between(
+    "bidirectional": AttentionPattern.between(
+        *[Padded.from_mask(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2
+    ),
+    "causal": AttentionPattern.between(
         *[Padded.from_mask(torch.tensor([[True] * 5, [True] * 3 + [False] * 2]))] * 2, causal=True
     ),
     "packed": AttentionPattern.between(Packed.from_lengths([2, 4, 1]), Packed.from_lengths([3, 1, 5])),
-    "mixed": AttentionPattern.between(
+    "packed-to-padded": AttentionPattern.between(
         Packed.from_lengths([2, 4]), Padded.from_mask(torch.ones(2, 3, dtype=torch.bool))
     ),
 }
@@ -38,7 +40,7 @@ def test_fused_equals_plain_in_value_and_gradient(pattern: AttentionPattern) -> 
 
 
 @pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
-def test_weights_sum_to_one_over_what_may_be_seen(pattern: AttentionPattern) -> None:
+def test_weights_sum_to_one_and_masked_weights_are_zero(pattern: AttentionPattern) -> None:
     q, k, _ = heads(pattern)
     weights = attention_weights(q, k, pattern)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
@@ -59,15 +61,15 @@ def test_plain_attention_is_the_papers_equation_in_numpy() -> None:
 @pytest.mark.parametrize("attend", [fused_attention, plain_attention])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_a_query_that_may_see_nothing_gathers_nothing(
+def test_a_fully_masked_query_returns_zeros_and_finite_gradients(
     attend: AttentionFn, dtype: torch.dtype, dropout: float, device: torch.device
 ) -> None:
     if dtype == torch.bfloat16 and device.type == "cpu":
-        pytest.skip("bfloat16 products crash some CPUs that advertise more than they can do; run with --device cuda")
+        pytest.skip("bfloat16 matmuls crash on some CPUs that advertise instructions they lack; run with --device cuda")
     queries, keys = (Padded.from_mask(torch.ones(2, length, dtype=torch.bool, device=device)) for length in (3, 4))
-    only = torch.ones(2, 3, 4, dtype=torch.bool, device=device)
-    only[0] = only[1, 1] = False
-    pattern = AttentionPattern.between(queries, keys, only=only)
+    extra_mask = torch.ones(2, 3, 4, dtype=torch.bool, device=device)
+    extra_mask[0] = extra_mask[1, 1] = False
+    pattern = AttentionPattern.between(queries, keys, extra_mask=extra_mask)
     q, k, v = (x.detach().to(device).requires_grad_() for x in heads(pattern, dtype))
     out = attend(q, k, v, pattern, dropout)
     assert not out[0].any()
@@ -78,7 +80,7 @@ def test_a_query_that_may_see_nothing_gathers_nothing(
         assert torch.isfinite(x).all()
 
 
-def test_plain_dropout_drops_weights_and_keeps_their_mean() -> None:
+def test_attention_dropout_keeps_the_mean_of_the_weights() -> None:
     pattern = AttentionPattern.between(*[Padded.from_mask(torch.ones(1, 500, dtype=torch.bool))] * 2)
     q, k, _ = heads(pattern)
     ones = torch.ones_like(k)

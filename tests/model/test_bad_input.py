@@ -1,4 +1,4 @@
-"""Each refusal names the value found. (Steps and masks: test_cache; lengths: test_positions; settings: test_config.)"""
+"""Invalid inputs raise an error that names the value. (Steps, masks: test_cache; lengths: test_positions.)"""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ ONE = torch.tensor([[3, 4]])
 pytestmark = pytest.mark.usefixtures("unchecked_signatures")
 
 
-def whole() -> Transformer:
+def encoder_decoder() -> Transformer:
     return Transformer(ModelConfig(**SHAPE)).eval()
 
 
@@ -42,11 +42,11 @@ def whole() -> Transformer:
         ),
         (
             {"src": OK, "tgt_in": OK, "cross_mask": torch.ones(2, 3, 3)},
-            "a mask is bool, True = may be seen; found torch.float32",
+            "an attention mask must be bool, True = may be attended to; found torch.float32",
         ),
         (
             {"src": OK, "tgt_in": OK, "cross_mask": torch.ones(1, 3, 3, dtype=torch.bool)},
-            "the encoder-decoder mask has shape (1, 3, 3), expected",
+            "cross_mask has shape (1, 3, 3), expected",
         ),
         (
             {"src": OK, "tgt_in": OK, "src_layout": Packed.from_lengths([3, 3])},
@@ -63,38 +63,38 @@ def whole() -> Transformer:
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
-def test_wrong_inputs_are_refused_by_name(inputs: dict[str, Any], message: str) -> None:
+def test_invalid_inputs_are_rejected_with_the_argument_and_value_named(inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        whole()(**inputs)
+        encoder_decoder()(**inputs)
 
 
 @pytest.mark.parametrize(
     ("kind", "call", "message"),
     [
-        ("decoder", lambda model: model(OK, OK), "kind = 'decoder' has no use for src, which was given"),
+        ("decoder", lambda model: model(OK, OK), "kind = 'decoder' takes no src, which was given"),
         ("decoder", lambda model: model(OK), "kind = 'decoder' needs tgt_in, which was not given"),
-        ("decoder", lambda model: model.encode(OK), "kind = 'decoder' has no encoder to encode with"),
-        ("decoder", lambda model: model.start(OK), "kind = 'decoder' has no use for src, which was given"),
-        ("decoder", lambda model: model.start(), "starts with at least one row, found rows = None"),
-        ("decoder", lambda model: model.start(rows=0), "starts with at least one row, found rows = 0"),
-        ("encoder", lambda model: model(OK, OK), "kind = 'encoder' has no use for tgt_in, which was given"),
+        ("decoder", lambda model: model.encode(OK), "kind = 'decoder' has no encoder: encode needs"),
+        ("decoder", lambda model: model.start(OK), "kind = 'decoder' takes no src, which was given"),
+        ("decoder", lambda model: model.start(), "needs rows, the batch size, of at least 1, found rows = None"),
+        ("decoder", lambda model: model.start(rows=0), "needs rows, the batch size, of at least 1, found rows = 0"),
+        ("encoder", lambda model: model(OK, OK), "kind = 'encoder' takes no tgt_in, which was given"),
         ("encoder", lambda model: model(), "kind = 'encoder' needs src, which was not given"),
-        ("encoder", lambda model: model.start(OK), "kind = 'encoder' has no decoder to step with"),
+        ("encoder", lambda model: model.start(OK), "kind = 'encoder' has no decoder: start and step need"),
         ("encoder-decoder", lambda model: model.start(), "kind = 'encoder-decoder' needs src, which was not given"),
         (
             "encoder-decoder",
             lambda model: model.start(OK, rows=2),
-            "kind = 'encoder-decoder' has no use for rows, which was given",
+            "kind = 'encoder-decoder' takes no rows, which was given",
         ),
         (
             "decoder",
             lambda model: model.step(OK, model.start(rows=2), cross_mask=torch.ones(2, 3, 3, dtype=torch.bool)),
-            "kind = 'decoder' has no use for cross_mask, which was given",
+            "kind = 'decoder' takes no cross_mask, which was given",
         ),
     ],
     ids=lambda value: value[:50] if isinstance(value, str) else "",
 )
-def test_each_kind_takes_only_what_it_has_a_use_for(kind: str, call: Any, message: str) -> None:
+def test_each_kind_rejects_arguments_it_does_not_take(kind: str, call: Any, message: str) -> None:
     model = Transformer(ModelConfig.model_validate({**SHAPE, "kind": kind})).eval()
     with pytest.raises(InputError, match=re.escape(message)):
         call(model)

@@ -13,7 +13,7 @@ COMPILER = os.environ.get("CXX", "g++")
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"torch.compile needs a C++ compiler; no {COMPILER} found")
-def test_padded_and_packed_training_steps_compile_whole_with_the_same_result(device: torch.device) -> None:
+def test_padded_and_packed_training_steps_compile_to_one_graph_with_equal_gradients(device: torch.device) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.model.compiled_step", str(device)],
         cwd=ROOT,
@@ -21,5 +21,5 @@ def test_padded_and_packed_training_steps_compile_whole_with_the_same_result(dev
         text=True,
         check=False,
     )
-    said = [f"{layout} training step compiled: same loss and gradients" for layout in ("padded", "packed")]
-    assert run.stdout.splitlines() == said, run.stderr
+    expected = [f"{layout} training step compiled: same loss and gradients" for layout in ("padded", "packed")]
+    assert run.stdout.splitlines() == expected, run.stderr

@@ -1,4 +1,4 @@
-"""heed's Transformer equals two that others wrote, given the same weights."""
+"""heed's Transformer equals `torch.nn.Transformer` and Hugging Face's MarianMT, given the same weights."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +14,8 @@ from tests.model.examples import SHAPE, VOCAB, make, padded, sentences
 # ---- torch.nn.Transformer ----
 
 
-def torch_twin(config: ModelConfig) -> nn.Transformer:
-    """The same shape in torch's own layers. torch adds a last norm always; the paper's model has none."""
+def torch_model(config: ModelConfig) -> nn.Transformer:
+    """The same architecture in torch's modules; a final norm only for pre-norm, as in the paper."""
     wide = (config.d_model, config.heads, config.d_ff, 0.0)
     options: dict[str, Any] = {"batch_first": True, "norm_first": config.norm == "pre", "activation": config.activation}
     norms = [nn.LayerNorm(config.d_model) if config.norm == "pre" else None for _ in range(2)]
@@ -39,7 +39,7 @@ def attention_pairs(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> 
 
 
 def pairs(ours: Transformer, theirs: nn.Transformer) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """Each weight of torch's model, and those of ours that stand one below the other in it."""
+    """Each weight of torch's model, and those of ours that are concatenated in it."""
 
     def same(our_module: nn.Module, their_module: nn.Module) -> Iterator[tuple[list[Tensor], Tensor]]:
         for name, theirs_ in their_module.named_parameters():
@@ -68,23 +68,25 @@ def pairs(ours: Transformer, theirs: nn.Transformer) -> Iterator[tuple[list[Tens
         yield from same(ours.decoder.norm, theirs.decoder.norm)
 
 
-def torch_logits(model: Transformer, twin: nn.Transformer, src: Tensor, tgt_in: Tensor, embedding: Tensor) -> Tensor:
-    """Logits of torch's layers, between the embedding and output that are the paper's."""
+def torch_logits(
+    model: Transformer, reference: nn.Transformer, src: Tensor, tgt_in: Tensor, embedding: Tensor
+) -> Tensor:
+    """Logits of torch's layers, with the paper's embeddings before and the tied output after them."""
     pad = model.config.pad_id
 
     def embed(ids: Tensor) -> Tensor:
         d = model.config.d_model
-        place = torch.arange(ids.shape[1], device=ids.device, dtype=torch.float64)[:, None]
-        angle = place / 10000 ** (torch.arange(0, d, 2, device=ids.device, dtype=torch.float64) / d)
-        code = torch.zeros(ids.shape[1], d, device=ids.device, dtype=torch.float64)
-        code[:, 0::2], code[:, 1::2] = angle.sin(), angle.cos()
-        return embedding[ids] * d**0.5 + code.to(embedding.dtype)
+        position = torch.arange(ids.shape[1], device=ids.device, dtype=torch.float64)[:, None]
+        angle = position / 10000 ** (torch.arange(0, d, 2, device=ids.device, dtype=torch.float64) / d)
+        encoding = torch.zeros(ids.shape[1], d, device=ids.device, dtype=torch.float64)
+        encoding[:, 0::2], encoding[:, 1::2] = angle.sin(), angle.cos()
+        return embedding[ids] * d**0.5 + encoding.to(embedding.dtype)
 
-    later = torch.ones(tgt_in.shape[1], tgt_in.shape[1], device=src.device, dtype=torch.bool).triu(1)
-    hidden = twin(
+    future = torch.ones(tgt_in.shape[1], tgt_in.shape[1], device=src.device, dtype=torch.bool).triu(1)
+    hidden = reference(
         embed(src),
         embed(tgt_in),
-        tgt_mask=later,
+        tgt_mask=future,
         src_key_padding_mask=src == pad,
         tgt_key_padding_mask=tgt_in == pad,
         memory_key_padding_mask=src == pad,
@@ -97,29 +99,29 @@ def torch_logits(model: Transformer, twin: nn.Transformer, src: Tensor, tgt_in: 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_equal_to_torch_in_outputs_and_all_gradients(
+def test_logits_and_gradients_equal_torch_nn_transformer(
     norm: str, activation: str, dtype: torch.dtype, tolerance: float, attend: str, device: torch.device
 ) -> None:
     config = ModelConfig.model_validate({**SHAPE, "norm": norm, "activation": activation})
     model = make(config, device, dtype)
-    twin = torch_twin(config).to(device, dtype).eval()
+    reference = torch_model(config).to(device, dtype).eval()
     with torch.no_grad():
-        for ours, theirs in pairs(model, twin):
+        for ours, theirs in pairs(model, reference):
             theirs.copy_(torch.cat(ours))
     embedding = model.vocabulary.embedding.weight.detach().clone().requires_grad_()
 
     src, tgt_in = padded(sentences([5, 1, 7], device)), padded(sentences([4, 6, 2], device))
-    real = tgt_in != config.pad_id
-    how = {"attend": plain_attention} if attend == "plain" else {}
-    logits = model(src, tgt_in, **how)[real]
-    expected = torch_logits(model, twin, src, tgt_in, embedding)[real]
+    token_mask = tgt_in != config.pad_id
+    options = {"attend": plain_attention} if attend == "plain" else {}
+    logits = model(src, tgt_in, **options)[token_mask]
+    expected = torch_logits(model, reference, src, tgt_in, embedding)[token_mask]
     torch.testing.assert_close(logits, expected, rtol=tolerance, atol=tolerance)
 
     direction = torch.randn_like(logits) / logits.numel()
     (logits * direction).sum().backward()
     (expected * direction).sum().backward()
     compared = 0
-    for ours, theirs in pairs(model, twin):
+    for ours, theirs in pairs(model, reference):
         gradient = torch.cat([_gradient(weight) for weight in ours])
         torch.testing.assert_close(gradient, _gradient(theirs), rtol=tolerance, atol=tolerance)
         compared += len(ours)
@@ -138,7 +140,7 @@ def _gradient(weight: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_equal_to_hugging_face_marian(activation: str, device: torch.device) -> None:
+def test_logits_equal_hugging_face_marian(activation: str, device: torch.device) -> None:
     transformers = pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
     config = ModelConfig.model_validate({**SHAPE, "activation": activation})
     marian = transformers.MarianMTModel(
@@ -163,7 +165,7 @@ def test_equal_to_hugging_face_marian(activation: str, device: torch.device) -> 
     )
     with torch.no_grad():
         for name, weight in marian.named_parameters():
-            if "embed_positions" in name:  # a fixed table, though it is kept as a parameter
+            if "embed_positions" in name:  # a fixed table, although it is a parameter
                 continue
             weight.add_(torch.randn_like(weight) * 0.2)
     marian = marian.to(device).eval()
@@ -179,15 +181,15 @@ def test_equal_to_hugging_face_marian(activation: str, device: torch.device) -> 
             decoder_attention_mask=(tgt_in != config.pad_id).long(),
         ).logits
         logits = model(src, tgt_in)
-    real = tgt_in != config.pad_id
-    assert expected[real].std() > 0.5  # not an agreement about nothing
-    torch.testing.assert_close(logits[real], expected[real], rtol=1e-4, atol=1e-4)
+    token_mask = tgt_in != config.pad_id
+    assert expected[token_mask].std() > 0.5  # the comparison is not trivial
+    torch.testing.assert_close(logits[token_mask], expected[token_mask], rtol=1e-4, atol=1e-4)
 
 
 def copy_from_marian(model: Transformer, marian: nn.Module) -> None:
-    """Marian's sinusoids are all sines, then all cosines; the paper's alternate. So our width is theirs reordered."""
+    """Marian's sinusoids are all sines, then all cosines; the paper's are interleaved. So the features are permuted."""
     d = model.config.d_model
-    ours_is_theirs = torch.arange(d).view(2, d // 2).T.flatten()  # 0, d/2, 1, d/2 + 1, …
+    permutation = torch.arange(d).view(2, d // 2).T.flatten()  # 0, d/2, 1, d/2 + 1, …
     names = {
         "q_proj": "query",
         "k_proj": "key",
@@ -210,11 +212,11 @@ def copy_from_marian(model: Transformer, marian: nn.Module) -> None:
             ours = ours.replace(theirs, our)
         reordered = weight
         if any(part in name for part in ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight")):
-            reordered = weight[:, ours_is_theirs]  # the width comes in
+            reordered = weight[:, permutation]  # reads hidden states
         elif any(part in name for part in ("out_proj", "layer_norm", "fc2")):
-            reordered = weight[ours_is_theirs]  # the width goes out
+            reordered = weight[permutation]  # writes hidden states
         state[ours] = reordered
-    state["vocabulary.embedding.weight"] = marian.state_dict()["model.shared.weight"][:, ours_is_theirs]
+    state["vocabulary.embedding.weight"] = marian.state_dict()["model.shared.weight"][:, permutation]
     model.load_state_dict(state)
     assert isinstance(marian.final_logits_bias, Tensor)
     assert not marian.final_logits_bias.any()

@@ -10,34 +10,35 @@ from tests.model.examples import SHAPE, VOCAB, make
 
 @pytest.mark.parametrize("width", [2, 16, 512])
 def test_sinusoids_are_the_papers_formula_in_numpy(width: int) -> None:
+    pos, i = np.ogrid[:2000, : width // 2]
     expected = np.zeros((2000, width))
-    for pos in range(2000):
-        for i in range(width // 2):
-            expected[pos, 2 * i] = np.sin(pos / 10000 ** (2 * i / width))
-            expected[pos, 2 * i + 1] = np.cos(pos / 10000 ** (2 * i / width))
+    expected[:, 0::2] = np.sin(pos / 10000 ** (2 * i / width))
+    expected[:, 1::2] = np.cos(pos / 10000 ** (2 * i / width))
     np.testing.assert_allclose(sinusoids(torch.arange(2000), width).numpy(), expected, atol=1e-10)
 
 
-def test_rotation_turns_pairs_as_complex_numbers_in_numpy() -> None:
+def test_rotary_positions_multiply_complex_pairs_by_a_phase() -> None:
     heads = torch.randn(5, 3, 8, dtype=torch.float64)
     positions = torch.tensor([0, 1, 2, 7, 1000])
-    turned = Rotation.at(positions, 8, torch.float64)(heads).numpy()
+    rotated = Rotation.at(positions, 8, torch.float64)(heads).numpy()
     pairs = heads.numpy()[..., 0::2] + 1j * heads.numpy()[..., 1::2]
     angle = positions.numpy()[:, None] / 10000 ** (np.arange(0, 8, 2) / 8)
     expected = pairs * np.exp(1j * angle)[:, None, :]
-    np.testing.assert_allclose(turned[..., 0::2], expected.real, atol=1e-12)
-    np.testing.assert_allclose(turned[..., 1::2], expected.imag, atol=1e-12)
+    np.testing.assert_allclose(rotated[..., 0::2], expected.real, atol=1e-12)
+    np.testing.assert_allclose(rotated[..., 1::2], expected.imag, atol=1e-12)
 
 
-def test_rotated_dot_products_depend_on_the_distance_alone() -> None:
+def test_rotated_dot_products_depend_on_the_relative_position_only() -> None:
     q, k = torch.randn(2, 1, 1, 8, dtype=torch.float64)
 
-    def product(at: int, other: int) -> torch.Tensor:
-        turn = [Rotation.at(torch.tensor([place]), 8, torch.float64) for place in (at, other)]
-        return (turn[0](q) * turn[1](k)).sum()
+    def score(query_position: int, key_position: int) -> torch.Tensor:
+        rotate_q, rotate_k = (
+            Rotation.at(torch.tensor([position]), 8, torch.float64) for position in (query_position, key_position)
+        )
+        return (rotate_q(q) * rotate_k(k)).sum()
 
-    torch.testing.assert_close(product(3, 10), product(203, 210))
-    assert not torch.isclose(product(3, 10), product(3, 11))
+    torch.testing.assert_close(score(3, 10), score(203, 210))
+    assert not torch.isclose(score(3, 10), score(3, 11))
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
@@ -50,7 +51,7 @@ def test_sequences_longer_than_max_length_need_no_table(positions: str, device: 
     assert (logits[0, 30] != logits[0, 31]).any()
 
 
-def test_learned_positions_say_that_they_end(device: torch.device) -> None:
+def test_sequences_longer_than_the_learned_positions_are_rejected(device: torch.device) -> None:
     config = ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 4})
     model = Transformer(config).to(device).eval()
     fits, long = (torch.randint(3, VOCAB, (2, length), device=device) for length in (4, 5))
@@ -65,7 +66,7 @@ def test_learned_positions_say_that_they_end(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
-def test_the_order_of_words_matters(positions: str, device: torch.device) -> None:
+def test_reordering_the_tokens_changes_the_memory(positions: str, device: torch.device) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, "positions": positions, "kind": "encoder"}), device)
-    words = torch.tensor([[3, 4, 5]], device=device)
-    assert not torch.allclose(model.encode(words), model.encode(words.flip(1)).flip(1))
+    ids = torch.tensor([[3, 4, 5]], device=device)
+    assert not torch.allclose(model.encode(ids), model.encode(ids.flip(1)).flip(1))

@@ -10,21 +10,21 @@ def count(config: ModelConfig) -> int:
 
 
 @every_combination
-def test_the_sum_from_the_settings_is_what_the_model_has(config: ModelConfig) -> None:
+def test_parameter_counts_sum_to_the_parameters_of_the_model(config: ModelConfig) -> None:
     assert sum(part.total for part in parameter_counts(config)) == count(config)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("source", [None, 30])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_sum_knows_every_way_of_tying(tied: bool, source: int | None, bias: bool) -> None:
+def test_parameter_counts_are_right_for_every_way_of_tying(tied: bool, source: int | None, bias: bool) -> None:
     config = ModelConfig(**SHAPE, tie_embeddings=tied, source_vocab_size=source, output_bias=bias)
     assert sum(part.total for part in parameter_counts(config)) == count(config)
 
 
-def test_the_sum_is_shown_as_it_is_worked_out() -> None:
+def test_each_formula_evaluates_to_its_count() -> None:
     for part in parameter_counts(ModelConfig(**SHAPE, norm="sandwich", activation="swiglu", tie_embeddings=False)):
-        assert eval(part.formula.replace("×", "*")) == part.per_copy  # noqa: S307 - our own sum
+        assert eval(part.formula.replace("×", "*")) == part.per_copy  # noqa: S307 - our own formula
 
 
 def test_the_base_model_has_the_papers_size() -> None:

@@ -1,4 +1,4 @@
-"""What must hold for a Transformer of any kind, norm, positions and activation."""
+"""Invariants of the Transformer for every kind, norm, positional encoding and activation."""
 
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from tests.model.examples import (
     FIRST_WORD,
     VOCAB,
     both_sides,
+    covering_combinations,
+    covering_combinations_that_decode,
     every_combination,
-    every_combination_that_decodes,
     lengths_of_output,
     make,
     packed,
@@ -22,8 +23,8 @@ from tests.model.examples import (
 )
 
 
-def real_logits(config: ModelConfig, sides: dict[str, list[Tensor]], logits: Tensor) -> Tensor:
-    """The logits of padded rows without those of the padding, sentences end to end."""
+def token_logits(config: ModelConfig, sides: dict[str, list[Tensor]], logits: Tensor) -> Tensor:
+    """The logits at the tokens of padded rows, concatenated without padding."""
     return torch.cat([row[:length] for row, length in zip(logits, lengths_of_output(config, sides), strict=True)])
 
 
@@ -31,24 +32,24 @@ def real_logits(config: ModelConfig, sides: dict[str, list[Tensor]], logits: Ten
 def test_packed_equals_padded(config: ModelConfig, device: torch.device) -> None:
     model, sides = make(config, device), both_sides(config, device)
     rows = model(**{name: padded(side) for name, side in sides.items()})
-    end_to_end = {name: packed(side) for name, side in sides.items()}
-    layouts = {f"{name.removesuffix('_in')}_layout": layout for name, (_, layout) in end_to_end.items()}
-    logits = model(**{name: ids for name, (ids, _) in end_to_end.items()}, **layouts)
-    torch.testing.assert_close(logits, real_logits(config, sides, rows), rtol=0, atol=1e-12)
+    packed_sides = {name: packed(side) for name, side in sides.items()}
+    layouts = {f"{name.removesuffix('_in')}_layout": layout for name, (_, layout) in packed_sides.items()}
+    logits = model(**{name: ids for name, (ids, _) in packed_sides.items()}, **layouts)
+    torch.testing.assert_close(logits, token_logits(config, sides, rows), rtol=0, atol=1e-12)
 
 
-@every_combination
-def test_each_sentence_alone_equals_the_same_sentence_in_a_batch(config: ModelConfig, device: torch.device) -> None:
+@covering_combinations
+def test_a_sentence_alone_has_the_same_logits_as_in_a_batch(config: ModelConfig, device: torch.device) -> None:
     model, sides = make(config, device), both_sides(config, device)
     together = model(**{name: padded(side) for name, side in sides.items()})
     alone = [
         model(**{name: side[number][None] for name, side in sides.items()})[0]
         for number in range(len(lengths_of_output(config, sides)))
     ]
-    torch.testing.assert_close(torch.cat(alone), real_logits(config, sides, together), rtol=0, atol=1e-12)
+    torch.testing.assert_close(torch.cat(alone), token_logits(config, sides, together), rtol=0, atol=1e-12)
 
 
-@every_combination
+@covering_combinations
 @pytest.mark.parametrize("left", [True, False], ids=["padded-left", "padded-right"])
 def test_padding_never_changes_a_logit(config: ModelConfig, left: bool, device: torch.device) -> None:
     model, sides = make(config, device), both_sides(config, device)
@@ -58,11 +59,11 @@ def test_padding_never_changes_a_logit(config: ModelConfig, left: bool, device: 
     kept = slice(3, None) if left else slice(None, -3)
     before, after = model(**batch), model(**wider)[:, kept]
     torch.testing.assert_close(
-        real_logits(config, sides, after), real_logits(config, sides, before), rtol=0, atol=1e-12
+        token_logits(config, sides, after), token_logits(config, sides, before), rtol=0, atol=1e-12
     )
 
 
-@every_combination_that_decodes
+@covering_combinations_that_decode
 def test_the_future_is_invisible(config: ModelConfig, device: torch.device) -> None:
     model, sides = make(config, device), both_sides(config, device)
     batch = {name: padded(side) for name, side in sides.items()}
@@ -75,7 +76,7 @@ def test_the_future_is_invisible(config: ModelConfig, device: torch.device) -> N
         assert (after[0, position] != before[0, position]).any()
 
 
-@every_combination_that_decodes
+@covering_combinations_that_decode
 def test_no_gradient_flows_from_a_logit_to_a_later_token(config: ModelConfig, device: torch.device) -> None:
     model = make(config, device)
     sides = {name: padded(side[:1]) for name, side in both_sides(config, device).items()}
@@ -91,58 +92,58 @@ def test_no_gradient_flows_from_a_logit_to_a_later_token(config: ModelConfig, de
         embedded.clear()
         model(**sides)[0, position].square().sum().backward()
         target = next(output for output in embedded if output.shape[1] == length)
-        moved = (target.grad if target.grad is not None else torch.zeros(1)).abs().sum(-1)[0] > 0
-        assert moved.tolist() == [other <= position for other in range(length)]
+        has_gradient = (target.grad if target.grad is not None else torch.zeros(1)).abs().sum(-1)[0] > 0
+        assert has_gradient.tolist() == [other <= position for other in range(length)]
 
 
-@every_combination
-def test_fused_equals_plain(config: ModelConfig, device: torch.device) -> None:
+@covering_combinations
+def test_fused_attention_equals_plain_attention(config: ModelConfig, device: torch.device) -> None:
     sides = both_sides(config, device)
     batch = {name: padded(side) for name, side in sides.items()}
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
         model = make(config, device, dtype)
         fused, plain = model(**batch), model(**batch, attend=plain_attention)
         torch.testing.assert_close(
-            real_logits(config, sides, fused), real_logits(config, sides, plain), rtol=0, atol=tolerance
+            token_logits(config, sides, fused), token_logits(config, sides, plain), rtol=0, atol=tolerance
         )
 
 
-@every_combination
-def test_a_model_is_the_same_after_safetensors(config: ModelConfig, device: torch.device, tmp_path: Path) -> None:
+@covering_combinations
+def test_logits_are_equal_after_saving_and_loading(config: ModelConfig, device: torch.device, tmp_path: Path) -> None:
     model, sides = make(config, device), both_sides(config, device)
     batch = {name: padded(side) for name, side in sides.items()}
     save_file(model.state_dict(), tmp_path / "model.safetensors")
-    again = Transformer(ModelConfig.model_validate_json(config.model_dump_json())).to(device, torch.float64).eval()
-    again.load_state_dict(load_file(tmp_path / "model.safetensors", device=str(device)))
-    assert torch.equal(again(**batch), model(**batch))
+    loaded = Transformer(ModelConfig.model_validate_json(config.model_dump_json())).to(device, torch.float64).eval()
+    loaded.load_state_dict(load_file(tmp_path / "model.safetensors", device=str(device)))
+    assert torch.equal(loaded(**batch), model(**batch))
 
 
-def test_a_callers_mask_hides_what_it_says_and_nothing_else(device: torch.device) -> None:
+def test_cross_mask_changes_the_masked_positions_only(device: torch.device) -> None:
     config = ModelConfig(vocab_size=VOCAB, d_model=16, heads=2, d_ff=24, encoder_layers=1, decoder_layers=1)
     model = make(config, device)
     sides = both_sides(config, device)
     src, tgt_in = padded(sides["src"]), padded(sides["tgt_in"])
     mask = torch.ones(*tgt_in.shape, src.shape[1], dtype=torch.bool, device=device)
     assert torch.equal(model(src, tgt_in, cross_mask=mask), model(src, tgt_in))
-    mask[:, 2:, 0] = False  # from the third word on, the first source word is hidden
+    mask[:, 2:, 0] = False  # from the third target token on, the first source token is masked
     before, after = model(src, tgt_in), model(src, tgt_in, cross_mask=mask)
     assert torch.equal(after[:, :2], before[:, :2])
     assert (after[0, 2:] != before[0, 2:]).any()
 
 
-def test_dropout_acts_in_training_only_and_in_each_place_it_is_set(device: torch.device) -> None:
+def test_each_dropout_setting_acts_in_training_mode_only(device: torch.device) -> None:
     shape = {"vocab_size": VOCAB, "d_model": 16, "heads": 2, "d_ff": 24, "encoder_layers": 1, "decoder_layers": 1}
     off = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     src = tgt_in = torch.randint(FIRST_WORD, VOCAB, (2, 5), device=device)
-    for place in off:
-        model = Transformer(ModelConfig.model_validate({**shape, **off, place: 0.5})).to(device)
+    for setting in off:
+        model = Transformer(ModelConfig.model_validate({**shape, **off, setting: 0.5})).to(device)
         assert torch.equal(model.eval()(src, tgt_in), model.eval()(src, tgt_in))
         assert not torch.equal(model.train()(src, tgt_in), model.train()(src, tgt_in))
-    still = Transformer(ModelConfig.model_validate({**shape, **off})).to(device)
-    assert torch.equal(still.train()(src, tgt_in), still.eval()(src, tgt_in))
+    without = Transformer(ModelConfig.model_validate({**shape, **off})).to(device)
+    assert torch.equal(without.train()(src, tgt_in), without.eval()(src, tgt_in))
 
 
-def test_the_contract_of_the_readme(device: torch.device) -> None:
+def test_forward_and_encode_return_the_documented_shapes(device: torch.device) -> None:
     config = ModelConfig.preset("tiny", vocab_size=50)
     model = Transformer(config).to(device)
     src, tgt_in = torch.randint(3, 50, (2, 7), device=device), torch.randint(3, 50, (2, 5), device=device)

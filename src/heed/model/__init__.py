@@ -1,1 +1,1 @@
-"""Ids to logits. To be read like the paper: vocabulary, positions, attention, feed_forward, layers, transformer."""
+"""The model, token ids to logits; read embeddings, positions, attention, layers and transformer in this order."""

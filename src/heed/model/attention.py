@@ -1,10 +1,11 @@
-"""Attention, the one place where positions meet (paper, section 3.2).
+"""Scaled dot-product attention and multi-head attention (paper, section 3.2).
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V
 
-The arithmetic exists twice, with one signature: `plain_attention` reads like the equation and materialises its weights;
-`fused_attention` is fast and never does. A test proves them equal. Which one runs is an argument of the model's call,
-so whoever wants to look inside passes a function of their own. Knows nothing of layers or vocabularies.
+The equation is implemented twice, with one signature: `plain_attention` reads like the paper and materialises the
+attention weights; `fused_attention` calls torch's fused kernels, which do not. A test proves them equal. Which one runs
+is an argument of the model's call, so observing attention means passing another function. Knows nothing of layers or
+vocabularies.
 """
 
 import math
@@ -25,9 +26,9 @@ from heed.model.positions import Rotation
 AttentionFn: TypeAlias = Callable[[Tensor, Tensor, Tensor, AttentionPattern, float], Tensor]
 KeysValues: TypeAlias = tuple[Float[Tensor, "*sources H K"], Float[Tensor, "*sources H K"]]
 
-# All of torch's kernels that take a mask, but cuDNN's: that one plans anew for every shape it meets, half a second each
-# time on an H200, and batches of sentences hardly ever have the same shape twice.
-_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# All of torch's kernels that take a mask, except cuDNN's: it plans anew for every shape, half a second each on an H200,
+# and batches of sentences hardly ever have the same shape twice.
+_SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attention_weights(
@@ -36,10 +37,10 @@ def attention_weights(
     """softmax(Q Kᵀ / √d_k) over the keys each query may attend to; all zero for a fully masked query."""
     q, k = _by_head(pattern.queries.to_rows(queries)), _by_head(pattern.keys.to_rows(keys))
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    hidden = ~pattern.mask[:, None]  # (B, 1, T, S)
-    # The smallest number rather than -inf: a fully masked row stays finite, in its gradient too.
-    weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
-    return weights.masked_fill(hidden, 0.0)
+    masked = ~pattern.mask[:, None]  # (B, 1, T, S)
+    # The most negative finite number, not -inf: a fully masked row then has finite values and gradients.
+    weights = scores.masked_fill(masked, torch.finfo(scores.dtype).min).softmax(-1)
+    return weights.masked_fill(masked, 0.0)
 
 
 def plain_attention(
@@ -63,7 +64,7 @@ def fused_attention(
     dropout: float,
 ) -> Float[Tensor, "*targets H K"]:
     """Attention through torch's fused kernels, which never materialise the weights."""
-    with sdpa_kernel(_KERNELS):
+    with sdpa_kernel(_SDPA_BACKENDS):
         heads = functional.scaled_dot_product_attention(
             _by_head(pattern.queries.to_rows(queries)),
             _by_head(pattern.keys.to_rows(keys)),
@@ -71,7 +72,7 @@ def fused_attention(
             attn_mask=pattern.mask[:, None],
             dropout_p=dropout,
         )
-    if pattern.fully_masked is not None:  # kernels differ in what they make of nothing
+    if pattern.fully_masked is not None:  # where the kernels differ
         heads = heads.masked_fill(pattern.fully_masked[:, None, :, None], 0.0)
     return pattern.queries.from_rows(heads.transpose(1, 2))
 
@@ -82,7 +83,7 @@ def _by_head(x: Float[Tensor, "B T H K"]) -> Float[Tensor, "B H T K"]:
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """How one pass attends: by which pattern, which arithmetic and, in self-attention, which rotary angles."""
+    """How a stack of layers attends: the mask, the attention function and, in self-attention, the rotary positions."""
 
     pattern: AttentionPattern
     attend: AttentionFn
@@ -90,7 +91,7 @@ class AttentionContext:
 
 
 class MultiHeadAttention(nn.Module):
-    """H heads, each with its own projections W_Q, W_K and W_V; W_O brings them together again."""
+    """MultiHead(Q, K, V) = Concat(head_1, …, head_h) W_O, each head with its own projections W_Q, W_K and W_V."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -101,16 +102,16 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(config.d_model, config.d_model)
         self.output = nn.Linear(config.d_model, config.d_model)
 
-    def keys_values(self, context: Float[Tensor, "*sources D"], rotation: Rotation | None = None) -> KeysValues:
-        """Keys and values of every token of the context."""
-        keys = self.key(context).unflatten(-1, self.split)
-        values = self.value(context).unflatten(-1, self.split)
+    def keys_values(self, x: Float[Tensor, "*sources D"], rotation: Rotation | None = None) -> KeysValues:
+        """The keys and values of hidden states; rotation: rotary positions of the keys."""
+        keys = self.key(x).unflatten(-1, self.split)
+        values = self.value(x).unflatten(-1, self.split)
         return keys if rotation is None else rotation(keys), values
 
     def forward(
         self, x: Float[Tensor, "*targets D"], keys_values: KeysValues, context: AttentionContext
     ) -> Float[Tensor, "*targets D"]:
-        """Attention of each token to the given keys and values, all heads concatenated and projected by W_O."""
+        """Each token's attention to these keys and values: the heads concatenated and projected by W_O."""
         queries = self.query(x).unflatten(-1, self.split)
         if context.rotation is not None:
             queries = context.rotation(queries)

@@ -1,8 +1,8 @@
-"""The KV cache of decoding: a step costs one token and not the whole sentence again.
+"""The KV cache of incremental decoding: a step computes the new tokens only, not the whole prefix again.
 
-A `KVCache` is a value: a step takes one and returns another, and the one it took still means what it meant. Yet nothing
-is copied at each step: keys and values lie in buffers with spare slots, a value reads only its own slots, and the
-newest value writes behind them. Only continuing an older value a second time, or a full buffer (which doubles), copies.
+A `KVCache` is immutable: a step takes one and returns another, and the old one stays valid. Keys and values are not
+copied at each step: they lie in preallocated buffers, each cache reads its own prefix of the slots, and the newest
+appends behind it. A copy is made only when an older cache is continued a second time, or when a full buffer doubles.
 Knows nothing of search; `select` is all that a beam needs.
 """
 
@@ -16,14 +16,14 @@ from heed.errors import InputError
 from heed.model.attention import KeysValues
 from heed.model.layout import AttentionPattern, Beams, Padded, check_mask
 
-_ROOM = 32  # columns of a first buffer: most sentences fit before it has doubled twice
+_INITIAL_CAPACITY = 32  # columns: most sentences fit before the buffer has doubled twice
 
 
 class _Buffer:
-    """Room for the keys and values of one layer, shared by successive values; `filled` columns are spoken for."""
+    """Preallocated keys and values of one layer, shared by successive caches; the first `filled` columns are in use."""
 
-    def __init__(self, room: Float[Tensor, "2 R H room K"], filled: int) -> None:
-        self.room = room
+    def __init__(self, slots: Float[Tensor, "2 R H capacity K"], filled: int) -> None:
+        self.slots = slots
         self.filled = filled
 
 
@@ -35,68 +35,69 @@ class LayerKVCache:
         self.length = length
 
     def copy(self) -> "LayerKVCache":
-        """Another `LayerKVCache` of the same cache slots; no tensor is copied."""
+        """A shallow copy that shares the buffer; no tensor is copied."""
         return LayerKVCache(self._buffer, self.length)
 
     def append(
         self, new: tuple[Float[Tensor, "R T H K"], Float[Tensor, "R T H K"]]
     ) -> tuple[Float[Tensor, "R C H K"], Float[Tensor, "R C H K"]]:
-        """Put keys and values at the end; returns all there are now."""
+        """Append the keys and values of T tokens; returns those of all C tokens so far."""
         both = torch.stack(new).transpose(2, 3)  # (2, R, H, T, K)
-        buffer = self._with_room_for(both)
+        buffer = self._reserve(both)
         end = self.length + both.shape[3]
-        buffer.room[:, :, :, self.length : end] = both
+        buffer.slots[:, :, :, self.length : end] = both
         buffer.filled = self.length = end
         self._buffer = buffer
-        keys, values = buffer.room[:, :, :, :end].transpose(2, 3)
+        keys, values = buffer.slots[:, :, :, :end].transpose(2, 3)
         return keys, values
 
     def select(self, rows: Int[Tensor, "R"]) -> "LayerKVCache":
         """The cached keys and values of these rows."""
         if self._buffer is None:
             return self
-        return LayerKVCache(_Buffer(self._buffer.room.index_select(1, rows), self.length), self.length)
+        return LayerKVCache(_Buffer(self._buffer.slots.index_select(1, rows), self.length), self.length)
 
-    def _with_room_for(self, new: Float[Tensor, "2 R H T K"]) -> _Buffer:
+    def _reserve(self, new: Float[Tensor, "2 R H T K"]) -> _Buffer:
+        """A buffer that holds this prefix and has free slots for the new tokens."""
         both, rows, heads, length, width = new.shape
         needed = self.length + length
         if self._buffer is None:
-            return _Buffer(new.new_empty(both, rows, heads, max(_ROOM, needed), width), 0)
-        capacity = self._buffer.room.shape[3]
+            return _Buffer(new.new_empty(both, rows, heads, max(_INITIAL_CAPACITY, needed), width), 0)
+        capacity = self._buffer.slots.shape[3]
         if self._buffer.filled == self.length and needed <= capacity:
             return self._buffer
-        room = new.new_empty(both, rows, heads, capacity if needed <= capacity else 2 * needed, width)
-        room[:, :, :, : self.length] = self._buffer.room[:, :, :, : self.length]
-        return _Buffer(room, self.length)
+        slots = new.new_empty(both, rows, heads, capacity if needed <= capacity else 2 * needed, width)
+        slots[:, :, :, : self.length] = self._buffer.slots[:, :, :, : self.length]
+        return _Buffer(slots, self.length)
 
 
 @dataclass(frozen=True)
 class KVCache:
-    """The state of R = B·W hypotheses, W for each of B sentences, after C columns of tokens."""
+    """The decoder's state for R = B·W hypotheses, W per sentence, after C columns of tokens."""
 
-    width: int  # W
-    token_mask: Bool[Tensor, "R C"]  # False where a row had padding
-    past: tuple[LayerKVCache, ...]  # one a decoder layer
-    source: Bool[Tensor, "B S"] | None = None  # False where the source is padding; none in a decoder alone
-    memory: tuple[KeysValues, ...] = ()  # keys and values of the source, (B, S, H, K), one a decoder layer
+    width: int  # W, the beam size
+    token_mask: Bool[Tensor, "R C"]  # False where a row has padding
+    past: tuple[LayerKVCache, ...]  # self-attention keys and values, one per decoder layer
+    source: Bool[Tensor, "B S"] | None = None  # the source's token mask; None: decoder-only
+    memory: tuple[KeysValues, ...] = ()  # cross-attention keys and values, (B, S, H, K), one pair per decoder layer
 
     def advance(self, new: Bool[Tensor, "R T"]) -> "KVCache":
-        """The value after T more columns, whose keys and values the layers are about to append."""
+        """The cache after T more columns, whose keys and values the layers are about to append."""
         if len(new) != len(self.token_mask):
             raise InputError(f"a step of {len(new)} rows cannot continue a cache of {len(self.token_mask)} rows")
         past = tuple(layer.copy() for layer in self.past)
         return replace(self, token_mask=torch.cat((self.token_mask, new), 1), past=past)
 
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "KVCache":
-        """The hypotheses a search goes on with.
+        """The cache of the hypotheses that a search keeps.
 
-        rows[b, w] is the old row that hypothesis w of sentence b continues, a row of the same sentence. sentences says
-        which sentences stay, in which order; none: all of them as they are, and the source is not touched.
+        rows[b, w] is the old row that hypothesis w of sentence b continues, a row of the same sentence. sentences are
+        the indices of the sentences that are not finished, in their new order; None: all, and the source stays as is.
         """
         before = len(self.token_mask) // self.width
-        staying = before if sentences is None else len(sentences)
-        if len(rows) != staying:
-            raise InputError(f"rows are given for {len(rows)} sentences, but {staying} of {before} stay")
+        kept = before if sentences is None else len(sentences)
+        if len(rows) != kept:
+            raise InputError(f"rows are given for {len(rows)} sentences, but {kept} of {before} are kept")
         flat = rows.flatten()
         source, memory = self.source, self.memory
         if sentences is not None and source is not None:
@@ -105,20 +106,20 @@ class KVCache:
         past = tuple(layer.select(flat) for layer in self.past)
         return KVCache(rows.shape[1], self.token_mask[flat], past, source, memory)
 
-    def tokens_so_far(self) -> Int[Tensor, "R 1"]:
-        """How many tokens each row has, padding not counted."""
+    def lengths(self) -> Int[Tensor, "R 1"]:
+        """The number of tokens in each row, padding not counted."""
         return self.token_mask.sum(1, keepdim=True)
 
     def self_pattern(self, new: Padded) -> AttentionPattern:
-        """Self-attention of the newest tokens: to all tokens up to themselves."""
+        """Self-attention of the new tokens: to every token of their row up to themselves."""
         return AttentionPattern.between(new, Padded.from_mask(self.token_mask), causal=True)
 
-    def cross_pattern(self, new: Padded, only: Bool[Tensor, "R T S"] | None) -> AttentionPattern | None:
-        """Cross-attention of the newest tokens: the hypotheses of one sentence attend to its source as one row."""
+    def cross_pattern(self, new: Padded, extra_mask: Bool[Tensor, "R T S"] | None) -> AttentionPattern | None:
+        """Cross-attention of the new tokens: the W hypotheses of a sentence attend to its source as one row."""
         if self.source is None:
             return None
-        together = Beams.of(new, self.width)
-        if only is not None:
-            check_mask(only, (*new.token_mask.shape, self.source.shape[1]))
-            only = together.to_rows(only)
-        return AttentionPattern.between(together, Padded.from_mask(self.source), only=only)
+        queries = Beams.group(new, self.width)
+        if extra_mask is not None:
+            check_mask(extra_mask, (*new.token_mask.shape, self.source.shape[1]))
+            extra_mask = queries.to_rows(extra_mask)
+        return AttentionPattern.between(queries, Padded.from_mask(self.source), extra_mask=extra_mask)

@@ -1,7 +1,7 @@
-"""Feed-forward network, encoder and decoder layers, and the two stacks of them (paper, section 3 and figure 1).
+"""Feed-forward network, encoder and decoder layers, and their stacks (paper, section 3 and figure 1).
 
 Enters: embedded tokens in any layout, and an `AttentionPattern`. Leaves: hidden states in the same layout. Nothing here
-knows how sentences are laid out.
+depends on the layout.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,10 +27,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """The position-wise feed-forward network (paper, section 3.3): each token on its own.
+    """The position-wise feed-forward network (paper, section 3.3), with W₁ = `widen` and W₂ = `narrow`.
 
-    FFN(x) = max(0, x W₁ + b₁) W₂ + b₂; with GELU or swish(x) = x / (1 + e⁻ˣ) in the place of max(0, x); or SwiGLU,
-    (swish(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂.
+    relu      FFN(x) = max(0, x W₁ + b₁) W₂ + b₂
+    gelu      GELU instead of max(0, x)
+    swish     swish(x) = x · sigmoid(x) instead of max(0, x)
+    swiglu    FFN(x) = (swish(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -42,7 +44,6 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
-        """Each token's hidden state, widened to d_ff, activated and projected back."""
         return self.narrow(self.dropout(self._activate(x)))
 
     def _activate(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens F"]:
@@ -52,7 +53,12 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Residual sum, layer norm and dropout around a sub-layer, in one of three orders."""
+    """Residual connection, layer norm and dropout around a sub-layer.
+
+    post        norm(x + dropout(sublayer(x))), the paper's
+    pre         x + dropout(sublayer(norm(x)))
+    sandwich    x + dropout(outer_norm(sublayer(norm(x))))
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -64,7 +70,6 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "*tokens D"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*tokens D"]:
-        """What the sub-layer makes of x, added to x."""
         if self.order == "post":
             return self.norm(x + self.dropout(sublayer(x)))
         if self.outer_norm is None:
@@ -73,7 +78,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward, each inside a `Residual`."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -83,13 +88,12 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x: Float[Tensor, "*sources D"], context: AttentionContext) -> Float[Tensor, "*sources D"]:
-        """Every token attends to every token of its sentence, then the feed-forward network."""
         x = self.around_attention(x, partial(self.attention.self_attend, context=context))
         return self.around_feed_forward(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, then attention to the encoder's memory if there is one, then feed-forward."""
+    """Masked self-attention, cross-attention to the memory (unless decoder-only), then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -106,9 +110,9 @@ class DecoderLayer(nn.Module):
         context: AttentionContext,
         past: LayerKVCache | None,
         memory: KeysValues | None,
-        across: AttentionContext | None,
+        cross_context: AttentionContext | None,
     ) -> Float[Tensor, "*targets D"]:
-        """Every token attends to those before it, in `past` and in this pass, then to the source."""
+        """past: the layer's KV cache, None when all tokens are given at once. memory: keys and values of the source."""
 
         def self_attention(y: Tensor) -> Tensor:
             if past is None:
@@ -117,25 +121,25 @@ class DecoderLayer(nn.Module):
 
         x = self.around_attention(x, self_attention)
         if self.cross_attention is not None and self.around_cross_attention is not None:
-            cross_attention = partial(self.cross_attention, keys_values=memory, context=across)
+            cross_attention = partial(self.cross_attention, keys_values=memory, context=cross_context)
             x = self.around_cross_attention(x, cross_attention)
         return self.around_feed_forward(x, self.feed_forward)
 
 
 class Encoder(nn.Module):
-    """Positions, then N encoder layers; a last norm where the layers' outputs are not normalised."""
+    """Positional encoding, N encoder layers, and a final norm unless post-norm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.positions = PositionalEncoding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.norm = _last_norm(config)
+        self.norm = _final_norm(config)
 
     def forward(
         self, embedded: Float[Tensor, "*sources D"], pattern: AttentionPattern, attend: AttentionFn
     ) -> Float[Tensor, "*sources D"]:
-        """The memory: contextual hidden states of the source tokens."""
+        """The memory: the encoder's output, one hidden state per source token."""
         x = self.dropout(self.positions(embedded, pattern))
         context = AttentionContext(pattern, attend, self.positions.rotation(pattern, x.dtype))
         for layer in self.layers:
@@ -144,19 +148,19 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Positions, then M decoder layers; a last norm where the layers' outputs are not normalised."""
+    """Positional encoding, N decoder layers, and a final norm unless post-norm."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.positions = PositionalEncoding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.norm = _last_norm(config)
+        self.norm = _final_norm(config)
 
     def keys_values(self, memory: Float[Tensor, "*sources D"]) -> tuple[KeysValues, ...]:
-        """The memory as each layer attends to it: the same for every step of decoding."""
-        across = (layer.cross_attention for layer in cast("Iterable[DecoderLayer]", self.layers))
-        return tuple(attention.keys_values(memory) for attention in across if attention is not None)
+        """Each layer's cross-attention keys and values of the memory, computed once per sentence."""
+        attentions = (layer.cross_attention for layer in cast("Iterable[DecoderLayer]", self.layers))
+        return tuple(attention.keys_values(memory) for attention in attentions if attention is not None)
 
     def forward(
         self,
@@ -167,17 +171,18 @@ class Decoder(nn.Module):
         memory: Sequence[KeysValues] = (),
         cross_pattern: AttentionPattern | None = None,
     ) -> Float[Tensor, "*targets D"]:
-        """Hidden states of the target tokens, given those before them and the source.
+        """The hidden states of the target tokens.
 
-        past and memory have one entry per layer; empty: nothing came before this pass, there is no source.
+        past: the KV cache of each layer; empty: all tokens are given at once. memory: the keys and values of the source
+        for each layer; empty: decoder-only.
         """
         x = self.dropout(self.positions(embedded, pattern))
         context = AttentionContext(pattern, attend, self.positions.rotation(pattern, x.dtype))
-        across = None if cross_pattern is None else AttentionContext(cross_pattern, attend)
-        for layer, own, source in zip_longest(self.layers, past, memory):
-            x = layer(x, context, own, source, across)
+        cross_context = None if cross_pattern is None else AttentionContext(cross_pattern, attend)
+        for layer, layer_past, layer_memory in zip_longest(self.layers, past, memory):
+            x = layer(x, context, layer_past, layer_memory, cross_context)
         return self.norm(x)
 
 
-def _last_norm(config: ModelConfig) -> nn.Module:
+def _final_norm(config: ModelConfig) -> nn.Module:
     return nn.Identity() if config.norm == "post" else nn.LayerNorm(config.d_model, config.norm_eps)

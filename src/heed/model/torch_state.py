@@ -1,11 +1,11 @@
-"""heed computes the same whatever torch is set to for the rest of the program.
+"""Shields heed's public functions from autocast, default-device and inference-mode settings of the caller.
 
-`torch.autocast`, `torch.set_default_device` and `torch.inference_mode` reach into every call that is made while they
-are on. A translation that changes with them is wrong (in bfloat16 some CPUs even end the process), so the functions
-that users call suspend them while they run. A model that is called directly, as any `nn.Module`, obeys them as usual.
+`torch.autocast`, `torch.set_default_device` and `torch.inference_mode` affect every call made while they are on. A
+translation must not change with them (under bfloat16 autocast some CPUs even crash), so the functions that users call
+switch them off while they run. A model that is called directly, as any `nn.Module`, follows them as usual.
 
-torch's default dtype belongs to the whole process and all its threads, so it is not suspended: heed names its dtypes,
-and `float32_by_default` is for the moment in which torch's own modules are made.
+torch's default dtype is global to all threads of the process, so it is not switched off: heed passes dtypes explicitly,
+and `float32_by_default` covers the short time in which torch's own modules are constructed.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -18,28 +18,25 @@ import torch
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-_KINDS = ("cpu", "cuda", "mps")  # devices whose autocast a model of heed can meet
+_DEVICE_TYPES = ("cpu", "cuda", "mps")  # those heed runs on
 
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Autocast off, tensors made on the CPU unless another device is named, and no inference mode; of this thread.
-
-    Also a decorator. Costs microseconds where torch is as it starts.
-    """
+    """Turn off autocast and inference mode and make the CPU the default device, in this thread; also a decorator."""
     with ExitStack() as stack:
-        for kind in _KINDS:
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.is_inference_mode_enabled():  # its tensors could not be changed, or trained, afterwards
+        for device_type in _DEVICE_TYPES:
+            if torch.is_autocast_enabled(device_type):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
+        if torch.is_inference_mode_enabled():  # inference tensors could not be modified or trained afterwards
             stack.enter_context(torch.inference_mode(mode=False))
-        if not _makes_tensors_on_cpu():
+        if not _default_device_is_cpu():
             stack.enter_context(torch.device("cpu"))
         yield
 
 
 def generate_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -> Callable[P, Generator[T, None, R]]:
-    """`torch_defaults` for a generator: they hold while an item is computed, not while the caller uses it."""
+    """`torch_defaults` for a generator function: active while an item is computed, not while the caller uses it."""
 
     @wraps(function)
     def stepped(*args: P.args, **kwargs: P.kwargs) -> Generator[T, None, R]:
@@ -57,7 +54,7 @@ def generate_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """While this is on, modules are made in float32. Other threads meet it too: it is for moments."""
+    """Construct modules in float32. Affects all threads, so it must be left quickly."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -66,8 +63,8 @@ def float32_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _makes_tensors_on_cpu() -> bool:
+def _default_device_is_cpu() -> bool:
     try:
         return torch.empty(0).is_cpu
-    except (RuntimeError, AssertionError):  # the default is a device that this machine does not have
+    except (RuntimeError, AssertionError):  # the default device does not exist on this machine
         return False

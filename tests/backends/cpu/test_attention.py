@@ -126,7 +126,7 @@ def test_large_scores_stay_finite_and_nan_stays_nan() -> None:
 def test_a_padded_layout_is_refused() -> None:
     layout = Padded.from_ids(torch.tensor([[5, 6, 0]]), 0)
     x = torch.randn(1, 3, HEADS, 16)
-    with pytest.raises(InputError, match="packed attention is for packed sentences"):
+    with pytest.raises(InputError, match="packed attention needs packed queries and keys"):
         compiled_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)
 
 

@@ -101,5 +101,5 @@ def test_vectors_may_lie_in_larger_matrices(device: torch.device) -> None:
 def test_a_padded_layout_is_refused(device: torch.device) -> None:
     layout = Padded.from_ids(torch.tensor([[5, 6, 0]], device=device), 0)
     x = torch.randn(1, 3, HEADS, 16, device=device)
-    with pytest.raises(InputError, match="packed attention is for packed sentences"):
+    with pytest.raises(InputError, match="packed attention needs packed queries and keys"):
         packed_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)
