@@ -45,7 +45,7 @@ def test_damaged_text_and_vocabulary_are_made_again_and_said(pairs: list[str], t
         again = heed(*verb, *pairs, *SMALL, *cache)
         assert again.returncode == 0, again.stderr
         assert "is damaged: target.ids has a wrong checksum; prepared again" in again.stderr
-        assert ("the vocabulary is trained again" in again.stderr) == (verb == ["prepare"])
+        assert ("the tokenizer is trained again" in again.stderr) == (verb == ["prepare"])
         assert "kept 49 of 50: 1 empty" in again.stderr
     assert "is damaged" not in first.stderr
 

@@ -171,17 +171,17 @@ def test_other_keys_find_others() -> None:
     assert len({tuple(one) for one in cut}) > 90
 
 
-@pytest.mark.parametrize("remembered", [0, 1, 30])
+@pytest.mark.parametrize("cache_size", [0, 1, 30])
 @pytest.mark.parametrize("long", [0, 6, 1000])
 @pytest.mark.parametrize("chance", [0.1, 0.5])
 def test_what_is_remembered_changes_nothing(
-    remembered: int, long: int, chance: float, monkeypatch: pytest.MonkeyPatch
+    cache_size: int, long: int, chance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = TRAINED.encode([*TEXTS, "ababababa" * 9]) * 10
     keys = [str(number) for number in range(len(ids))]
     expected = BpeDropout(TRAINED, chance)(ids, keys)
     monkeypatch.setattr(bpe_dropout, "_LONG", long)
-    assert BpeDropout(TRAINED, chance, remembered)(ids, keys) == expected
+    assert BpeDropout(TRAINED, chance, cache_size)(ids, keys) == expected
 
 
 @pytest.mark.parametrize("chance", [0.1, 0.5])
@@ -225,20 +225,20 @@ def test_nothing_stays_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["unigram", "words", "characters", "bytes"])
 def test_tokenizers_without_merges_are_refused(kind: TokenizerType) -> None:
-    with pytest.raises(ConfigError, match=f"BPE-dropout needs a tokenizer of kind bpe, found {kind}"):
+    with pytest.raises(ConfigError, match=f"BPE-dropout needs a tokenizer of type bpe, found {kind}"):
         BpeDropout(Tokenizer.train(TEXTS, kind, 400), 0.1)
 
 
 @pytest.mark.parametrize("chance", [-0.1, 1.0, 1.5, float("nan")])
-def test_chances_that_are_none_are_refused(chance: float) -> None:
+def test_probabilities_outside_0_to_1_are_refused(chance: float) -> None:
     with pytest.raises(ConfigError, match=f"at least 0 and less than 1, found {chance}"):
         BpeDropout(TRAINED, chance)
 
 
 def test_ids_that_are_no_text_are_refused() -> None:
     (ids,) = TRAINED.encode(["A dog"])
-    with pytest.raises(DataError, match="hold no special token, found '⟨s⟩'"):
+    with pytest.raises(DataError, match="without special tokens, found '⟨s⟩'"):
         BpeDropout(TRAINED, 0.1)([[BOS, *ids]], ["key"])
     (ids,) = BpeDropout(TRAINED, 0.999999)(TRAINED.encode(["犬"]), ["key"])
-    with pytest.raises(DataError, match="must spell whole characters and hold no special token, found 'ĠçĬ'"):
+    with pytest.raises(DataError, match="needs ids of complete UTF-8 characters without special tokens, found 'ĠçĬ'"):
         BpeDropout(TRAINED, 0.1)([ids[:-1]], ["key"])

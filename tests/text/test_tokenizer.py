@@ -94,8 +94,13 @@ def test_languages_without_spaces_get_pieces_longer_than_a_character() -> None:
 def test_the_vocabulary_is_no_larger_than_asked_for() -> None:
     for kind in KINDS:
         assert TRAINED[kind].vocab_size <= 500
-    with pytest.raises(DataError, match="vocab_size = 100 has no room for 3 special tokens and 256 bytes"):
+    with pytest.raises(DataError, match="vocab_size = 100 is too small: 3 special tokens and 256 bytes need 259"):
         Tokenizer.train(ENGLISH, "bpe", 100)
+
+
+def test_an_unknown_tokenizer_type_is_refused_with_the_list_of_types() -> None:
+    with pytest.raises(DataError, match="tokenizer = 'wordpiece' is unknown: choose one of bpe, unigram, words, char"):
+        Tokenizer.train(ENGLISH, "wordpiece")  # type: ignore[arg-type]
 
 
 def test_a_larger_corpus_gets_a_larger_vocabulary() -> None:
@@ -108,7 +113,9 @@ def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None
     with pytest.raises(DataError, match="this is not a tokenizer: Expecting value"):
         Tokenizer.from_json("nonsense", "bpe")
     parts = json.loads(TRAINED["bpe"].to_json())
-    with pytest.raises(DataError, match=r"a tokenizer of heed has normalizer = None, found {'type': 'Replace'}"):
+    with pytest.raises(
+        DataError, match=r"unsupported tokenizer: expected normalizer = None, found {'type': 'Replace'}"
+    ):
         Tokenizer.from_json(json.dumps({**parts, "normalizer": {"type": "Replace"}}), "bpe")
     parts["model"]["vocab"]["⟨pad⟩"], parts["model"]["vocab"]["⟨s⟩"] = 1, 0
     with pytest.raises(DataError, match=r"the special token ⟨pad⟩ must have id 0, found .'⟨s⟩'."):

@@ -11,8 +11,8 @@ from heed.config import DataConfig
 from heed.text import tokenizer_training as learn
 from heed.text.corpus import Corpus
 from heed.text.prepare import Survey, survey
-from heed.text.tokenizer import Tokenizer, _in_parts
-from heed.text.tokenizer_training import Sample, TrainedTokenizers, take_sample, train_or_load_tokenizers
+from heed.text.tokenizer import Tokenizer, _split_long_words
+from heed.text.tokenizer_training import Sample, TrainedTokenizers, choose_sample, train_or_load_tokenizers
 from tests.text.test_prepared import replace_by
 
 SIDES = ("source", "target")
@@ -49,12 +49,12 @@ def test_all_of_a_small_text_is_used_and_nothing_is_said(tmp_path: Path) -> None
 def test_ten_times_the_new_words_are_not_more_to_train_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letters: str, space: str
 ) -> None:
-    monkeypatch.setattr(learn, "_DISTINCT_BYTES", 20_000)
+    monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 20_000)
     samples = []
     for pairs in (400, 4000):
         surveyed = [write(tmp_path / "pairs.tsv", new_words(pairs, letters, space))]
-        sample = take_sample(surveyed, SIDES)
-        texts = list(learn._texts(surveyed, SIDES, sample.every))
+        sample = choose_sample(surveyed, SIDES)
+        texts = list(learn._sampled_texts(surveyed, SIDES, sample.every))
         assert sum(map(len, texts)) == sample.used
         assert sample.total == pairs * 2 * (40 + 4 * len(space))
         assert 7000 < len("".join({word for text in texts for word in text.split(" ")}).encode()) <= 20_000
@@ -63,41 +63,43 @@ def test_ten_times_the_new_words_are_not_more_to_train_on(
 
 
 def test_a_language_of_few_words_is_used_whole_however_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn, "_DISTINCT_BYTES", 1000)
+    monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 1000)
     surveyed = [write(tmp_path / "pairs.tsv", ["a dog runs and runs\tein Hund rennt"] * 5000)]
-    assert take_sample(surveyed, SIDES) == Sample(1, 33 * 5000, 33 * 5000)
+    assert choose_sample(surveyed, SIDES) == Sample(1, 33 * 5000, 33 * 5000)
 
 
 def test_a_sample_is_spread_over_corpora_whatever_their_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn, "_PAIRS", 250)
+    monkeypatch.setattr(learn, "_MAX_PAIRS", 250)
     lines = [f"{'abcd'[number % 4]}\t{number // 100}" for number in range(1000)]
     surveyed = [write(tmp_path / f"{part}.tsv", lines[part * 500 : (part + 1) * 500]) for part in range(2)]
-    sample = take_sample(surveyed, SIDES)
+    sample = choose_sample(surveyed, SIDES)
     assert sample.every == 4
-    texts = list(learn._texts(surveyed, SIDES, sample.every))
+    texts = list(learn._sampled_texts(surveyed, SIDES, sample.every))
     assert abs(len(texts) - 500) <= 4
     for kind in (*"abcd", *map(str, range(10))):
         assert texts.count(kind) >= 20
 
 
 def test_few_huge_texts_are_never_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learn, "_DISTINCT_BYTES", 100)
-    monkeypatch.setattr(learn, "_TEXT", 30)
+    monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 100)
+    monkeypatch.setattr(learn, "_MAX_CHARACTERS", 30)
     surveyed = [write(tmp_path / "pairs.tsv", [f"{'犬' * 100}{number}\tb" for number in range(3)])]
-    assert 0 < take_sample(surveyed, SIDES).used < 100
+    assert 0 < choose_sample(surveyed, SIDES).used < 100
 
 
 def test_the_sample_is_stated_when_it_is_taken_and_when_the_vocabulary_comes_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learn, "_DISTINCT_BYTES", 9000)
+    monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 9000)
     surveyed = [write(tmp_path / "pairs.tsv", new_words(500))]
     for _ in range(2):
         notes = train(surveyed, tmp_path / "cache").notes
-        assert notes == ["vocabulary trained on a sample of the text: 5,544 of 44,000 characters, one in 8 pairs"]
+        assert notes == ["tokenizer trained on a sample of the text: 5,544 of 44,000 characters, one in 8 pairs"]
     apart = train(surveyed, tmp_path / "cache", separate_vocabularies=True)
     assert apart.source is not apart.target
-    assert [note[44:] for note in apart.notes] == ["5,544 of 22,000 characters, one in 4 pairs"] * 2
+    assert [note.removeprefix("tokenizer trained on a sample of the text: ") for note in apart.notes] == [
+        "5,544 of 22,000 characters, one in 4 pairs"
+    ] * 2
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -124,16 +126,16 @@ def test_a_kept_vocabulary_that_was_damaged_is_trained_again_with_a_note(
     again = train(surveyed, tmp_path / "cache")
     assert again.source.to_json() == sound.source.to_json()
     assert again.notes[0].startswith(f"{kept} is ")
-    assert "the vocabulary is trained again" in again.notes[0]
+    assert "the tokenizer is trained again" in again.notes[0]
     if not kept.is_dir():
         assert train(surveyed, tmp_path / "cache").notes == []
     assert list((tmp_path / "cache").glob(".building-*")) == []
 
 
-def test_a_word_without_end_is_trained_on_in_parts() -> None:
+def test_a_word_without_end_is_trained_on_split_long_words() -> None:
     word = "".join(random.Random(1).choices(["ab", "cd", "犬"], k=3000))
     text = f" x {word}, {'=' * 5000} short words"
-    parts = list(_in_parts([text, "", "short"]))
+    parts = list(_split_long_words([text, "", "short"]))
     assert "".join(parts) == f"{text}short"
     assert parts[:-3] == [text[:1003], *(word[start : start + 1000] for start in range(1000, len(word) - 1000, 1000))]
     assert parts[-2:] == ["", "short"]

@@ -70,7 +70,7 @@ def test_a_word_is_cut_once() -> None:
 
 def test_what_is_remembered_is_bounded_and_no_result_depends_on_it() -> None:
     encode = Counting()
-    words = WordCache(encode, remembered=20)
+    words = WordCache(encode, capacity=20)
     texts = [f"dog{number}" for number in range(40)]
     for text in texts * 2:
         assert rows(words, [text]) == TRAINED["bpe"].encode([text])
@@ -102,5 +102,5 @@ def with_part(name: str, part: object) -> Tokenizer:
 )
 def test_a_tokenizer_that_would_cut_otherwise_than_into_words_is_refused(name: str, part: object) -> None:
     assert with_part("decoder", Backend.from_str(TRAINED["bpe"].to_json()).decoder).encodes_words_independently
-    with pytest.raises(DataError, match=f"a tokenizer of heed has {name} = "):
+    with pytest.raises(DataError, match=f"unsupported tokenizer: expected {name} = "):
         with_part(name, part)

@@ -1,14 +1,15 @@
-"""The two kinds of tokenizer that heed uses but does not train: SentencePiece's, and words of pre-tokenised text.
+"""Tokenizers of imported models, used but never trained by heed: SentencePiece, and word lists.
 
-Enters: the checked parts of a `tokenizer.json` that an importer of `heed.interop` made. Leaves: ids and text as they
-are in the system that the model was trained with. Unlike heed's own kinds, these have an unknown token, and
-SentencePiece normalises text (NFKC, single spaces): not every text comes back exactly. In a SentencePiece vocabulary
+Enters: the validated content of a `tokenizer.json` that an importer of `heed.interop` wrote. Leaves: the same ids and
+text as in the toolkit that trained the model. Unlike the types that heed trains, these have an unknown token, and
+SentencePiece normalises text (NFKC, single spaces), so decoding does not restore every text. The ids of a SentencePiece
+vocabulary:
 
-    ids 0, 1, 2      are the special tokens, as everywhere
-    3 … unk_id - 1   are the model's other tokens. A name that begins with a space is never found in text, where spaces
-                     become ▁: a token that only the other side's SentencePiece makes, or a language code: >>fra<<
-    unk_id           is the last token of the model
-    unk_id + 1 …     are pieces that SentencePiece makes but the model does not have: unknown to the model
+    0, 1, 2          the special tokens, as in every tokenizer
+    3 … unk_id - 1   the model's other tokens. A name that begins with a space never matches text, where spaces become
+                     ▁: a piece of the other side's SentencePiece model only, or a language code such as >>fra<<
+    unk_id           the unknown token, the model's last
+    unk_id + 1 …     pieces that SentencePiece produces but the model's vocabulary lacks: mapped to unk_id
 """
 
 import base64
@@ -21,59 +22,58 @@ from tokenizers import Tokenizer as Backend
 from heed.errors import DataError
 
 SPACE = "▁"
-UNMATCHABLE = " "  # begins the name of a token that is never found in text
+UNMATCHABLE = " "  # prefix of the names of tokens that never match text
 UNKNOWN = "⟨unk⟩"
-_CODE = re.compile(r">>.*?<<", re.DOTALL)
+_LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
 
 
 class SentencePiece:
-    """A SentencePiece Unigram model with the normalisation before it (kind "sentencepiece")."""
+    """A SentencePiece unigram model and its normalisation (tokenizer type "sentencepiece")."""
 
     def __init__(self, parts: dict[str, Any], backend: Backend, special: int) -> None:
-        """special: how many ids, from 0 on, are no part of a text."""
+        """special: the number of special tokens, which have the ids from 0 on."""
         self._backend, self._special = backend, special
         charsmaps = [step["precompiled_charsmap"] for step in _normalisers(parts) if step["type"] == "Precompiled"]
         self._normalise = CharacterMap(base64.b64decode(charsmaps[0])) if charsmaps else str
-        # The file's own normaliser is not used: tokenizers' version drops a mark that follows certain characters (ⓞ and
-        # ̆ ); ours does what SentencePiece does, and the spaces too.
+        # `tokenizers` would drop a combining mark after certain characters (ⓞ and ̆ ), so normalisation is ours: it
+        # does what SentencePiece does, spaces included.
         self.unk_id = int(parts["model"]["unk_id"])
         names = [str(name) for name, _ in parts["model"]["vocab"][: self.unk_id + 1]]
         if len(names) <= self.unk_id or names[self.unk_id] != UNMATCHABLE + UNKNOWN:
             raise DataError(f"the last token of a sentencepiece vocabulary must be {UNKNOWN}, found {names[-1:]}")
         self.names = [name.removeprefix(UNMATCHABLE) for name in names]
-        self._ids = {name: special + place for place, name in enumerate(self.names[special:-1])}
+        self._ids = {name: special + index for index, name in enumerate(self.names[special:-1])}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text. A language code at the very beginning, such as >>fra<<, is a token of its own."""
-        codes = [code[0] if (code := _CODE.match(text)) else "" for text in texts]
-        rest = [self.normalised(text.removeprefix(code)) for code, text in zip(codes, texts, strict=True)]
-        encoded = self._backend.encode_batch(rest)
-        # By name and not by number: what is unknown to SentencePiece comes as it is written, and the model may know it.
+        """The ids of each text; a language code at its start, such as >>fra<<, is one token."""
+        codes = [code[0] if (code := _LANGUAGE_CODE.match(text)) else "" for text in texts]
+        normalised = [self.normalise(text.removeprefix(code)) for code, text in zip(codes, texts, strict=True)]
+        encoded = self._backend.encode_batch(normalised)
+        # By name, not by SentencePiece's id: text that is unknown to SentencePiece may be a token of the model.
         return [
             [self._ids.get(piece, self.unk_id) for piece in ([code] if code else []) + encoding.tokens]
             for code, encoding in zip(codes, encoded, strict=True)
         ]
 
-    def normalised(self, text: str) -> str:
-        """Normal characters, single spaces, and one before the text; each space shown as ▁."""
-        words = re.sub(" +", " ", self._normalise(text)).strip(" ").replace(" ", SPACE)
-        return (SPACE + words).rstrip(SPACE)
+    def normalise(self, text: str) -> str:
+        """Apply the character map, collapse spaces, prepend one, and write each space as ▁."""
+        normalised = re.sub(" +", " ", self._normalise(text)).strip(" ").replace(" ", SPACE)
+        return (SPACE + normalised).rstrip(SPACE)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a sequence of ids."""
         return b"".join(self.pieces(ids)).decode(errors="replace").strip()
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
-        """What each token stands for; special tokens and the unknown one for nothing."""
-        stands = (self.names[token] if self._special <= token < self.unk_id else "" for token in ids)
-        return [name.replace(SPACE, " ").encode(errors="replace") for name in stands]
+        """The bytes of each token; special tokens and the unknown token have none."""
+        names = (self.names[token] if self._special <= token < self.unk_id else "" for token in ids)
+        return [name.replace(SPACE, " ").encode(errors="replace") for name in names]
 
 
 class CharacterMap:
-    """SentencePiece's table of normal characters: the longest entry that text goes on with is replaced.
+    """SentencePiece's precompiled charsmap: replaces the longest matching entry at each position of a text.
 
-    The table is a trie of UTF-8 bytes in one array of 32-bit units ("double array"), and behind it the replacements,
-    each ended by a zero byte; a leaf holds the place of its replacement.
+    The table is a double-array trie of UTF-8 bytes (32-bit units), followed by the replacements, each terminated by a
+    zero byte; a leaf holds the offset of its replacement.
     """
 
     def __init__(self, table: bytes) -> None:
@@ -82,24 +82,23 @@ class CharacterMap:
         self._replacements = table[4 + size :]
 
     def __call__(self, text: str) -> str:
-        """The text with every entry of the table replaced."""
-        return b"".join(self._parts(text.encode(errors="replace"))).decode(errors="replace")
+        return b"".join(self._replaced(text.encode(errors="replace"))).decode(errors="replace")
 
-    def _parts(self, data: bytes) -> Iterator[bytes]:
-        here = 0
-        while here < len(data):
-            length, place = self._longest(data, here)
+    def _replaced(self, data: bytes) -> Iterator[bytes]:
+        start = 0
+        while start < len(data):
+            length, offset = self._longest_match(data, start)
             if length:
-                yield self._replacements[place : self._replacements.index(0, place)]
+                yield self._replacements[offset : self._replacements.index(0, offset)]
             else:
                 length = 1
-                while here + length < len(data) and data[here + length] & 0xC0 == 0x80:  # the rest of a character
+                while start + length < len(data) and data[start + length] & 0xC0 == 0x80:  # UTF-8 continuation bytes
                     length += 1
-                yield data[here : here + length]
-            here += length
+                yield data[start : start + length]
+            start += length
 
-    def _longest(self, data: bytes, start: int) -> tuple[int, int]:
-        """How many bytes from here on the longest entry has, and where its replacement is; (0, 0): there is none."""
+    def _longest_match(self, data: bytes, start: int) -> tuple[int, int]:
+        """The length in bytes of the longest entry that matches at `start`, and its replacement's offset, or zeros."""
         units, longest = self._units, (0, 0)
         node = _children(units[0])
         for end in range(start, len(data)):
@@ -125,25 +124,23 @@ def _normalisers(parts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Pretokenized:
-    """A list of words, for text whose words are separated by white space already (kind "spaced")."""
+    """A word list for pre-tokenised text, whose tokens are separated by white space (tokenizer type "spaced")."""
 
     def __init__(self, parts: dict[str, Any], special: int) -> None:
-        """special: how many ids, from 0 on, are no part of a text."""
+        """special: the number of special tokens, which have the ids from 0 on."""
         self._ids: dict[str, int] = parts["model"]["vocab"]
         self._special = special
         self.unk_id = len(self._ids) - 1
         self._names = sorted(self._ids, key=lambda name: self._ids[name])
         if self._ids.get(UNMATCHABLE + UNKNOWN) != self.unk_id:
-            raise DataError(f"the last of a list of words must be {UNKNOWN}, found {self._names[-1:]}")
+            raise DataError(f"the last token of a word list must be {UNKNOWN}, found {self._names[-1:]}")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
         return [[self._ids.get(word, self.unk_id) for word in re.split(r"\s+", text) if word] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a sequence of ids."""
         return b"".join(self.pieces(ids)).decode().removeprefix(" ")
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
-        """What each token stands for, the space before it included; special and unknown ones stand for nothing."""
+        """The bytes of each token, a leading space included; special tokens and the unknown token have none."""
         return [f" {self._names[token]}".encode() if self._special <= token < self.unk_id else b"" for token in ids]

@@ -1,22 +1,22 @@
-"""Text to token ids and back, exactly.
+"""Tokenizers: lossless byte-level encoding of text as token ids, and decoding.
 
-Every kind of tokenizer here works on the bytes of UTF-8, each shown as one printable character (Hugging Face's
-`ByteLevel`). So any Unicode text survives encoding and decoding, spaces included, there is no unknown word, and a
-language without spaces is nothing special. The special tokens' names use characters that no byte is shown as, so text
-that looks like one stays text.
+Every tokenizer type that heed trains works on UTF-8 bytes, each represented by one printable character (Hugging Face's
+`ByteLevel`). So any Unicode text survives encoding and decoding, spaces included; there is no unknown token, and
+languages without spaces need no special treatment. The names of the special tokens use characters that represent no
+byte, so text can never encode to a special token.
 
-    bpe         byte pairs, most frequent first: the default
-    unigram     the pieces of a unigram language model (the one kind whose training may differ from run to run)
-    words       whole words where they are frequent, bytes where they are not
-    characters  whole characters where they occur, bytes where they do not
-    bytes       256 bytes and nothing else
+    bpe         byte-level BPE: the default
+    unigram     byte-level unigram language model (the only type whose training is not deterministic)
+    words       frequent words as one token each, with byte fallback
+    characters  frequent characters as one token each, with byte fallback
+    bytes       the 256 bytes only
 
-A model that was trained elsewhere brings a tokenizer that heed uses but does not train (imported_tokenizers.py):
+A model imported from another toolkit brings a tokenizer that heed uses but does not train (imported_tokenizers.py):
 
-    sentencepiece    pieces of a SentencePiece model
-    spaced           words of a list, in pre-tokenised text
+    sentencepiece    a SentencePiece unigram model
+    spaced           a word list for pre-tokenised text
 
-Knows nothing of files of text, batches or models.
+Knows nothing of text files, batches or models.
 """
 
 import json
@@ -45,87 +45,91 @@ __all__ = [
 ]
 
 PAD, BOS, EOS = range(3)
-MASK = BOS  # in an encoder's texts, which have no beginning: a masked token (masked LM)
+MASK = BOS  # the mask token of a masked LM: encoder inputs have no BOS, so its id is free
 BYTE_TOKENS = tuple(sorted(pre_tokenizers.ByteLevel.alphabet()))
 
-# What a merge costs the trainers grows with the length of each word that has it. Text without spaces or punctuation has
-# words of any length (a document, a genome): those are trained on in parts. Languages with spaces have no such words.
-_LONGEST_WORD = 1000
-_END_OF_PART = re.compile(rf"\w{{{_LONGEST_WORD}}}(?=\w)")
+# The cost of a merge in training grows with the length of the words it occurs in. Text without spaces or punctuation
+# has words of any length (a document, a genome), so the trainers get longer words in parts of this many characters.
+_MAX_WORD_LENGTH = 1000
+_WORD_PART = re.compile(rf"\w{{{_MAX_WORD_LENGTH}}}(?=\w)")
 
-# A word at the start of a sentence is the same token as elsewhere: " word", with a space put before the text.
-_WITH_SPACE = ("bpe", "unigram", "words")
+# These types prepend a space to every text, so that its first word is the same token, " word", as elsewhere.
+_PREPENDS_SPACE = ("bpe", "unigram", "words")
 
 
 def check_texts(texts: Sequence[str]) -> None:
-    """Refuse what is not a list of texts: one text alone, None, bytes, numbers, lists in a list."""
+    """Raise an InputError unless `texts` is a collection of str; a single str is not one."""
     if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Collection):
-        raise InputError(f"expected a list of texts, found {_found(texts)}")
+        raise InputError(f"expected a list of texts, found {_describe(texts)}")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"expected a text (str) at index {index}, found {_found(text)}")
+            raise InputError(f"expected a text (str) at index {index}, found {_describe(text)}")
 
 
-def _found(value: object) -> str:
+def _describe(value: object) -> str:
     shown = repr(value)
     return f"{type(value).__name__}: {shown if len(shown) <= 50 else f'{shown[:49]}…'}"
 
 
 class Tokenizer:
-    """A trained tokenizer; of heed's own kinds, `decode` gives back exactly every text that `encode` was given."""
+    """A trained tokenizer; except for imported types, `decode` restores every text that `encode` was given, exactly."""
 
     def __init__(self, parts: dict[str, Any], kind: AnyTokenizerType) -> None:
-        """parts: of a tokenizer.json, as `tokenizer_parts` has checked them."""
+        """parts: the content of a tokenizer.json, as `parse_tokenizer_json` returns it."""
         self._backend = _backend(parts, kind)
         self.kind = kind
         self._text = json.dumps(parts, indent=2, ensure_ascii=False)
-        self.prefix = " " if kind in _WITH_SPACE else ""  # put before every text but the empty one
+        self.prefix = " " if kind in _PREPENDS_SPACE else ""  # prepended to every text that is not empty
         self._imported = _imported(kind, parts, self._backend)
 
     @classmethod
     def train(cls, texts: Iterable[str], kind: AnyTokenizerType = "bpe", vocab_size: int = 8000) -> "Tokenizer":
-        """Train a vocabulary of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
+        """Train a tokenizer of at most `vocab_size` tokens, special tokens and the 256 bytes included."""
         smallest = len(SPECIAL) + len(BYTE_TOKENS)
         if vocab_size < smallest:
-            raise DataError(f"vocab_size = {vocab_size} has no room for {len(SPECIAL)} special tokens and 256 bytes")
-        prefix = " " if kind in _WITH_SPACE else ""
-        spaced = (prefix + text for text in texts)
+            needed = f"{len(SPECIAL)} special tokens and 256 bytes need {smallest}"
+            raise DataError(f"vocab_size = {vocab_size} is too small: {needed}")
+        prefix = " " if kind in _PREPENDS_SPACE else ""
+        prefixed = (prefix + text for text in texts)
         match kind:
             case "bpe":
-                backend = _empty(models.BPE(), kind)
-                backend.train_from_iterator(_in_parts(spaced), _bpe_trainer(vocab_size))
+                backend = _byte_level_backend(models.BPE(), kind)
+                backend.train_from_iterator(_split_long_words(prefixed), _bpe_trainer(vocab_size))
             case "unigram":
-                backend = _empty(models.Unigram(), kind)
-                backend.train_from_iterator(_in_parts(spaced), _unigram_trainer(vocab_size))
+                backend = _byte_level_backend(models.Unigram(), kind)
+                backend.train_from_iterator(_split_long_words(prefixed), _unigram_trainer(vocab_size))
             case "words" | "characters":
-                counted = _empty(models.WordLevel(unk_token=SPECIAL[0]), kind)
+                counted = _byte_level_backend(models.WordLevel(unk_token=SPECIAL[0]), kind)
                 trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False, special_tokens=[])
-                counted.train_from_iterator(spaced, trainer)
+                counted.train_from_iterator(prefixed, trainer)
                 frequent = counted.get_vocab()
-                backend = _whole(sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind)
+                backend = _with_byte_fallback(sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind)
             case "bytes":
-                backend = _whole([], vocab_size, kind)
+                backend = _with_byte_fallback([], vocab_size, kind)
             case _:
-                raise DataError(
-                    f"tokenizer = {kind!r} comes with a model from elsewhere and is not learnt: choose one of "
-                    f"{', '.join(get_args(TokenizerType))}, or go on from such a model"
-                )
-        return cls.from_json(_as_trained(backend), kind)
+                trainable = ", ".join(get_args(TokenizerType))
+                if kind in get_args(AnyTokenizerType):
+                    raise DataError(
+                        f"tokenizer = {kind!r} cannot be trained, only imported with a model: choose one of "
+                        f"{trainable}, or start from an imported model (--init-from)"
+                    )
+                raise DataError(f"tokenizer = {kind!r} is unknown: choose one of {trainable}")
+        return cls.from_json(_without_added_tokens(backend), kind)
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """The number of token ids, special tokens included."""
         if self._imported is not None:
             return self._imported.unk_id + 1
         return int(self._backend.get_vocab_size())
 
     @property
     def encodes_words_independently(self) -> bool:
-        """Whether a space that a word follows begins a token, always, so that words can be encoded one by one."""
+        """Whether a space before a word always starts a token, so that words can be encoded one by one."""
         return self.prefix == " "
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens; on all cores. An empty text has none."""
+        """The token ids of each text, without special tokens; an empty text has none. Runs on all cores."""
         check_texts(texts)
         try:
             if self._imported is not None:
@@ -133,45 +137,45 @@ class Tokenizer:
             encoded = self._backend.encode_batch_fast([self.prefix + text if text else "" for text in texts])
         except TypeError:
             for index, text in enumerate(texts):
-                if half := re.search("[\ud800-\udfff]", text):
-                    where = f"{half[0]!r} at character {half.start()}"
+                if surrogate := re.search("[\ud800-\udfff]", text):
+                    where = f"{surrogate[0]!r} at character {surrogate.start()}"
                     raise InputError(f"text {index} has a lone surrogate, {where}: it is not Unicode") from None
             raise
         return [encoding.ids for encoding in encoded]
 
     def decode(self, batch: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each sequence of ids. Special tokens are silent."""
+        """The text of each sequence of ids; special tokens are skipped."""
         if self._imported is not None:
             return [self._imported.decode(ids) for ids in batch]
         plain = [[token for token in ids if token >= len(SPECIAL)] for ids in batch]
         return [text.removeprefix(self.prefix) for text in self._backend.decode_batch(plain)]
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes that each token stands for; joined, they are the text, after a space where kinds put one before."""
+        """The bytes of each token; concatenated they are `prefix` and the text. Special tokens have none."""
         if self._imported is not None:
             return self._imported.pieces(ids)
         names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
         return [bytes(BYTE_VALUES[character] for character in name) for name in names]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Each token as text to be shown; bytes that are no whole character are shown as �."""
+        """Each token as text for display; incomplete UTF-8 sequences are shown as �."""
         shown = [piece.decode(errors="replace") for piece in self.pieces(ids)]
         if self._imported is None:
             return shown
         return [UNKNOWN if token == self._imported.unk_id else text for token, text in zip(ids, shown, strict=True)]
 
     def to_json(self) -> str:
-        """Everything there is to know, in Hugging Face's format."""
+        """The whole tokenizer as the content of a Hugging Face `tokenizer.json`."""
         return self._text
 
     @classmethod
     def from_json(cls, text: str | bytes, kind: AnyTokenizerType) -> "Tokenizer":
-        """The tokenizer that `to_json` wrote; parts that heed does not use are refused."""
+        """Parse what `to_json` wrote; a `tokenizer.json` with components that heed does not write is a DataError."""
         return cls(parse_tokenizer_json(text, kind), kind)
 
     @classmethod
     def load(cls, path: Path, kind: AnyTokenizerType) -> "Tokenizer":
-        """Read a `tokenizer.json`."""
+        """Read a `tokenizer.json` file."""
         try:
             return cls.from_json(read_regular(path), kind)
         except (OSError, ValueError) as error:
@@ -179,23 +183,23 @@ class Tokenizer:
 
 
 def suitable_vocab_size(pairs: int) -> int:
-    """A vocabulary for a corpus of this many pairs: about 8,000 for 30 thousand, 32,000 from 4 million on.
+    """The default vocabulary size for a corpus of this many pairs: about 8,000 for 30,000 pairs, 32,000 from 4 million.
 
-    Words seen a few times are learnt badly, so a small corpus wants small pieces; the exponent joins the two sizes that
-    published systems use at those two ends.
+    Rare tokens are trained badly, so a small corpus needs a small vocabulary. The exponent interpolates between the
+    sizes that published systems use at those two ends.
     """
     return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
 
 
 def _imported(kind: AnyTokenizerType, parts: dict[str, Any], backend: Backend) -> SentencePiece | Pretokenized | None:
-    """The implementation of a kind that heed does not train; none for its own kinds."""
+    """The implementation of an imported tokenizer type; None for the types that heed trains."""
     if kind == "sentencepiece":
         return SentencePiece(parts, backend, len(SPECIAL))
     return Pretokenized(parts, len(SPECIAL)) if kind == "spaced" else None
 
 
 def _backend(parts: dict[str, Any], kind: AnyTokenizerType) -> Backend:
-    """The tokenizers library's object, built from the vocabulary alone: everything else follows from the kind."""
+    """The `tokenizers` object, built from the vocabulary and merges alone: the type determines everything else."""
     model, vocabulary = parts["model"], parts["model"]["vocab"]
     match kind:
         case "sentencepiece":
@@ -203,14 +207,13 @@ def _backend(parts: dict[str, Any], kind: AnyTokenizerType) -> Backend:
         case "spaced":
             return Backend(models.WordLevel(vocabulary, unk_token=model["unk_token"]))
         case "unigram":
-            return _empty(models.Unigram([(name, float(score)) for name, score in vocabulary]), kind)
+            return _byte_level_backend(models.Unigram([(name, float(score)) for name, score in vocabulary]), kind)
         case _:
             merges = [(left, right) for left, right in model["merges"]]
-            return _empty(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
+            return _byte_level_backend(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
 
 
-def _pieces(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
-    """The pre-tokenizer: splits text into words, or into characters."""
+def _pre_tokenizer(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
     if kind == "characters":
         every_character = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -218,17 +221,17 @@ def _pieces(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
-def _empty(model: models.Model, kind: TokenizerType) -> Backend:
+def _byte_level_backend(model: models.Model, kind: TokenizerType) -> Backend:
     backend = Backend(model)
-    backend.pre_tokenizer = _pieces(kind)
+    backend.pre_tokenizer = _pre_tokenizer(kind)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _in_parts(texts: Iterable[str]) -> Iterator[str]:
-    """Texts, split inside words that are too long for the trainers."""
+def _split_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Split texts inside words of more than `_MAX_WORD_LENGTH` characters."""
     for text in texts:
-        ends = [end.end() for end in _END_OF_PART.finditer(text)] if len(text) > _LONGEST_WORD else []
+        ends = [part.end() for part in _WORD_PART.finditer(text)] if len(text) > _MAX_WORD_LENGTH else []
         yield from (text[start:end] for start, end in pairwise((0, *ends, len(text))))
 
 
@@ -248,14 +251,16 @@ def _unigram_trainer(vocab_size: int) -> trainers.UnigramTrainer:
     )
 
 
-def _whole(frequent: list[str], vocab_size: int, kind: TokenizerType) -> Backend:
-    """Pieces that are known are taken whole; any other is spelt in bytes."""
+def _with_byte_fallback(frequent: list[str], vocab_size: int, kind: TokenizerType) -> Backend:
+    """A backend in which the frequent pieces are one token each and everything else is encoded as bytes."""
     names = list(dict.fromkeys((*SPECIAL, *BYTE_TOKENS, *frequent)))[:vocab_size]
-    return _empty(models.BPE({name: number for number, name in enumerate(names)}, [], ignore_merges=True), kind)
+    return _byte_level_backend(
+        models.BPE({name: token_id for token_id, name in enumerate(names)}, [], ignore_merges=True), kind
+    )
 
 
-def _as_trained(backend: Backend) -> str:
-    """Its JSON without added tokens: those are found in text, and here special tokens are ids and nothing else."""
+def _without_added_tokens(backend: Backend) -> str:
+    """The backend's JSON without added tokens: `tokenizers` would match those in text."""
     parts = json.loads(backend.to_str())
     parts["added_tokens"] = []
     return json.dumps(parts, ensure_ascii=False)

@@ -1,11 +1,11 @@
-"""The tokenizers of a corpus, trained once and cached.
+"""Trains the tokenizers of a corpus, or loads them from the cache.
 
-Enters: corpora that have been read through, and settings. Leaves: the source's tokenizer and the target's, one and the
-same unless they are to be separate; from the cache if they were trained on the same text and settings before.
+Enters: surveyed corpora (prepare.py) and settings. Leaves: the source and the target tokenizer, which are one object
+unless `data.separate_vocabularies` is set. The cache is keyed by text and settings.
 
-Training takes memory for every distinct word: the `tokenizers` library needs about 115 bytes for each of its bytes. A
-text without spaces is made of long words that hardly ever occur twice. So the text is sampled until its distinct words
-fit, and a note says how much of it was used.
+Training needs memory for every distinct word: the `tokenizers` library takes about 115 bytes for each of its bytes.
+Text without spaces consists of long words that hardly ever occur twice. So training uses a sample of the pairs whose
+distinct words fit into memory, and a note reports the sample's size.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ from heed.text.prepare import SurveyedCorpora
 from heed.text.tokenizer import Tokenizer, suitable_vocab_size
 
 FORMAT = 2
-_PAIRS = 1_000_000  # a sample has at most that many pairs, for time,
-_DISTINCT_BYTES = 8_000_000  # and its different words at most that many bytes of UTF-8, for memory: about 1 GB
-_TEXT = 2**18  # characters of one text in a sample, so that a few huge texts cannot be all of it
-_SPREAD = 0x9E3779B1  # 2**32 / golden ratio: multiples of it spread evenly, whatever period the text has
+_MAX_PAIRS = 1_000_000  # in a sample: bounds the training time
+_MAX_DISTINCT_BYTES = 8_000_000  # UTF-8 bytes of a sample's distinct words: bounds the memory to about 1 GB
+_MAX_CHARACTERS = 2**18  # per text in a sample, so that a few huge texts cannot fill it
+_GOLDEN = 0x9E3779B1  # 2**32 / golden ratio: its multiples are evenly spread, whatever period the corpus has
 
 
 class TrainedTokenizers(NamedTuple):
@@ -42,7 +42,7 @@ class TrainedTokenizers(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One in `every` pairs, as evenly spread as can be, and how many of all characters that is."""
+    """One in `every` pairs, evenly spread over the corpora, with the characters used and in total."""
 
     every: int
     used: int
@@ -56,76 +56,79 @@ class Sample:
 def train_or_load_tokenizers(
     corpora: SurveyedCorpora,
     data: DataConfig,
-    text: tuple[str, ...],
+    text_sides: tuple[str, ...],
     cache: Path,
-    announce: Callable[[], None],
+    on_train: Callable[[], None],
 ) -> TrainedTokenizers:
     """Train the tokenizers of source and target, or read them from the cache.
 
-    text: the sides of a pair that are text. announce: called if there is something to train, which takes a while.
+    text_sides: the sides of a pair that are text, not labels. on_train: called before a tokenizer is trained, which
+    takes a while.
     """
-    sides = [(side,) for side in text] if data.separate_vocabularies else [text]
+    side_groups = [(side,) for side in text_sides] if data.separate_vocabularies else [text_sides]
     size = data.vocab_size or suitable_vocab_size(sum(survey.pairs for _, survey in corpora))
     trained, notes = [], []
-    for names in sides:
-        kept = cache / f"{_key(corpora, data, size, names)}.tokenizer.json"
+    for sides in side_groups:
+        path = cache / f"{_key(corpora, data, size, sides)}.tokenizer.json"
         try:
-            tokenizer, note = _load(kept, data)
+            tokenizer, note = _load(path, data)
         except DataError as error:
-            if os.path.lexists(kept):
-                notes.append(f"{kept} {error}: the vocabulary is trained again")
-            announce()
-            sample = take_sample(corpora, names)
-            tokenizer = Tokenizer.train(_texts(corpora, names, sample.every), data.tokenizer, size)
-            note = "" if sample.used == sample.total else f"vocabulary trained on a sample of the text: {sample}"
-            notes += _keep(kept, tokenizer, note)
+            if os.path.lexists(path):
+                notes.append(f"{path} {error}: the tokenizer is trained again")
+            on_train()
+            sample = choose_sample(corpora, sides)
+            tokenizer = Tokenizer.train(_sampled_texts(corpora, sides, sample.every), data.tokenizer, size)
+            note = "" if sample.used == sample.total else f"tokenizer trained on a sample of the text: {sample}"
+            notes += _save(path, tokenizer, note)
         trained.append(tokenizer)
         notes += [note] if note else []
     return TrainedTokenizers(trained[0], trained[-1], notes)
 
 
-def take_sample(corpora: SurveyedCorpora, sides: tuple[str, ...]) -> Sample:
-    """As many pairs as training has time and memory for."""
-    every = -(-sum(survey.pairs for _, survey in corpora) // _PAIRS)
+def choose_sample(corpora: SurveyedCorpora, sides: tuple[str, ...]) -> Sample:
+    """The largest sample that fits the limits on time and memory."""
+    every = -(-sum(survey.pairs for _, survey in corpora) // _MAX_PAIRS)
     while (sample := _measure(corpora, sides, every)) is None:
         every *= 2
     return sample
 
 
 def _measure(corpora: SurveyedCorpora, sides: tuple[str, ...], every: int) -> Sample | None:
-    """One in `every` pairs; none: their different words are too many. The first pair, always in it, is not."""
+    """The sample of one in `every` pairs; None if it has too many distinct words. A single pair never has."""
     used = total = distinct = 0
     words: set[str] = set()
-    for number, text in _numbered(corpora, sides):
+    for pair_index, text in _indexed_texts(corpora, sides):
         total += len(text)
-        if _is_chosen(number, every):
-            chosen = text[:_TEXT]
+        if _is_sampled(pair_index, every):
+            chosen = text[:_MAX_CHARACTERS]
             used += len(chosen)
-            # The tokenizer's words are parts of these, so theirs cannot be more bytes.
+            # The pre-tokenizer splits at least at spaces, so its distinct words have no more bytes than these.
             if new := set(chosen.split(" ")) - words:
                 words |= new
                 distinct += len("".join(new).encode())
-                if distinct > _DISTINCT_BYTES:
+                if distinct > _MAX_DISTINCT_BYTES:
                     return None
     return Sample(every, used, total)
 
 
-def _texts(corpora: SurveyedCorpora, sides: tuple[str, ...], every: int) -> Iterator[str]:
-    return (text[:_TEXT] for number, text in _numbered(corpora, sides) if _is_chosen(number, every))
+def _sampled_texts(corpora: SurveyedCorpora, sides: tuple[str, ...], every: int) -> Iterator[str]:
+    return (
+        text[:_MAX_CHARACTERS] for pair_index, text in _indexed_texts(corpora, sides) if _is_sampled(pair_index, every)
+    )
 
 
-def _numbered(corpora: SurveyedCorpora, sides: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """All texts, each with the number of its pair."""
-    number = 0
+def _indexed_texts(corpora: SurveyedCorpora, sides: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """All texts, each with the index of its pair."""
+    pair_index = 0
     for corpus, _ in corpora:
         for pair in read_pairs(corpus):
             for side in sides:
-                yield number, getattr(pair, side)
-            number += 1
+                yield pair_index, getattr(pair, side)
+            pair_index += 1
 
 
-def _is_chosen(number: int, every: int) -> bool:
-    return number * _SPREAD % 2**32 * every < 2**32
+def _is_sampled(pair_index: int, every: int) -> bool:
+    return pair_index * _GOLDEN % 2**32 * every < 2**32
 
 
 def _key(corpora: SurveyedCorpora, data: DataConfig, size: int, sides: tuple[str, ...]) -> str:
@@ -134,14 +137,14 @@ def _key(corpora: SurveyedCorpora, data: DataConfig, size: int, sides: tuple[str
 
 
 def _load(path: Path, data: DataConfig) -> tuple[Tokenizer, str]:
-    """The tokenizer that was kept and the note that belongs to it; a DataError if it is not there or damaged."""
-    if not path.is_file():  # a named pipe would be waited for
-        raise DataError("is no file")
+    """The cached tokenizer and its note; a DataError if there is none or it is damaged."""
+    if not path.is_file():  # opening a named pipe would block
+        raise DataError("is not a regular file")
     try:
-        kept = json.loads(path.read_bytes())
-        text, note, checksum = kept["tokenizer"], kept["note"], kept["checksum"]
+        saved = json.loads(path.read_bytes())
+        text, note, checksum = saved["tokenizer"], saved["note"], saved["checksum"]
         if zlib.crc32(f"{note}{text}".encode()) != checksum:
-            raise DataError("is damaged (its checksum is wrong)")
+            raise DataError("is damaged (wrong checksum)")
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -149,20 +152,20 @@ def _load(path: Path, data: DataConfig) -> tuple[Tokenizer, str]:
     return Tokenizer.from_json(text, data.tokenizer), note
 
 
-def _keep(path: Path, tokenizer: Tokenizer, note: str) -> list[str]:
-    """Whole or not at all, also when two runs train the same at the same time; a note where it cannot be kept."""
+def _save(path: Path, tokenizer: Tokenizer, note: str) -> list[str]:
+    """Write a tokenizer to the cache atomically; returns a note if that fails."""
     text = tokenizer.to_json()
-    kept = {"checksum": zlib.crc32(f"{note}{text}".encode()), "note": note, "tokenizer": text}
-    new: Path | None = None
+    content = {"checksum": zlib.crc32(f"{note}{text}".encode()), "note": note, "tokenizer": text}
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".building-", delete=False) as file:
-            new = Path(file.name)
-            json.dump(kept, file)
-        new.replace(path)
+            temporary = Path(file.name)
+            json.dump(content, file)
+        temporary.replace(path)
     except OSError as error:
-        if new is not None:
+        if temporary is not None:
             with suppress(OSError):
-                new.unlink()
-        return [f"the vocabulary could not be kept for another time: {path}: {error.strerror}"]
+                temporary.unlink()
+        return [f"the tokenizer could not be cached: {path}: {error.strerror}"]
     return []

@@ -30,8 +30,8 @@ class _Plan(NamedTuple):
 class CompiledBpeDropout(BpeDropout):
     """Cuts sentences anew, as `BpeDropout` does."""
 
-    def __init__(self, tokenizer: Tokenizer, chance: float, remembered: int = 2**18) -> None:
-        super().__init__(tokenizer, chance, remembered)
+    def __init__(self, tokenizer: Tokenizer, p: float, cache_size: int = 2**18) -> None:
+        super().__init__(tokenizer, p, cache_size)
         self._table = _table(self._merges)
         self._bits = len(self._table).bit_length() - 1
         self._plans: dict[str, _Plan] = {}
@@ -39,7 +39,7 @@ class CompiledBpeDropout(BpeDropout):
     def __call__(self, sentences: Iterable[Sequence[int]], keys: Iterable[str]) -> list[list[int]]:
         """The ids of each sentence as its key decides."""
         texts = self._texts(sentences)
-        dropped = self._dropped(texts, keys)
+        dropped = self._drop_counts(texts, keys)
         plans = [self._plans.get(text) or self._plan(text) for text in texts]
         if not plans:
             return []
@@ -59,12 +59,12 @@ class CompiledBpeDropout(BpeDropout):
         return [ids[start:end] for start, end in pairwise(ends)]
 
     def _plan(self, text: str) -> _Plan:
-        words = self._in_bytes(text)
+        words = self._words_as_bytes(text)
         plan = _Plan(
             np.fromiter(chain.from_iterable(words), np.int32, len(text)),
             np.fromiter(map(len, words), np.int64, len(words)),
         )
-        if len(self._plans) < self._remembered:
+        if len(self._plans) < self._cache_size:
             self._plans[text] = plan
         return plan
 
