@@ -55,7 +55,7 @@ def test_nothing_stays_nothing() -> None:
 
 
 def test_special_tokens_are_refused() -> None:
-    with pytest.raises(DataError, match="hold no special token"):
+    with pytest.raises(DataError, match="without special tokens"):
         BOTH[0.5][0]([[BOS]], ["key"])
 
 
