@@ -94,7 +94,7 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
         ("model --reference r --set model.norm=pre", "only the search can be set here"),
         (
             "encoder --reference r",
-            "encoder is an encoder alone, trained with task = 'translate', and does not translate",
+            "encoder is an encoder-only model, trained with task = 'translate', and does not translate",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_race_of_engines_needs_a_model_that_translates(runs: Path) -> None:
     race = ["bench", "engines", str(runs / "masked"), str(runs / "text"), "--engine", "heed-int8", "--rounds", "1"]
     done = heed(*race, "--sentences", "1")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"error: {runs / 'masked'} is an encoder alone")
+    assert done.stderr.splitlines()[-1].startswith(f"error: {runs / 'masked'} is an encoder-only model")
 
 
 @pytest.mark.parametrize("task", TASKS)

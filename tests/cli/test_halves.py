@@ -212,11 +212,11 @@ def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "{c}"], "only a decoder alone writes texts of its own, and this model is an encoder"),
+        (["generate", "{c}"], "generation needs a decoder-only model (kind = 'decoder'), found kind = 'encoder'"),
         (["generate", "{lm}", "--prompt", "a", "b.txt"], "give --prompt or files of beginnings, not both"),
         (["generate", "{lm}", "--stream", "--count", "2"], "--stream shows one text"),
         (["generate", "{lm}", "--top-p", "2"], "top_p = 2.0: input should be less than or equal to 1"),
-        (["classify", "{lm}", "--text", "a"], "is no classifier: it was trained with task = 'language-model'"),
+        (["classify", "{lm}", "--text", "a"], "is not a classifier: it was trained with task = 'language-model'"),
         (["classify", "{c}", "--text", "a\t"], "text 1 is empty, or has an empty part"),
         (["embed", "{c}", "--text", "a", "-o", "v.csv"], "-o v.csv: expected a name ending in .npy or .jsonl"),
         (["evaluate", "{lm}", "--text", "{v}.txt", "--pairs", "{v}.tsv"], "--pairs is of no use beside --text"),

@@ -49,7 +49,7 @@ def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("kind", "count", "message"),
     [
         ("encoder-decoder", "3", "expected an even number of sentences, one half for either meaning; found 3"),
-        ("decoder", "4", "model is a decoder alone, trained with task = 'translate', and does not translate"),
+        ("decoder", "4", "model is a decoder-only model, trained with task = 'translate', and does not translate"),
     ],
 )
 def test_mistakes_are_named(kind: str, count: str, message: str, tmp_path: Path) -> None:

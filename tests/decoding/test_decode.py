@@ -88,13 +88,13 @@ def test_a_stream_gives_each_token_as_soon_as_it_is_chosen() -> None:
 
 
 def test_a_stream_is_of_one_sentence() -> None:
-    with pytest.raises(InputError, match="1 greatest lengths are given for 2 sentences"):
+    with pytest.raises(InputError, match="found 1 maximum lengths for 2 sentences"):
         next(greedy_stream(Tables(0, vocabulary=6).start([0, 1]), 9, SearchConfig()))
 
 
 def test_a_walk_that_cannot_go_on_is_refused() -> None:
     config = SearchConfig(no_repeat_ngram=1, min_length=4)
-    with pytest.raises(InputError, match="sentence 0 ends with log-probability -inf"):
+    with pytest.raises(InputError, match="sentence 0 has log-probability -inf"):
         greedy_search(Tables(0, vocabulary=4).start([0]), [5], config)
     with pytest.raises(InputError, match="min_length = 4, no_repeat_ngram = 1"):
         list(greedy_stream(Tables(0, vocabulary=4).start([0]), 5, config))

@@ -4,7 +4,7 @@ import torch
 
 from heed.backends.base import TORCH_OPS
 from heed.config import SearchConfig
-from heed.decoding.decode import draw, greedy_search, sample, uniform
+from heed.decoding.decode import greedy_search, sample, sample_tokens, uniform_numbers
 from heed.errors import InputError
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import Tables
@@ -16,7 +16,7 @@ DRAWS = 4000
 def test_a_sample_is_the_same_in_any_batch(device: torch.device) -> None:
     model, sources = small_model(2, device)
     config = SearchConfig(sample=True, nbest=3, top_p=0.95)
-    together = sample(start_search([model], sources), [12] * 4, config, numbers=[10, 11, 12, 13])
+    together = sample(start_search([model], sources), [12] * 4, config, sentence_ids=[10, 11, 12, 13])
     for order in ([3, 0], [2], [1, 2, 3]):
         few = sample(
             start_search([model], [sources[at] for at in order]), [12] * len(order), config, [10 + at for at in order]
@@ -39,8 +39,8 @@ def test_seed_number_and_copy_each_draw_anew() -> None:
 
 
 def test_a_greater_length_changes_no_random_number() -> None:
-    long = uniform(seed=7, sentence=3, copy=1, max_length=30)
-    assert np.array_equal(uniform(7, 3, 1, max_length=5), long[:6])
+    long = uniform_numbers(seed=7, sentence=3, copy=1, max_length=30)
+    assert np.array_equal(uniform_numbers(7, 3, 1, max_length=5), long[:6])
     assert len(long) == 31
     assert ((long >= 0) & (long < 1)).all()
 
@@ -54,8 +54,8 @@ def test_tokens_are_drawn_by_their_probability(settings: dict[str, float], kept:
     """Chi-square of up to five degrees of freedom: above 25 once in seven thousand seeds."""
     probabilities = torch.tensor([0.05, 0.3, 0.0, 0.15, 0.1, 0.36, 0.04], dtype=torch.float64)
     config = SearchConfig.model_validate({"sample": True, **settings})
-    random = torch.tensor([uniform(1, sentence, 0, 0)[0] for sentence in range(DRAWS)])
-    drawn = draw(probabilities.log().float().expand(DRAWS, -1), random, config, TORCH_OPS)
+    random = torch.tensor([uniform_numbers(1, sentence, 0, 0)[0] for sentence in range(DRAWS)])
+    drawn = sample_tokens(probabilities.log().float().expand(DRAWS, -1), random, config, TORCH_OPS)
     counts = torch.bincount(drawn, minlength=7)
 
     wanted = probabilities ** (1 / config.temperature)
@@ -68,7 +68,7 @@ def test_tokens_are_drawn_by_their_probability(settings: dict[str, float], kept:
 def test_the_token_drawn_is_where_the_sum_first_exceeds_the_random_number() -> None:
     alike = torch.tensor([0.0, -torch.inf, 0.0, 0.0, 0.0]) - 1.0
     random = torch.tensor([0.0, 0.25, 0.5 - 2**-53, 0.5, 1 - 2**-53], dtype=torch.float64)
-    assert draw(alike.expand(5, -1), random, SearchConfig(sample=True), TORCH_OPS).tolist() == [0, 2, 2, 3, 4]
+    assert sample_tokens(alike.expand(5, -1), random, SearchConfig(sample=True), TORCH_OPS).tolist() == [0, 2, 2, 3, 4]
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-9}], ids=str)
@@ -93,11 +93,11 @@ def test_the_log_probability_of_a_sample_is_the_models() -> None:
 
 
 def test_sentences_without_a_number_are_refused() -> None:
-    with pytest.raises(InputError, match="3 sentence numbers are given for 2 sentences"):
+    with pytest.raises(InputError, match="found 3 sentence ids for 2 sentences"):
         sample(Tables(0, vocabulary=5).start([0, 1]), [4, 4], SearchConfig(sample=True), [0, 1, 2])
 
 
 def test_a_sample_that_cannot_go_on_is_refused() -> None:
     config = SearchConfig(sample=True, no_repeat_ngram=1, min_length=4)
-    with pytest.raises(InputError, match="sentence 0 ends with log-probability -inf"):
+    with pytest.raises(InputError, match="sentence 0 has log-probability -inf"):
         sample(Tables(0, vocabulary=4).start([0]), [5], config, [0])

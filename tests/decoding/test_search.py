@@ -21,20 +21,20 @@ ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.5)
 
 
 @st.composite
-def searches(draw: st.DrawFn) -> tuple[SearchConfig, list[int], list[tuple[int, ...]], int]:
+def searches(sample_tokens: st.DrawFn) -> tuple[SearchConfig, list[int], list[tuple[int, ...]], int]:
     """Settings, greatest lengths, prefixes and a size of vocabulary, most of them awkward in some way."""
-    vocabulary, beam = draw(st.integers(2, 7)), draw(st.integers(1, 8))
+    vocabulary, beam = sample_tokens(st.integers(2, 7)), sample_tokens(st.integers(1, 8))
     config = SearchConfig(
         beam=beam,
-        nbest=draw(st.integers(1, beam)),
-        length_penalty=draw(st.sampled_from(ALPHAS)),
-        stop=draw(st.sampled_from(("exact", "exact", "first"))),
-        min_length=draw(st.integers(0, 3)),
-        no_repeat_ngram=draw(st.sampled_from((None, None, 1, 2, 3))),
+        nbest=sample_tokens(st.integers(1, beam)),
+        length_penalty=sample_tokens(st.sampled_from(ALPHAS)),
+        stop=sample_tokens(st.sampled_from(("exact", "exact", "first"))),
+        min_length=sample_tokens(st.integers(0, 3)),
+        no_repeat_ngram=sample_tokens(st.sampled_from((None, None, 1, 2, 3))),
     )
     words = st.sampled_from([word for word in range(vocabulary) if word != EOS])
-    prefixes = draw(st.lists(st.lists(words, max_size=3).map(tuple), min_size=1, max_size=4))
-    lengths = [draw(st.integers(max(config.min_length, len(prefix)), 6)) for prefix in prefixes]
+    prefixes = sample_tokens(st.lists(st.lists(words, max_size=3).map(tuple), min_size=1, max_size=4))
+    lengths = [sample_tokens(st.integers(max(config.min_length, len(prefix)), 6)) for prefix in prefixes]
     return config, lengths, prefixes, vocabulary
 
 
@@ -207,32 +207,32 @@ def test_no_sentence_of_a_transformer_minds_its_company(device: torch.device) ->
 def test_what_does_not_fit_together_is_refused() -> None:
     start = Tables(0, vocabulary=5).start([0, 1])
     config = SearchConfig(min_length=3)
-    with pytest.raises(InputError, match="3 greatest lengths are given for 2 sentences"):
+    with pytest.raises(InputError, match="found 3 maximum lengths for 2 sentences"):
         beam_search(start, [4, 4, 4], config)
-    with pytest.raises(InputError, match="1 prefixes are given for 2 sentences"):
+    with pytest.raises(InputError, match="found 1 prefixes for 2 sentences"):
         beam_search(start, [4, 4], config, [(2,)])
-    with pytest.raises(InputError, match=re.escape("sentence 1 may have at most 2 tokens")):
+    with pytest.raises(InputError, match=re.escape("sentence 1 is limited to 2 tokens")):
         beam_search(start, [4, 2], config)
-    with pytest.raises(InputError, match=re.escape("at most 4 tokens, fewer than its prefix (5) or min_length (3)")):
+    with pytest.raises(InputError, match=re.escape("limited to 4 tokens, fewer than its prefix (5) or min_length (3)")):
         beam_search(start, [4, 4], config, [(2,) * 5, ()])
-    with pytest.raises(InputError, match=re.escape(f"sentence 1 holds an id that is no word: [0, {EOS}]")):
+    with pytest.raises(InputError, match=re.escape(f"sentence 1 has eos or a negative id: [0, {EOS}]")):
         beam_search(start, [4, 4], config, [(), (0, EOS)])
-    with pytest.raises(InputError, match=re.escape("sentence 0 holds an id that is no word: [-1]")):
+    with pytest.raises(InputError, match=re.escape("sentence 0 has eos or a negative id: [-1]")):
         beam_search(start, [4, 4], config, [(-1,), ()])
-    with pytest.raises(InputError, match="a prefix holds id 5, outside a vocabulary of 5 tokens"):
+    with pytest.raises(InputError, match="a prefix has id 5, outside the vocabulary of 5 tokens"):
         beam_search(start, [4, 4], config, [(5,), ()])
 
 
 def test_a_model_that_gives_no_numbers_is_found_out() -> None:
     start = Level([-1.0, float("nan")], vocabulary=5).start([0, 1])
     for stop in ("exact", "first"):
-        with pytest.raises(InputError, match="sentence 1 ends with log-probability nan"):
+        with pytest.raises(InputError, match="sentence 1 has log-probability nan"):
             beam_search(start, [4, 4], SearchConfig(stop=stop))
 
 
 def test_a_prefix_that_the_model_never_says_is_refused(device: torch.device) -> None:
     model, sources = small_model(0, device)
-    with pytest.raises(InputError, match="sentence 2 ends with log-probability -inf"):
+    with pytest.raises(InputError, match="sentence 2 has log-probability -inf"):
         beam_search(start_search([model], sources), [9] * 4, SearchConfig(), [(), (4,), (1,), ()])
 
 

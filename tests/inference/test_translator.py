@@ -287,7 +287,7 @@ def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocab
     strange = save(tmp_path / "strange", Tokenizer.train(["äöü"] * 3, "characters", 300), 0)
     with pytest.raises(InputError, match=f"{one} and {strange} have different vocabularies"):
         heed.load(one, strange)
-    with pytest.raises(InputError, match="load needs at least one model folder"):
+    with pytest.raises(InputError, match="load needs a model folder, found none"):
         heed.load()
 
 

@@ -132,7 +132,7 @@ def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(serv
         with torch.no_grad():
             next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
         until_it_says(ready, "ende gives nan for a sentence: its weights are damaged")
-    with pytest.raises(Exception, match="the model gives nan"):
+    with pytest.raises(Exception, match="the model returns nan"):
         asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
 
 

@@ -97,7 +97,7 @@ def test_a_text_that_comes_piece_by_piece_is_the_same_text(site: Running, how: d
         ({"top_p": 1.5}, "Invalid request: top_p parameter: input should be less than or equal to 1"),
         ({"seed": 2**53}, "Invalid request: seed parameter: input should be less than 9007199254740992"),
         ({"prompt": ["a"]}, "Invalid request: prompt parameter: input should be a valid string"),
-        ({"prompt": "a" * 61}, "Invalid request: a beginning of 61 tokens is longer than the 60 that a text may have"),
+        ({"prompt": "a" * 61}, "Invalid request: the prompt has 61 tokens, more than the limit of 60 for a text"),
         ({"prompt": "a" * 5001}, "Invalid request: request (5001) exceeds text limit (5000)"),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_cannot_be_written_says_why(site: Running, fields: dict[str, Any], 
 
 def test_a_beginning_too_long_for_a_stream_is_an_event_of_it(site: Running) -> None:
     answer = site.post("/generate", prompt="a" * 61, stream=True)
-    assert answer.text.startswith('event: error\ndata: {"error": "Invalid request: a beginning of 61 tokens')
+    assert answer.text.startswith('event: error\ndata: {"error": "Invalid request: the prompt has 61 tokens')
 
 
 def test_a_label_is_the_classifiers_and_a_list_is_a_list(site: Running, by_name: dict[str, Path]) -> None:

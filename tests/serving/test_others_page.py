@@ -51,7 +51,7 @@ def test_a_text_is_gone_on_with_as_the_model_would(browser: Browser, site: Runni
         assert '"prompt":"The cat"' in page.inner_text("#example")
         page.fill("#text", "a" * 70)
         page.keyboard.press("Control+Enter")
-        status(page, "a beginning of 70 tokens is longer than the 60")
+        status(page, "the prompt has 70 tokens, more than the limit of 60")
 
 
 @in_chromium

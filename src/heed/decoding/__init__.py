@@ -1,1 +1,1 @@
-"""A model and source ids to target ids."""
+"""Decoding: a step function over token ids to hypotheses, by greedy search, beam search or sampling."""

@@ -1,9 +1,9 @@
-"""Source ids to hypotheses: the search that the settings ask for, over any backend.
+"""Source ids to hypotheses: beam search, greedy search or sampling over any backend, and cancellation.
 
-A backend that has a search of its own for these settings does all of it; else heed's searches go step by step.
+A backend may run the whole search itself; otherwise heed's searches run over its step function.
 
-A sentence whose reader has gone is made to end: every token but the eos becomes impossible, so the search drops it as
-it drops any sentence that is done, and its rows are free.
+A cancelled sentence is forced to end: every token but eos gets log-probability -inf, so the search drops the sentence
+as it drops any finished one, and its rows are free.
 """
 
 from collections.abc import Sequence
@@ -23,36 +23,35 @@ MAX_EXTRA_TOKENS = 50  # a translation is at most this much longer than its sour
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A search's state that knows which sentences it is about."""
+class MonitoredState:
+    """A search state that knows the ids of its sentences."""
 
     state: State
-    numbers: tuple[int, ...]  # of the sentences that are left
+    sentence_ids: tuple[int, ...]  # of the unfinished sentences
     steps: int = 0
 
-    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Watched":
-        """The hypotheses a search goes on with."""
-        kept = range(len(self.numbers)) if sentences is None else sentences.tolist()
-        return replace(
-            self, state=self.state.select(rows, sentences), numbers=tuple(self.numbers[place] for place in kept)
-        )
+    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "MonitoredState":
+        """See `State.select`."""
+        kept = range(len(self.sentence_ids)) if sentences is None else sentences.tolist()
+        sentence_ids = tuple(self.sentence_ids[index] for index in kept)
+        return replace(self, state=self.state.select(rows, sentences), sentence_ids=sentence_ids)
 
 
-def watched(start: Start[Any], numbers: Sequence[int], monitor: SearchMonitor) -> Start[Watched]:
-    """The same start, looked at before each step. numbers: of the sentences."""
+def monitored(start: Start[Any], sentence_ids: Sequence[int], monitor: SearchMonitor) -> Start[MonitoredState]:
+    """The same start, with `monitor` called before each step, and cancelled sentences ended."""
 
-    def step(ids: Int[Tensor, "R"], now: Watched) -> tuple[Float[Tensor, "R V"], Watched]:
+    def step(ids: Int[Tensor, "R"], before: MonitoredState) -> tuple[Float[Tensor, "R V"], MonitoredState]:
         monitor.before_step()
-        log_probs, state = start.step(ids, now.state)
-        leaving = [place for place, number in enumerate(now.numbers) if monitor.is_cancelled(number)]
-        if leaving and now.steps >= monitor.cancel_after:
-            each = log_probs.unflatten(0, (len(now.numbers), -1)).clone()  # (B, W, V)
-            each[leaving] = -torch.inf
-            each[leaving, :, start.eos_id] = 0.0
-            log_probs = each.flatten(0, 1)
-        return log_probs, replace(now, state=state, steps=now.steps + 1)
+        log_probs, state = start.step(ids, before.state)
+        cancelled = [index for index, sentence in enumerate(before.sentence_ids) if monitor.is_cancelled(sentence)]
+        if cancelled and before.steps >= monitor.cancel_after:
+            by_sentence = log_probs.unflatten(0, (len(before.sentence_ids), -1)).clone()  # (B, W, V)
+            by_sentence[cancelled] = -torch.inf
+            by_sentence[cancelled, :, start.eos_id] = 0.0
+            log_probs = by_sentence.flatten(0, 1)
+        return log_probs, replace(before, state=state, steps=before.steps + 1)
 
-    return Start(step, Watched(start.state, tuple(numbers)), start.first, start.eos_id, start.ops)
+    return Start(step, MonitoredState(start.state, tuple(sentence_ids)), start.first, start.eos_id, start.ops)
 
 
 class Engine:
@@ -65,49 +64,52 @@ class Engine:
         self,
         sources: Sources,
         config: SearchConfig,
-        numbers: Sequence[int],
+        sentence_ids: Sequence[int],
         prefixes: Prefixes = None,
         monitor: SearchMonitor | None = None,
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each source, best first.
 
-        numbers: of the sources, among all that are translated at this time; sampling and `monitor` go by them. monitor:
-        who looks at the search before each step; another system's search cannot be watched.
+        sentence_ids: seed sampling, and name the sources to `monitor`. monitor: called before each step; the search of
+        another system's engine ignores it.
         """
-        longest = max_output_lengths(self.backend.configs, sources, config)
+        max_lengths = max_output_lengths(self.backend.configs, sources, config)
         if prefixes is not None:
-            longest = [max(length, len(prefix)) for length, prefix in zip(longest, prefixes, strict=True)]
+            max_lengths = [max(length, len(prefix)) for length, prefix in zip(max_lengths, prefixes, strict=True)]
         by_index = (
             None
             if monitor is None
-            else SearchMonitor(lambda index: monitor.is_cancelled(numbers[index]), monitor.before_step)
+            else SearchMonitor(lambda index: monitor.is_cancelled(sentence_ids[index]), monitor.before_step)
         )
-        hypotheses = self.backend.search(sources, longest, config, prefixes, by_index)
+        hypotheses = self.backend.search(sources, max_lengths, config, prefixes, by_index)
         if hypotheses is not None:
             return hypotheses
         start = self.backend.start(sources)
         if monitor is not None:
-            start = watched(start, numbers, monitor)
-        return find(start, longest, config, numbers, prefixes)
+            start = monitored(start, sentence_ids, monitor)
+        return run_search(start, max_lengths, config, sentence_ids, prefixes)
 
 
-def find(
-    start: Start[Any], longest: Sequence[int], config: SearchConfig, numbers: Sequence[int], prefixes: Prefixes
+def run_search(
+    start: Start[Any],
+    max_lengths: Sequence[int],
+    config: SearchConfig,
+    sentence_ids: Sequence[int],
+    prefixes: Prefixes,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each sentence by sampling, greedy or beam search, as the settings say."""
+    """The best hypotheses of each sentence by sampling, greedy or beam search, as `config` says."""
     if config.sample:
-        return sample(start, longest, config, numbers, prefixes)
+        return sample(start, max_lengths, config, sentence_ids, prefixes)
     if config.beam == 1:
-        return [[hypothesis] for hypothesis in greedy_search(start, longest, config, prefixes)]
-    return beam_search(start, longest, config, prefixes)
+        return [[hypothesis] for hypothesis in greedy_search(start, max_lengths, config, prefixes)]
+    return beam_search(start, max_lengths, config, prefixes)
 
 
 def max_output_lengths(configs: Sequence[ModelConfig], sources: Sources, config: SearchConfig) -> list[int]:
-    """The most tokens each translation may have: by default those of its source and 50 more.
+    """The maximum number of tokens of each translation: `max_length`, or the length of the source plus 50.
 
-    Never fewer than `min_length`, and never more than a model with learned positions has positions for, less the one
-    that its first token takes.
+    At least `min_length`, and at most one less than the positions of a model with learned positions: bos takes one.
     """
     positions = [model.max_length - 1 for model in configs if model.positions == "learned"]
-    wanted = [config.max_length or max(len(ids) + MAX_EXTRA_TOKENS, config.min_length) for ids in sources]
-    return [min(length, *positions) if positions else length for length in wanted]
+    lengths = [config.max_length or max(len(ids) + MAX_EXTRA_TOKENS, config.min_length) for ids in sources]
+    return [min(length, *positions) if positions else length for length in lengths]

@@ -1,7 +1,7 @@
-"""Which source token each target token comes from, read off attention.
+"""Forced decoding: log-probabilities of given targets, and their word alignment by cross-attention.
 
-The decoder's last but one layer is the one whose attention to the source comes closest to what people call alignment
-(Garg et al. 2019). Its weights, averaged over the heads, are taken from a forced pass over source and translation.
+Alignment is read off the cross-attention of the last but one decoder layer, averaged over its heads: of all layers it
+comes closest to alignments by human annotators (Garg et al., 2019).
 """
 
 import math
@@ -18,19 +18,19 @@ from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
 
-def forced_rows(
+def teacher_forcing_batch(
     model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> tuple[Int[Tensor, "B S"], Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """Padded rows: the sources ended, the targets begun, the targets ended."""
+    """Padded `src`, `tgt_in` and `tgt_out`: eos after each source, bos before and eos after each target."""
     config = model.config
 
-    def rows(ids: list[list[int]]) -> Tensor:
-        there = [torch.tensor(row, device="cpu") for row in ids]
-        filled = pad_sequence(there, batch_first=True, padding_value=config.pad_id)
-        return filled.to(model.vocabulary.embedding.weight.device)
+    def padded(sequences: list[list[int]]) -> Tensor:
+        rows = [torch.tensor(ids, device="cpu") for ids in sequences]
+        batch = pad_sequence(rows, batch_first=True, padding_value=config.pad_id)
+        return batch.to(model.vocabulary.embedding.weight.device)
 
-    begun, ended = [[config.bos_id, *ids] for ids in targets], [[*ids, config.eos_id] for ids in targets]
-    return rows([[*ids, config.eos_id] for ids in sources]), rows(begun), rows(ended)
+    src = padded([[*ids, config.eos_id] for ids in sources])
+    return src, padded([[config.bos_id, *ids] for ids in targets]), padded([[*ids, config.eos_id] for ids in targets])
 
 
 @torch_defaults()
@@ -38,61 +38,61 @@ def forced_rows(
 def token_log_probs(
     models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """The log-probability of each target token and of the end after them; several models as one, by their mean."""
-    each: list[Float[Tensor, "B T"]] = []
+    """The log-probability of each target token and of eos; an ensemble averages the probabilities of its models."""
+    by_model: list[Float[Tensor, "B T"]] = []
     for model in models:
-        src, tgt_in, tgt_out = forced_rows(model, sources, targets)
+        src, tgt_in, tgt_out = teacher_forcing_batch(model, sources, targets)
         log_probs = model(src, tgt_in).float().log_softmax(-1)
-        each.append(log_probs.gather(-1, tgt_out[..., None])[..., 0])
-    together = torch.stack(each).logsumexp(0) - math.log(len(each))
-    return [row[: len(target) + 1] for row, target in zip(together.tolist(), targets, strict=True)]
+        by_model.append(log_probs.gather(-1, tgt_out[..., None])[..., 0])
+    mean = torch.stack(by_model).logsumexp(0) - math.log(len(by_model))
+    return [row[: len(target) + 1] for row, target in zip(mean.tolist(), targets, strict=True)]
 
 
-Weights = list[list[float]]  # one row a target token, one column a source token
+AlignmentMatrix = list[list[float]]  # a row per target token, a column per source token
 
 
 @torch.no_grad()
-def cross_attention(
+def alignment_matrices(
     model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-) -> list[Weights]:
-    """How much each target token leaned on each source token when it was predicted; ends left out."""
-    across: list[Tensor] = []
+) -> list[AlignmentMatrix]:
+    """The attention weight on each source token where each target token is predicted, without eos."""
+    by_layer: list[Tensor] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pattern: AttentionPattern, dropout: float) -> Tensor:
         if pattern.queries is not pattern.keys:
-            across.append(attention_weights(q, k, pattern).mean(1))
+            by_layer.append(attention_weights(q, k, pattern).mean(1))
         return fused_attention(q, k, v, pattern, dropout)
 
-    src, tgt_in, _ = forced_rows(model, sources, targets)
+    src, tgt_in, _ = teacher_forcing_batch(model, sources, targets)
     model.hidden(src, tgt_in, attend=attend)
-    weights = across[max(0, len(across) - 2)].tolist()
+    weights = by_layer[max(0, len(by_layer) - 2)].tolist()
     return [
         [row[: len(source)] for row in rows[: len(target)]]
         for rows, source, target in zip(weights, sources, targets, strict=True)
     ]
 
 
-def links(weights: Weights) -> list[tuple[int, int]]:
-    """For each target token the source token it leaned on most: (source, target)."""
-    return [(row.index(max(row)), place) for place, row in enumerate(weights) if row]
+def argmax_alignment(weights: AlignmentMatrix) -> list[tuple[int, int]]:
+    """(source, target): for each target token the source token with the largest weight."""
+    return [(row.index(max(row)), target) for target, row in enumerate(weights) if row]
 
 
 def word_alignment(
     source: Sequence[str], target: Sequence[str], alignment: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The same between words, which white space parts: the form that alignment tools read. Numbers count from 0."""
-    of_source, of_target = _words(source), _words(target)
-    pairs = {(of_source[one], of_target[other]) for one, other in alignment}
-    return sorted((one, other) for one, other in pairs if one is not None and other is not None)
+    """A token alignment as one of whitespace-separated words, counted from 0: the Pharaoh format's pairs."""
+    source_words, target_words = _word_indices(source), _word_indices(target)
+    pairs = {(source_words[from_], target_words[to]) for from_, to in alignment}
+    return sorted((from_, to) for from_, to in pairs if from_ is not None and to is not None)
 
 
-def _words(tokens: Sequence[str]) -> list[int | None]:
-    """The number of the word that each token begins or goes on with; none where it is only white space."""
-    numbers: list[int | None] = []
+def _word_indices(tokens: Sequence[str]) -> list[int | None]:
+    """The index of the word that each token is part of; none for a token of white space."""
+    indices: list[int | None] = []
     text = ""
     for token in tokens:
         words = len(text.split())
-        goes_on = words > 0 and not text[-1].isspace() and not token[:1].isspace()
-        numbers.append(words - goes_on if token.strip() else None)
+        continues = words > 0 and not text[-1].isspace() and not token[:1].isspace()
+        indices.append(words - continues if token.strip() else None)
         text += token
-    return numbers
+    return indices

@@ -1,7 +1,7 @@
-"""Texts to labels, and texts to vectors: an encoder at work.
+"""Text classification and text embeddings with an encoder.
 
-Enters: texts; two that belong together come as one with a tab between. Leaves: the probability of every label, or one
-vector a text.
+Enters: texts; a pair of texts is one string with a tab between them. Leaves: the probability of every label, or one
+embedding per text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,47 +24,47 @@ from heed.text.labels import TextPairEncoder
 from heed.text.prepare import TextEncoder
 from heed.text.tokenizer import Tokenizer, check_texts
 
-_TOKENS = 8192  # in work at a time, padding included
+_TOKENS = 8192  # per batch, padding included
 
 
 @dataclass(frozen=True)
 class Classification:
-    """What a classifier makes of one text."""
+    """The most probable label of one text, and the probability of every label."""
 
     label: str
-    probabilities: dict[str, float]  # of all labels
+    probabilities: dict[str, float]
 
 
 class Classifier:
-    """An encoder that was trained to tell labels, and its tokenizer."""
+    """An encoder trained to classify texts, and its tokenizer."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, labels: Sequence[str], max_tokens: int = 256) -> None:
         if model.config.labels != len(labels):
-            raise InputError(f"{len(labels)} labels cannot name the {model.config.labels or 0} classes of this model")
+            raise InputError(f"found {len(labels)} labels for a model of {model.config.labels or 0} classes")
         self.model, self.labels, self.max_tokens = model, tuple(labels), max_tokens
         self._encoder = TextPairEncoder(tokenizer)
 
     @classmethod
     @torch_defaults()
     def open(cls, path: str | Path) -> "Classifier":
-        """The classifier of a folder; on a GPU where there is one."""
+        """Load the classifier of a model folder, onto a GPU if there is one."""
         folder, model = open_folder(path)
         data = folder.run.data
         if not data.labels:
-            raise InputError(f"{path} is no classifier: it was trained with task = {data.task!r}")
+            raise InputError(f"{path} is not a classifier: it was trained with task = {data.task!r}")
         return cls(model, folder.tokenizers[0], data.labels, data.max_tokens)
 
     @torch_defaults()
     @torch.no_grad()
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """The likeliest label of each text, and how likely each is."""
+        """The most probable label of each text, and the probability of every label."""
         check_texts(texts)
-        found: list[Classification | None] = [None] * len(texts)
-        for numbers, src in _batches(self._encoder, texts, self.model, self.max_tokens):
-            for number, row in zip(numbers, self.model(src).float().softmax(-1).tolist(), strict=True):
+        results: list[Classification | None] = [None] * len(texts)
+        for indices, src in _batches(self._encoder, texts, self.model, self.max_tokens):
+            for index, row in zip(indices, self.model(src).float().softmax(-1).tolist(), strict=True):
                 probabilities = dict(zip(self.labels, row, strict=True))
-                found[number] = Classification(max(probabilities, key=probabilities.__getitem__), probabilities)
-        return [one for one in found if one is not None]
+                results[index] = Classification(max(probabilities, key=probabilities.__getitem__), probabilities)
+        return [result for result in results if result is not None]
 
 
 @torch_defaults()
@@ -76,39 +76,39 @@ def embed(
     pooling: Literal["mean", "first"] = "mean",
     max_tokens: int = 256,
 ) -> Float[np.ndarray, "texts D"]:
-    """One vector a text: the mean of its tokens' vectors after the last layer, or the first token's.
+    """One embedding per text: the mean of its tokens' last hidden states, or the first token's.
 
-    A model with an encoder reads the text with that; a decoder alone reads it from its beginning on.
+    The hidden states are those of the encoder; a decoder-only model uses its decoder's.
     """
     check_texts(texts)
     if model.encoder is None and pooling == "first":
-        raise InputError("pooling = 'first' needs an encoder: in a decoder alone the first token has seen nothing else")
-    vectors = np.zeros((len(texts), model.config.d_model), np.float32)
-    for numbers, src in _batches(TextPairEncoder(tokenizer), texts, model, max_tokens):
+        raise InputError("pooling = 'first' needs an encoder: in a decoder the first token attends only to itself")
+    embeddings = np.zeros((len(texts), model.config.d_model), np.float32)
+    for indices, src in _batches(TextPairEncoder(tokenizer), texts, model, max_tokens):
         hidden = model.hidden(tgt_in=src) if model.encoder is None else model.encode(src)
         layout = Padded.from_ids(src, model.config.pad_id)
-        vectors[numbers] = (layout.mean(hidden) if pooling == "mean" else hidden[:, 0]).float().cpu().numpy()
-    return vectors
+        embeddings[indices] = (layout.mean(hidden) if pooling == "mean" else hidden[:, 0]).float().cpu().numpy()
+    return embeddings
 
 
 def _batches(
     encoder: TextEncoder, texts: Sequence[str], model: Transformer, max_tokens: int
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """Texts of like length as padded rows, with their numbers; a text must have something in it, and not too much."""
+    """Padded batches of texts of similar length, with their indices; empty and overlong texts are refused."""
     config, device = model.config, model.vocabulary.embedding.weight.device
     encoded = encoder.encode(texts)
     rows = [[*ids, config.eos_id] if model.encoder is not None else [config.bos_id, *ids] for ids in encoded]
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if len(row) == 1:
-            raise InputError(f"text {number + 1} is empty, or has an empty part: {texts[number]!r}")
+            raise InputError(f"text {index + 1} is empty, or has an empty part: {texts[index]!r}")
         if len(row) > max_tokens + 1:
             raise InputError(
-                f"text {number + 1} has {len(row) - 1} tokens, more than the {max_tokens} that this model learnt from: "
-                f"{texts[number][:40]!r} …"
+                f"text {index + 1} has {len(row) - 1} tokens, more than the maximum of {max_tokens} that this model was "
+                f"trained with: {texts[index][:40]!r} …"
             )
-    order = sorted(range(len(rows)), key=lambda number: -len(rows[number]))
+    order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
     while order:
         count = max(1, _TOKENS // len(rows[order[0]]))
         batch, order = order[:count], order[count:]
-        ids = [torch.tensor(rows[number], device="cpu") for number in batch]
+        ids = [torch.tensor(rows[index], device="cpu") for index in batch]
         yield batch, pad_sequence(ids, batch_first=True, padding_value=config.pad_id).to(device)

@@ -1,7 +1,7 @@
-"""Texts that a language model writes: a decoder alone at work.
+"""Text generation with a decoder-only language model: prompts to continuations, and log-probabilities of texts.
 
-Enters: the beginnings of texts. Leaves: how they go on, found by any of the searches that translations are found by, or
-drawn at random. The beginning is a prefix that the search must say first.
+Enters: prompts. Leaves: texts that begin with them, by the same searches that translation uses. The prompt is a prefix
+that the search is forced to begin with.
 """
 
 from collections.abc import Generator as Generator_
@@ -19,9 +19,9 @@ from heed.backends.base import Hypothesis, SearchMonitor, Start
 from heed.backends.select import search_ops
 from heed.backends.stepping import start_decoder_only
 from heed.config import SearchConfig
-from heed.decoding.decode import draw, uniform, walk
-from heed.decoding.engine import find, watched
-from heed.decoding.search import Rules, precise
+from heed.decoding.decode import decode_steps, sample_tokens, uniform_numbers
+from heed.decoding.engine import monitored, run_search
+from heed.decoding.search import Constraints, score_dtype
 from heed.errors import InputError
 from heed.inference.open import open_folder
 from heed.model.cache import KVCache
@@ -29,17 +29,17 @@ from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
-_TOKENS = 4096  # scored at a time, padding included
+_TOKENS = 4096  # per scored batch, padding included
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One text, its beginning included."""
+    """One generated text, its prompt included."""
 
     text: str
-    log_prob: float  # of all of it, its end included
+    log_prob: float  # of all its tokens and eos
     ids: tuple[int, ...]
-    truncated: bool = False  # the length limit ended it, and not the model
+    truncated: bool = False  # the length limit ended it, not the model
 
 
 class Generator:
@@ -49,7 +49,9 @@ class Generator:
         self, model: Transformer, tokenizer: Tokenizer, search: SearchConfig | None = None, max_tokens: int = 256
     ) -> None:
         if model.decoder is None or model.encoder is not None:
-            raise InputError(f"only a decoder alone writes texts of its own, and this model is an {model.config.kind}")
+            raise InputError(
+                f"generation needs a decoder-only model (kind = 'decoder'), found kind = {model.config.kind!r}"
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.search = search or SearchConfig()
@@ -70,49 +72,48 @@ class Generator:
         first: int = 0,
         monitor: SearchMonitor | None = None,
     ) -> list[list[Generation]]:
-        """For each beginning the best `nbest` texts, or as many drawn at random.
+        """The `nbest` best texts, or as many samples, for each prompt.
 
-        first: the number of the first beginning, which decides on what is drawn. monitor: see `decoding.cancellation`.
+        first: the index of the first prompt; seeds sampling. monitor: called before each step; may cancel a prompt.
         """
         config = search or self.search
         prefixes = self.tokenizer.encode(prompts)
-        longest = [self._longest(len(prefix), config) for prefix in prefixes]
-
+        max_lengths = [self._max_length(len(prefix), config) for prefix in prefixes]
         start: Start[Any] = self._start(len(prompts))
         if monitor is not None:
-            start = watched(start, range(len(prompts)), monitor)
-        found = find(start, longest, config, range(first, first + len(prompts)), prefixes)
-        return [self._described(hypotheses) for hypotheses in found]
+            start = monitored(start, range(len(prompts)), monitor)
+        hypotheses = run_search(start, max_lengths, config, range(first, first + len(prompts)), prefixes)
+        return [self._generations(of_prompt) for of_prompt in hypotheses]
 
     @generate_with_torch_defaults
     def stream(
         self, prompt: str = "", search: SearchConfig | None = None, monitor: SearchMonitor | None = None
     ) -> Generator_[str, None, bool]:
-        """One text piece by piece as it is written, its beginning first; joined, it is the text.
+        """Yield one text in pieces as they are generated, the prompt first; concatenated, they are the text.
 
-        The generator's return value says whether the length limit cut the text off.
+        Returns whether the length limit truncated it.
         """
         config = search or self.search
         (prefix,) = self.tokenizer.encode([prompt])
-        longest = self._longest(len(prefix), config)
+        max_length = self._max_length(len(prefix), config)
         start: Start[Any] = self._start(1)
         if monitor is not None:
-            start = watched(start, [0], monitor)
-        random = torch.from_numpy(uniform(config.seed, 0, 0, longest)).to(
-            start.first.device, precise(start.first.device)
+            start = monitored(start, [0], monitor)
+        random = torch.from_numpy(uniform_numbers(config.seed, 0, 0, max_length)).to(
+            start.first.device, score_dtype(start.first.device)
         )
 
-        def choose(allowed: Float[Tensor, "B V"], _going: Int[Tensor, "B"], length: int) -> Int[Tensor, "B"]:
-            return (
-                draw(allowed, random[length : length + 1], config, start.ops) if config.sample else allowed.argmax(-1)
-            )
+        def choose(allowed: Float[Tensor, "B V"], _live: Int[Tensor, "B"], step: int) -> Int[Tensor, "B"]:
+            if not config.sample:
+                return allowed.argmax(-1)
+            return sample_tokens(allowed, random[step : step + 1], config, start.ops)
 
         written: list[int] = []
         shown = ""
-        rules = Rules.of(start, [longest], config, [prefix])
+        constraints = Constraints.of(start, [max_length], config, [prefix])
         truncated = False
-        for [chosen] in walk(start, rules, choose):
-            rules.check(chosen.number, chosen.log_prob)
+        for [chosen] in decode_steps(start, constraints, choose):
+            constraints.check(chosen.sentence, chosen.log_prob)
             truncated = chosen.truncated
             if chosen.token != start.eos_id:
                 written.append(chosen.token)
@@ -124,44 +125,44 @@ class Generator:
 
     @torch_defaults()
     def token_scores(self, texts: Sequence[str]) -> list[list[float]]:
-        """The log-probability of each token of each text, and of the end after them."""
+        """The log-probability of each token of each text, and of eos."""
         ids = self.tokenizer.encode(texts)
-        found: list[list[float]] = [[] for _ in texts]
-        order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+        log_probs: list[list[float]] = [[] for _ in texts]
+        order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         while order:
             count = max(1, _TOKENS // (len(ids[order[0]]) + 1))
             batch, order = order[:count], order[count:]
-            for number, scores in zip(batch, self._forced([ids[number] for number in batch]), strict=True):
-                found[number] = scores
-        return found
+            for index, scores in zip(batch, self._token_log_probs([ids[index] for index in batch]), strict=True):
+                log_probs[index] = scores
+        return log_probs
 
     @torch.no_grad()
-    def _forced(self, ids: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The same of ids, all at once."""
+    def _token_log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         config = self.model.config
 
-        def rows(given: list[list[int]]) -> Int[Tensor, "B T"]:
-            there = [torch.tensor(row, device="cpu") for row in given]
-            filled = pad_sequence(there, batch_first=True, padding_value=config.pad_id)
-            return filled.to(self._device)
+        def padded(sequences: list[list[int]]) -> Int[Tensor, "B T"]:
+            rows = [torch.tensor(ids, device="cpu") for ids in sequences]
+            return pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(self._device)
 
-        tgt_in, tgt_out = rows([[config.bos_id, *one] for one in ids]), rows([[*one, config.eos_id] for one in ids])
+        tgt_in = padded([[config.bos_id, *ids] for ids in sequences])
+        tgt_out = padded([[*ids, config.eos_id] for ids in sequences])
         log_probs = self.model(tgt_in=tgt_in).float().log_softmax(-1).gather(-1, tgt_out[..., None])[..., 0]
-        return [row[: len(one) + 1] for row, one in zip(log_probs.tolist(), ids, strict=True)]
+        return [row[: len(ids) + 1] for row, ids in zip(log_probs.tolist(), sequences, strict=True)]
 
-    def _longest(self, prefix: int, config: SearchConfig) -> int:
-        """The most tokens a text may have, its beginning included: as long as those learnt from, unless told."""
-        longest = config.max_length or max(self.max_tokens, prefix + 1)
+    def _max_length(self, prompt_length: int, config: SearchConfig) -> int:
+        """`search.max_length`, or else the maximum length of training texts; the prompt is included."""
+        max_length = config.max_length or max(self.max_tokens, prompt_length + 1)
         if self.model.config.positions == "learned":
-            longest = min(longest, self.model.config.max_length - 1)
-        if prefix > longest:
-            raise InputError(f"a beginning of {prefix} tokens is longer than the {longest} that a text may have")
-        return longest
+            max_length = min(max_length, self.model.config.max_length - 1)
+        if prompt_length > max_length:
+            raise InputError(f"the prompt has {prompt_length} tokens, more than the limit of {max_length} for a text")
+        return max_length
 
-    def _described(self, hypotheses: Sequence[Hypothesis]) -> list[Generation]:
-        texts = self.tokenizer.decode([one.ids for one in hypotheses])
+    def _generations(self, hypotheses: Sequence[Hypothesis]) -> list[Generation]:
+        texts = self.tokenizer.decode([hypothesis.ids for hypothesis in hypotheses])
         return [
-            Generation(text, one.log_prob, one.ids, one.truncated) for text, one in zip(texts, hypotheses, strict=True)
+            Generation(text, hypothesis.log_prob, hypothesis.ids, hypothesis.truncated)
+            for text, hypothesis in zip(texts, hypotheses, strict=True)
         ]
 
     def _start(self, rows: int) -> Start[KVCache]:

@@ -1,7 +1,7 @@
-"""Opening a model folder: device, backend and tokenizers chosen once, for `heed.load`, every verb and the server.
+"""Loading a model folder: choosing device, backend and tokenizers, for `heed.load`, the commands and the server.
 
-Enters: the path of a model folder, or of one that `heed export` wrote for another system's engine, and what was asked
-for. Leaves: a `Translator`, or the model of a folder on the device where it will run.
+Enters: the path of a model folder, or of a folder that `heed export` wrote, and the requested engine and precision.
+Leaves: a `Translator`, or the model of a folder on its device.
 """
 
 from collections.abc import Mapping
@@ -36,13 +36,13 @@ from heed.text.sentence_split import Splitter
 def look_into(
     path: str | Path, source: str, target: str | None = None, search: Mapping[str, Any] | None = None
 ) -> Trace:
-    """The trace of a text by the model of a folder; search: settings instead of the folder's own."""
+    """The trace of a text through the model of a folder; search: settings that override the folder's."""
     text_model, translator = load_text_model(path, search)
     return look(text_model, source, target) if translator is None else translator.look(source, target)
 
 
 def load_text_model(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple[TextModel, Translator | None]:
-    """The model of a folder, and its translator if it is an encoder-decoder."""
+    """The model of a folder with its tokenizers, and its translator if it is an encoder-decoder."""
     folder = read_model_folder(Path(path))
     settings = SearchConfig.model_validate(folder.run.search.model_dump() | dict(search or {}))
     if folder.run.model.kind == "encoder-decoder":
@@ -54,7 +54,7 @@ def load_text_model(path: str | Path, search: Mapping[str, Any] | None = None) -
 
 
 def with_pytorch_modules(translator: Translator) -> Translator:
-    """The translator without its engine: by the model's own modules, where hooks take effect (ablation)."""
+    """The same translator run by the model's PyTorch modules, so that forward hooks take effect (ablation)."""
     return Translator(
         translator.models,
         translator.tokenizers,
@@ -65,8 +65,8 @@ def with_pytorch_modules(translator: Translator) -> Translator:
     )
 
 
-# By what a model was taught: the verbs for it, and the same in Python.
-_FOR = {
+# Task of the training run: the commands for such a model, and the equivalent in Python.
+_USES_BY_TASK = {
     "language-model": ("heed generate, evaluate, look and serve", "heed.Generator.open"),
     "masked": ("heed embed, look, serve and train --init-from", "heed.inference.classifier.embed"),
     "classify": ("heed classify, embed, evaluate, look and serve", "heed.Classifier.open"),
@@ -75,33 +75,33 @@ _FOR = {
 
 @torch_defaults()
 def open_folder(path: str | Path) -> tuple[ModelFolder, Transformer]:
-    """A model folder of any kind and its model, on a GPU where there is one."""
+    """Read a model folder of any kind, and load its model onto a GPU if there is one."""
     folder = read_model_folder(Path(path))
     return folder, model_on_device(folder)
 
 
 @torch_defaults()
 def model_on_device(folder: ModelFolder) -> Transformer:
-    """The model of a folder, on a GPU where there is one."""
+    """Load the model of a folder, onto a GPU if there is one."""
     return folder.model().to(default_device())
 
 
 @torch_defaults()
 def load(*paths: str | Path, engine: EngineName | None = None, precision: Precision = "auto") -> Translator:
-    """Open a model folder: ``heed.load("runs/ende")``; several translate together.
+    """Load a model folder: ``heed.load("runs/ende")``; several folders are an ensemble.
 
-    engine: what translates, "heed", "heed-int8", "ctranslate2", "ctranslate2-int8" or "onnx"; none: heed, in int8 where
-    the folder is quantised, or what the folder was exported for. precision: of a GPU; "auto" is bfloat16 where it has
-    that. `translator.backend.choice` says what was chosen, and why.
+    engine: "heed", "heed-int8", "ctranslate2", "ctranslate2-int8" or "onnx"; none: heed, in int8 if the folder is
+    quantised, or the engine that the folder was exported for. precision: on a GPU; "auto" is bfloat16 where supported.
+    `translator.backend.choice` has the chosen backend and the reason.
     """
     if not paths:
-        raise InputError("load needs at least one model folder")
+        raise InputError("load needs a model folder, found none")
     if engine is not None:
         parse_engine_name(engine)
     if len(paths) == 1 and engine not in ("heed", "heed-int8") and is_exported(Path(paths[0])):
         return _load_exported(Path(paths[0]), engine)
     if len(paths) > 1 and engine not in (None, "heed", "heed-int8"):
-        raise ConfigError(f"{paths[1]}: only heed's own engine translates with several models, found {engine}")
+        raise ConfigError(f"{paths[1]}: only the engines heed and heed-int8 run an ensemble, found {engine}")
     return _translator([read_translation_folder(path) for path in paths], engine, precision)
 
 
@@ -109,8 +109,9 @@ def load(*paths: str | Path, engine: EngineName | None = None, precision: Precis
 def _translator(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> Translator:
     first, *others = folders
     for other in others:
-        if [one.to_json() for one in other.tokenizers] != [one.to_json() for one in first.tokenizers]:
-            raise InputError(f"{first.path} and {other.path} have different vocabularies and cannot translate together")
+        vocabularies = [[tokenizer.to_json() for tokenizer in folder.tokenizers] for folder in (first, other)]
+        if vocabularies[0] != vocabularies[1]:
+            raise InputError(f"{first.path} and {other.path} have different vocabularies: expected the same one")
     request = _request(folders, engine, precision)
     models = [folder.model().to(inference_device(request)) for folder in folders]
     if engine is None or request.is_heed:
@@ -125,7 +126,7 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
 
 
 def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> InferenceRequest:
-    """What is asked for; int8 that this CPU cannot have is refused where it was asked for by name, else replaced."""
+    """The request to `select`. int8 on a CPU without it: an error if requested by name, else a fallback to float32."""
     request = InferenceRequest(engine, precision, is_quantized=all(is_quantized(folder.path) for folder in folders))
     if request.dtype == "float32" or (why := why_no_int8()) is None:
         return request
@@ -139,12 +140,12 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
     exported = read_exported(path)
     if exported.run.model.kind != "encoder-decoder":
         raise ConfigError(
-            f"{path} is half a model ({exported.run.model.kind}), exported for {exported.engine}, and does not "
-            "translate: run its graph with ONNX Runtime, or use the model folder that it was made from"
+            f"{path} is a model of kind {exported.run.model.kind!r}, exported for {exported.engine}, and does not "
+            "translate: run its graph with ONNX Runtime, or load the model folder it was exported from"
         )
     name = name or exported.engine
     if engine_family(name) != engine_family(exported.engine):
-        raise ConfigError(f"{path} was exported for {exported.engine}, which is not --engine {name}: leave that out")
+        raise ConfigError(f"{path} was exported for {exported.engine}, found --engine {name}: leave --engine out")
     files = {file: (path / file).read_bytes() for file in exported.files}
     backend = other_engine(name, files, exported.run.model, exported.tokenizers)
     run, splitter = exported.run, Splitter.of(exported.run.data, exported.trained)
@@ -154,13 +155,13 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
 
 
 def read_translation_folder(path: str | Path) -> ModelFolder:
-    """A model folder whose model translates."""
+    """Read a model folder, and refuse a model that does not translate."""
     folder = read_model_folder(Path(path))
     kind, task = folder.run.model.kind, folder.run.data.task
     if kind != "encoder-decoder":
-        verbs, python = _FOR.get(task, ("heed look", "heed.look_into"))
+        verbs, python = _USES_BY_TASK.get(task, ("heed look", "heed.look_into"))
         raise InputError(
-            f"{path} is {'a' if kind == 'decoder' else 'an'} {kind} alone, trained with task = {task!r}, and does not "
-            f"translate: it is for {verbs}; in Python, {python}"
+            f"{path} is {'a' if kind == 'decoder' else 'an'} {kind}-only model, trained with task = {task!r}, and does "
+            f"not translate: it is for {verbs}; in Python, {python}"
         )
     return folder

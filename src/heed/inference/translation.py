@@ -1,4 +1,4 @@
-"""A translation, put together from those of the pieces of a text; also as it is being found, in a stream."""
+"""Translations of texts, joined from those of their segments, and the streaming translation of one segment."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from heed.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a text that was translated by itself: where it stands in the source and in the translation."""
+    """A segment of a text, translated on its own: its spans in the source and in the translation."""
 
-    source: tuple[int, int]  # offsets of characters, from and up to
+    source: tuple[int, int]  # start and end, in characters
     target: tuple[int, int]
 
 
@@ -25,54 +25,53 @@ class Translation:
     """One translation of one text."""
 
     text: str
-    score: float  # the log-probability, divided by the length penalty: what the search ranks by
+    score: float  # log-probability / length penalty: what the search ranks by
     log_prob: float
     ids: tuple[int, ...]
-    tokens: tuple[str, ...]  # the same as text to be shown
+    tokens: tuple[str, ...]  # the text of each id
     source_tokens: tuple[str, ...]
     alignment: tuple[tuple[int, int], ...]  # (source token, target token)
-    alternatives: tuple["Translation", ...] = ()  # the next best, if more than one was asked for
-    truncated: bool = False  # the length limit ended it, or a part of it, and not the model
-    segments: tuple[Segment, ...] = ()  # the parts that were translated one by one, in order
+    alternatives: tuple["Translation", ...] = ()  # the other results, if nbest > 1
+    truncated: bool = False  # the length limit, not the model, ended it or one of its segments
+    segments: tuple[Segment, ...] = ()  # in order
 
 
-def join_translations(found: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
-    """The translations of a text's pieces as one; white space pieces have none."""
-    whole = [one for one in found if one is not None]
-    depth = min((len(one.alternatives) for one in whole), default=0)
-    ranks = [[one and (one, *one.alternatives)[rank] for one in found] for rank in range(depth + 1)]
-    best, *others = (_in_a_row(rank, pieces) for rank in ranks)
-    return replace(best, alternatives=tuple(others))
+def join_translations(results: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
+    """Join the translations of a text's pieces; a piece of white space has none."""
+    count = min((len(result.alternatives) for result in results if result is not None), default=0)
+    ranks = [[result and (result, *result.alternatives)[rank] for result in results] for rank in range(count + 1)]
+    best, *alternatives = (_concatenate(rank, pieces) for rank in ranks)
+    return replace(best, alternatives=tuple(alternatives))
 
 
-def _in_a_row(found: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
+def _concatenate(results: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
     text, score, log_prob, source_offset = "", 0.0, 0.0, 0
     ids: list[int] = []
     tokens: list[str] = []
-    sources: list[str] = []
+    source_tokens: list[str] = []
     alignment: list[tuple[int, int]] = []
     segments: list[Segment] = []
-    for one, piece in zip(found, pieces, strict=True):
+    for result, piece in zip(results, pieces, strict=True):
         text += space_before(piece, text) + piece.before
         source_offset += len(piece.before)
-        if one is not None:
-            alignment += [(len(sources) + source, len(tokens) + target) for source, target in one.alignment]
-            ids += one.ids
-            tokens += one.tokens
-            sources += one.source_tokens
-            score, log_prob = score + one.score, log_prob + one.log_prob
-            spans = (source_offset, source_offset + len(piece.text)), (len(text), len(text) + len(one.text))
+        if result is not None:
+            alignment += [(len(source_tokens) + source, len(tokens) + target) for source, target in result.alignment]
+            ids += result.ids
+            tokens += result.tokens
+            source_tokens += result.source_tokens
+            score, log_prob = score + result.score, log_prob + result.log_prob
+            spans = (source_offset, source_offset + len(piece.text)), (len(text), len(text) + len(result.text))
             segments.append(Segment(*spans))
-            text += one.text
+            text += result.text
         text += piece.after
         source_offset += len(piece.text) + len(piece.after)
-    truncated = any(one.truncated for one in found if one is not None)
-    whole = (tuple(ids), tuple(tokens), tuple(sources), tuple(alignment))
-    return Translation(text, score, log_prob, *whole, truncated=truncated, segments=tuple(segments))
+    truncated = any(result.truncated for result in results if result is not None)
+    columns = (tuple(ids), tuple(tokens), tuple(source_tokens), tuple(alignment))
+    return Translation(text, score, log_prob, *columns, truncated=truncated, segments=tuple(segments))
 
 
 def space_before(piece: TextSegment, written: str) -> str:
-    """Sentences that follow one another without a space, as in Chinese, need one where the translation's do."""
+    """The space to insert between translations of sentences that have none between them, as in Chinese."""
     if not piece.no_space_before or not written or written[-1].isspace():
         return ""
     return "" if east_asian_width(written[-1]) in "WF" else " "
@@ -81,26 +80,26 @@ def space_before(piece: TextSegment, written: str) -> str:
 def stream_piece(
     backend: Backend, tokenizers: tuple[Tokenizer, Tokenizer], search: SearchConfig, text: str, prefix: str
 ) -> Generator[str, None, tuple[str, bool]]:
-    """The greedy translation of what is translated at once.
+    """Yield the greedy translation of one segment as it is decoded.
 
-    Returns all of it, and whether the length limit cut it off.
+    Returns the whole translation, and whether the length limit truncated it.
     """
     source, target = tokenizers
-    ids, starts = source.encode([text]), target.encode([prefix])
-    longest = max(*max_output_lengths(backend.configs, ids, search), len(starts[0]))
+    ids, (prefix_ids,) = source.encode([text]), target.encode([prefix])
+    max_length = max(*max_output_lengths(backend.configs, ids, search), len(prefix_ids))
     written: list[int] = []
     shown = ""
-    tokens = greedy_stream(backend.start(ids), longest, search, starts[0])
+    tokens = greedy_stream(backend.start(ids), max_length, search, prefix_ids)
     while True:
         try:
             written.append(next(tokens))
         except StopIteration as end:
             truncated: bool = end.value
             break
-        (so_far,) = target.decode([written])
-        if not so_far.endswith("\ufffd") and len(so_far) > len(shown):  # else a character is not whole yet
-            yield so_far[len(shown) :]
-            shown = so_far
+        (decoded,) = target.decode([written])
+        if not decoded.endswith("\ufffd") and len(decoded) > len(shown):  # not in the middle of a character
+            yield decoded[len(shown) :]
+            shown = decoded
     (whole,) = target.decode([written])
     if len(whole) > len(shown):
         yield whole[len(shown) :]

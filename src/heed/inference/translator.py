@@ -15,7 +15,7 @@ from heed.backends.base import Backend, Hypothesis, SearchMonitor
 from heed.backends.select import inference_backend
 from heed.config import SearchConfig, SplitMode, TranslateConfig
 from heed.decoding.engine import Engine, max_output_lengths
-from heed.decoding.forced_decoding import cross_attention, links, token_log_probs
+from heed.decoding.forced_decoding import alignment_matrices, argmax_alignment, token_log_probs
 from heed.errors import InputError
 from heed.inference.translation import Translation, join_translations, space_before, stream_piece
 from heed.interpret.tokens import TextModel
@@ -264,7 +264,7 @@ class Translator:
     ) -> Iterator[Translation]:
         source, target = self.tokenizers
         flat = [(ids, one.ids) for ids, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
-        attention = iter(cross_attention(self.model, *zip(*flat, strict=True)) if align else [[] for _ in flat])
+        attention = iter(alignment_matrices(self.model, *zip(*flat, strict=True)) if align else [[] for _ in flat])
         for ids, hypotheses in zip(sources, found, strict=True):
             texts, shown = target.decode([one.ids for one in hypotheses]), tuple(source.tokens(ids))
             best, *others = (
@@ -275,7 +275,7 @@ class Translator:
                     one.ids,
                     tuple(target.tokens(one.ids)),
                     shown,
-                    tuple(links(next(attention))),
+                    tuple(argmax_alignment(next(attention))),
                     truncated=one.truncated,
                 )
                 for one, text in zip(hypotheses, texts, strict=True)

@@ -18,7 +18,7 @@ import torch
 from heed.backends.base import Hypothesis, S, Start, length_penalty
 from heed.backends.torch.search_ops import topk
 from heed.config import SearchConfig
-from heed.decoding.search import Rules
+from heed.decoding.search import Constraints
 from heed.errors import InputError
 from heed.model.torch_state import torch_defaults
 
@@ -81,13 +81,13 @@ def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callabl
         raise InputError("search.sample = true draws tokens at random: there is no beam to show")
     if len(start.first) != 1:
         raise InputError(f"a beam is shown for one sentence, found {len(start.first)}")
-    rules, state, root = Rules.of(start, [longest], config, None), start.state, int(start.first[0])
+    constraints, state, root = Constraints.of(start, [longest], config, None), start.state, int(start.first[0])
     search = _Search(config, start.eos_id, longest, show, [Node(None, 0, root, show(root), 0.0, 0.0, 1, "went on")])
     live, why_over = [0], None
     while why_over is None:
         log_probs, state = start.step(start.first.new_tensor([search.nodes[at].id for at in live]), state)
         written = start.first.new_tensor([search.tree().written(at) for at in live])
-        (allowed,), cut_off = rules.allow(log_probs.float()[None], written[None])
+        (allowed,), cut_off = constraints.apply(log_probs.float()[None], written[None])
         values, ids = topk(allowed, config.beam + 1)
         search.cut_off = (
             set() if cut_off is None else {at for at, cut in zip(live, cut_off[0].tolist(), strict=True) if cut}
@@ -100,7 +100,7 @@ def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callabl
     for at in live:
         search.settle(at, why_over)
     results = search.best_ended()
-    rules.check(0, results[0][1] if results else -inf)
+    constraints.check(0, results[0][1] if results else -inf)
     for place, (at, _, _) in enumerate(results, 1):
         search.nodes[at] = replace(search.nodes[at], place=place)
     return search.tree()

@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from heed.decoding.forced_decoding import forced_rows
+from heed.decoding.forced_decoding import teacher_forcing_batch
 from heed.errors import DataError
 from heed.interpret.observe import observe
 from heed.interpret.parts import attentions
@@ -106,7 +106,7 @@ def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStat
     sums: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(model.config.heads))
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for sources, targets in pairs:
-        src, tgt_in, _ = forced_rows(model, sources, targets)
+        src, tgt_in, _ = teacher_forcing_batch(model, sources, targets)
         names = [f"{path}.{part}" for path in paths for part in ("weights", "mask")]
         sides = src if model.encoder is not None else None, tgt_in if model.decoder is not None else None
         seen = observe(model, *sides, names=names, attend=fused_attention)

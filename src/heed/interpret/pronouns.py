@@ -35,7 +35,7 @@ from heed.backends.select import inference_backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search
 from heed.decoding.engine import max_output_lengths
-from heed.decoding.forced_decoding import forced_rows, token_log_probs
+from heed.decoding.forced_decoding import teacher_forcing_batch, token_log_probs
 from heed.errors import DataError, InputError
 from heed.interpret.observe import observe
 from heed.interpret.tokens import TextModel, Tokens
@@ -223,7 +223,7 @@ def looks(model: Transformer, cases: Sequence[Case]) -> Float[np.ndarray, "N Q L
     names = [f"encoder.{layer}.self.weights" for layer in range(1, model.config.encoder_layers + 1)]
     found = []
     for some in _portions(cases):
-        src, tgt_in, _ = forced_rows(model, [case.ids for case in some], [[] for _ in some])
+        src, tgt_in, _ = teacher_forcing_batch(model, [case.ids for case in some], [[] for _ in some])
         seen = observe(model, src, tgt_in, names=names, attend=fused_attention)
         weights = torch.stack([seen[name] for name in names], 1).float()  # (B, L, H, S, S)
         lookers, nouns = _marked(some, LOOKERS, src), _marked(some, ("antecedent", "other"), src)
@@ -239,7 +239,7 @@ def glances(text_model: TextModel, cases: Sequence[Case]) -> Float[np.ndarray, "
     found = []
     for some in _portions(cases):
         before = encode([_around_pronoun(case.example.target)[0] for case in some])
-        src, tgt_in, _ = forced_rows(model, [case.ids for case in some], before)
+        src, tgt_in, _ = teacher_forcing_batch(model, [case.ids for case in some], before)
         seen = observe(model, src, tgt_in, names=names, attend=fused_attention)
         weights = torch.stack([seen[name] for name in names], 1).float()  # (B, L, H, T, S)
         last = (tgt_in != model.config.pad_id).sum(1) - 1

@@ -185,7 +185,7 @@ def test_who_finds_nothing_is_told_why(device: torch.device) -> None:
     engine = static_engine(model, StaticEngine)
     with torch.no_grad():
         model.decoder.norm.weight[0] = torch.nan  # type: ignore[union-attr, operator]
-    with pytest.raises(InputError, match="or the model gives nan"):
+    with pytest.raises(InputError, match="or the model returns nan"):
         engine.search(sources, SearchConfig(), range(4))
 
 
@@ -193,7 +193,7 @@ def test_lengths_that_cannot_be_kept_are_refused_as_ever(device: torch.device) -
     design = ModelConfig.model_validate({**SHAPE, "positions": "learned", "max_length": 8})
     model = make(design, CPU, torch.float32).to(device)
     engine = static_engine(model, StaticEngine)
-    with pytest.raises(InputError, match="sentence 0 may have at most 7 tokens"):
+    with pytest.raises(InputError, match="sentence 0 is limited to 7 tokens"):
         engine.search([[5, 6]], SearchConfig(min_length=9), [0])
 
 
