@@ -37,9 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_verb_that_translates_says_what_the_folder_is_and_what_is_for_it(runs: Path, task: str) -> None:
     kind = "a decoder" if task == "language-model" else "an encoder"
-    expected = (
-        f"error: {runs / task} is {kind} alone, trained with task = {task!r}, and does not translate: {FOR[task]}\n"
-    )
+    expected = f"error: {runs / task} is {kind}-only model, trained with task = {task!r}, and does not translate: {FOR[task]}\n"
     model, text = str(runs / task), str(runs / "text")
     for command in (
         ["translate", model, "--text", "a"],
@@ -65,7 +63,7 @@ def test_half_a_model_is_exported_as_one_graph_that_does_not_translate(runs: Pat
     assert graphs == ["decoder.onnx" if task == "language-model" else "encoder.onnx"]
     refused = heed("translate", str(out), "--text", "a")
     assert refused.returncode == 2
-    assert f"{out} is half a model" in refused.stderr
+    assert f"{out} is a model of kind" in refused.stderr
 
 
 def test_a_race_of_engines_needs_a_model_that_translates(runs: Path) -> None:

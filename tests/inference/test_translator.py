@@ -152,7 +152,7 @@ def test_score_is_the_log_probability_of_the_text(translator: Translator) -> Non
         logits = translator.model(torch.tensor([[*src, 2]]), torch.tensor([[1, *tgt]])).log_softmax(-1)
         expected = sum(logits[0, place, token].item() for place, token in enumerate([*tgt, 2]))
         assert score == pytest.approx(expected, abs=1e-4)
-    with pytest.raises(InputError, match="3 sources cannot be scored with 2 targets"):
+    with pytest.raises(InputError, match="found 3 sources and 2 targets"):
         translator.score(sources, targets[:2])
 
 
@@ -193,9 +193,9 @@ def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Transla
     found = translator.alternatives("a dog", "the ", 4)
     assert len({other.ids[4] for other in found}) == 4
     assert all(other.text.startswith("the ") for other in found)
-    with pytest.raises(InputError, match="2 prefixes are given for 1 texts"):
+    with pytest.raises(InputError, match="found 2 prefixes for 1 texts"):
         translator.translate(["a dog"], prefixes=["a", "b"])
-    with pytest.raises(InputError, match=r"a text that is translated at once \(one line, .*\), found 'a\\nb'"):
+    with pytest.raises(InputError, match=r"a text that is not split \(one line, .*\), found 'a\\nb'"):
         translator.translate(["a\nb"], prefixes=["a"])
 
 

@@ -48,9 +48,7 @@ def test_alternatives_go_on_after_a_prefix(server: Running, translator: Translat
     assert all(one["text"][2:].lstrip().startswith(one["next"]) for one in answer)
     wrong = server.post("/alternatives", **{**fields, "q": "two\nlines"})
     assert wrong.status_code == 400
-    assert wrong.json()["error"].startswith(
-        "Invalid request: a prefix needs a text that is translated at once (one line"
-    )
+    assert wrong.json()["error"].startswith("Invalid request: a prefix needs a text that is not split (one line")
     many = server.post("/alternatives", **{**fields, "alternatives": 6})
     assert many.json() == {"error": "Invalid request: alternatives parameter must be <= 5"}
 

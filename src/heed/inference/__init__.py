@@ -1,1 +1,1 @@
-"""A model folder to text in, text out."""
+"""Inference on text: translate, generate, classify and embed with the model of a folder."""

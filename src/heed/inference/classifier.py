@@ -103,8 +103,8 @@ def _batches(
             raise InputError(f"text {index + 1} is empty, or has an empty part: {texts[index]!r}")
         if len(row) > max_tokens + 1:
             raise InputError(
-                f"text {index + 1} has {len(row) - 1} tokens, more than the maximum of {max_tokens} that this model was "
-                f"trained with: {texts[index][:40]!r} …"
+                f"text {index + 1} has {len(row) - 1} tokens, more than the maximum of {max_tokens} that this model "
+                f"was trained with: {texts[index][:40]!r} …"
             )
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
     while order:

@@ -1,8 +1,8 @@
-"""Text to text: a model folder at work.
+"""The `Translator`: texts to translations, scores, alternatives, streams and traces.
 
-Enters: texts. Leaves: their translations, in the same order. Sentences of like length are translated together; white
-space stays as it is; a text that holds more than the model was trained on is split where sentences end, each is
-translated, and the translations are joined as the sentences were.
+Enters: texts. Leaves: their translations, in the same order. Sentences of similar length are batched; white space is
+kept; a text longer than the training texts is split into sentences, and their translations are joined as the sentences
+were.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,15 +25,15 @@ from heed.model.transformer import Transformer
 from heed.text.sentence_split import Splitter, TextSegment
 from heed.text.tokenizer import Tokenizer, check_texts
 
-Report = Callable[[int, int], None]  # pieces translated, pieces in all
-_PIECE_NUMBERS = 1 << 40  # lines that may come before the numbers of their second pieces begin
+ProgressCallback = Callable[[int, int], None]  # pieces translated, pieces in total
+_SENTENCE_ID_STRIDE = 1 << 40  # added to the sentence id of a text for each further piece: ids of texts stay below it
 
 
 class Translator:
-    """A model, or several that translate together, and their tokenizers: call it with a text, or a list of them.
+    """A model, or an ensemble, with its tokenizers: call it with a text or a list of texts.
 
-    engine: what translates, if not the models themselves; then there may be none, and all but translating is refused.
-    splitter: what cuts texts that are too long; none: one that cuts at every sentence end.
+    engine: runs the search; none: the backend that `select` chooses for the models. With the engine of another system
+    there may be no models, and only translation is supported. splitter: splits long texts; none: at every sentence end.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class Translator:
 
     @property
     def backend(self) -> Backend:
-        """What does the arithmetic; its `choice` says why."""
+        """The backend that runs the model; its `choice` has the reason."""
         return self.engine.backend
 
     @property
     def models(self) -> list[Transformer]:
-        """The models; an exported model has none of heed's."""
+        """The models; an exported model has none."""
         if not self._models:
             raise InputError(
-                "an exported model translates and does nothing else: to score, align, stream, suggest or look inside, "
-                "open the model folder it was made from"
+                "an exported model only translates: to score, align, stream, get alternatives or look inside, load the "
+                "model folder it was exported from"
             )
         return self._models
 
     @property
     def model(self) -> Transformer:
-        """The model; the first of several."""
+        """The model; of an ensemble, the first."""
         return self.models[0]
 
     @overload
@@ -86,7 +86,7 @@ class Translator:
             return self([texts])[0]
         return [translation.text for translation in self.translate(texts, align=False)]
 
-    def translate(  # noqa: PLR0913 - what a user may want said of one call
+    def translate(  # noqa: PLR0913 - options of one call
         self,
         texts: Sequence[str],
         *,
@@ -98,68 +98,73 @@ class Translator:
         align: bool = True,
         split: SplitMode | None = None,
         first: int = 0,
-        report: Report | None = None,
+        report: ProgressCallback | None = None,
     ) -> list[Translation]:
-        """The translation of each text with its score, its tokens and where they come from.
+        """The translation of each text with its score, tokens and alignment.
 
-        search: all settings of the search, instead of the model folder's; beam, length_penalty and nbest one by one.
-        prefixes: how the translation of each text must begin. align: False saves the pass that alignment takes.
-        split: where texts are cut, instead of the model folder's setting. first: the number of the first text, if
-        these are some of many: what is sampled for a text depends on its number. report: is told of the progress.
+        search: search settings, instead of the model folder's; beam, length_penalty and nbest override them. prefixes:
+        the forced beginning of each translation. align: False saves the forward pass that alignment takes. split: how
+        texts are split, instead of the model folder's setting. first: the index of the first text within a longer
+        input: the index of a text seeds its samples. report: called with the number of pieces done and in total.
         """
-        changed = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
+        overrides = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
         settings = (search or self.search).model_dump() | {
-            name: value for name, value in changed.items() if value is not None
+            name: value for name, value in overrides.items() if value is not None
         }
         config = SearchConfig.model_validate(settings)
         pieces = self._pieces(texts, prefixes, split)
         flat = [piece.text for of_text in pieces for piece in of_text if piece.text]
-        numbers = [
-            first + number + _PIECE_NUMBERS * place
-            for number, of_text in enumerate(pieces)
-            for place, _ in enumerate(piece for piece in of_text if piece.text)
+        sentence_ids = [
+            first + text + _SENTENCE_ID_STRIDE * index
+            for text, of_text in enumerate(pieces)
+            for index, _ in enumerate(piece for piece in of_text if piece.text)
         ]
-        starts = None
+        prefix_ids = None
         if prefixes is not None:
-            each = zip(prefixes, pieces, strict=True)
-            starts = self.tokenizers[1].encode([prefix for prefix, of_text in each for piece in of_text if piece.text])
-        found = iter(self.translate_pieces(flat, config, starts, align=align, numbers=numbers, report=report))
+            pairs = zip(prefixes, pieces, strict=True)
+            repeated = [prefix for prefix, of_text in pairs for piece in of_text if piece.text]
+            prefix_ids = self.tokenizers[1].encode(repeated)
+        translations = self.translate_pieces(
+            flat, config, prefix_ids, align=align, sentence_ids=sentence_ids, report=report
+        )
+        results = iter(translations)
         return [
-            join_translations([next(found) if piece.text else None for piece in of_text], of_text) for of_text in pieces
+            join_translations([next(results) if piece.text else None for piece in of_text], of_text)
+            for of_text in pieces
         ]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """The log-probability of each target, its end included, as the translation of its source."""
+        """The log-probability of each target, eos included, as the translation of its source."""
         return [sum(tokens) for tokens in self.token_scores(sources, targets)]
 
     def token_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
-        """The log-probability of each token of each target, and of the end after them."""
+        """The log-probability of each token of each target, and of eos."""
         ids = self.tokenizers[0].encode(sources), self.tokenizers[1].encode(targets)
         if len(sources) != len(targets):
-            raise InputError(f"{len(sources)} sources cannot be scored with {len(targets)} targets")
+            raise InputError(f"found {len(sources)} sources and {len(targets)} targets: expected as many of each")
         scores: list[list[float]] = [[] for _ in sources]
-        lengths = [len(one) + len(other) + 2 for one, other in zip(*ids, strict=True)]
-        for numbers in self._batches(lengths, beam=1, budget=self.search.tokens_per_batch):
-            batch = [[side[number] for number in numbers] for side in ids]
-            for number, found in zip(numbers, token_log_probs(self.models, *batch), strict=True):
-                scores[number] = found
+        lengths = [len(source) + len(target) + 2 for source, target in zip(*ids, strict=True)]
+        for indices in self._batches(lengths, beam=1, budget=self.search.tokens_per_batch):
+            batch = [[side[index] for index in indices] for side in ids]
+            for index, log_probs in zip(indices, token_log_probs(self.models, *batch), strict=True):
+                scores[index] = log_probs
         return scores
 
     @generate_with_torch_defaults
     def stream(self, text: str, prefix: str = "", split: SplitMode | None = None) -> Generator[str, None, bool]:
-        """The greedy translation of one text, piece by piece as it is found; joined, it is the translation.
+        """Yield the greedy translation of one text as it is decoded; concatenated, it is the translation.
 
-        The generator's return value says whether the length limit cut anything off.
+        Returns whether the length limit truncated any of it.
         """
         written, truncated = "", False
         for piece in self._pieces([text], None if not prefix else [prefix], split)[0]:
             if before := space_before(piece, written) + piece.before:
                 yield before
             if piece.text:
-                written, cut_off = yield from stream_piece(
-                    self._stepping, self.tokenizers, self.search, piece.text, prefix
+                written, was_truncated = yield from stream_piece(
+                    self._stepwise_backend, self.tokenizers, self.search, piece.text, prefix
                 )
-                truncated = truncated or cut_off
+                truncated = truncated or was_truncated
             if piece.after:
                 yield piece.after
         return truncated
@@ -168,29 +173,32 @@ class Translator:
     def alternatives(
         self, text: str, prefix: str, count: int = 5, monitor: SearchMonitor | None = None
     ) -> list[Translation]:
-        """Translations that begin with `prefix` and then go on differently, the likeliest next token first."""
+        """Translations that begin with `prefix` and differ in the token after it, the most probable token first."""
         self._pieces([text], [prefix], "line")
         source, target = self.tokenizers
-        (ids,), (start,) = source.encode([text]), target.encode([prefix])
-        (longest,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
-        if len(start) >= longest:  # said before any work is done: a prefix takes a step for each of its tokens
-            raise InputError(f"the prefix has {len(start)} tokens; the translation of this text may have {longest}")
-        begun = self._stepping.start([ids])
-        newest, state = begun.first, begun.state
-        for token in start:
+        (ids,), (prefix_ids,) = source.encode([text]), target.encode([prefix])
+        (max_length,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
+        if len(prefix_ids) >= max_length:  # refused before the decoder steps that the prefix takes
+            raise InputError(
+                f"the prefix has {len(prefix_ids)} tokens: expected fewer than {max_length}, the limit for a translation of "
+                "this text"
+            )
+        start = self._stepwise_backend.start([ids])
+        newest, state = start.first, start.state
+        for token in prefix_ids:
             if monitor is not None:
                 monitor.before_step()
-            _, state = begun.step(newest, state)
+            _, state = start.step(newest, state)
             newest = newest.new_full((1,), token)
-        log_probs, _ = begun.step(newest, state)
-        log_probs[:, begun.eos_id] = -torch.inf
-        following = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
-        forced = [[*start, token] for token in following]
-        best_of_each = self.search.model_copy(update={"nbest": 1})
-        return self.translate_pieces([text] * len(forced), best_of_each, forced, align=True, monitor=monitor)
+        log_probs, _ = start.step(newest, state)
+        log_probs[:, start.eos_id] = -torch.inf
+        next_tokens = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
+        prefixes = [[*prefix_ids, token] for token in next_tokens]
+        config = self.search.model_copy(update={"nbest": 1})
+        return self.translate_pieces([text] * len(prefixes), config, prefixes, align=True, monitor=monitor)
 
     def look(self, source: str, target: str | None = None) -> Trace:
-        """The trace of the forward pass over a text and the given target, or its own translation: every activation."""
+        """The trace of the forward pass over a text and a target, by default its translation: every activation."""
         text_model = TextModel.only(self.models, self.tokenizers, self.search, self.max_tokens)
 
         def translate(text: str) -> Sequence[int]:
@@ -199,17 +207,17 @@ class Translator:
         return look(text_model, source, target, translate)
 
     def pieces(self, text: str, split: SplitMode | None = None) -> list[TextSegment]:
-        """What of a text is translated at once."""
-        return self.splitter.split(text, split or self.settings.split, self._count)
+        """Split a text into the pieces that are translated one by one."""
+        return self.splitter.pieces(text, split or self.settings.split, self._token_counts)
 
     @property
-    def _stepping(self) -> Backend:
-        """What goes step by step: the backend, or the models where that only searches as a whole."""
+    def _stepwise_backend(self) -> Backend:
+        """The backend, or one of the models' own if it only runs whole searches."""
         models = self.models
         return self.backend if self.backend.can_step else inference_backend(models)
 
-    def _count(self, parts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in self.tokenizers[0].encode(parts)]
+    def _token_counts(self, texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in self.tokenizers[0].encode(texts)]
 
     def _pieces(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, split: SplitMode | None = None
@@ -219,12 +227,12 @@ class Translator:
         if prefixes is not None:
             check_texts(prefixes)
             if len(prefixes) != len(texts):
-                raise InputError(f"{len(prefixes)} prefixes are given for {len(texts)} texts")
+                raise InputError(f"found {len(prefixes)} prefixes for {len(texts)} texts: expected one each")
             for text, of_text in zip(texts, pieces, strict=True):
                 if len([piece for piece in of_text if piece.text]) != 1:
                     raise InputError(
-                        "a prefix needs a text that is translated at once (one line, of one sentence unless "
-                        f"split='line'), found {text[:50]!r}"
+                        "a prefix needs a text that is not split (one line, of one sentence unless split='line'), "
+                        f"found {text[:50]!r}"
                     )
         return pieces
 
@@ -237,60 +245,62 @@ class Translator:
         *,
         align: bool,
         monitor: SearchMonitor | None = None,
-        numbers: Sequence[int] | None = None,
-        report: Report | None = None,
+        sentence_ids: Sequence[int] | None = None,
+        report: ProgressCallback | None = None,
     ) -> list[Translation]:
-        """Texts short enough and not empty, in batches of like length; prefixes are ids.
+        """Translate short, non-empty texts, in batches of similar length; prefixes are token ids.
 
-        numbers: what sampling, and `monitor`, know the texts by; none: their places among these.
+        sentence_ids: seed sampling, and name the texts to `monitor`; none: their indices.
         """
         ids = self.tokenizers[0].encode(texts)
-        found: list[Translation | None] = [None] * len(texts)
+        results: list[Translation | None] = [None] * len(texts)
         beam, done = config.nbest if config.sample else config.beam, 0
-        for places in self._batches([len(one) + 1 for one in ids], beam, config.tokens_per_batch):
-            batch = [ids[place] for place in places]
-            starts = None if prefixes is None else [prefixes[place] for place in places]
-            named = places if numbers is None else [numbers[place] for place in places]
-            hypotheses = self.engine.search(batch, config, named, starts, monitor)
-            for place, translation in zip(places, self._described(batch, hypotheses, align=align), strict=True):
-                found[place] = translation
-            done += len(places)
+        for indices in self._batches([len(sequence) + 1 for sequence in ids], beam, config.tokens_per_batch):
+            batch = [ids[index] for index in indices]
+            batch_prefixes = None if prefixes is None else [prefixes[index] for index in indices]
+            batch_ids = indices if sentence_ids is None else [sentence_ids[index] for index in indices]
+            hypotheses = self.engine.search(batch, config, batch_ids, batch_prefixes, monitor)
+            for index, translation in zip(indices, self._translations(batch, hypotheses, align=align), strict=True):
+                results[index] = translation
+            done += len(indices)
             if report is not None:
                 report(done, len(texts))
-        return [translation for translation in found if translation is not None]
+        return [translation for translation in results if translation is not None]
 
-    def _described(
-        self, sources: Sequence[Sequence[int]], found: list[list[Hypothesis]], *, align: bool
+    def _translations(
+        self, sources: Sequence[Sequence[int]], results: list[list[Hypothesis]], *, align: bool
     ) -> Iterator[Translation]:
         source, target = self.tokenizers
-        flat = [(ids, one.ids) for ids, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
-        attention = iter(alignment_matrices(self.model, *zip(*flat, strict=True)) if align else [[] for _ in flat])
-        for ids, hypotheses in zip(sources, found, strict=True):
-            texts, shown = target.decode([one.ids for one in hypotheses]), tuple(source.tokens(ids))
-            best, *others = (
+        pairs = [
+            (ids, hypothesis.ids) for ids, hypotheses in zip(sources, results, strict=True) for hypothesis in hypotheses
+        ]
+        weights = iter(alignment_matrices(self.model, *zip(*pairs, strict=True)) if align else [[] for _ in pairs])
+        for ids, hypotheses in zip(sources, results, strict=True):
+            texts = target.decode([hypothesis.ids for hypothesis in hypotheses])
+            source_tokens = tuple(source.tokens(ids))
+            best, *alternatives = (
                 Translation(
                     text,
-                    one.score,
-                    one.log_prob,
-                    one.ids,
-                    tuple(target.tokens(one.ids)),
-                    shown,
-                    tuple(argmax_alignment(next(attention))),
-                    truncated=one.truncated,
+                    hypothesis.score,
+                    hypothesis.log_prob,
+                    hypothesis.ids,
+                    tuple(target.tokens(hypothesis.ids)),
+                    source_tokens,
+                    tuple(argmax_alignment(next(weights))),
+                    truncated=hypothesis.truncated,
                 )
-                for one, text in zip(hypotheses, texts, strict=True)
+                for hypothesis, text in zip(hypotheses, texts, strict=True)
             )
-            yield replace(best, alternatives=tuple(others))
+            yield replace(best, alternatives=tuple(alternatives))
 
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
-        """Numbers of sentences of like length, as many at a time as the budget allows."""
         return batches_by_length(lengths, max(1, (budget or self.backend.tokens_per_batch) // beam))
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """The indices of sentences, the longest first, in batches of at most `budget` tokens, padding included.
+    """Batches of sentence indices, longest first, of at most `budget` tokens, padding included.
 
-    A sentence that is longer than that goes alone.
+    A longer sentence is a batch of its own.
     """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
