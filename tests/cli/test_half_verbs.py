@@ -37,7 +37,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_verb_that_translates_says_what_the_folder_is_and_what_is_for_it(runs: Path, task: str) -> None:
     kind = "a decoder" if task == "language-model" else "an encoder"
-    expected = f"error: {runs / task} is {kind}-only model, trained with task = {task!r}, and does not translate: {FOR[task]}\n"
+    found = f"error: {runs / task} is {kind}-only model, trained with task = {task!r}"
+    expected = f"{found}, and does not translate: {FOR[task]}\n"
     model, text = str(runs / task), str(runs / "text")
     for command in (
         ["translate", model, "--text", "a"],

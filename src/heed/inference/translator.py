@@ -180,8 +180,8 @@ class Translator:
         (max_length,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
         if len(prefix_ids) >= max_length:  # refused before the decoder steps that the prefix takes
             raise InputError(
-                f"the prefix has {len(prefix_ids)} tokens: expected fewer than {max_length}, the limit for a translation of "
-                "this text"
+                f"the prefix has {len(prefix_ids)} tokens: expected fewer than {max_length}, the limit for a translation "
+                "of this text"
             )
         start = self._stepwise_backend.start([ids])
         newest, state = start.first, start.state
