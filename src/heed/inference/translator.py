@@ -180,8 +180,8 @@ class Translator:
         (max_length,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
         if len(prefix_ids) >= max_length:  # refused before the decoder steps that the prefix takes
             raise InputError(
-                f"the prefix has {len(prefix_ids)} tokens: expected fewer than {max_length}, the limit for a translation "
-                "of this text"
+                f"the prefix has {len(prefix_ids)} tokens: expected fewer than {max_length}, the limit for this "
+                "translation"
             )
         start = self._stepwise_backend.start([ids])
         newest, state = start.first, start.state
@@ -208,7 +208,7 @@ class Translator:
 
     def pieces(self, text: str, split: SplitMode | None = None) -> list[TextSegment]:
         """Split a text into the pieces that are translated one by one."""
-        return self.splitter.pieces(text, split or self.settings.split, self._token_counts)
+        return self.splitter.split(text, split or self.settings.split, self._token_counts)
 
     @property
     def _stepwise_backend(self) -> Backend:
