@@ -31,7 +31,6 @@ class MonitoredState:
     steps: int = 0
 
     def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "MonitoredState":
-        """See `State.select`."""
         kept = range(len(self.sentence_ids)) if sentences is None else sentences.tolist()
         sentence_ids = tuple(self.sentence_ids[index] for index in kept)
         return replace(self, state=self.state.select(rows, sentences), sentence_ids=sentence_ids)
