@@ -33,13 +33,13 @@ def test_the_defaults_are_the_papers_base_model() -> None:
     assert ModelConfig(vocab_size=100).model_dump(exclude={"vocab_size", "source_vocab_size", "labels"}) == CONTRACT
 
 
-def test_every_setting_says_what_it_is_for_in_one_sentence() -> None:
+def test_every_setting_has_a_help_sentence() -> None:
     for name, field in ModelConfig.model_fields.items():
         assert field.description, name
         assert field.description.endswith("."), name
 
 
-def test_presets_take_any_other_setting() -> None:
+def test_presets_can_be_overridden() -> None:
     tiny = ModelConfig.preset("tiny", vocab_size=100, norm="pre", dropout=0.0)
     assert (tiny.d_model, tiny.norm, tiny.dropout) == (128, "pre", 0.0)
     assert ModelConfig.preset("big", vocab_size=100).heads == 16
@@ -50,7 +50,7 @@ def test_presets_take_any_other_setting() -> None:
     ("settings", "message"),
     [
         ({"d_modle": 64}, "unknown setting 'd_modle' in ModelConfig: did you mean 'd_model'?"),
-        ({"zzz": 1}, "unknown setting 'zzz' in ModelConfig: known are kind, vocab_size, source_vocab_size, d_model"),
+        ({"zzz": 1}, "unknown setting 'zzz' in ModelConfig: expected one of kind, vocab_size, source_vocab_size"),
         ({"d_model": 100, "heads": 7}, "d_model = 100 is not divisible by heads = 7"),
         ({"d_model": 0}, "d_model = 0: input should be greater than 0"),
         ({"vocab_size": 0}, "vocab_size = 0: input should be greater than 0"),
@@ -73,34 +73,34 @@ def test_presets_take_any_other_setting() -> None:
     ],
     ids=lambda value: value[:45] if isinstance(value, str) else "",
 )
-def test_wrong_settings_are_refused_by_name_and_value(settings: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_rejected_with_name_and_value(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         ModelConfig.model_validate({"vocab_size": 100, **settings})
 
 
-def test_several_mistakes_are_told_at_once() -> None:
+def test_several_errors_are_reported_at_once() -> None:
     with pytest.raises(ConfigError, match=r"heads = 0: .*; d_ff = -1: "):
         ModelConfig(vocab_size=100, heads=0, d_ff=-1)
 
 
-def test_a_needed_setting_that_is_absent_is_explained() -> None:
-    with pytest.raises(ConfigError, match="ModelConfig needs 'vocab_size': How many different tokens"):
+def test_a_missing_required_setting_is_explained() -> None:
+    with pytest.raises(ConfigError, match="ModelConfig needs 'vocab_size': Number of tokens"):
         ModelConfig.model_validate({})
 
 
-def test_an_unknown_preset_suggests_the_nearest() -> None:
+def test_an_unknown_preset_suggests_the_closest_name() -> None:
     with pytest.raises(ConfigError, match="unknown preset 'smal': did you mean 'small'"):
         ModelConfig.preset("smal", vocab_size=100)
 
 
-def test_settings_survive_json_and_cannot_be_changed() -> None:
+def test_settings_round_trip_through_json_and_are_immutable() -> None:
     config = ModelConfig.preset("tiny", vocab_size=100, kind="decoder")
     assert ModelConfig.model_validate_json(config.model_dump_json()) == config
     with pytest.raises(Exception, match="frozen"):
         config.heads = 2  # type: ignore[misc]
 
 
-def test_none_is_a_word_where_it_is_the_default_and_nowhere_else() -> None:
+def test_the_string_none_is_null_only_for_settings_that_default_to_none() -> None:
     assert TrainingConfig.model_validate({"patience": "none", "clip_norm": "none"}).patience is None
     with pytest.raises(ConfigError, match="max_steps = 'none'"):
         TrainingConfig.model_validate({"max_steps": "none"})

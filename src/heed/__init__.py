@@ -1,6 +1,6 @@
-"""heed: the Transformer of "Attention Is All You Need", whole, as software people use.
+"""heed: the Transformer of "Attention Is All You Need", to train, use, inspect, serve and exchange.
 
-Public names are imported when first used, so that settings and `heed --help` never wait for torch.
+Public names that need torch are imported on first use, so that settings and `heed --help` load fast.
 """
 
 from importlib import import_module
@@ -53,7 +53,7 @@ __all__ = [
     "train",
 ]
 
-_NEED_TORCH = {
+_LAZY_IMPORTS = {
     "Classifier": "heed.inference.classifier",
     "Generator": "heed.inference.generator",
     "Tokenizer": "heed.text.tokenizer",
@@ -74,6 +74,6 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_TORCH:
-        return getattr(import_module(_NEED_TORCH[name]), name)
+    if name in _LAZY_IMPORTS:
+        return getattr(import_module(_LAZY_IMPORTS[name]), name)
     raise AttributeError(f"module 'heed' has no attribute {name!r}")

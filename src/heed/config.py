@@ -1,8 +1,8 @@
-"""Settings: closed, frozen, checked when they are made.
+"""The settings of model, data, training and search, with their defaults, help texts and presets.
 
-Enters: keyword arguments, or a mapping read from a file. Leaves: a value whose every field is valid, or a
-`ConfigError` that names the field and the value found. Each field's description is its help text, and each default
-exists here and nowhere else. Knows nothing of torch, devices or files.
+Enters: keyword arguments, or a mapping read from a file. Leaves: an immutable config whose every field is valid, or a
+`ConfigError` that names the field and its value. Each field's description is its help text, and each default exists
+here and nowhere else. Knows nothing of torch, devices or files.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -37,8 +37,9 @@ def model_preset(name: str) -> dict[str, Any]:
 
 
 PositiveInt = Annotated[int, Field(gt=0)]
-Beam = Annotated[int, Field(gt=0, le=1000)]  # settings also come with folders from elsewhere: a search must end, and
-Length = Annotated[int, Field(gt=0, le=10_000)]  # its memory grows with these
+# Settings also come in model folders from elsewhere: these limits bound the time and memory of a search.
+BeamSize = Annotated[int, Field(gt=0, le=1000)]
+OutputLength = Annotated[int, Field(gt=0, le=10_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -46,57 +47,63 @@ SplitMode = Literal["sentences", "line", "none"]
 
 
 class ModelConfig(Settings):
-    """The shape of a Transformer. The defaults are the paper's base model."""
+    """The architecture of a Transformer. The defaults are the paper's base model."""
 
     kind: Literal["encoder-decoder", "decoder", "encoder"] = Field(
-        "encoder-decoder", description="The whole Transformer, or one half of it alone."
+        "encoder-decoder", description="Architecture: encoder-decoder, decoder-only (language model) or encoder-only."
     )
-    vocab_size: PositiveInt = Field(description="How many different tokens the (target) vocabulary has.")
+    vocab_size: PositiveInt = Field(description="Number of tokens in the (target) vocabulary.")
     source_vocab_size: PositiveInt | None = Field(
-        None, description="Tokens in a separate source vocabulary; none: source and target share one."
+        None, description="Number of tokens in a separate source vocabulary; none: source and target share one."
     )
-    d_model: PositiveInt = Field(512, description="Width of every token's vector between the layers.")
-    heads: PositiveInt = Field(8, description="Attention heads; each works on d_model / heads numbers.")
-    encoder_layers: PositiveInt = Field(6, description="Layers in the encoder, if there is one.")
-    decoder_layers: PositiveInt = Field(6, description="Layers in the decoder, if there is one.")
-    d_ff: PositiveInt = Field(2048, description="Width inside the position-wise feed-forward network.")
+    d_model: PositiveInt = Field(512, description="Width of embeddings and hidden states.")
+    heads: PositiveInt = Field(8, description="Attention heads; each works on d_model / heads dimensions.")
+    encoder_layers: PositiveInt = Field(6, description="Number of encoder layers, unless decoder-only.")
+    decoder_layers: PositiveInt = Field(6, description="Number of decoder layers, unless encoder-only.")
+    d_ff: PositiveInt = Field(2048, description="Inner width of the position-wise feed-forward network.")
     dropout: Probability = Field(0.1, description="Dropout on the embeddings and on each sub-layer's output.")
     attention_dropout: Probability = Field(0.1, description="Dropout on the attention weights.")
-    activation_dropout: Probability = Field(0.1, description="Dropout inside the feed-forward network.")
+    activation_dropout: Probability = Field(
+        0.1, description="Dropout after the activation of the feed-forward network."
+    )
     activation: Literal["relu", "gelu", "swish", "swiglu"] = Field(
-        "relu", description="Non-linearity of the feed-forward network; swiglu adds a third, gating matrix."
+        "relu", description="Activation of the feed-forward network; swiglu adds a gating matrix."
     )
     norm: Literal["post", "pre", "sandwich"] = Field(
         "post", description="Layer norm after each residual sum (the paper), before each sub-layer, or around it."
     )
-    norm_eps: Annotated[float, Field(gt=0)] = Field(1e-5, description="Added to the variance in layer norm.")
+    norm_eps: Annotated[float, Field(gt=0)] = Field(1e-5, description="Epsilon added to the variance in layer norm.")
     positions: Literal["sinusoidal", "learned", "rotary"] = Field(
-        "sinusoidal", description="How a token knows its place; rotary acts inside self-attention."
+        "sinusoidal", description="Positional encoding: sinusoidal (as in the paper), learned, or rotary (RoPE)."
     )
-    tie_embeddings: bool = Field(default=True, description="One matrix embeds source and target and makes the logits.")
+    tie_embeddings: bool = Field(
+        default=True, description="Share one matrix between the embeddings and the output projection."
+    )
     labels: PositiveInt | None = Field(
-        None, description="Classes that an encoder alone sorts texts into; none: it says words."
+        None, description="Number of classes of an encoder-only classifier; none: predict tokens (masked LM)."
     )
-    output_bias: bool = Field(default=False, description="A bias on tied logits; those not tied always have one.")
+    output_bias: bool = Field(
+        default=False, description="Add a bias to the tied output projection; an untied one always has a bias."
+    )
     max_length: PositiveInt = Field(
-        1024, description="Longest sequence of learned positions; the others have no limit."
+        1024, description="Maximum sequence length of learned positions; sinusoidal and rotary have no limit."
     )
-    pad_id: TokenId = Field(0, description="The token that fills up rows; never seen by attention.")
-    bos_id: TokenId = Field(1, description="The token every target starts with.")
-    eos_id: TokenId = Field(2, description="The token every sequence ends with.")
+    pad_id: TokenId = Field(0, description="Id of the padding token, which attention masks.")
+    bos_id: TokenId = Field(1, description="Id of the beginning-of-sequence token, the decoder's first input.")
+    eos_id: TokenId = Field(2, description="Id of the end-of-sequence token.")
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.d_model % self.heads:
             raise ConfigError(
-                f"d_model = {self.d_model} is not divisible by heads = {self.heads}: each head takes an equal share"
+                f"d_model = {self.d_model} is not divisible by heads = {self.heads}: all heads have the same width"
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"d_model = {self.d_model} is odd: sinusoidal positions are pairs of sine and cosine")
         if self.positions == "rotary" and self.head_width % 2:
             raise ConfigError(
                 f"d_model / heads = {self.d_model} / {self.heads} = {self.head_width} is odd: "
-                "rotary positions turn pairs of numbers"
+                "rotary positions rotate pairs of dimensions"
             )
         if self.labels is not None and self.kind != "encoder":
             raise ConfigError(f"labels = {self.labels} needs kind = 'encoder', found {self.kind!r}")
@@ -114,175 +121,203 @@ class ModelConfig(Settings):
             if value >= smallest:
                 raise ConfigError(f"{name} = {value} is outside a vocabulary of {smallest} tokens")
         if len(set(special.values())) < len(special):
-            found = ", ".join(f"{name} = {value}" for name, value in special.items())
-            raise ConfigError(f"special tokens must differ from one another, found {found}")
+            ids = ", ".join(f"{name} = {value}" for name, value in special.items())
+            raise ConfigError(f"special tokens must differ from one another, found {ids}")
 
     @property
     def head_width(self) -> int:
-        """K, the numbers each head works on."""
+        """K, the width of one head (d_k = d_v in the paper)."""
         return self.d_model // self.heads
 
     @property
     def has_encoder(self) -> bool:
-        """Whether there is a source side."""
+        """Whether the model has an encoder."""
         return self.kind != "decoder"
 
     @property
     def has_decoder(self) -> bool:
-        """Whether there is a target side that may not see its own future."""
+        """Whether the model has a decoder, whose self-attention is causal."""
         return self.kind != "encoder"
 
     @property
     def shares_embedding(self) -> bool:
-        """Whether source and target words are rows of one matrix."""
+        """Whether source and target tokens share one embedding matrix."""
         return self.kind != "encoder-decoder" or (self.tie_embeddings and self.source_vocab_size is None)
 
     @classmethod
     def preset(cls, name: str, **settings: Any) -> Self:
-        """A named size, with any field set otherwise: ``ModelConfig.preset("tiny", vocab_size=8000)``.
+        """A preset, with any field overridden: ``ModelConfig.preset("tiny", vocab_size=8000)``.
 
         `base` and `big` are rows of the paper's table 3. `small` suits hundreds of thousands of pairs or two CPU
-        cores; `tiny` suits tens of thousands of pairs, where a larger model would learn them by heart. These two are
-        pre-norm: on little text that learns several times faster (docs/log.md).
+        cores; `tiny` suits tens of thousands of pairs, on which a larger model overfits. These two are pre-norm, which
+        trains several times faster on small corpora (docs/log.md).
         """
         return cls(**{**model_preset(name), **settings})
 
 
 class DataConfig(Settings):
-    """How text becomes token ids."""
+    """How text becomes token ids: task, tokenizer and vocabulary."""
 
     task: Literal["translate", "language-model", "masked", "classify"] = Field(
-        "translate", description="What is learnt: targets of sources, texts word by word, hidden words, or labels."
+        "translate",
+        description="Training task: translation, language modelling, masked language modelling or classification.",
     )
     labels: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="Names of the classes; none: all that the training text has."
+        (), description="Class names; none given: all labels in the training text."
     )
     documents: bool = Field(
-        default=False, description="Texts are documents, parted by empty lines; what is too long is cut, not left out."
+        default=False,
+        description="Texts are documents separated by empty lines; those that are too long are split, not dropped.",
     )
     tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes", "sentencepiece", "spaced"] = Field(
-        "bpe", description="How text is cut; the last two come with imported models, the others bring back any text."
+        "bpe", description="Tokenizer; sentencepiece and spaced exist in imported models only, all others are lossless."
     )
     vocab_size: PositiveInt | None = Field(
-        None, description="Tokens to learn; none: chosen for the size of the corpus."
+        None, description="Vocabulary size to train; none: chosen by the size of the corpus."
     )
-    separate_vocabularies: bool = Field(default=False, description="A vocabulary for each side and not one shared.")
-    max_tokens: PositiveInt = Field(256, description="Pairs with a side longer than this are left out, and counted.")
+    separate_vocabularies: bool = Field(
+        default=False, description="Train separate source and target vocabularies instead of a shared one."
+    )
+    max_tokens: PositiveInt = Field(
+        256, description="Maximum tokens per side; longer pairs are dropped, and their number is reported."
+    )
     bpe_dropout: Probability = Field(
-        0.0, description="Chance that a merge is left out, anew each time a sentence is seen; for bpe and little text."
+        0.0, description="BPE-dropout: probability of skipping a merge, drawn anew in every epoch; needs bpe."
     )
     hold_out: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Pairs held out to validate on; none: 5 % and at most 1,000 if no validation text is given."
+        None, description="Pairs held out for validation; none: 5 %, at most 1,000, if no validation text is given."
     )
-    source_language: str = Field("", description="The source's language code, for the model card and the server.")
-    target_language: str = Field("", description="The target's language code, for the model card and the server.")
+    source_language: str = Field("", description="Source language code, for the model card and the server.")
+    target_language: str = Field("", description="Target language code, for the model card and the server.")
 
     @model_validator(mode="after")
-    def _can_be_honoured(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.bpe_dropout and self.tokenizer != "bpe":
             raise ConfigError(f"bpe_dropout = {self.bpe_dropout} needs tokenizer = 'bpe', found {self.tokenizer!r}")
         return self
 
 
 class TrainingConfig(Settings):
-    """How a model learns. The defaults are the paper's, for millions of pairs."""
+    """How a model is trained. The defaults are the paper's, for millions of pairs."""
 
-    max_steps: PositiveInt = Field(100_000, description="Steps to train for, counted from the very beginning.")
+    max_steps: PositiveInt = Field(
+        100_000, description="Optimiser steps to train for, counted from the start of the run, not from a resume."
+    )
     tokens_per_batch: PositiveInt = Field(
-        25_000, description="Target tokens a batch, at most; a longer sentence goes alone."
+        25_000, description="Maximum target tokens per batch; a longer sentence is a batch of its own."
     )
     accumulate: PositiveInt = Field(
-        1, description="Batches a step; their losses are divided once, by all their tokens."
+        1, description="Batches per optimiser step (gradient accumulation); the loss is averaged over all their tokens."
     )
-    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam as in the paper, or with weight decay.")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam as in the paper, or AdamW.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="Weight decay of adamw.")
     schedule: Literal["paper", "inverse-sqrt", "cosine", "constant"] = Field(
-        "paper", description="How the learning rate goes after the warm-up; only the paper's depends on d_model."
+        "paper", description="Learning-rate schedule after the warm-up; only the paper's depends on d_model."
     )
-    learning_rate_factor: Annotated[float, Field(gt=0)] = Field(1.0, description="Multiplies the paper's schedule.")
-    learning_rate: Annotated[float, Field(gt=0)] = Field(5e-4, description="Peak of the other schedules.")
-    warmup_steps: PositiveInt = Field(4000, description="Steps in which the learning rate rises in a straight line.")
-    clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="Longest gradient; none: any length.")
-    label_smoothing: Probability = Field(0.1, description="Share of each target's probability given to all words.")
+    learning_rate_factor: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Factor of the paper's learning-rate schedule."
+    )
+    learning_rate: Annotated[float, Field(gt=0)] = Field(
+        5e-4, description="Peak learning rate of all schedules but the paper's."
+    )
+    warmup_steps: PositiveInt = Field(4000, description="Steps of linear learning-rate warm-up.")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Clip gradients to this global L2 norm; none: no clipping."
+    )
+    label_smoothing: Probability = Field(
+        0.1, description="Label smoothing: probability mass spread evenly over the vocabulary."
+    )
     masked_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.15, description="Of the tokens of a text, those that the task masked hides or changes."
+        0.15, description="Masked language modelling: share of the tokens that are selected for prediction."
     )
     r_drop: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="Weight of R-Drop: two passes with different dropout must agree; its paper took 5 here."
+        0.0,
+        description="Weight of R-Drop, the KL divergence between two passes with different dropout; its paper uses 5.",
     )
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="Keep a running mean of the weights, this much of it old at each step: it is what is used."
+        None, description="Decay of the weights' EMA, which is validated and saved instead of them; none: no EMA."
     )
-    validate_every: PositiveInt = Field(1000, description="Steps between validations.")
-    checkpoint_every: PositiveInt = Field(1000, description="Steps between checkpoints.")
-    keep_last: PositiveInt = Field(5, description="Checkpoints kept besides the best one.")
+    validate_every: PositiveInt = Field(1000, description="Optimiser steps between validations.")
+    checkpoint_every: PositiveInt = Field(1000, description="Optimiser steps between checkpoints.")
+    keep_last: PositiveInt = Field(5, description="Number of recent checkpoints to keep, besides the best one.")
     best_by: Literal["loss", "bleu", "accuracy"] = Field(
-        "loss", description="By which validation score the best model is known."
+        "loss", description="Validation metric that selects the best checkpoint."
     )
-    patience: PositiveInt | None = Field(None, description="Validations without a better one before training stops.")
+    patience: PositiveInt | None = Field(
+        None, description="Early stopping: validations without improvement before training stops; none: never."
+    )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Of the arithmetic; weights stay float32. Auto is bfloat16 on a GPU, float32 elsewhere."
+        "auto", description="Compute precision; weights stay float32; auto: bfloat16 on a GPU, float32 elsewhere."
     )
     capture: bool = Field(
-        default=True, description="On a GPU: our own kernels, and every step a replay of the first (a CUDA graph)."
+        default=True, description="On a GPU: use heed's own kernels and replay every training step as a CUDA graph."
     )
     compile: bool | None = Field(
-        None, description="Compile the layers (torch.compile); none: where steps are captured, if there are many."
+        None, description="Compile the layers with torch.compile; none: only with CUDA graphs, and only in long runs."
     )
     shard: bool = Field(
-        default=False, description="Each of several processes holds a share of weights and optimiser (FSDP2), not all."
+        default=False,
+        description="Shard weights and optimiser state over the processes (FSDP2) instead of replicating them.",
     )
-    seed: Seed = Field(1, description="Everything random follows from it.")
+    seed: Seed = Field(1, description="Random seed of the whole run.")
 
 
 class SearchConfig(Settings):
-    """How a translation is looked for. The defaults are the paper's."""
+    """How translations are searched for. The defaults are the paper's."""
 
-    beam: Beam = Field(4, description="Hypotheses kept at each step; 1 is greedy search.")
+    beam: BeamSize = Field(4, description="Beam size; 1: greedy search.")
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = Field(
-        0.6, description="Alpha: scores are divided by ((5 + length) / 6) ** alpha."
+        0.6, description="Length penalty alpha: scores are divided by ((5 + length) / 6) ** alpha."
     )
-    nbest: Beam = Field(1, description="Translations of each sentence, best first; at most as many as beam.")
+    nbest: BeamSize = Field(1, description="Translations to return per sentence, best first; at most beam.")
     stop: Literal["exact", "first"] = Field(
-        "exact", description="End when no hypothesis can win any more, or as soon as nbest have ended (faster)."
+        "exact",
+        description="Stop when no hypothesis can win any more (exact), or when nbest have finished (first; faster).",
     )
-    min_length: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Fewest tokens of a translation.")
-    max_length: Length | None = Field(None, description="Most tokens of a translation; none: the source's and 50 more.")
+    min_length: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Minimum tokens per translation.")
+    max_length: OutputLength | None = Field(
+        None, description="Maximum tokens per translation; none: source length + 50."
+    )
     no_repeat_ngram: PositiveInt | None = Field(
-        None, description="No run of this many tokens may occur twice; none: any may."
+        None, description="Allow no n-gram of this length twice; none: no restriction."
     )
-    sample: bool = Field(default=False, description="Draw each token at random by its probability; beam has no say.")
-    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling: below 1 bolder, above 1 wilder.")
-    top_k: PositiveInt | None = Field(None, description="Sampling: only among the k likeliest tokens.")
+    sample: bool = Field(default=False, description="Sample from the model's distribution instead of beam search.")
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Softmax temperature for sampling: below 1 sharpens, above 1 flattens."
+    )
+    top_k: PositiveInt | None = Field(None, description="Sample only among the k most probable tokens; none: all.")
     top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None, description="Sampling: only among the likeliest tokens that together have this probability."
+        None,
+        description="Sample only among the most probable tokens whose probabilities sum to p (nucleus); none: all.",
     )
-    seed: Seed = Field(1, description="Sampling: the same seed draws the same tokens.")
+    seed: Seed = Field(1, description="Random seed of sampling.")
     tokens_per_batch: PositiveInt | None = Field(
-        None, description="Tokens in work at a time: the sources', padding included, times beam; none: by the device."
+        None, description="Maximum source tokens per batch, padding included, times beam; none: chosen for the device."
     )
 
     @model_validator(mode="after")
-    def _can_be_honoured(self) -> Self:
+    def _check_consistency(self) -> Self:
         if not self.sample and self.nbest > self.beam:
-            raise ConfigError(f"nbest = {self.nbest} is more than beam = {self.beam}: a search ends with at most beam")
+            raise ConfigError(f"nbest = {self.nbest} is more than beam = {self.beam}: nbest is at most beam")
         if self.max_length is not None and self.max_length < self.min_length:
             raise ConfigError(f"max_length = {self.max_length} is less than min_length = {self.min_length}")
         return self
 
 
 class TranslateConfig(Settings):
-    """How a text is handed to the model, and its translation put together again."""
+    """How a text is split for translation."""
 
     split: SplitMode = Field(
         "sentences",
-        description="sentences: cut lines that hold more than the training lines did where sentences end; line: "
-        "translate each line at once; none: translate each text at once, line breaks and all.",
+        description=(
+            "sentences: split lines longer than the training lines into sentences; line: translate each "
+            "line as a whole; none: translate each text as a whole, line breaks included."
+        ),
     )
 
 
 class RunConfig(Settings):
-    """All settings of one training run: what is saved with it, and what a TOML file holds."""
+    """All settings of a training run, as saved in its folder and as read from a TOML file."""
 
     model: ModelConfig
     data: DataConfig = Field(default_factory=DataConfig)

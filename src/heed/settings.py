@@ -1,6 +1,6 @@
-"""What all settings share: closed, frozen, and whatever is wrong with them is said in one sentence.
+"""The base class of all settings: immutable, no unknown names, and errors that name the field and its value.
 
-Enters: a mapping. Leaves: a value of the subclass, or a `ConfigError` that names the field and what was found.
+Enters: a mapping. Leaves: an instance of the subclass, or a `ConfigError`.
 """
 
 import difflib
@@ -20,39 +20,39 @@ from pydantic import (
 from heed.errors import ConfigError
 from heed.untrusted import short_repr
 
-NameList = Annotated[  # a list, or on the command line a text with commas
+NameList = Annotated[  # a list, or comma-separated on the command line
     tuple[str, ...],
-    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
+    BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value),
     Field(strict=False),
 ]
-_SHOWN = 3  # of what is wrong, at most this many are told at once
+_MAX_SHOWN = 3  # errors in one message
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What to say beside a name that is not known: the one probably meant, or all there are."""
+    """The end of an error message about an unknown name: the closest known name, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+    closest = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {closest[0]!r}?" if closest else f"expected one of {', '.join(names)}"
 
 
 class Settings(BaseModel):
-    """What all settings share: no unknown names, no silent conversions, no changes once made."""
+    """The base class of all settings: no unknown names, no silent conversions, immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="wrap")
     @classmethod
-    def _explain_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _raise_config_error(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(cls._with_none(data))
+            return handler(cls._parse_none(data))
         except ValidationError as error:
             problems = [cls._explain(dict(problem)) for problem in error.errors()]
-            more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-            raise ConfigError("; ".join(problems[:_SHOWN]) + more) from None
+            more = f"; and {len(problems) - _MAX_SHOWN} more" if len(problems) > _MAX_SHOWN else ""
+            raise ConfigError("; ".join(problems[:_MAX_SHOWN]) + more) from None
 
     @classmethod
-    def _with_none(cls, data: Any) -> Any:
-        """TOML and `--set` have no null: where a setting is none by default, the word says so."""
+    def _parse_none(cls, data: Any) -> Any:
+        """TOML and `--set` have no null: the string "none" stands for it in settings whose default is None."""
         if not isinstance(data, Mapping) or "none" not in data.values():
             return data
         optional = {name for name, field in cls.model_fields.items() if field.default is None}

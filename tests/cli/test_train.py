@@ -240,7 +240,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
         (["--set", "model.vocab_size=30"], "model.vocab_size follows from the tokenizer: set data.vocab_size instead"),
         (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),
         (["--set", "data.tokenizer=words"], "bpe_dropout = 0.3 needs tokenizer = 'bpe', found 'words'"),
-        (["--preset", "huge"], "unknown preset 'huge': known are tiny, small, base, big"),
+        (["--preset", "huge"], "unknown preset 'huge': expected one of tiny, small, base, big"),
         (["--source", "x"], "2 times --source and 1 times its target"),
         (["--weight", "1", "--weight", "2"], "2 times --weight for 1 corpora"),
         (["--config", "missing.toml"], "missing.toml: No such file or directory"),
