@@ -130,7 +130,7 @@ def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean
         f"error: 31 rows cannot be read, training would stop at {train}:1: correct them, or write all others with "
         "--write clean.tsv"
     )
-    assert "train.tsv:1    looks like a row of column names" in run.stdout
+    assert "train.tsv:1    looks like a header row of column names" in run.stdout
     assert "train.tsv:320  expected 2 columns" in run.stdout
     assert "… and 11 more" in run.stdout
     run = heed("doctor", "--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.tsv")

@@ -145,7 +145,7 @@ def test_a_label_that_training_lacks_is_named_with_its_line(folder: Path, tmp_pa
     run = train(folder, "unknown", 1, "--task", "classify", *files)
     assert run.returncode == 2
     assert (
-        f"error: {tmp_path}/v.tsv:2: the label 'sideways' is not one of those learnt: expected one of down, up"
+        f"error: {tmp_path}/v.tsv:2: the label 'sideways' is not one of the model's labels: expected one of down, up"
         in run.stderr
     )
 

@@ -286,7 +286,7 @@ def test_every_row_that_cannot_be_read_is_listed_and_the_others_keep_their_lines
     assert counts(found) == {"unreadable": 2, "empty": 1, "repeated": 1}
     by_kind = {finding.kind: finding.examples for finding in found.findings}
     assert [(one.file, one.line) for one in by_kind["unreadable"]] == [(f"{tmp_path}/a.tsv", line) for line in (5, 18)]
-    assert by_kind["unreadable"][0].texts == ("expected 2 columns, one tab between them, found 1",)
+    assert by_kind["unreadable"][0].texts == ("expected 2 columns (source and target), found 1",)
     assert (by_kind["empty"][0].line, by_kind["repeated"][0].line) == (10, 201)
     assert by_kind["repeated"][0].also == f"{tmp_path}/a.tsv:101"
     (tmp_path / "b.tsv").write_text("no\ntabs\n")

@@ -251,9 +251,12 @@ def test_a_corpus_that_cannot_be_is_refused_by_value(given_settings: dict[str, A
         ("\ufeffhi\n".encode("utf-16-be"), "1: not valid UTF-8: byte 0xfe at column 1: looks like UTF-16; convert it"),
         (
             gzip.compress(b"a", mtime=0),
-            "1: not valid UTF-8: byte 0x8b at column 2: looks like gzip; unpack it, or let its name",
+            "1: not valid UTF-8: byte 0x8b at column 2: looks like gzip; decompress it, or rename it to",
         ),
-        (PACK[".zst"](b"a"), "1: not valid UTF-8: byte 0xb5 at column 2: looks like zstd; unpack it, or let its name"),
+        (
+            PACK[".zst"](b"a"),
+            "1: not valid UTF-8: byte 0xb5 at column 2: looks like zstd; decompress it, or rename it to",
+        ),
         (b"a\nb\n\xff\xfe", "3: not valid UTF-8: byte 0xff at column 1: convert the file to UTF-8"),
         (b"a\n\xc3\xb6\x00b\n", "2: NUL byte at column 2: is this UTF-16, or binary?"),
     ],
@@ -284,7 +287,7 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path: Path, longer_is_so
 @pytest.mark.parametrize(("row", "columns"), [("a", 1), ("a\tb\tc", 3), ("a\tb\t", 3)])
 def test_a_tsv_row_must_have_two_columns(tmp_path: Path, row: str, columns: int) -> None:
     path = write(tmp_path / "a.tsv", f"a\tb\n{row}\nc\td\n")
-    with refused(f"{path}:2: expected 2 columns, one tab between them, found {columns}"):
+    with refused(f"{path}:2: expected 2 columns (source and target), found {columns}"):
         pairs_of(path)
 
 
@@ -297,8 +300,8 @@ def test_a_tsv_row_must_have_two_columns(tmp_path: Path, row: str, columns: int)
         ("9" * 5_000, "JSON that cannot be read: Exceeds the limit (4300 digits)"),
         ('["a", "b"]', "expected a JSON object, found list"),
         ("null", "expected a JSON object, found NoneType"),
-        ('{"source": "a", "tgt": "b"}', "no key 'target', the keys are 'source', 'tgt': say which with --source-key"),
-        ("{}", "no key 'source', the keys are none: say which with --source-key and --target-key"),
+        ('{"source": "a", "tgt": "b"}', "no key 'target', the keys are 'source', 'tgt': choose with --source-key"),
+        ("{}", "no key 'source', the keys are none: choose with --source-key and --target-key"),
         ('{"translation": {"en": "a", "de": "b"}}', "no key 'source', the keys are 'translation.en', 'translation.de'"),
         ('{"source": "a", "target": 7}', "the value of 'target' must be a string, found int"),
         ('{"source": null, "target": "b"}', "the value of 'source' must be a string, found NoneType"),
@@ -368,16 +371,24 @@ def test_columns_are_chosen_by_number_or_by_the_name_in_the_first_row(
 @pytest.mark.parametrize(
     ("content", "settings", "message"),
     [
-        ("id\ten\tde\n", {"columns": "en,fr"}, "1: --columns: no column 'fr' in the first row, which has 'id', 'en'"),
+        ("id\ten\tde\n", {"columns": "en,fr"}, "1: --columns: no column 'fr' in the header row, which has 'id', 'en'"),
         ("a\tb\tc\nd\te\n", {"columns": "2,3"}, "2: expected at least 3 columns, found 2"),
-        ("a\tb\tc\n", {}, "1: expected 2 columns, one tab between them, found 3: choose with --columns, such as"),
-        ("source\ttarget\na\tb\n", {}, "1: looks like a row of column names (source, target), not like text: choose"),
-        ("en\tde\na\tb\n", {}, "1: looks like a row of column names (en, de)"),
-        ("id\ten\tde\n1\ta\tb\n", {"columns": "2,3"}, "1: looks like a row of column names (id, en, de), not like "),
+        ("a\tb\tc\n", {}, "1: expected 2 columns (source and target), found 3: choose with --columns, such as"),
+        (
+            "source\ttarget\na\tb\n",
+            {},
+            "1: looks like a header row of column names (source, target), not like text: choose",
+        ),
+        ("en\tde\na\tb\n", {}, "1: looks like a header row of column names (en, de)"),
+        (
+            "id\ten\tde\n1\ta\tb\n",
+            {"columns": "2,3"},
+            "1: looks like a header row of column names (id, en, de), not like ",
+        ),
         (
             "text\tlabel\n",
             {"labelled": True},
-            "1: looks like a row of column names (text, label), not like text: choose "
+            "1: looks like a header row of column names (text, label), not like text: choose "
             "columns by these names, such as --columns label,text, or remove the line",
         ),
     ],
@@ -433,7 +444,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pyte
 
 def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with refused("standard input cannot be read: it is closed, or not made of bytes (found None)"):
+    with refused("standard input cannot be read: it is closed or has no byte stream (found None)"):
         list(read_lines("-"))
 
 
@@ -453,7 +464,7 @@ def test_a_packed_file_cut_short_is_refused_at_the_line_reached(tmp_path: Path, 
         with pytest.raises(DataError) as error:
             read.extend(read_lines(path))  # keeps what came before the error
         assert read == LINES[: len(read)]
-        assert str(error.value) == f"{path}:{len(read) + 1}: cannot be read from here on: its {kind} data are cut short"
+        assert str(error.value) == f"{path}:{len(read) + 1}: cannot be read from here on: the {kind} data are truncated"
         assert (len(read) > 5_000) == (size > 2), "what stands before the cut comes through"
 
 

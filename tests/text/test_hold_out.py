@@ -58,5 +58,5 @@ def test_a_twentieth_is_held_out_and_never_more_than_a_thousand() -> None:
     counts = [pairs_to_hold_out(pairs, None) for pairs in (1, 999, 1000, 10_000, 29_000, 5_000_000)]
     assert counts == [0, 0, 50, 500, 1000, 1000]
     assert [pairs_to_hold_out(100, wanted) for wanted in (0, 7, 99)] == [0, 7, 99]
-    with pytest.raises(ConfigError, match=r"data\.hold_out = 100 leaves nothing to learn from: there are 100 pairs"):
+    with pytest.raises(ConfigError, match=r"data\.hold_out = 100 leaves no training data: there are 100 pairs"):
         pairs_to_hold_out(100, 100)

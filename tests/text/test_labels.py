@@ -22,7 +22,9 @@ def test_one_label_is_nothing_to_choose_from(found: list[str]) -> None:
 
 def test_a_first_column_of_texts_is_taken_for_what_it_is() -> None:
     for texts, repeated, message in ((1000, 1, "1,000 different labels in 1,000"), (10_001, 3, "10,001 .* in 30,003")):
-        with pytest.raises(DataError, match=rf"{message} texts: is the label in the first column.* --columns 2,1"):
+        with pytest.raises(
+            DataError, match=rf"{message} texts: expected the label in the first column.* --columns 2,1"
+        ):
             LabelEncoder.from_corpus(str(number) for number in range(texts) for _ in range(repeated))
 
 
@@ -33,7 +35,7 @@ def test_many_labels_are_no_mistake_where_they_are_given_or_each_has_several_tex
 
 
 def test_a_label_that_was_not_learnt_is_named() -> None:
-    with pytest.raises(DataError, match="the label 'yess' is not one of those learnt: did you mean 'yes'"):
+    with pytest.raises(DataError, match="the label 'yess' is not one of the model's labels: did you mean 'yes'"):
         LabelEncoder(["yes", "no"]).encode(["yes", "yess"])
 
 

@@ -54,7 +54,7 @@ def classification_scores(
         raise DataError("there is nothing to score: no text with a label")
     for label in right:
         if label not in labels:
-            raise DataError(f"the label {label!r} is not one of those learnt: {', '.join(labels)}")
+            raise DataError(f"the label {label!r} is not one of the model's labels: {', '.join(labels)}")
     numbers = {label: number for number, label in enumerate(labels)}
     wanted, found = (np.array([numbers[label] for label in some]) for some in (right, given))
 

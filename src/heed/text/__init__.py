@@ -1,1 +1,1 @@
-"""Text to sentence pairs to ids on disk. No torch."""
+"""Reads text files as sentence pairs and prepares token ids on disk; needs no torch."""

@@ -1,7 +1,7 @@
-"""A file's bytes as a stream, decompressed while they are read.
+"""Opens plain, gzip and zstd files, or standard input, as one stream of decompressed bytes.
 
-Enters: a path, perhaps ending in ``.gz`` or ``.zst``, or ``-`` for standard input, which is never decompressed. Leaves:
-an open stream. A truncated file gives all that is there, then an error. Knows nothing of text.
+Enters: a path, decompressed by its suffix ``.gz`` or ``.zst``, or ``-`` for standard input, which is never
+decompressed. Leaves: an open stream. A truncated file yields all its data, then an error. Knows nothing of text.
 """
 
 import contextlib
@@ -17,27 +17,26 @@ from heed.errors import DataError
 
 STANDARD_INPUT = "-"
 _BUFFER = 1 << 17
-_PACKED_CHUNK = 1 << 9  # small, because zstd unpacks repetitive text to thousands of times its packed size
+_COMPRESSED_CHUNK = 1 << 9  # small, because zstd can expand repetitive text thousands of times
 
 
 @contextlib.contextmanager
 def open_decompressed(path: str) -> Iterator[BinaryIO]:
-    """A stream of a file's bytes, decompressed while it is read."""
     if path == STANDARD_INPUT:
         stream = getattr(sys.stdin, "buffer", None)
         if stream is None:
-            raise DataError(f"standard input cannot be read: it is closed, or not made of bytes (found {sys.stdin!r})")
+            raise DataError(f"standard input cannot be read: it is closed or has no byte stream (found {sys.stdin!r})")
         yield stream
         return
     with _open_file(path) as file:
         match os.path.splitext(path)[1].lower():
             case ".gz":
-                start = functools.partial(zlib.decompressobj, wbits=31)  # 31: gzip's header and checksum around it
-                yield io.BufferedReader(_Unpacked(file, "gzip", start, zlib.error), _BUFFER)
+                new_decompressor = functools.partial(zlib.decompressobj, wbits=31)  # 31: gzip header and checksum
+                yield io.BufferedReader(_DecompressedFile(file, "gzip", new_decompressor, zlib.error), _BUFFER)
             case ".zst":
                 zstandard = _import_zstandard(path)
-                start = zstandard.ZstdDecompressor().decompressobj
-                yield io.BufferedReader(_Unpacked(file, "zstd", start, zstandard.ZstdError), _BUFFER)
+                new_decompressor = zstandard.ZstdDecompressor().decompressobj
+                yield io.BufferedReader(_DecompressedFile(file, "zstd", new_decompressor, zstandard.ZstdError), _BUFFER)
             case _:
                 yield file
 
@@ -51,14 +50,14 @@ def _open_file(path: str) -> BinaryIO:
 
 def _import_zstandard(path: str) -> Any:
     try:
-        import zstandard  # noqa: PLC0415 - only who has .zst files needs it
+        import zstandard  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise DataError(f"{path}: reading .zst needs the package zstandard: pip install zstandard") from error
     return zstandard
 
 
-class _Unpacker(Protocol):
-    """What zlib and zstandard both call a decompression object: it unpacks one member of a file."""
+class _Decompressor(Protocol):
+    """The common interface of zlib's and zstandard's `decompressobj`: decompresses one member of a file."""
 
     @property
     def eof(self) -> bool: ...
@@ -67,41 +66,42 @@ class _Unpacker(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a gzip or zstd file of one or more members; EOFError where it was cut short.
+class _DecompressedFile(io.RawIOBase):
+    """The decompressed bytes of a gzip or zstd file of one or more members; EOFError where it is truncated.
 
-    Not gzip.open, which loses the text just before a cut, nor zstandard's reader, which takes a cut for the end.
+    Not gzip.open, which loses the data just before a truncation, nor zstandard's reader, which takes it for the end.
     """
 
-    def __init__(self, file: BinaryIO, kind: str, start: Callable[[], _Unpacker], fault: type[Exception]) -> None:
-        self._file, self._kind, self._start, self._fault = file, kind, start, fault
-        self._unpacker: _Unpacker | None = start()  # None between two members, where alone a file may end
-        self._packed = b""
+    def __init__(
+        self, file: BinaryIO, format_name: str, new_decompressor: Callable[[], _Decompressor], error: type[Exception]
+    ) -> None:
+        self._file, self._format_name, self._new_decompressor, self._error = file, format_name, new_decompressor, error
+        self._decompressor: _Decompressor | None = new_decompressor()  # None between members: a file may end only there
+        self._compressed = b""
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` as far as there is something ready; 0 at the end of the file."""
         while not self._ready:
-            self._packed = self._packed or self._file.read(_PACKED_CHUNK)
-            if not self._packed:
-                if self._unpacker is None:
+            self._compressed = self._compressed or self._file.read(_COMPRESSED_CHUNK)
+            if not self._compressed:
+                if self._decompressor is None:
                     return 0
-                raise EOFError(f"its {self._kind} data are cut short")
-            self._ready = memoryview(self._unpack())
+                raise EOFError(f"the {self._format_name} data are truncated")
+            self._ready = memoryview(self._decompress())
         size = min(len(buffer), len(self._ready))
         buffer[:size] = self._ready[:size]
         self._ready = self._ready[size:]
         return size
 
-    def _unpack(self) -> bytes:
-        unpacker = self._unpacker or self._start()
+    def _decompress(self) -> bytes:
+        decompressor = self._decompressor or self._new_decompressor()
         try:
-            text = unpacker.decompress(self._packed)
-        except self._fault as error:
-            raise OSError(f"not {self._kind} data, or damaged ({error})") from error
-        self._packed = unpacker.unused_data if unpacker.eof else b""
-        self._unpacker = None if unpacker.eof else unpacker
-        return text
+            data = decompressor.decompress(self._compressed)
+        except self._error as error:
+            raise OSError(f"not {self._format_name} data, or damaged ({error})") from error
+        self._compressed = decompressor.unused_data if decompressor.eof else b""
+        self._decompressor = None if decompressor.eof else decompressor
+        return data
