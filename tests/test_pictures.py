@@ -1,10 +1,13 @@
 """The pictures of the docs show the numbers that are committed beside them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
+
+from docs import make_performance
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NUMBERS = [json.loads(line) for line in (PICTURES / "performance.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -24,9 +27,9 @@ def test_the_pictures_of_speed_are_drawn_from_the_committed_numbers(tmp_path: Pa
 def test_every_number_says_where_and_when_it_was_measured_and_every_bar_its_number() -> None:
     plots = {line["plot"]: line for line in NUMBERS if "title" in line}
     for name, plot in plots.items():
-        assert {"unit", "hardware", "date"} <= plot.keys(), name
+        assert {"hardware", "date", "command"} <= plot.keys(), name
         numbers = [line for line in NUMBERS if line["plot"] == name and "title" not in line]
-        if "x" not in plot:
+        if "x" not in plot and plot.get("chart", True):
             shown = words(PICTURES / f"performance-{name}.svg")
             for number in numbers:
                 assert f"{number['value']:,}" in shown
@@ -34,3 +37,17 @@ def test_every_number_says_where_and_when_it_was_measured_and_every_bar_its_numb
             ours, peer, *_ = (number["value"] for number in numbers)
             assert any(f"{ours / peer:.{digits}f} ×" in shown for digits in (1, 2))
     assert {line["plot"] for line in NUMBERS} == plots.keys()
+
+
+def test_the_speed_tables_are_generated_from_the_committed_numbers() -> None:
+    for page in make_performance.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert make_performance.page_text(text, NUMBERS) == text, f"run docs/make_performance.py: {page.name}"
+        assert make_performance.MARKED.search(text)
+
+
+def test_no_measured_figure_stands_outside_the_generated_tables_of_the_performance_page() -> None:
+    page, *_ = make_performance.PAGES
+    prose = make_performance.MARKED.sub("", page.read_text(encoding="utf-8"))
+    units = r"(?:×|%|times|ms|s|[GM]iB|[TG]FLOP/s|GB/s|BLEU|(?:target )?(?:tokens|sentences|pairs)/s)"
+    assert not re.findall(rf"\b\d[\d,.]* ?{units}(?!\w)", prose)

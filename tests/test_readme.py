@@ -151,7 +151,7 @@ def test_the_readme_works_in_an_environment_made_by_its_own_install_line(tmp_pat
     work = tmp_path / "work"
     work.mkdir()
     fill(work)
-    before_interop = README.partition("## In and out of other systems")[0]
+    before_interop = README.partition("    heed import")[0]
     for line in ("heed demo --steps 2", *in_blocks(before_interop)):
         if not is_server(line) and not line.startswith("curl "):
             verb = re.findall(r"\bheed ([a-z]+)", line)[-1]

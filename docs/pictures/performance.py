@@ -2,11 +2,12 @@
 
 A line of that file describes a plot (its title, unit, hardware and date) or gives one number of it:
 
-    {"plot": "train-gpu", "title": "Training on one GPU", "unit": "target tokens a second", "hardware": …, "date": …}
+    {"plot": "train-gpu", "title": "Training on one GPU", "unit": "target tokens/s", "hardware": …, "date": …}
     {"plot": "train-gpu", "system": "heed", "value": 866000}
 
-A number may belong to a "group" of bars, and "limit": true is what could be reached at most. In a plot of growth it has
-an "x"; these lines are what benchmarks/growth.py prints. Whoever measures anew replaces lines, and runs this.
+A number may belong to a "group" of bars, and "limit": true marks an upper bound. In a plot of growth it has
+an "x"; these lines are what benchmarks/growth.py prints. "chart": false marks a table
+that is not drawn. Whoever measures anew replaces lines, and runs this script and docs/make_performance.py.
 """
 
 import json
@@ -44,25 +45,25 @@ GROWTH = ("translate-by-length", "translate-by-batch", "train-by-batch", "train-
 class Plot:
     """One plot: how it was described, and its numbers in the order of the file."""
 
-    told: dict[str, Any]
+    header: dict[str, Any]
     numbers: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def where(self) -> str:
         """On what, when, and what else is to be known."""
-        return "; ".join(self.told[name] for name in ("hardware", "date", "note") if name in self.told)
+        return "; ".join(self.header[name] for name in ("hardware", "date", "note") if name in self.header)
 
 
 def read(lines: Iterable[str]) -> dict[str, Plot]:
     """The plots of a file by name."""
     plots: dict[str, Plot] = {}
     for line in lines:
-        found = json.loads(line)
-        if "title" in found:
-            plots[found["plot"]] = Plot(found)
+        entry = json.loads(line)
+        if "title" in entry:
+            plots[entry["plot"]] = Plot(entry)
         else:
-            plots[found["plot"]].numbers.append(found)
-    return plots
+            plots[entry["plot"]].numbers.append(entry)
+    return {name: plot for name, plot in plots.items() if plot.header.get("chart", True)}
 
 
 # Bars -----------------------------------------------------------------------------------------------------------------
@@ -73,12 +74,12 @@ def bars(plot: Plot) -> str:
     groups: dict[str, list[dict[str, Any]]] = {}
     for number in plot.numbers:
         groups.setdefault(number.get("group", ""), []).append(number)
-    title = plot.told["title"]
+    title = plot.header["title"]
     left = EDGE + max_width((number["system"] for number in plot.numbers), SIZE) + 10
     room = EDGE + WIDE - 150 - left
-    down, parts = content_top(title) + 10, [small_text(EDGE, content_top(title), plot.told["unit"])]
+    down, parts = content_top(title) + 10, [small_text(EDGE, content_top(title), plot.header["unit"])]
     if any("heed" in number["system"] for number in plot.numbers):
-        parts.append(small_text(EDGE + WIDE, content_top(title), "heed, times as fast", "end"))
+        parts.append(small_text(EDGE + WIDE, content_top(title), "heed is faster by", "end"))
     for group, numbers in groups.items():
         if group:
             parts.append(text(EDGE, down + 16, group, SIZE, opacity=0.75))
@@ -148,10 +149,10 @@ def _panel(plot: Plot, corner: tuple[float, float], size: tuple[float, float]) -
         )
 
     parts = [
-        text(corner[0], corner[1] + 8, plot.told["title"], SIZE),
-        small_text(corner[0], above - 14, plot.told["unit"]),
+        text(corner[0], corner[1] + 8, plot.header["title"], SIZE),
+        small_text(corner[0], above - 14, plot.header["unit"]),
     ]
-    parts.append(small_text(right, below + 28, plot.told["x"], "end"))
+    parts.append(small_text(right, below + 28, plot.header["x"], "end"))
     rule = {"stroke": LIGHT.foreground, "stroke-opacity": 0.12}
     for y in ys:
         _, height = place(xs[0], y)
@@ -192,7 +193,7 @@ def round_numbers(low: float, high: float) -> list[int]:
 
 def pictures(plots: Mapping[str, Plot]) -> dict[str, str]:
     """Every picture by the name of its file."""
-    drawn = {name: bars(plot) for name, plot in plots.items() if "x" not in plot.told}
+    drawn = {name: bars(plot) for name, plot in plots.items() if "x" not in plot.header}
     for device, title in (("cpu", "Growth on a CPU"), ("cuda", "Growth on a GPU")):
         found = [plots[f"{name}-{device}"] for name in GROWTH if f"{name}-{device}" in plots]
         if found:
