@@ -2,9 +2,9 @@
 
     python docs/make_performance.py
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is the "plot" of its lines, whose hardware, date and
-command stand below it, or "summary": a row for each entry of `SUMMARY`. Whoever measures anew replaces lines of the file,
-and runs this script and pictures/performance.py.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. NAME is the "plot" of its lines, whose hardware, date
+and command stand below it, or "summary": a row for each entry of `SUMMARY`. Whoever measures anew replaces lines of the
+file, and runs this script and pictures/performance.py.
 """
 
 import json
