@@ -77,7 +77,7 @@ def test_a_line_or_a_text_can_be_translated_at_once(translator: Translator) -> N
     assert len(at_once.segments) == 1
     (forced,) = token_log_probs(translator.models, TOKENIZER.encode([text]), [at_once.ids])
     assert sum(forced) == pytest.approx(at_once.log_prob, abs=1e-4)
-    with pytest.raises(InputError, match="a text of 60 tokens is more than the 40 that this model takes at once"):
+    with pytest.raises(InputError, match="a text of 60 tokens is longer than this model's limit of 40"):
         translator.translate(["a dog " * 10], split="none")
 
 

@@ -45,7 +45,7 @@ def test_a_text_that_must_not_be_split_and_is_too_long_is_refused(server: Runnin
     for route in ("/translate", "/translate/stream"):
         answer = server.post(route, q="A dog runs. " * 30, source="en", target="de", split="none")
         said = answer.text
-        assert "is more than the 60 that this model takes at once" in said, route
+        assert "is longer than this model's limit of 60" in said, route
     answer = server.post("/translate", q="A dog", source="en", target="de", split="words")
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("Invalid request: split parameter: input should be 'sentences', 'line' or")

@@ -55,12 +55,12 @@ def test_captions_on_the_wrong_side_are_found_and_hardly_any_others() -> None:
     for line in np.flatnonzero(swapped | copied).tolist():
         pairs[line] = Pair(german[line], english[line] if swapped[line] else german[line - 1], line)
     sides = SideLanguages()
-    sides.learn(pairs)
-    sides.settle(pairs[::6])
-    assert not sides.alike
-    (source, target), unlike = sides.judge(pairs)
+    sides.add_counts(pairs)
+    sides.fit(pairs[::6])
+    assert not sides.same_language
+    (source, target), outliers = sides.classify(pairs)
     wrong = np.array([swapped | copied, swapped])
     found = np.array([source, target])
     assert (found & wrong).sum() >= 0.999 * wrong.sum()
     assert (found & ~wrong).sum() <= 3
-    assert unlike.any(0).sum() <= 5
+    assert outliers.any(0).sum() <= 5

@@ -54,7 +54,7 @@ def plainly(side: TokenizedSide) -> list[list[int]]:
 def test_what_is_written_is_what_the_tokenizers_say_line_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TokenizerType, shared: bool
 ) -> None:
-    monkeypatch.setattr("heed.text.prepare._PIECE", 7)
+    monkeypatch.setattr("heed.text.prepare._CHUNK_PAIRS", 7)
     source = Tokenizer.train([*LINES[:-1], *TARGETS[: len(LINES) - 1]], kind, 300)
     target = source if shared else Tokenizer.train(TARGETS, kind, 290)
     corpus = Corpus(write(tmp_path / "source", SOURCES), write(tmp_path / "target", TARGETS))

@@ -200,7 +200,7 @@ def test_a_hundred_damaged_copies_are_enough(tmp_path: Path) -> None:
     (tmp_path / "cache" / key / "source.ids").unlink()
     for number in range(1, 100):
         (tmp_path / "cache" / f"{key}.{number}").mkdir()
-    with pytest.raises(DataError, match=rf"100 copies of the same prepared text, all damaged: delete {key}\*"):
+    with pytest.raises(DataError, match=rf"100 damaged copies of the same prepared text: delete {key}\*"):
         prepared(corpus, tmp_path / "cache")
 
 

@@ -113,7 +113,7 @@ def test_without_any_record_every_sentence_is_a_piece() -> None:
 def test_a_text_translated_at_once_keeps_its_lines_and_must_fit() -> None:
     assert Splitter(100).split("One. Two.\nThree.", "none", characters) == [TextSegment("", "One. Two.\nThree.", "")]
     assert Splitter(100).split(" \n", "none", characters) == [TextSegment(" \n", "", "")]
-    with pytest.raises(InputError, match="a text of 16 tokens is more than the 15 that this model takes at once"):
+    with pytest.raises(InputError, match="a text of 16 tokens is longer than this model's limit of 15"):
         Splitter(15).split("One. Two.\nThree.", "none", characters)
 
 

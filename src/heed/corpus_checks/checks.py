@@ -120,7 +120,7 @@ class _Examination:
                 self._lines[len(self.starts) - 1].extend(pair.line for pair in pairs)
                 if learning:
                     if self.form == "pairs":
-                        self._languages.learn(pairs)
+                        self._languages.add_counts(pairs)
                     chosen = pairs[::stride]
                     self.sample += chosen
                     held += sum(len(pair.source) + len(pair.target) for pair in chosen)
@@ -279,17 +279,17 @@ class _Examination:
 
     def _settle_languages(self) -> bool:
         """Whether there is enough text to tell which is in the wrong language."""
-        self._languages.settle(self.sample[:: -(-len(self.sample) // _USUAL)])
+        self._languages.fit(self.sample[:: -(-len(self.sample) // _USUAL)])
         if self.starts[self._training] < _FEW:
             self.notes.append(f"fewer than {_FEW} pairs do not tell which text is in the wrong language")
             return False
-        if self._languages.alike:
+        if self._languages.same_language:
             self.notes.append("both sides read alike (one language, or many swapped), so none is called swapped")
         return True
 
     def _judge_languages(self, here: PairBatch, whole: NDArray[np.bool_]) -> None:
         different = whole & np.array([pair.source != pair.target for pair in here.pairs])
-        (source, target), unlike = self._languages.judge(here.pairs)
+        (source, target), unlike = self._languages.classify(here.pairs)
         self._mark("swapped", here, different & source & target)
         self._mark("source_foreign", here, different & source & ~target)
         self._mark("target_foreign", here, different & target & ~source)

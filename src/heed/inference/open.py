@@ -119,7 +119,7 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
     else:
         files = engine_files(engine, models[0], first.tokenizers)
         backend = other_engine(engine, files, models[0].config, first.tokenizers)
-    run, splitter = first.run, Splitter.of(first.run.data, first.trained)
+    run, splitter = first.run, Splitter.from_config(first.run.data, first.trained)
     return Translator(
         models, first.tokenizers, run.search, run.data.max_tokens, Engine(backend), splitter, run.translate
     )
@@ -148,7 +148,7 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
         raise ConfigError(f"{path} was exported for {exported.engine}, found --engine {name}: leave --engine out")
     files = {file: (path / file).read_bytes() for file in exported.files}
     backend = other_engine(name, files, exported.run.model, exported.tokenizers)
-    run, splitter = exported.run, Splitter.of(exported.run.data, exported.trained)
+    run, splitter = exported.run, Splitter.from_config(exported.run.data, exported.trained)
     return Translator(
         [], exported.tokenizers, run.search, run.data.max_tokens, Engine(backend), splitter, run.translate
     )

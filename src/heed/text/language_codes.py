@@ -1,9 +1,9 @@
-"""Which languages a corpus is in, by the names of its files, of its columns or of its JSON keys.
+"""Infers the languages of a corpus from file names, column names or JSON keys.
 
-Enters: corpora. Leaves: the language codes of source and target and what they were taken from, or nothing.
+Enters: corpora. Leaves: the language codes of source and target and where they come from, or nothing.
 
-Only codes of a list count: ``.txt``, ``.tok`` and ``.bpe`` are codes too by ISO 639-3, and never meant. Of two names
-only the parts they differ in are looked at (``train.en`` and ``train.de``), of one name only two codes side by side
+Only listed codes count: by ISO 639-3 ``.txt``, ``.tok`` and ``.bpe`` are language codes too. Of two names only the
+components in which they differ are considered (``train.en`` and ``train.de``), of one name only two adjacent codes
 (``corpus.en-de.tsv``).
 """
 
@@ -17,8 +17,8 @@ from heed.errors import ConfigError
 if TYPE_CHECKING:
     from heed.text.corpus import Corpus
 
-# ISO 639-1, then the same languages by ISO 639-3, then others that corpora are made of.
-_KNOWN = frozenset(
+# ISO 639-1, then the same languages by ISO 639-3, then other languages of parallel corpora.
+_KNOWN_CODES = frozenset(
     """
     aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo
     es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg
@@ -38,9 +38,9 @@ _KNOWN = frozenset(
     ltg lus lvs mai mni nap nds npi nso ory pap pbt pcm pes plt prs quy scn szl swh tpi tzm uzn vec wuu ydd yue zsm
     """.split()  # noqa: SIM905 - a list of these would be hundreds of lines
 )
-_SMALL_REGIONS = frozenset(("br", "cn", "gb", "hk", "mx", "tw", "us"))  # others in small letters may be languages
+_LOWERCASE_REGIONS = frozenset(("br", "cn", "gb", "hk", "mx", "tw", "us"))  # others may be languages
 _CODE = re.compile(r"([A-Za-z]{2,3})(?:[-_]([A-Z][a-z]{3}))?(?:[-_]([A-Za-z]{2}|[0-9]{3}))?")
-_SIDE_BY_SIDE = (
+_CODE_PAIR_PATTERNS = (
     re.compile(r"^([a-z]{2,3}(?:_[A-Z][a-z]{3})?)[-_]([a-z]{2,3}(?:_[A-Z][a-z]{3})?)$"),  # en-de, eng_Latn-zho_Hans
     re.compile(r"^([A-Z]{2})[-_]([A-Z]{2})$"),
     re.compile(r"[-_]([a-z]{2})[-_]([a-z]{2})$"),  # train_en_de
@@ -58,66 +58,70 @@ class LanguagePair:
 
 
 def infer_languages(corpora: "Sequence[Corpus]") -> list[LanguagePair]:
-    """The different answers that the corpora give: one where they agree, none where no name says anything."""
-    found = {(pair.source, pair.target): pair for corpus in corpora if (pair := _languages_of(corpus)) is not None}
-    return list(found.values())
+    """The distinct language pairs that the names in the corpora indicate: one if they agree, none if none has codes."""
+    pairs = (pair for corpus in corpora if (pair := _infer_one(corpus)) is not None)
+    return list({(pair.source, pair.target): pair for pair in pairs}.values())
 
 
 def check_language_code(code: str, option: str) -> str:
-    """A language code as a person gave it; what does not look like one is refused."""
+    """Return a code given by the user if it has the form of a BCP 47 tag; else raise a ConfigError."""
     if not _BCP_47.fullmatch(code):
         raise ConfigError(f"{option} {code!r}: expected a language code such as en, hsb, pt-BR or zh-Hans")
     return code
 
 
-def _languages_of(corpus: "Corpus") -> LanguagePair | None:
+def _infer_one(corpus: "Corpus") -> LanguagePair | None:
     if corpus.text or corpus.labelled:
         return None
     if corpus.source and corpus.target:
-        return _named(_of_two_names(_unpacked(corpus.source), _unpacked(corpus.target)), "the file names")
-    if corpus.format == "jsonl" and (codes := _of_two_names(corpus.source_key, corpus.target_key)):
+        return _language_pair(
+            _from_two_names(_without_compression_suffix(corpus.source), _without_compression_suffix(corpus.target)),
+            "the file names",
+        )
+    if corpus.format == "jsonl" and (codes := _from_two_names(corpus.source_key, corpus.target_key)):
         return LanguagePair(*codes, "the JSON keys")
-    if corpus.columns and (codes := _of_two_names(*corpus.columns.split(","))):
+    if corpus.columns and (codes := _from_two_names(*corpus.columns.split(","))):
         return LanguagePair(*codes, "the column names")
-    return _named(_of_one_name(_unpacked(str(corpus.pairs))), "the file name")
+    return _language_pair(_from_one_name(_without_compression_suffix(str(corpus.pairs))), "the file name")
 
 
 def is_known_code(text: str) -> bool:
-    """Whether this is a language code and nothing else."""
+    """Whether a text is exactly one listed language code."""
     return _code(text) is not None
 
 
-def _named(codes: tuple[str, str] | None, origin: str) -> LanguagePair | None:
+def _language_pair(codes: tuple[str, str] | None, origin: str) -> LanguagePair | None:
     return None if codes is None else LanguagePair(*codes, origin)
 
 
-def _unpacked(path: str) -> str:
+def _without_compression_suffix(path: str) -> str:
     return re.sub(r"\.(gz|zst)$", "", path, flags=re.IGNORECASE)
 
 
-def _of_two_names(source: str, target: str) -> tuple[str, str] | None:
+def _from_two_names(source: str, target: str) -> tuple[str, str] | None:
     """``train.en`` and ``train.de``, ``en/a.txt`` and ``de/a.txt``, ``translation.en`` and ``translation.de``."""
     for separators in (r"[/\\.]", r"[/\\._-]"):
-        ours, theirs = re.split(separators, source), re.split(separators, target)
-        if len(ours) == len(theirs):
-            different = {(_code(one), _code(other)) for one, other in zip(ours, theirs, strict=True) if one != other}
-            if len(different) == 1 and (codes := _two(*different.pop())):
+        source_parts, target_parts = re.split(separators, source), re.split(separators, target)
+        if len(source_parts) == len(target_parts):
+            both = zip(source_parts, target_parts, strict=True)
+            differences = {(_code(ours), _code(theirs)) for ours, theirs in both if ours != theirs}
+            if len(differences) == 1 and (codes := _distinct(*differences.pop())):
                 return codes
-    return _two(*(_last_code(name) for name in (source, target)))  # a.en and b.de
+    return _distinct(*(_last_code(name) for name in (source, target)))  # a.en and b.de
 
 
-def _of_one_name(path: str) -> tuple[str, str] | None:
+def _from_one_name(path: str) -> tuple[str, str] | None:
     """``corpus.en-de.tsv``, ``train_en_de.tsv``, ``en-de/train.tsv``, ``corpus.en.de.tsv``."""
     parts = re.split(r"[/\\]", path)
     folder, words = "".join(parts[-2:-1]), parts[-1].split(".")[:-1]
     for text in (*reversed(words), folder):
-        for pattern in _SIDE_BY_SIDE:
-            if (found := pattern.search(text)) and (codes := _two(_code(found[1]), _code(found[2]))):
+        for pattern in _CODE_PAIR_PATTERNS:
+            if (match := pattern.search(text)) and (codes := _distinct(_code(match[1]), _code(match[2]))):
                 return codes
-    return _two(_code(words[-2]), _code(words[-1])) if len(words) > 1 else None
+    return _distinct(_code(words[-2]), _code(words[-1])) if len(words) > 1 else None
 
 
-def _two(source: str | None, target: str | None) -> tuple[str, str] | None:
+def _distinct(source: str | None, target: str | None) -> tuple[str, str] | None:
     return (source, target) if source and target and source != target else None
 
 
@@ -127,12 +131,12 @@ def _last_code(path: str) -> str | None:
 
 
 def _code(part: str) -> str | None:
-    """A part of a name as a language code, written as BCP 47 has it; none: it is something else."""
-    if not (found := _CODE.fullmatch(part)):
+    """A part of a name as a BCP 47 language code; None: it is not a listed code."""
+    if not (match := _CODE.fullmatch(part)):
         return None
-    language, script, region = found.groups()
-    if language.lower() not in _KNOWN or not (language.islower() or language.isupper()):
+    language, script, region = match.groups()
+    if language.lower() not in _KNOWN_CODES or not (language.islower() or language.isupper()):
         return None
-    if region and region.isalpha() and not (region.isupper() or region in _SMALL_REGIONS):
+    if region and region.isalpha() and not (region.isupper() or region in _LOWERCASE_REGIONS):
         return None
     return "-".join(filter(None, (language.lower(), script, region and region.upper())))

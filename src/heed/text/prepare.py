@@ -1,12 +1,12 @@
-"""Pairs of texts to token ids on disk, written once; see prepared.py for what a folder holds.
+"""Tokenises corpora and writes the token ids to a cache on disk, keyed by content.
 
-Enters: corpora, what encodes each side, and the longest length. Leaves: a folder of arrays, keyed by the content of the
-text and everything that shaped it, so that the same work is never done twice and changed text is never mistaken for
-old. Text streams through in pieces: memory does not grow with the corpus.
+Enters: corpora, an encoder for each side, and a maximum length. Leaves: a folder of arrays (prepared.py), keyed by a
+hash of the text and of everything that determines the ids, so that the same text is tokenised once and changed text is
+tokenised anew. Text is processed in chunks: memory does not grow with the corpus.
 
-Several processes may prepare the same text at once: the first to finish gives its folder the name, and all use that
-one. A folder that is found damaged is left alone, since somebody may have it open; another is written beside it.
-Knows nothing of torch or batches.
+Several processes may prepare the same text at once: each writes a temporary folder, the first to finish renames it, and
+all use that folder. A damaged folder is left alone, since another process may have it open; a new one is written beside
+it. Knows nothing of torch or batches.
 """
 
 import errno
@@ -31,72 +31,71 @@ from heed.text.sentence_split import SentenceCounter
 from heed.text.tokenizer import Tokenizer
 from heed.text.word_cache import ConcatenatedIds, Int64Array, WordCache, concatenate_ids
 
-_PIECE = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
-_PIECE_CHARACTERS = 2_000_000  # at most, where texts are long
+_CHUNK_PAIRS = 10_000  # pairs encoded at a time: enough to keep all cores busy, a few megabytes of memory
+_CHUNK_CHARACTERS = 2_000_000  # at most, where texts are long
 
-_COPIES = 100  # of one text, all of them damaged, before somebody should have a look
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # another process had the name first
+_MAX_COPIES = 100  # damaged copies of the same text before giving up
+_NAME_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # another process was first to rename its folder
 _BUILDING = ".building-"
-_ABANDONED = 3600  # seconds without a write
+_ABANDONED = 3600  # seconds since the last write after which a temporary folder is removed
 
 PairProgress = Callable[[int], None]
 
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Encodes texts as ids; a `Tokenizer` is one."""
+    """Encodes texts as ids: a `Tokenizer`, a `LabelEncoder` or a `TextPairEncoder`."""
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
 
     def to_json(self) -> str:
-        """Everything that decides which ids a text gets."""
+        """Everything that determines the ids of a text, for cache keys."""
 
 
 @dataclass(frozen=True)
 class Encoders:
-    """The encoders of both sides. source: none where there is no source. cut: longer texts are split into pieces."""
+    """The encoders of both sides; source: None for monolingual text."""
 
     source: TextEncoder | None
     target: TextEncoder
-    chunk_long_texts: bool = False
+    chunk_long_texts: bool = False  # split texts longer than the limit instead of leaving them out
 
     def present(self) -> list[TextEncoder]:
-        """The encoders of the sides that exist."""
         return [encoder for encoder in (self.source, self.target) if encoder is not None]
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What reading a corpus through once tells: that every line can be read, how many there are, and which."""
+    """The result of reading a corpus once: every line is valid; the number of pairs and a digest of their text."""
 
     pairs: int
     digest: str
-    sentences: int = 1  # that a source usually has
+    sentences: int = 1  # per source line, 95th percentile
 
 
 SurveyedCorpora = list[tuple[Corpus, Survey]]
 
 
 def survey(corpus: Corpus, report: PairProgress = lambda _pairs: None) -> Survey:
-    """Read a corpus through: the first mistake in it is found here, before anything else is done."""
+    """Read a whole corpus once, so that an invalid line raises a DataError before any other work is done."""
     digest, count, sentences = _Digest(), 0, SentenceCounter()
     for pair in read_pairs(corpus):
         digest.add(pair)
         sentences.add(pair.source)
         count += 1
-        if count % _PIECE == 0:
+        if count % _CHUNK_PAIRS == 0:
             report(count)
     report(count)
-    return Survey(count, digest.hex(), sentences.usual())
+    return Survey(count, digest.hex(), sentences.percentile_95())
 
 
 class _Digest:
-    """A digest of pairs. Lengths come before the texts, so that no other pairs give the same bytes."""
+    """A hash of pairs; lengths are hashed before the texts, so that pair boundaries count."""
 
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=16)
@@ -115,46 +114,44 @@ def prepare(
     cache: Path,
     report: PairProgress = lambda _pairs: None,
 ) -> Prepared:
-    """The ids of all pairs that have two sides of at most `max_tokens` tokens, from the cache if they are there."""
+    """Load or write the ids of all pairs whose sides are not empty and have at most `max_tokens` tokens."""
     corpora = list(corpora)
     key = _key(corpora, encoders, max_tokens)
     building: Path | None = None
     notes: list[str] = []
     try:
-        for folder in (cache / (key if number == 0 else f"{key}.{number}") for number in range(_COPIES)):
+        for folder in (cache / (key if copy == 0 else f"{key}.{copy}") for copy in range(_MAX_COPIES)):
             if not os.path.lexists(folder):
                 building = building or _build(cache, key, corpora, encoders, max_tokens, report)
-                if _has_renamed(building, folder):
-                    return _named(open_prepared(folder), corpora, notes)
+                if _rename_unless_taken(building, folder):
+                    return _with_names(open_prepared(folder), corpora, notes)
             try:
-                return _named(open_prepared(folder), corpora, notes)
+                return _with_names(open_prepared(folder), corpora, notes)
             except DataError as error:
                 notes.append(f"{error}; prepared again, that folder can be deleted")
     except OSError as error:
-        raise DataError(f"prepared text cannot be written to {cache}: {error.strerror}") from None
+        raise DataError(f"the prepared text cannot be written to {cache}: {error.strerror}") from None
     finally:
         if building is not None:
             shutil.rmtree(building, ignore_errors=True)
-    raise DataError(f"{cache}: {_COPIES} copies of the same prepared text, all damaged: delete {key}*; {notes[0]}")
+    raise DataError(f"{cache}: {_MAX_COPIES} damaged copies of the same prepared text: delete {key}*; {notes[0]}")
 
 
-def _has_renamed(building: Path, folder: Path) -> bool:
-    """Give a folder its name, unless there is something of that name."""
+def _rename_unless_taken(building: Path, folder: Path) -> bool:
     try:
         building.rename(folder)
     except OSError as error:
-        if error.errno in _TAKEN:
+        if error.errno in _NAME_TAKEN:
             return False
         raise
     return True
 
 
-def _named(prepared: Prepared, corpora: SurveyedCorpora, notes: list[str]) -> Prepared:
-    """Prepared text with the names of today's files, since the same text may have come from others."""
+def _with_names(prepared: Prepared, corpora: SurveyedCorpora, notes: list[str]) -> Prepared:
+    """Replace the cached corpus names, since files of other names may have the same text."""
     both = zip(prepared.corpora, corpora, strict=True)
-    return replace(
-        prepared, corpora=tuple(replace(kept, name=corpus.name) for kept, (corpus, _) in both), notes=tuple(notes)
-    )
+    renamed = tuple(replace(counts, name=corpus.name) for counts, (corpus, _) in both)
+    return replace(prepared, corpora=renamed, notes=tuple(notes))
 
 
 def _build(
@@ -165,9 +162,9 @@ def _build(
     max_tokens: int,
     report: PairProgress,
 ) -> Path:
-    """A whole folder that has no name yet."""
+    """Write a complete temporary folder."""
     cache.mkdir(parents=True, exist_ok=True)
-    _sweep(cache)
+    _remove_abandoned(cache)
     building = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=cache))
     try:
         _write(building, key, corpora, encoders, max_tokens, report)
@@ -177,18 +174,18 @@ def _build(
     return building
 
 
-def _sweep(cache: Path) -> None:
-    """Remove what was left half built by processes that were killed: whoever builds writes all the time."""
-    for left in cache.glob(f"{_BUILDING}*"):
-        with suppress(OSError):  # somebody else may be sweeping too
-            parts = [left, *left.iterdir()] if left.is_dir() else [left]
-            if time.time() - max(path.stat().st_mtime for path in parts) > _ABANDONED:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+def _remove_abandoned(cache: Path) -> None:
+    """Remove temporary folders of killed processes: a live one writes all the time."""
+    for building in cache.glob(f"{_BUILDING}*"):
+        with suppress(OSError):  # another process may remove it at the same time
+            paths = [building, *building.iterdir()] if building.is_dir() else [building]
+            if time.time() - max(path.stat().st_mtime for path in paths) > _ABANDONED:
+                shutil.rmtree(building) if building.is_dir() else building.unlink()
 
 
 def _key(corpora: SurveyedCorpora, encoders: Encoders, max_tokens: int) -> str:
     parts = [FORMAT, max_tokens, encoders.chunk_long_texts, *(encoder.to_json() for encoder in encoders.present())]
-    parts += [[corpus.weight, surveyed.pairs, surveyed.digest] for corpus, surveyed in corpora]
+    parts += [[corpus.weight, survey.pairs, survey.digest] for corpus, survey in corpora]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -200,84 +197,83 @@ def _write(
     max_tokens: int,
     report: PairProgress,
 ) -> None:
-    done, kept = 0, []
+    done, counts = 0, []
     largest = max(encoder.vocab_size for encoder in encoders.present())
-    ids: IdType = "<u2" if largest <= 2**16 else "<u4"
-    encode = _Encode(encoders, max_tokens)
-    with SideWriter(folder, "source", ids) as source, SideWriter(folder, "target", ids) as target:
-        for corpus, surveyed in corpora:
-            empty = too_long = good_ones = read = 0
+    id_type: IdType = "<u2" if largest <= 2**16 else "<u4"
+    encode = _PairEncoder(encoders, max_tokens)
+    with SideWriter(folder, "source", id_type) as source, SideWriter(folder, "target", id_type) as target:
+        for corpus, survey in corpora:
+            empty = too_long = kept = read = 0
             digest = _Digest()
-            for pairs in _pieces(read_pairs(corpus)):
+            for pairs in _chunks(read_pairs(corpus)):
                 for pair in pairs:
                     digest.add(pair)
                 sources, targets = encode(pairs, corpus.name)
                 lengths = np.stack((sources.lengths, targets.lengths))
-                needed = lengths if encoders.source else lengths[1:]
-                nothing, long = needed.min(0) == 0, lengths.max(0) > max_tokens
-                good = ~(nothing | long)
-                source.add(sources, good)
-                target.add(targets, good)
-                empty, too_long = empty + int(nothing.sum()), too_long + int((long & ~nothing).sum())
-                good_ones, read = good_ones + int(good.sum()), read + len(pairs)
+                required = lengths if encoders.source else lengths[1:]
+                is_empty, is_too_long = required.min(0) == 0, lengths.max(0) > max_tokens
+                keep = ~(is_empty | is_too_long)
+                source.add(sources, keep)
+                target.add(targets, keep)
+                empty, too_long = empty + int(is_empty.sum()), too_long + int((is_too_long & ~is_empty).sum())
+                kept, read = kept + int(keep.sum()), read + len(pairs)
                 report(done + read)
-            # A part of a corpus (hold_out.py) has no digest of its own: there the number of pairs must do.
-            if read != surveyed.pairs or (corpus.subset is None and digest.hex() != surveyed.digest):
+            # A subset of a corpus (hold_out.py) has no digest of its text: only the number of pairs is checked.
+            if read != survey.pairs or (corpus.subset is None and digest.hex() != survey.digest):
                 raise DataError(f"{corpus.name} was changed while it was being prepared: start again")
             done += read
-            kept.append(CorpusCounts(corpus.name, corpus.weight, good_ones, empty, too_long, max_tokens))
-    write_description(folder, key, ids, kept, [source, target])
+            counts.append(CorpusCounts(corpus.name, corpus.weight, kept, empty, too_long, max_tokens))
+    write_description(folder, key, id_type, counts, [source, target])
 
 
-class _Encode:
-    """Pairs to the ids of both sides; a source that nobody encodes is empty."""
+class _PairEncoder:
+    """Encodes both sides of pairs; a side without an encoder is empty."""
 
     def __init__(self, encoders: Encoders, max_tokens: int) -> None:
         self._encoders, self._max_tokens = encoders, max_tokens
-        self._sources = self._targets = _whole_or_by_words(encoders.target)
+        self._encode_sources = self._encode_targets = _concatenating_encoder(encoders.target)
         if encoders.source is not None and encoders.source is not encoders.target:
-            self._sources = _whole_or_by_words(encoders.source)
+            self._encode_sources = _concatenating_encoder(encoders.source)
 
     def __call__(self, pairs: list[Pair], name: str) -> tuple[ConcatenatedIds, ConcatenatedIds]:
         try:
-            targets = self._targets([pair.target for pair in pairs])
+            targets = self._encode_targets([pair.target for pair in pairs])
         except DataError:
-            for pair in pairs:  # which is it?
+            for pair in pairs:  # find the pair to name its line
                 try:
                     self._encoders.target.encode([pair.target])
                 except DataError as error:
                     raise DataError(f"{name}:{pair.line}: {error}") from None
             raise
         if self._encoders.source is not None:
-            return self._sources([pair.source for pair in pairs]), targets
+            return self._encode_sources([pair.source for pair in pairs]), targets
         if self._encoders.chunk_long_texts:
-            targets = ConcatenatedIds(targets.ids, _cut(targets.lengths, self._max_tokens))
+            targets = ConcatenatedIds(targets.ids, _chunk_lengths(targets.lengths, self._max_tokens))
         return ConcatenatedIds(targets.ids[:0], np.zeros_like(targets.lengths)), targets
 
 
-def _whole_or_by_words(encoder: TextEncoder) -> Callable[[Sequence[str]], ConcatenatedIds]:
+def _concatenating_encoder(encoder: TextEncoder) -> Callable[[Sequence[str]], ConcatenatedIds]:
     if isinstance(encoder, Tokenizer) and encoder.encodes_words_independently:
         return WordCache(encoder.encode)
     return lambda texts: concatenate_ids(encoder.encode(texts))
 
 
-def _cut(lengths: Int64Array, longest: int) -> Int64Array:
-    """The lengths of the pieces of texts; an empty text is an empty piece."""
-    pieces = np.maximum(-(-lengths // longest), 1)
-    cut = np.full(pieces.sum(), longest)
-    cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * longest
-    return cut
+def _chunk_lengths(lengths: Int64Array, max_tokens: int) -> Int64Array:
+    """The lengths of all texts after each is split into chunks of `max_tokens`; an empty text is one empty chunk."""
+    chunks = np.maximum(-(-lengths // max_tokens), 1)
+    chunk_lengths = np.full(chunks.sum(), max_tokens)
+    chunk_lengths[np.cumsum(chunks) - 1] = lengths - (chunks - 1) * max_tokens
+    return chunk_lengths
 
 
-def _pieces(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Some pairs at a time, fewer where they are long."""
-    piece: list[Pair] = []
+def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    chunk: list[Pair] = []
     characters = 0
     for pair in pairs:
-        piece.append(pair)
+        chunk.append(pair)
         characters += len(pair.source) + len(pair.target)
-        if len(piece) >= _PIECE or characters >= _PIECE_CHARACTERS:
-            yield piece
-            piece, characters = [], 0
-    if piece:
-        yield piece
+        if len(chunk) >= _CHUNK_PAIRS or characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk

@@ -1,12 +1,12 @@
-"""Token ids on disk: a folder of arrays that is checked when it is opened, then memory-mapped.
+"""The on-disk format of tokenised corpora: memory-mapped arrays with checksums.
 
     source.ids, target.ids     the ids of all sentences of one side, concatenated
-    source.ends, target.ends   where each sentence of that side ends
-    prepared.json              what was kept and left out, the dtype of an id, sizes and checksums; written last
+    source.ends, target.ends   the end offset of each sentence of that side
+    prepared.json              counts of kept and dropped pairs, the dtype of ids, sizes and checksums; written last
 
-A folder is never changed once it has its name, nor removed: whoever has it open or is about to open it can rely on it.
-Opening reads every byte once, for the checksums (CRC-32, 4 GB/s on one core of an AMD EPYC). Whatever is not as it was
-written is a `DataError`. Ids are without special tokens. Knows nothing of text, torch or batches.
+Once renamed to its final name, a folder is never changed or removed, so other processes can rely on it. Opening it
+reads every byte once for the checksums (CRC-32, 4 GB/s on one core of an AMD EPYC). Any difference is a `DataError`.
+Ids do not include special tokens. Knows nothing of text, torch or batches.
 """
 
 import os
@@ -34,7 +34,7 @@ IdType = Literal["<u2", "<u4"]
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """What became of the pairs of one corpus."""
+    """How many pairs of one corpus were kept, and how many dropped for which reason."""
 
     name: str
     weight: float
@@ -45,28 +45,27 @@ class CorpusCounts:
 
     def __str__(self) -> str:
         read = self.kept + self.empty + self.too_long
-        left_out = f"{self.empty:,} empty, {self.too_long:,} longer than {self.max_tokens:,} tokens"
-        return f"{self.name}: kept {self.kept:,} of {read:,}: {left_out}"
+        dropped = f"{self.empty:,} empty, {self.too_long:,} longer than {self.max_tokens:,} tokens"
+        return f"{self.name}: kept {self.kept:,} of {read:,}: {dropped}"
 
 
 @dataclass(frozen=True)
 class TokenizedSide:
-    """All sentences of one side, concatenated."""
+    """The token ids of all sentences of one side, concatenated, and their end offsets."""
 
     ids: NDArray[Any]
     ends: NDArray[np.int64]
 
     def lengths(self) -> NDArray[np.int64]:
-        """How long each sentence is."""
         return np.diff(self.ends, prepend=0)
 
-    def __getitem__(self, number: int) -> NDArray[Any]:
-        return self.ids[self.ends[number - 1] if number else 0 : self.ends[number]]
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return self.ids[self.ends[index - 1] if index else 0 : self.ends[index]]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Pairs as ids; `corpora` says which came from where, in order. notes: messages for the user."""
+    """Tokenised pairs of all corpora, in the order of `corpora`. notes: messages for the user."""
 
     folder: Path
     source: TokenizedSide
@@ -85,7 +84,7 @@ class _File(BaseModel):
 
 
 class _Description(BaseModel):
-    """What prepared.json holds. checksum: CRC-32 of all the rest of it."""
+    """The content of prepared.json. checksum: CRC-32 of all other fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     format: Literal[3]
@@ -95,22 +94,21 @@ class _Description(BaseModel):
     files: dict[FileName, _File] = Field(min_length=len(FILES))
     checksum: int = 0
 
-    def sealed(self) -> "_Description":
-        """A copy with the checksum of its content."""
+    def with_checksum(self) -> "_Description":
         return self.model_copy(update={"checksum": zlib.crc32(self.model_dump_json(exclude={"checksum"}).encode())})
 
 
 class SideWriter:
     """Appends sentences to the two files of one side."""
 
-    def __init__(self, folder: Path, name: Literal["source", "target"], ids: IdType) -> None:
+    def __init__(self, folder: Path, name: Literal["source", "target"], id_type: IdType) -> None:
         self._names: list[FileName] = (
             ["source.ids", "source.ends"] if name == "source" else ["target.ids", "target.ends"]
         )
         self._paths = [folder / file for file in self._names]
-        self._types = [np.dtype(ids), _ENDS]
+        self._types = [np.dtype(id_type), _ENDS]
         self._files: list[BinaryIO] = []
-        self._sums = [0, 0]
+        self._checksums = [0, 0]
         self._sizes = [0, 0]
         self._end = 0
 
@@ -118,15 +116,15 @@ class SideWriter:
         self._files = [path.open("wb") for path in self._paths]
         return self
 
-    def add(self, sentences: ConcatenatedIds, good: NDArray[np.bool]) -> None:
-        """More sentences, those of them that are good."""
-        ids, lengths = sentences.ids[np.repeat(good, sentences.lengths)], sentences.lengths[good]
+    def add(self, sentences: ConcatenatedIds, keep: NDArray[np.bool]) -> None:
+        """Append the sentences for which `keep` is True."""
+        ids, lengths = sentences.ids[np.repeat(keep, sentences.lengths)], sentences.lengths[keep]
         ends = self._end + np.cumsum(lengths)
-        for number, array in enumerate((ids, ends)):
-            content = array.astype(self._types[number]).tobytes()
-            self._files[number].write(content)
-            self._sums[number] = zlib.crc32(content, self._sums[number])
-            self._sizes[number] += len(content)
+        for index, array in enumerate((ids, ends)):
+            content = array.astype(self._types[index]).tobytes()
+            self._files[index].write(content)
+            self._checksums[index] = zlib.crc32(content, self._checksums[index])
+            self._sizes[index] += len(content)
         self._end += int(lengths.sum())
 
     def __exit__(self, *_: object) -> None:
@@ -136,17 +134,17 @@ class SideWriter:
                 os.fsync(file.fileno())
 
     def files(self) -> dict[FileName, _File]:
-        """What was written: name, size and checksum."""
-        written = zip(self._names, self._sizes, self._sums, strict=True)
+        """The size and checksum of each file written."""
+        written = zip(self._names, self._sizes, self._checksums, strict=True)
         return {name: _File(size=size, crc32=crc32) for name, size, crc32 in written}
 
 
 def write_description(
-    folder: Path, key: str, ids: IdType, corpora: list[CorpusCounts], sides: list[SideWriter]
+    folder: Path, key: str, id_type: IdType, corpora: list[CorpusCounts], sides: list[SideWriter]
 ) -> None:
-    """Write prepared.json, without which a folder is incomplete."""
+    """Write prepared.json, which completes a folder."""
     files = {name: file for side in sides for name, file in side.files().items()}
-    description = _Description(format=FORMAT, key=key, ids=ids, corpora=tuple(corpora), files=files).sealed()
+    description = _Description(format=FORMAT, key=key, ids=id_type, corpora=tuple(corpora), files=files).with_checksum()
     with (folder / "prepared.json").open("w", encoding="utf-8") as file:
         file.write(description.model_dump_json())
         file.flush()
@@ -154,62 +152,62 @@ def write_description(
 
 
 def open_prepared(folder: Path, key: str | None = None) -> Prepared:
-    """The pairs that were written to a folder; a DataError where they are not all there, unchanged.
+    """Open a prepared folder; a DataError if anything in it is missing or changed.
 
-    key: of what the folder must hold; none: as its name says.
+    key: the expected cache key; None: the folder's name.
     """
     try:
-        described = _read_description(folder, key or folder.name.partition(".")[0])
-        arrays = {name: _open_array(folder, name, described) for name in FILES}
+        description = _read_description(folder, key or folder.name.partition(".")[0])
+        arrays = {name: _open_array(folder, name, description) for name in FILES}
     except OSError as error:
         raise DataError(f"the prepared text in {folder} cannot be read: {error.strerror or error}") from None
     source = TokenizedSide(arrays["source.ids"], arrays["source.ends"])
     target = TokenizedSide(arrays["target.ids"], arrays["target.ends"])
-    return Prepared(folder, source, target, described.corpora)
+    return Prepared(folder, source, target, description.corpora)
 
 
 def _read_description(folder: Path, key: str) -> _Description:
-    """Checked in itself and against the sizes of the files, before any of them is read."""
+    """Read prepared.json; check it, and the sizes of the files, before any file is read."""
     path = folder / "prepared.json"
     if not path.is_file():
         raise _damaged(path, "is missing or not a file")
     if path.stat().st_size > _LARGEST_DESCRIPTION:
         raise _damaged(path, f"has {path.stat().st_size:,} bytes")
     try:
-        described = _Description.model_validate_json(path.read_bytes())
+        description = _Description.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _damaged(path, f"cannot be read ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
-    if described.sealed() != described:
+    if description.with_checksum() != description:
         raise _damaged(path, "has a wrong checksum")
-    if described.key != key:
-        raise _damaged(path, f"is of other text (key {described.key}, expected {key})")
-    pairs = sum(one.kept for one in described.corpora)
+    if description.key != key:
+        raise _damaged(path, f"belongs to other text (key {description.key}, expected {key})")
+    pairs = sum(counts.kept for counts in description.corpora)
     for name in FILES:
         file = folder / name
         if not file.is_file():
             raise _damaged(file, "is missing or not a file")
         size = file.stat().st_size
-        expected = pairs * _ENDS.itemsize if file.suffix == ".ends" else described.files[name].size
-        if not size == expected == described.files[name].size:
+        expected = pairs * _ENDS.itemsize if file.suffix == ".ends" else description.files[name].size
+        if not size == expected == description.files[name].size:
             raise _damaged(file, f"has {size:,} bytes, expected {expected:,}")
-    return described
+    return description
 
 
-def _open_array(folder: Path, name: FileName, described: _Description) -> NDArray[Any]:
-    """An array, mapped from the very file that was checked."""
-    path, expected = folder / name, described.files[name]
-    dtype = _ENDS if path.suffix == ".ends" else np.dtype(described.ids)
+def _open_array(folder: Path, name: FileName, description: _Description) -> NDArray[Any]:
+    """Check a file and memory-map it through the same file descriptor."""
+    path, expected = folder / name, description.files[name]
+    dtype = _ENDS if path.suffix == ".ends" else np.dtype(description.ids)
     with path.open("rb") as file:
         checksum = size = 0
         while chunk := file.read(_CHUNK):
             checksum, size = zlib.crc32(chunk, checksum), size + len(chunk)
         if (size, checksum) != (expected.size, expected.crc32):
             raise _damaged(path, "has a wrong checksum")
-        if size == 0:  # nothing cannot be mapped
+        if size == 0:  # an empty file cannot be mapped
             return np.zeros(0, dtype)
         return np.memmap(file, dtype, mode="r")
 
 
-def _damaged(path: Path, found: str) -> DataError:
-    return DataError(f"the prepared text in {path.parent} is damaged: {path.name} {found}")
+def _damaged(path: Path, problem: str) -> DataError:
+    return DataError(f"the prepared text in {path.parent} is damaged: {path.name} {problem}")
