@@ -14,13 +14,13 @@ import torch
 from heed import SearchConfig, Transformer, Translator, load
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
-from heed.serving.batcher import Batcher, CancelToken, Job, JobType, WorkerGoneError
+from heed.serving.batcher import Batcher, CancelToken, Job, JobType, ThreadEndedError
 from heed.serving.config import ServeConfig
 from heed.serving.http_errors import HttpError
 from heed.serving.jobs import ClassificationJobType, GenerationJobType, TranslationJobType
 from heed.serving.models import Directions, ServedTranslator, open_translators
-from heed.serving.requests import Alternatives, Look, Stream, Translate
-from heed.serving.responses import Outcome
+from heed.serving.requests import AlternativesRequest, LookRequest, StreamRequest, TranslateRequest
+from heed.serving.responses import StreamOutcome
 from heed.serving.service import Service
 from tests.serving.folders import TOKENIZER, make_lm_or_classifier
 
@@ -132,11 +132,11 @@ def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batch
     """Whatever its length was said to be: its steps are counted."""
     short, begun = pieces(["a dog"], TranslationJobType(translator, translator.search)), threading.Event()
 
-    def endless(between: Callable[[], None]) -> bool:
+    def endless(between_steps: Callable[[], None]) -> bool:
         begun.set()
         while not short[0].future.done():
             time.sleep(0.001)
-            between()
+            between_steps()
         return True
 
     job: Job[bool] = Job(CancelToken(), 1, call=endless)
@@ -156,7 +156,7 @@ def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(transl
     service.batcher.submit = lambda jobs: (lengths.extend(job.length for job in jobs), submit(jobs))[1]  # type: ignore[func-returns-value, method-assign]
 
     def ask(prefix: str) -> object:
-        asked = Alternatives(q="A dog", source="en", target="de", prefix=prefix, alternatives=1)
+        asked = AlternativesRequest(q="A dog", source="en", target="de", prefix=prefix, alternatives=1)
         return asyncio.run(service.alternatives(asked, model, CancelToken()))
 
     with pytest.raises(HttpError, match="the prefix has 60 tokens: expected fewer than 60"):
@@ -189,9 +189,11 @@ def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Tran
 
     async def ask() -> None:
         if route == "stream":
-            async for _ in service.stream(Stream(q="A dog", source="en", target="de"), model, cancel_token, Outcome()):
+            async for _ in service.stream(
+                StreamRequest(q="A dog", source="en", target="de"), model, cancel_token, StreamOutcome()
+            ):
                 pass
-        await service.alternatives(Alternatives(q="A dog", source="en", target="de"), model, cancel_token)
+        await service.alternatives(AlternativesRequest(q="A dog", source="en", target="de"), model, cancel_token)
 
     async def ask_and_go() -> None:
         asking = asyncio.ensure_future(ask())
@@ -221,9 +223,11 @@ def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
     service, cancel_token = Service(Directions([model, other]), ServeConfig()), CancelToken()
 
     async def ask() -> None:
-        looking = asyncio.ensure_future(service.look(Look(q="A dog", source="en", target="de"), model, cancel_token))
+        looking = asyncio.ensure_future(
+            service.look(LookRequest(q="A dog", source="en", target="de"), model, cancel_token)
+        )
         assert await asyncio.to_thread(begun.wait, 60)
-        (answer,) = await service.translate(Translate(q="Die Katze", source="de", target="en"), CancelToken())
+        (answer,) = await service.translate(TranslateRequest(q="Die Katze", source="de", target="en"), CancelToken())
         assert answer.text == translator("Die Katze")
         assert not looking.done()
         hurry.set()
@@ -238,16 +242,16 @@ def test_looks_and_translations_at_the_same_time_see_nothing_of_each_other(
 ) -> None:
     directions = Directions(open_translators(folders[:1], [], {}))
     service, model = Service(directions, ServeConfig()), directions.served[0]
-    ours, its = model.translator.model, model.looker.model
+    ours, its = model.translator.model, model.traced_translator.model
     assert {*map(id, ours.modules())}.isdisjoint(map(id, its.modules()))  # hooks hang on modules
     assert [*map(id, ours.parameters())] == [*map(id, its.parameters())]
     monkeypatch.setattr(model.translator, "look", None)
     texts = [f"{number} dogs see {number * 7 % 97}." for number in range(40)]
-    asked = Look(q="The old dog", source="en", target="de", parts=["encoder.1.self.query"])
+    asked = LookRequest(q="The old dog", source="en", target="de", parts=["encoder.1.self.query"])
 
     async def ask() -> tuple[list[bytes], list[str]]:
         looks = asyncio.gather(*(service.look(asked, model, CancelToken()) for _ in range(3)))
-        answers = await service.translate(Translate(q=texts, source="en", target="de"), CancelToken())
+        answers = await service.translate(TranslateRequest(q=texts, source="en", target="de"), CancelToken())
         return await looks, [answer.text for answer in answers]
 
     alone = asyncio.run(service.look(asked, model, CancelToken()))
@@ -315,10 +319,10 @@ def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) 
     identity = ctypes.c_ulong(batcher._thread.ident or 0)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
     for job in (*jobs, *later):
-        with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
+        with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
             job.future.result(60)
     assert not batcher.alive
-    with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
+    with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
         batcher.submit(jobs)
 
 

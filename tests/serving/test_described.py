@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from heed.serving.limits import add_key
-from heed.serving.metrics import Histogram, Metrics, process_gauges
+from heed.serving.metrics import Histogram, RequestMetrics, process_gauges
 from tests.serving.running import CLIENT, Running, serving
 
 KEYWORDS = {
@@ -95,7 +95,7 @@ def test_where_keys_are_in_use_the_document_says_which_routes_need_one(
                 status = CLIENT.request(method, server.address + path).status_code
                 answers_without = status not in (400, 401) or path in ("/suggest", "/translate_file")
                 assert ("security" in operation) != answers_without, (path, status)
-        assert "Needs a key." in server.get("/docs").text
+        assert "Needs an API key." in server.get("/docs").text
 
 
 def test_the_page_of_the_interface_has_every_route_and_every_limit(server: Running, spec: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def test_the_page_of_the_interface_has_every_route_and_every_limit(server: Runni
 def test_a_histogram_counts_what_is_at_most_its_bounds() -> None:
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
-        histogram.note(value)
+        histogram.observe(value)
     assert list(histogram.lines("x", 'route="/a"')) == [
         'x_bucket{route="/a",le="0.1"} 2',
         'x_bucket{route="/a",le="1"} 3',
@@ -120,7 +120,7 @@ def test_a_histogram_counts_what_is_at_most_its_bounds() -> None:
 
 
 def test_times_are_told_apart_by_route() -> None:
-    metrics = Metrics()
+    metrics = RequestMetrics()
     metrics.count("/translate", 200, 0.2)
     metrics.count("/health", 200, 0.0004)
     lines = metrics.lines().splitlines()

@@ -79,7 +79,7 @@ def test_what_never_ends_is_not_waited_for_longer_than_the_deadline(past: float,
     service = Service(Directions([]), ServeConfig())
     server = _Server(uvicorn.Config("nothing"), service.admission, lambda: None)
     server.handle_exit(signal.SIGTERM, None)
-    service.admission.taken, server._since = in_work, time.monotonic() - past
+    service.admission.active, server._signalled_at = in_work, time.monotonic() - past
     assert asyncio.run(server.on_tick(1)) == ends
     service.close()
 

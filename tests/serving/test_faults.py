@@ -24,18 +24,18 @@ from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.fallbacks import note_fallback
 from heed.serving.app import make_app
-from heed.serving.batcher import CancelToken, Failures, Job, WorkerGoneError
+from heed.serving.batcher import CancelToken, Failures, Job, ThreadEndedError
 from heed.serving.health import HealthMonitor
 from heed.serving.http_errors import HttpError
 from heed.serving.limits import DisconnectedError
 from heed.serving.models import Directions, open_translators
-from heed.serving.requests import Translate
+from heed.serving.requests import TranslateRequest
 from heed.serving.service import Service
 from tests.serving.folders import make_folder
 from tests.serving.running import CLIENT, serving, serving_with_errors_to, until
 
 Ask = Callable[[], tuple[int, dict[str, str]]]
-ASKED = Translate(q="A dog", source="en", target="de")
+ASKED = TranslateRequest(q="A dog", source="en", target="de")
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_fault_shows_within_five_seconds(
     health._problem = None
 
     async def until_it_shows() -> float:
-        watching = asyncio.create_task(health.watch() if fault else asyncio.sleep(1000))
+        watching = asyncio.create_task(health.check_forever() if fault else asyncio.sleep(1000))
         while health.problem is None:
             await asyncio.sleep(0.1)
         watching.cancel()
@@ -131,7 +131,7 @@ def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(serv
     with served(service) as ready:
         with torch.no_grad():
             next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
-        until_it_says(ready, "ende gives nan for a sentence: its weights are damaged")
+        until_it_says(ready, "ende returns nan for a test sentence: its weights are damaged")
     with pytest.raises(Exception, match="the model returns nan"):
         asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
 
@@ -187,24 +187,24 @@ def test_the_models_are_sick_from_when_they_last_worked_and_a_folder_that_is_gon
     health = HealthMonitor(service)
     now = time.monotonic()
     monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: now)
-    asyncio.run(health.look())
+    asyncio.run(health.check())
     shutil.rmtree(service.directions.served[0].path)
     now += 10
-    assert health.sick_for == pytest.approx(10)
-    asyncio.run(health.look())
-    assert (health.problem, health.sick_for) == ("The folder of ende is gone", 0)
+    assert health.seconds_failing == pytest.approx(10)
+    asyncio.run(health.check())
+    assert (health.problem, health.seconds_failing) == ("The folder of ende does not exist any more", 0)
     monkeypatch.setattr(service.directions.served[0].translator, "translate_pieces", None)
     now += 70
-    asyncio.run(health.look())
-    assert (health.problem, health.sick_for) == ("ende fails: TypeError", 70)
+    asyncio.run(health.check())
+    assert (health.problem, health.seconds_failing) == ("ende fails: TypeError", 70)
     service.close()
-    assert health.sick_for == float("inf")
+    assert health.seconds_failing == float("inf")
 
 
 def test_a_folder_that_is_gone_is_noticed(service: Service) -> None:
     with served(service) as ready:
         shutil.rmtree(service.directions.served[0].path)
-        until_it_says(ready, "The folder of ende is gone")
+        until_it_says(ready, "The folder of ende does not exist any more")
     (answer,) = asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
     assert answer.text  # what is in memory still works
 
@@ -213,8 +213,8 @@ def test_a_thread_that_is_killed_is_noticed_and_nobody_waits_for_it(service: Ser
     with served(service) as ready:
         identity = ctypes.c_ulong(service.batcher._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
-        until_it_says(ready, "The thread that translates has ended")
-        with pytest.raises(WorkerGoneError, match="the thread that translates has ended"):
+        until_it_says(ready, "The inference thread has ended")
+        with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
             asyncio.run(service.translate(ASKED, CancelToken()))
 
 
@@ -222,7 +222,7 @@ def test_a_thread_that_hangs_is_noticed(service: Service) -> None:
     released = threading.Event()
     with served(service) as ready:
         service.batcher.submit([Job(CancelToken(), 1, call=lambda _: released.wait(60))])
-        until_it_says(ready, "The thread that translates does not answer")
+        until_it_says(ready, "The inference thread does not respond")
         released.set()
         until(lambda: ready()[0] == 200, "it recovers", 30)
 
@@ -255,13 +255,13 @@ def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
 def test_what_cannot_be_found_out_is_not_believed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     health = HealthMonitor(service)
     untried = health.problem
-    asyncio.run(health.look())
-    assert (untried, health.problem) == ("The models have not been tried yet", None)
+    asyncio.run(health.check())
+    assert (untried, health.problem) == ("The models have not been checked yet", None)
     monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: time.perf_counter() + 1e6)
-    assert re.fullmatch(r"The models have not been tried for \d+ s", health.problem or "")
+    assert re.fullmatch(r"The models have not been checked for \d+ s", health.problem or "")
     monkeypatch.undo()
     monkeypatch.setattr("heed.serving.health.shutil.disk_usage", raise_stale)
-    asyncio.run(health.look())
+    asyncio.run(health.check())
     assert health.problem == "The folder of ende cannot be read: Stale file handle"
 
 
@@ -272,7 +272,7 @@ def raise_stale(_: Path) -> None:
 def test_a_busy_server_is_not_a_broken_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind more work than could be done in the time that a model has to answer, its turn comes all the same."""
 
-    monkeypatch.setattr("heed.serving.health._EVERY", 0.1)
+    monkeypatch.setattr("heed.serving.health._INTERVAL", 0.1)
     with served(service) as ready:
         jobs: list[Job[None]] = [
             Job(CancelToken(), 50, call=lambda _: time.sleep(0.05), arrived=0.0) for _ in range(300)
@@ -294,7 +294,7 @@ def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) ->
         ready = server.get("/health/ready")
         assert (ready.status_code, ready.json()["error"]) == (
             503,
-            "broken gives nan for a sentence: its weights are damaged",
+            "broken returns nan for a test sentence: its weights are damaged",
         )
         assert server.get("/health").status_code == 503
 
@@ -308,7 +308,7 @@ def test_what_is_logged_is_the_defect_and_never_a_text(tmp_path: Path) -> None:
         assert server.end() == 0
         said = server.said()
     assert "a request failed: POST" in said
-    assert "InputError (message left out: it may quote a text)" in said
+    assert "InputError (message omitted: it may quote a text)" in said
     assert "SECRET" not in said
 
 
@@ -331,8 +331,8 @@ def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:
 
     cancel_tokens: list[CancelToken] = []
     with pytest.raises(DisconnectedError):
-        asyncio.run(service.admission.work(gone, never))
-    assert service.admission.taken == 0
+        asyncio.run(service.admission.run(gone, never))
+    assert service.admission.active == 0
     assert all(cancel_token.cancelled for cancel_token in cancel_tokens)
 
 
@@ -350,16 +350,16 @@ def test_a_stream_whose_client_goes_before_it_begins_leaves_no_place_taken(servi
         await asyncio.sleep(1)  # there is no room: answers before this one have not been read
 
     asyncio.run(make_app(service, service.config)({**scope, **path}, receive, send))  # type: ignore[arg-type]
-    assert service.admission.taken == 0
+    assert service.admission.active == 0
 
 
 def test_folders_that_do_not_go_together_are_refused(folders: tuple[Path, Path]) -> None:
     ende, deen = folders
-    with pytest.raises(ConfigError, match=f"{ende} and {ende} both translate en to de: serve one, or say"):
+    with pytest.raises(ConfigError, match=f"{ende} and {ende} both translate en to de: serve one, or name"):
         open_translators([ende, ende], [], {})
-    with pytest.raises(ConfigError, match="--languages en: expected two language codes; say which with --languages"):
+    with pytest.raises(ConfigError, match="--languages en: expected two language codes, such as --languages"):
         open_translators([ende], ["en"], {})
-    with pytest.raises(ConfigError, match="--languages is given 1 times for 2 models"):
+    with pytest.raises(ConfigError, match="--languages is given 1 times for 2 translation models"):
         open_translators([ende, deen], ["en-de"], {})
     (other,) = open_translators([ende], ["xx-yy"], {"beam": 3})
     assert (other.source, other.target, other.translator.search.beam) == ("xx", "yy", 3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heed.serving.languages import is_code, name_of, nearest_code
+from heed.serving.languages import is_code, language_name, nearest_code
 from tests.serving.running import Running
 
 
@@ -31,7 +31,7 @@ def test_a_code_finds_the_nearest_model(requested: str, known: list[str], neares
 
 
 def test_codes_have_names_and_are_told_from_what_is_none() -> None:
-    assert [name_of(code) for code in ("de", "PT-br", "zz")] == ["German", "Portuguese (br)", "zz"]
+    assert [language_name(code) for code in ("de", "PT-br", "zz")] == ["German", "Portuguese (br)", "zz"]
     assert [is_code(text) for text in ("en", "pt-BR", "zh_Hans", "", "e n", "auto", "en-", "ä")] == [True] * 3 + [
         False
     ] * 5

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from heed.errors import ConfigError
-from heed.serving.limits import ApiKeys, Rates, add_key
+from heed.serving.limits import ApiKeys, RateLimiter, add_key
 
 
 def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
@@ -15,9 +15,9 @@ def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     keys = ApiKeys(file)
     assert len(keys) == 2
-    assert keys.knows(one) != keys.knows(other)
+    assert keys.match(one) != keys.match(other)
     for wrong in ("", one[:-1], one + "x", "\ud800", file.read_text()[:64]):
-        assert keys.knows(wrong) is None
+        assert keys.match(wrong) is None
 
 
 def test_every_key_is_compared_in_constant_time_whatever_was_found(
@@ -32,7 +32,7 @@ def test_every_key_is_compared_in_constant_time_whatever_was_found(
 
     monkeypatch.setattr("heed.serving.limits.hmac.compare_digest", compare)
     for key in (*known, "wrong"):
-        keys.knows(key)
+        keys.match(key)
         assert len(compared) == 3
         compared.clear()
 
@@ -40,7 +40,7 @@ def test_every_key_is_compared_in_constant_time_whatever_was_found(
 def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     file.write_text("# mine\n\nsecret\n")
-    with pytest.raises(ConfigError, match=r"keys.txt:3: expected the SHA-256 of a key, found 6 characters"):
+    with pytest.raises(ConfigError, match=r"keys.txt:3: expected the SHA-256 of an API key, found 6 other characters"):
         ApiKeys(file)
     with pytest.raises(ConfigError, match="none: No such file or directory"):
         ApiKeys(tmp_path / "none")
@@ -53,27 +53,27 @@ def test_keys_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pyt
     one = add_key(file)
     keys = ApiKeys(file)
     other = add_key(file)
-    assert keys.knows(other)
-    assert keys.knows(one)
+    assert keys.match(other)
+    assert keys.match(one)
     file.write_text(file.read_text().splitlines()[1] + "\n")  # the first is taken away
-    assert keys.knows(one) is None
-    assert keys.knows(other)
+    assert keys.match(one) is None
+    assert keys.match(other)
     for broken in ("no hash\n", None):
         if broken is None:
             file.unlink()
         else:
             file.write_text(broken)
         caplog.clear()
-        assert keys.knows(other)
-        assert keys.knows(one) is None
+        assert keys.match(other)
+        assert keys.match(one) is None
         (said,) = caplog.messages  # once, and not with every request
-        assert said.startswith(f"the keys have not been read again, 1 stay in force: {file}")
+        assert said.startswith(f"API keys not reloaded, the previous 1 stay in force: {file}")
     file.write_text("# none\n")
-    assert keys.knows(other) is None
+    assert keys.match(other) is None
 
 
 def test_a_bucket_holds_a_burst_and_fills_up_again() -> None:
-    rates = Rates(per_minute=60, burst=3)
+    rates = RateLimiter(per_minute=60, burst=3)
     assert [rates.take("a", 0.0) for _ in range(4)] == [0, 0, 0, 1.0]
     assert rates.take("b", 0.0) == 0
     assert rates.take("a", 0.5) == pytest.approx(0.5)
@@ -82,7 +82,7 @@ def test_a_bucket_holds_a_burst_and_fills_up_again() -> None:
 
 
 def test_a_crowd_of_callers_takes_bounded_memory() -> None:
-    rates = Rates(per_minute=60, burst=1)
+    rates = RateLimiter(per_minute=60, burst=1)
     for number in range(30_000):
         rates.take(str(number), 0.0)
     assert len(rates._buckets) == 10_000

@@ -19,7 +19,7 @@ from tests.serving.folders import LABELS, Task, make_folder, make_lm_or_classifi
 from tests.serving.running import CLIENT, Running, refused, serving, until
 from tests.serving.test_fuzz import fuzz
 
-OFFERED = "there is lm: /generate, /embed, /look; c: /classify, /embed, /look; m: /embed, /look"
+OFFERED = "Supported: lm: /generate, /embed, /look; c: /classify, /embed, /look; m: /embed, /look"
 
 
 @pytest.fixture(scope="module")
@@ -148,14 +148,14 @@ def test_a_vector_is_the_models(site: Running, by_name: dict[str, Path], name: s
         ("/classify", {"q": ["a", "b\t"]}, 400, "Invalid request: text 2 is empty, or has an empty part"),
         ("/classify", {"q": ["a", "b" * 61]}, 400, "Invalid request: text 2 has 61 tokens; the model takes at most 60"),
         ("/classify", {"q": ["a"] * 65}, 400, "Invalid request: request (65) exceeds text limit (64)"),
-        ("/classify", {"q": "a", "model": "lm"}, 404, f"No model here is called lm and is for /classify: {OFFERED}"),
-        ("/embed", {"q": "a"}, 400, "Invalid request: several models are for /embed: say which with model: lm, c, m"),
-        ("/embed", {"q": "a", "model": "x"}, 404, f"No model here is called x and is for /embed: {OFFERED}"),
-        ("/look", {"q": "a"}, 400, "Invalid request: several models are for /look: say which with model: lm, c, m"),
-        ("/translate", {}, 404, f"No model here is for /translate: {OFFERED}"),
-        ("/translate/stream", {"q": "a"}, 404, f"No model here is for /translate: {OFFERED}"),
-        ("/alternatives", {"q": "a"}, 404, f"No model here is for /translate: {OFFERED}"),
-        ("/detect", {"q": "a"}, 404, f"No model here is for /translate: {OFFERED}"),
+        ("/classify", {"q": "a", "model": "lm"}, 404, f"No model named lm supports /classify. {OFFERED}"),
+        ("/embed", {"q": "a"}, 400, "Invalid request: several models support /embed: choose one with model: lm, c, m"),
+        ("/embed", {"q": "a", "model": "x"}, 404, f"No model named x supports /embed. {OFFERED}"),
+        ("/look", {"q": "a"}, 400, "Invalid request: several models support /look: choose one with model: lm, c, m"),
+        ("/translate", {}, 404, f"No served model supports /translate. {OFFERED}"),
+        ("/translate/stream", {"q": "a"}, 404, f"No served model supports /translate. {OFFERED}"),
+        ("/alternatives", {"q": "a"}, 404, f"No served model supports /translate. {OFFERED}"),
+        ("/detect", {"q": "a"}, 404, f"No served model supports /translate. {OFFERED}"),
     ],
 )
 def test_what_is_refused_says_why_and_what_there_is(
@@ -168,8 +168,8 @@ def test_what_is_refused_says_why_and_what_there_is(
 def test_a_server_that_translates_says_so_when_asked_for_anything_else(server: Running) -> None:
     for route in ("/generate", "/classify"):
         answer = server.post(route, q="a")
-        offered = "there is ende: /translate, /embed, /look; deen: /translate, /embed, /look"
-        assert (answer.status_code, answer.json()) == (404, {"error": f"No model here is for {route}: {offered}"})
+        offered = "Supported: ende: /translate, /embed, /look; deen: /translate, /embed, /look"
+        assert (answer.status_code, answer.json()) == (404, {"error": f"No served model supports {route}. {offered}"})
 
 
 def test_all_models_are_ready_and_described_and_no_language_is(site: Running) -> None:
@@ -197,7 +197,7 @@ def test_a_look_inside_is_the_trace(site: Running, by_name: dict[str, Path], nam
     assert answer.json() == json.loads(json.dumps(trace_document(trace)))
     assert site.post("/look", q="A dog", model=name, format="html").content == html_report(trace, trace_document(trace))
     long = site.post("/look", q="dogs " * 13, model=name)
-    assert long.json() == {"error": "Invalid request: 65 tokens are too many to look at; the limit is 64"}
+    assert long.json() == {"error": "Invalid request: 65 tokens exceed the limit of 64 for a trace"}
 
 
 def test_all_kinds_of_models_are_served_side_by_side(by_name: dict[str, Path], tmp_path: Path) -> None:
@@ -219,10 +219,8 @@ def test_all_kinds_of_models_are_served_side_by_side(by_name: dict[str, Path], t
 def test_two_models_of_one_name_are_refused(by_name: dict[str, Path], tmp_path: Path) -> None:
     code, said = refused(by_name["lm"], make_lm_or_classifier(tmp_path / "lm", "masked"))
     assert code == 2
-    assert (
-        said
-        == f"error: {by_name['lm']} and {tmp_path / 'lm'} are both called lm, and are asked for by name: rename one\n"
-    )
+    error = f"{by_name['lm']} and {tmp_path / 'lm'} are both named lm, and requests select models by name: rename one"
+    assert said == f"error: {error}\n"
 
 
 @pytest.mark.parametrize("task", ["language-model", "classify", "masked"])
@@ -230,13 +228,13 @@ def test_weights_that_are_no_numbers_show_in_the_servers_health(tmp_path: Path, 
     with serving(make_lm_or_classifier(tmp_path / "x", task, broken=True)) as broken:
         answer = broken.get("/health/ready")
         assert answer.status_code == 503
-        assert answer.json() == {"error": "x gives nan for a sentence: its weights are damaged"}
+        assert answer.json() == {"error": "x returns nan for a test sentence: its weights are damaged"}
 
 
 def test_what_takes_too_long_is_given_up_and_the_next_is_answered(tmp_path: Path, by_name: dict[str, Path]) -> None:
     endless = make_lm_or_classifier(tmp_path / "endless", "language-model", max_tokens=10_000, ends=False)
     with serving(endless, by_name["c"], "--set", "serve.deadline=0.5") as slow:
-        late = {"error": "No answer within 0.5 s: send less text at a time, or try later"}
+        late = {"error": "No result within 0.5 s: send less text per request, or try again later"}
         answer = slow.post("/generate", prompt="A")
         assert (answer.status_code, answer.json()) == (504, late)
         stream = slow.post("/generate", prompt="A", stream=True)

@@ -82,7 +82,7 @@ def until_in_work(server: Running, count: int) -> None:
 
 def test_what_takes_too_long_is_given_up(slow: Running) -> None:
     answer = slow.post("/translate", q="A dog", source="en", target="de")
-    expected = {"error": "No answer within 1 s: send less text at a time, or try later"}
+    expected = {"error": "No result within 1 s: send less text per request, or try again later"}
     assert (answer.status_code, answer.json()) == (504, expected)
     with CLIENT.stream(
         "POST", f"{slow.address}/translate/stream", json={"q": "A dog", "source": "en", "target": "de"}
@@ -95,7 +95,7 @@ def test_a_full_house_refuses_at_once_and_who_hangs_up_makes_room(slow: Running)
     clients = [start(slow) for _ in range(3)]
     until_in_work(slow, 3)
     answer = slow.post("/translate", q="A dog", source="en", target="de")
-    expected = {"error": "Too busy: 3 requests are waiting already"}
+    expected = {"error": "Too busy: 3 requests are queued or running"}
     assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (503, expected, "1")
     assert slow.get("/languages").status_code == 200
     for client in clients:

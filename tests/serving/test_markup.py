@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.serving.markup import joined, parts
+from heed.serving.markup import join_html, split_html
 
 
 def shouted(document: str) -> str:
     """Every text in capitals, between marks: what a translator might do."""
-    cut = parts(document)
-    return joined(cut, [f"[{part.text.upper()}]" for part in cut if part.text is not None])
+    cut = split_html(document)
+    return join_html(cut, [f"[{part.text.upper()}]" for part in cut if part.text is not None])
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ HOSTILE = st.lists(
 
 @given(HOSTILE)
 def test_what_is_put_back_as_it_was_is_what_it_was(document: str) -> None:
-    cut = parts(document)
+    cut = split_html(document)
     assert "".join(part.raw for part in cut) == document
     texts = [part.text for part in cut if part.text is not None]
-    assert joined(cut, texts) == document
+    assert join_html(cut, texts) == document
 
 
 @given(st.text(max_size=100))
@@ -189,4 +189,4 @@ def test_a_hundred_thousand_open_brackets_take_no_time() -> None:
         "<!----!>" * 20_000,
         "<!-- -- -" * 20_000,
     ):
-        assert "".join(part.raw for part in parts(hostile)) == hostile
+        assert "".join(part.raw for part in split_html(hostile)) == hostile

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from heed.serving.markup import joined, parts
+from heed.serving.markup import join_html, split_html
 from tests import browser as browsing
 
 browser = browsing.browser
@@ -82,10 +82,10 @@ def _without_wishes(made: Made) -> bool:
 @given(DOCUMENTS.filter(_without_wishes))
 @settings(deadline=None)
 def test_every_text_is_translated_once_and_nothing_else_changes(made: Made) -> None:
-    cut = parts(made.source)
+    cut = split_html(made.source)
     texts = [part.text for part in cut if part.text is not None]
     assert texts == [text.strip() for text in made.texts]
-    assert joined(cut, [f"[{text.upper()}]" for text in texts]) == made.expected
+    assert join_html(cut, [f"[{text.upper()}]" for text in texts]) == made.expected
 
 
 # What a browser makes of a document: its texts that are to be translated, by the standard's own rules.
@@ -158,6 +158,6 @@ def test_a_browser_finds_the_same_texts(browser: Browser) -> None:
     page.set_content("<!doctype html>")
     expected = page.evaluate(_IN_A_BROWSER, documents)
     for document, texts in zip(documents, expected, strict=True):
-        found = [part.text for part in parts(document) if part.text is not None]
+        found = [part.text for part in split_html(document) if part.text is not None]
         # letter by letter: a browser moves what may not stand where it stands, and joins what it moves
         assert sorted("".join("".join(found).split())) == sorted("".join("".join(texts).split())), document

@@ -69,8 +69,8 @@ def test_a_look_inside_is_the_trace_and_the_parts_asked_for(server: Running, tra
     ("changed", "error"),
     [
         ({"q": "two\nlines"}, "Invalid request: look takes one line of words"),
-        ({"parts": ["nothing"]}, "Invalid request: there is no part 'nothing'"),
-        ({"q": "dogs " * 13}, "Invalid request: 65 tokens are too many to look at; the limit is 64"),
+        ({"parts": ["nothing"]}, "Invalid request: unknown part 'nothing'"),
+        ({"q": "dogs " * 13}, "Invalid request: 65 tokens exceed the limit of 64 for a trace"),
         ({"target": "en"}, "en is not available as a target language from en"),
     ],
 )

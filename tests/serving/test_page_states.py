@@ -58,10 +58,10 @@ def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(brows
 def test_what_cannot_be_looked_at_is_said_in_its_place(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         translated(here.page, "The old dog sees the house.")
-        refusal = {"error": "Invalid request: 71 tokens are too many to look at; the limit is 64"}
+        refusal = {"error": "Invalid request: 71 tokens exceed the limit of 64 for a trace"}
         says(here.page, "/look", refusal, 400)
         here.page.click("#look")
-        here.page.wait_for_selector("#inside-says:text('71 tokens are too many to look at; the limit is 64')")
+        here.page.wait_for_selector("#inside-says:text('71 tokens exceed the limit of 64 for a trace')")
         assert here.page.locator("#inside-view").is_hidden()
         forgive(here, "400 (Bad Request)")
 
@@ -237,11 +237,11 @@ def test_sentences_to_press_come_with_the_model_and_go_when_something_is_typed(b
 def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
-        says(page, "/translate", {"error": "Slowdown: more than 9 requests a minute"}, 429, **{"Retry-After": "1"})
+        says(page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "1"})
         page.fill("#text", "A dog")
         status(page, "That was too many requests at a time. Trying again in 1 s.")
-        says(page, "/translate", {"error": "Too busy: 128 requests are waiting already"}, 503, **{"Retry-After": "1"})
-        status(page, "Too busy: 128 requests are waiting already. Trying again in 1 s.")
+        says(page, "/translate", {"error": "Too busy: 128 requests are queued or running"}, 503, **{"Retry-After": "1"})
+        status(page, "Too busy: 128 requests are queued or running. Trying again in 1 s.")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
         assert "Trying again" not in page.inner_text("#status")

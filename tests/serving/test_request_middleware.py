@@ -16,7 +16,7 @@ from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
 from heed.serving.http_errors import HttpError
 from heed.serving.limits import ApiKeys, add_key
-from heed.serving.request_middleware import Entrance
+from heed.serving.request_middleware import RequestMiddleware
 from heed.serving.server import connection_limit
 from tests.serving.conftest import MANY
 from tests.serving.running import Running, serving
@@ -68,7 +68,7 @@ class Asking:
         if message.get("body"):
             self.error = json.loads(message["body"])["error"]
 
-    def through(self, entrance: Entrance) -> "Asking":
+    def through(self, entrance: RequestMiddleware) -> "Asking":
         asyncio.run(entrance(self.scope, self.receive, self.send))
         return self
 
@@ -96,7 +96,7 @@ def bearer(key: str) -> tuple[bytes, bytes]:
 
 
 def test_a_wrong_key_in_the_head_is_refused_unread(keys: ApiKeys) -> None:
-    entrance = Entrance(Reached(), ServeConfig(), keys, nobody)
+    entrance = RequestMiddleware(Reached(), ServeConfig(), keys, nobody)
     for asking in (Asking(LONG, bearer("wrong")), Asking(LONG, query=b"api_key=wrong")):
         assert (asking.through(entrance).status, asking.error, asking.read) == (403, "Invalid API key", 0)
 
@@ -104,26 +104,26 @@ def test_a_wrong_key_in_the_head_is_refused_unread(keys: ApiKeys) -> None:
 def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: ApiKeys) -> None:
     config = ServeConfig(burst=1, requests_per_minute=1)
     for known in (None, keys):
-        entrance = Entrance(Reached(), config, known, nobody)
+        entrance = RequestMiddleware(Reached(), config, known, nobody)
         Asking(LONG).through(entrance)
         refused = Asking(LONG).through(entrance)
         assert (refused.status, refused.read) == (429, 0)
 
 
 def test_a_busy_server_refuses_unread() -> None:
-    busy = Entrance(Reached(), ServeConfig(), None, lambda: HttpError(503, "busy"))
+    busy = RequestMiddleware(Reached(), ServeConfig(), None, lambda: HttpError(503, "busy"))
     assert (Asking(LONG).through(busy).status, Asking(LONG).through(busy).read) == (503, 0)
     assert Asking(LONG, path="/detect").through(busy).status == 200
 
 
 def test_a_body_too_large_by_its_head_is_refused_unread() -> None:
-    entrance = Entrance(Reached(), ServeConfig(body_bytes=1000), None, nobody)
+    entrance = RequestMiddleware(Reached(), ServeConfig(body_bytes=1000), None, nobody)
     asking = Asking(LONG).through(entrance)
     assert (asking.status, asking.read) == (413, 0)
 
 
 def test_of_a_body_in_chunks_no_more_than_the_limit_is_read() -> None:
-    entrance = Entrance(Reached(), ServeConfig(body_bytes=5000), None, nobody)
+    entrance = RequestMiddleware(Reached(), ServeConfig(body_bytes=5000), None, nobody)
     asking = Asking(LONG, (b"transfer-encoding", b"chunked")).through(entrance)
     assert (asking.status, asking.read) == (413, 6000)
 
@@ -132,7 +132,7 @@ def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_addr
     keys: ApiKeys, key: str
 ) -> None:
     reached = Reached()
-    entrance = Entrance(reached, ServeConfig(burst=2, requests_per_minute=1), keys, nobody)
+    entrance = RequestMiddleware(reached, ServeConfig(burst=2, requests_per_minute=1), keys, nobody)
     short, long = ({"q": "x" * size, "api_key": key} for size in (10, 20_000))
     assert [Asking(json.dumps(fields).encode()).through(entrance).status for fields in (short, long)] == [200, 200]
     assert reached.fields == [short, long]
@@ -144,7 +144,7 @@ def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_addr
 
 
 def test_long_bodies_share_bounded_memory_and_short_ones_need_none() -> None:
-    entrance = Entrance(Reached(), ServeConfig(bodies_bytes=76_384), None, nobody)
+    entrance = RequestMiddleware(Reached(), ServeConfig(bodies_bytes=76_384), None, nobody)
 
     async def ask() -> tuple[int, str, int]:
         held = asyncio.Event()
@@ -168,7 +168,7 @@ def test_long_bodies_share_bounded_memory_and_short_ones_need_none() -> None:
         assert (first.status, short.status, after.status) == (200, 200, 200)
         return second.status, second.error, second.read
 
-    assert asyncio.run(ask()) == (503, "Too busy: too many long requests are being read already", 0)
+    assert asyncio.run(ask()) == (503, "Too busy: too many long requests are being received", 0)
 
 
 @pytest.fixture(scope="module")
@@ -211,5 +211,5 @@ def test_there_are_no_more_connections_than_the_system_has_files_for(monkeypatch
         assert connection_limit(2048) == most
     assert changed == [(64, 64), (2080, 4096), (1500, 1500)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
-    with pytest.raises(ConfigError, match="only 40 files may be open at a time: allow at least 64 with ulimit -n"):
+    with pytest.raises(ConfigError, match="the limit on open files is 40: raise it to at least 64 with ulimit -n"):
         connection_limit(2048)

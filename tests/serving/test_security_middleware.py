@@ -11,16 +11,16 @@ from starlette.types import Receive, Scope, Send
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
 from heed.serving.limits import add_key
-from heed.serving.security_middleware import Origins, answers_to, check_addresses, through_proxies
+from heed.serving.security_middleware import CorsPolicy, allowed_host_names, behind_proxies, check_addresses
 from tests.serving.running import CLIENT, Running, refused, serving
 
 GOOD = {"q": "A dog", "source": "en", "target": "de"}
 ALLOWED = "https://good.example"
 
 
-def is_refused(origins: Origins, method: str = "POST", **headers: str) -> bool:
+def is_refused(origins: CorsPolicy, method: str = "POST", **headers: str) -> bool:
     named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    problem = origins.refusal({"type": "http", "method": method, "headers": named})
+    problem = origins.rejection({"type": "http", "method": method, "headers": named})
     assert problem is None or problem.status == 403
     return problem is not None
 
@@ -45,21 +45,21 @@ def is_refused(origins: Origins, method: str = "POST", **headers: str) -> bool:
     ],
 )
 def test_only_pages_of_our_own_may_send_requests(headers: dict[str, str], refused: bool) -> None:
-    assert is_refused(Origins(), host="localhost:8080", **headers) == refused
+    assert is_refused(CorsPolicy(), host="localhost:8080", **headers) == refused
     for method in ("GET", "HEAD", "OPTIONS"):
-        assert not is_refused(Origins(), method, host="localhost:8080", **headers)
+        assert not is_refused(CorsPolicy(), method, host="localhost:8080", **headers)
 
 
 def test_a_port_that_goes_without_saying_makes_no_other_origin() -> None:
-    assert not is_refused(Origins(), host="heed.example:443", origin="https://heed.example")
-    assert not is_refused(Origins(), host="heed.example", origin="https://heed.example:443")
-    assert is_refused(Origins(), host="heed.example:8443", origin="https://heed.example")
+    assert not is_refused(CorsPolicy(), host="heed.example:443", origin="https://heed.example")
+    assert not is_refused(CorsPolicy(), host="heed.example", origin="https://heed.example:443")
+    assert is_refused(CorsPolicy(), host="heed.example:8443", origin="https://heed.example")
 
 
 def test_an_origin_that_is_allowed_may_send_and_another_may_not() -> None:
-    for origins in (Origins((ALLOWED,)), Origins(("*",))):
+    for origins in (CorsPolicy((ALLOWED,)), CorsPolicy(("*",))):
         assert not is_refused(origins, host="heed.example", origin=ALLOWED, sec_fetch_site="cross-site")
-    assert is_refused(Origins((ALLOWED,)), host="heed.example", origin=f"{ALLOWED}.evil.example")
+    assert is_refused(CorsPolicy((ALLOWED,)), host="heed.example", origin=f"{ALLOWED}.evil.example")
 
 
 @pytest.mark.parametrize("origin", ["good.example", "https://", "https://a.example/", "ftp://a.example", "https://A.b"])
@@ -74,7 +74,7 @@ def test_a_page_elsewhere_makes_a_server_do_nothing(server: Running) -> None:
         answer = CLIENT.post(
             f"{server.address}/alternatives", content=b"q=A", headers={**headers, "Content-Type": content_type}
         )
-        error = "Web pages of https://evil.example may not send requests here; serve.allowed_origins can allow it"
+        error = "Requests from web pages of https://evil.example are not allowed; serve.allowed_origins can allow them"
         assert (answer.status_code, answer.json()) == (403, {"error": error})
     ours = CLIENT.post(f"{server.address}/translate", json=GOOD, headers={"Origin": server.address})
     assert ours.status_code == 200
@@ -119,11 +119,11 @@ def config(**settings: Any) -> ServeConfig:
 
 def test_a_server_answers_to_its_own_names_and_those_it_is_given() -> None:
     own = frozenset({"127.0.0.1", "localhost", "::1"})
-    assert answers_to(config()) == own
-    assert answers_to(config(allowed_hosts="MT.example.org,b.example")) == own | {"mt.example.org", "b.example"}
-    assert answers_to(config(allowed_hosts=["*"])) is None
-    assert answers_to(config(host="192.0.2.1")) is None
-    assert answers_to(config(host="192.0.2.1", allowed_hosts=["b.example"])) == own | {"192.0.2.1", "b.example"}
+    assert allowed_host_names(config()) == own
+    assert allowed_host_names(config(allowed_hosts="MT.example.org,b.example")) == own | {"mt.example.org", "b.example"}
+    assert allowed_host_names(config(allowed_hosts=["*"])) is None
+    assert allowed_host_names(config(host="192.0.2.1")) is None
+    assert allowed_host_names(config(host="192.0.2.1", allowed_hosts=["b.example"])) == own | {"192.0.2.1", "b.example"}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_address_is_believed_from_a_trusted_proxy_only(peer: str, forwarded: 
 
     async def ask(trusted: list[str]) -> None:
         nothing: Any = None
-        await through_proxies(app, trusted)(dict(scope), nothing, nothing)
+        await behind_proxies(app, trusted)(dict(scope), nothing, nothing)
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
         seen.append(scope["client"][0])

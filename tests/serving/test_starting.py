@@ -52,7 +52,10 @@ def test_a_system_that_cannot_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "nameless", "", "")
     with serving(folder) as running:
-        assert f"{folder} does not name its languages: called 'source' and 'target' here; --languages" in running.said()
+        assert (
+            f"{folder} does not name its languages: served as 'source' and 'target'; name them with --languages"
+            in running.said()
+        )
         assert running.post("/translate", q="A dog", source="source", target="target").status_code == 200
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from heed import ServeConfig
 from heed.errors import ConfigError
-from heed.serving.processes import Channel, Message, packed, received
+from heed.serving.processes import Channel, Message, pack_message, receive_message
 from heed.serving.worker_proxy import WorkerProxy
 from tests.serving.conftest import MANY
 from tests.serving.folders import make_folder
@@ -54,7 +54,7 @@ def test_a_process_that_is_killed_is_started_again_and_who_waits_is_told(tmp_pat
         metrics = server.get("/metrics").text
         assert "heed_worker_starts_total 2\n" in metrics
         assert "heed_requests_in_work 0\n" in metrics
-        assert "the process that translates has ended and is being started again" in server.said()
+        assert "the worker process has ended and is being restarted" in server.said()
         (worker,) = workers(server)
         assert server.end() == 0
         until(lambda: not is_running(worker), "the process that translates ends")
@@ -85,7 +85,7 @@ def test_the_servers_process_has_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def ask(remote: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
+def ask(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
     """Answered as an application is, while the process is looked after."""
     sent: list[dict[str, object]] = []
 
@@ -97,11 +97,11 @@ def ask(remote: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
         sent.append(message)
 
     async def asked() -> None:
-        keeping = asyncio.ensure_future(remote.keep())
+        keeping = asyncio.ensure_future(worker.supervise())
         await asyncio.sleep(0.01)
         scope = {"type": "http", "method": "POST", "path": path, "state": {"fields": {}}, "headers": []}
-        await remote(scope, receive, send)  # type: ignore[arg-type]
-        remote.admission.closed = True
+        await worker(scope, receive, send)  # type: ignore[arg-type]
+        worker.admission.shutting_down = True
         keeping.cancel()
 
     asyncio.run(asked())
@@ -119,21 +119,21 @@ def saying(*messages: bytes) -> Iterator[WorkerProxy]:
 
 def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr("heed.serving.worker_proxy._SILENCE", 0.2)
+    monkeypatch.setattr("heed.serving.worker_proxy._MAX_SILENCE", 0.2)
     monkeypatch.setattr("heed.serving.worker_proxy.os.kill", lambda *process: killed.append(process))
-    with saying(packed({"ready": 12345, "notes": ["note: a"]})) as remote:
-        assert remote.open() == ["note: a"]
-        status, body = ask(remote)
-    assert (status, b"Out of order: the process that translates" in body) == (503, True)
+    with saying(pack_message({"ready": 12345, "notes": ["note: a"]})) as worker:
+        assert worker.open() == ["note: a"]
+        status, body = ask(worker)
+    assert (status, b"Unavailable: the worker process" in body) == (503, True)
     assert killed == [(12345, signal.SIGKILL)]
 
 
 def test_models_that_cannot_be_opened_are_an_error_of_the_user() -> None:
-    with saying(packed({"error": "there is no folder"})) as remote, pytest.raises(ConfigError, match="no folder"):
-        remote.open()
+    with saying(pack_message({"error": "there is no folder"})) as worker, pytest.raises(ConfigError, match="no folder"):
+        worker.open()
     ours, theirs = socket.socketpair()
     theirs.close()
-    with ours, pytest.raises(ConfigError, match="the process that translates ended while it opened the models"):
+    with ours, pytest.raises(ConfigError, match="the worker process ended while loading the models"):
         WorkerProxy(lambda: ours, ServeConfig()).open()
 
 
@@ -142,14 +142,14 @@ def test_messages_arrive_whole_whatever_is_in_them() -> None:
     messages: list[Message] = [({"a": "\0ä😀"}, b"\0\xff" * 100_000), ({}, b""), ({"b": [1, None, 2.5]}, b"x")]
 
     async def send() -> None:
-        channel = await Channel.over(theirs)
+        channel = await Channel.open(theirs)
         for head, body in messages:
             channel.send(head, body)
-        await channel.drained()
+        await channel.drain()
         channel.close()
 
     sending = threading.Thread(target=lambda: asyncio.run(send()))
     sending.start()
-    assert [received(ours) for _ in range(4)] == [*messages, None]
+    assert [receive_message(ours) for _ in range(4)] == [*messages, None]
     sending.join(60)
     ours.close()

@@ -1,1 +1,1 @@
-"""HTTP to translations: the API that LibreTranslate's clients use, and routes of our own."""
+"""HTTP server for model folders: LibreTranslate's API for translation, and heed's own routes for everything else."""

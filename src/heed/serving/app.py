@@ -1,7 +1,7 @@
-"""The application: all routes over one service, and the OpenAPI document that describes them.
+"""Builds the FastAPI application: all routes over one `Service`, and the OpenAPI document that describes them.
 
-Its middleware is in `guard` and `entrance`: a request's head is checked, then its key and its rate, and only then its
-body is read. Every route needs a key, where keys are in use, unless `entrance` calls it public.
+Its middleware (`security_middleware`, `request_middleware`) checks a request's headers, then its API key and rate, and
+only then reads its body. Where API keys are in use, every route needs one unless it is in `PUBLIC`.
 """
 
 import asyncio
@@ -22,50 +22,64 @@ from heed.serving.security_middleware import with_middleware
 from heed.serving.service import Service
 from heed.version import __version__
 
-_GROUPS = {
-    "translation": ("Texts in other languages, as LibreTranslate has it.", "/translate /detect /languages"),
-    "while translating": ("Token by token, and other continuations.", "/translate/stream /alternatives"),
+_TAGS = {
+    "translation": (
+        "Translate texts and detect languages, with LibreTranslate's API.",
+        "/translate /detect /languages",
+    ),
+    "interactive translation": (
+        "Streaming output, and alternatives for a forced prefix.",
+        "/translate/stream /alternatives",
+    ),
     "other models": ("Text generation, classification and embeddings.", "/generate /classify /embed"),
-    "looking inside": ("Attention, hidden states and search of a model.", "/look"),
-    "the server": ("Its models, metrics and health.", "/models /metrics /health /health/ready /frontend/settings"),
-    "switched off": ("LibreTranslate has these; here they answer 403.", "/suggest /translate_file"),
+    "interpretation": ("Trace of a model: attention, hidden states, beam search.", "/look"),
+    "the server": (
+        "Served models, metrics and health checks.",
+        "/models /metrics /health /health/ready /frontend/settings",
+    ),
+    "disabled": ("LibreTranslate has these routes; this server answers them with 403.", "/suggest /translate_file"),
 }
-_KEYS = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "A key as Authorization: Bearer …"},
-    "api_key": {"type": "apiKey", "in": "query", "name": "api_key", "description": "A key in the address or the body."},
+_KEY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "API key in the header Authorization: Bearer …"},
+    "api_key": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "api_key",
+        "description": "API key in the query string or the body.",
+    },
 }
 
 
 def make_app(service: Service, config: ServeConfig, keys: ApiKeys | None = None) -> ASGIApp:
-    """Routes and middleware as one ASGI application in one process."""
+    """Build the routes and their middleware as one ASGI application in one process."""
     app = make_routes(service, HealthMonitor(service), key_required=keys is not None)
     return with_middleware(app, config, keys, service.admission.rejection)
 
 
 def make_routes(service: Service, health: HealthMonitor, *, key_required: bool) -> FastAPI:
-    """The application without its middleware, which puts the fields in the state of each request."""
+    """Build the application without its middleware, which puts the parsed fields in `request.state.fields`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await health.look()  # so that it is ready for the first request
-        watching = asyncio.ensure_future(health.watch())
+        await health.check()  # /health/ready is true from the first request on
+        checking = asyncio.ensure_future(health.check_forever())
         yield
-        watching.cancel()
+        checking.cancel()
         with suppress(asyncio.CancelledError):
-            await watching
+            await checking
         await asyncio.to_thread(service.close)
 
     app = FastAPI(
         title="heed",
         version=__version__,
         description=(
-            "Translation with LibreTranslate's API and routes of our own; with models for it, text generation, "
-            "classification and embeddings. /models lists what is served."
+            "Translation with LibreTranslate's API and heed's own routes; text generation, classification and "
+            "embeddings where such models are served. /models lists the models."
         ),
         openapi_url="/spec",
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # it would redirect to whatever the Host header says; `problems` does it
+        redirect_slashes=False,  # it would trust the Host header; `http_errors` redirects instead
         lifespan=lifespan,
     )
     http_errors.install(app)
@@ -79,26 +93,26 @@ def make_routes(service: Service, health: HealthMonitor, *, key_required: bool) 
 
 
 async def _disconnected(_: Request, __: Exception) -> Response:
-    """Nobody reads this answer; 499 is what nginx counts for a client that has disconnected."""
+    """Nobody reads this response; 499 is nginx's status for a client that has disconnected."""
     return Response(status_code=499)
 
 
 def _describe(app: FastAPI, *, key_required: bool) -> None:
-    """Add groups to the OpenAPI document and, where keys are in use, mark the routes that need one."""
-    tags = {path: name for name, (_, paths) in _GROUPS.items() for path in paths.split()}
+    """Add tags to the OpenAPI document and, where API keys are in use, mark the routes that need one."""
+    tag_of = {path: name for name, (_, paths) in _TAGS.items() for path in paths.split()}
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            found["tags"] = [{"name": name, "description": text} for name, (text, _) in _GROUPS.items()]
-            for path, methods in found["paths"].items():
+            spec = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            spec["tags"] = [{"name": name, "description": text} for name, (text, _) in _TAGS.items()]
+            for path, methods in spec["paths"].items():
                 for operation in methods.values():
-                    operation["tags"] = [tags[path]]
-                    if key_required and path not in PUBLIC and tags[path] != "switched off":
-                        operation["security"] = [{name: []} for name in _KEYS]
+                    operation["tags"] = [tag_of[path]]
+                    if key_required and path not in PUBLIC and tag_of[path] != "disabled":
+                        operation["security"] = [{name: []} for name in _KEY_SCHEMES]
             if key_required:
-                found.setdefault("components", {})["securitySchemes"] = _KEYS
-            app.openapi_schema = found
+                spec.setdefault("components", {})["securitySchemes"] = _KEY_SCHEMES
+            app.openapi_schema = spec
         return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI documents it this way

@@ -1,13 +1,13 @@
-"""Dynamic batching: queued jobs to results, by the one thread that owns the models.
+"""Dynamic batching: one inference thread runs queued jobs on the models, batching compatible texts.
 
-Enters: texts short enough to be translated at once, and calls (anything else that needs a model). Leaves: the result of
-each, in its future. Queued texts are batched where they can be: same model and settings, similar lengths, up to a
-budget of tokens. The shortest goes first, and waiting makes a job count as shorter, so none starves.
+Input: texts that fit the model's length limit, and calls (anything else that needs a model). Output: the result of each
+job, in its future. Queued texts are batched if they have the same model and settings and similar lengths, up to a
+budget of tokens. Scheduling is shortest job first with ageing, so no job starves.
 
-A long batch does not block a short one: between two search steps the thread may suspend it for a shorter batch, as long
-as the long one gets half of the time. A job whose client has disconnected leaves its batch at the next step.
+A long batch does not block a short one: between two decoding steps the thread may preempt it for a shorter batch, as
+long as the long one gets half of the time. A job whose client has disconnected leaves its batch at the next step.
 
-Knows nothing of HTTP, and imports torch only in its thread. How a text is batched never changes its translation.
+Knows nothing of HTTP, and imports torch only in its thread. Batching never changes a translation.
 """
 
 import logging
@@ -25,164 +25,163 @@ from heed.serving.metrics import SECONDS, SIZES, Histogram
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
-_AGEING = 200.0  # tokens by which a second of waiting makes a job shorter
-_MAX_LENGTH_RATIO = 2.0  # longest to shortest text of a batch,
-_SHORT = 32  # tokens: but texts up to this length go with anything short
-_PREEMPTS = 0.25  # jobs shorter than this share of a batch may preempt it
-_MAX_DEPTH = 2  # preemptions within preemptions
-_JOIN_SECONDS = 10.0  # for the thread to end: by then nobody waits for anything
+_AGEING = 200.0  # tokens/s: priority is the length in tokens minus this times the queueing time
+_MAX_LENGTH_RATIO = 2.0  # of the longest to the shortest text of a batch
+_SHORT = 32  # tokens: texts up to this length are batched whatever their ratio
+_PREEMPTION_RATIO = 0.25  # jobs shorter than this fraction of a running batch may preempt it
+_MAX_PREEMPTIONS = 2  # nested preemptions
+_JOIN_SECONDS = 10.0  # time limit for the thread to end on shutdown
+_THREAD_ENDED = "the inference thread has ended"
 
 
-class WorkerGoneError(Exception):
-    """The thread that translates has ended."""
+class ThreadEndedError(Exception):
+    """The inference thread has ended."""
 
 
 class _AbandonedError(Exception):
-    """Nobody waits for any of a batch."""
+    """All clients of a batch have disconnected."""
 
 
 @dataclass(eq=False)
 class CancelToken:
-    """A request's claim on the models; `gone` once nobody waits for its answer."""
+    """Shared by all jobs of a request: `cancelled` is set once its client has disconnected or its deadline passed."""
 
     cancelled: bool = False
 
 
 class JobType(Protocol):
-    """What a model does with texts; jobs of equal types are batched. `heed.serving.jobs` has all types."""
+    """A model and its settings; jobs of equal type are batched together. `heed.serving.jobs` has all types."""
 
     @property
-    def rows(self) -> int:
-        """Rows of a batch that a text takes."""
+    def rows_per_text(self) -> int:
+        """Rows of the batch that one text takes: the beam size."""
 
     @property
     def unbatched(self) -> bool:
-        """Whether a text's result would depend on its row in a batch."""
+        """True if a result depends on the row in the batch, as in sampling: then each job runs alone."""
 
-    def run(self, jobs: "Sequence[Job[Any]]", between: Callable[[], None]) -> Sequence[Any]:
-        """The result of each; `between` is called between two search steps, and may raise to end the batch."""
+    def run(self, jobs: "Sequence[Job[Any]]", between_steps: Callable[[], None]) -> Sequence[Any]:
+        """Return the result of each job; `between_steps` is called after each decoding step and may raise to stop."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job(Generic[T]):
-    """A text and its `type`; or a `call`, which is given the function to call between its steps."""
+    """A text and its `type`; or a `call`, which receives the function to call between its steps."""
 
     cancel_token: CancelToken
-    length: int  # in tokens, as an estimate of its cost
+    length: int  # in tokens: the estimated cost
     type: JobType | None = None
     text: str = ""
     call: Callable[[Callable[[], None]], T] | None = None
     future: "Future[T]" = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
-    counts: bool = True  # in metrics and failures; False for the health check's own
+    counted: bool = True  # in metrics and failures; False for health checks
 
 
 @dataclass
 class Failures:
-    """Texts that failed since the last that succeeded, by no fault of the client's."""
+    """Consecutive server-side failures: texts that failed since the last one that succeeded."""
 
     in_a_row: int = 0
-    last: float = 0.0  # when, by time.monotonic
-    error: str = ""  # the exception's class: its message may quote a text
+    last: float = 0.0  # time.monotonic() of the last failure
+    error: str = ""  # class of the exception; its message may quote a client's text
 
 
 class Batcher:
-    """The thread and its queue.
+    """The inference thread and its queue.
 
     max_delay: dynamic batching delay in seconds; budget: tokens per batch, padding included.
     """
 
     def __init__(self, *, max_delay: float, budget: int, batching: bool = True) -> None:
         self._max_delay, self._budget, self._batching = max_delay, budget, batching
-        self._waiting: list[Job[Any]] = []
+        self._queue: list[Job[Any]] = []
         self._changed = threading.Condition()
         self._closing = self._ended = False
-        self._delays = False  # only after a batch of several texts: then more are probably on their way
-        self.batches = self.texts = self.tokens = 0  # finished so far
-        self.waits, self.sizes = Histogram(SECONDS), Histogram(SIZES)  # queueing times, batch sizes
+        self._delays = False  # wait for a batch to fill only if the last batch had several texts
+        self.batches = self.texts = self.tokens = 0  # counters of finished work
+        self.queue_seconds, self.batch_sizes = Histogram(SECONDS), Histogram(SIZES)
         self.failures = Failures()
-        self._thread = threading.Thread(target=self._run, name="translator", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="inference", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still works."""
         return self._thread.is_alive() and not self._ended
 
     @property
-    def waiting(self) -> int:
-        """Jobs in the queue."""
-        return len(self._waiting)
+    def queued(self) -> int:
+        return len(self._queue)
 
     def submit(self, jobs: Sequence[Job[Any]]) -> None:
         """Queue jobs; their futures will hold the results."""
         with self._changed:
             if self._ended or self._closing:
-                raise WorkerGoneError("the thread that translates has ended")
-            self._waiting += jobs
+                raise ThreadEndedError(_THREAD_ENDED)
+            self._queue += jobs
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish the queue, then end; a thread that hangs is left behind."""
+        """Finish the queued jobs, then stop; a thread that hangs is abandoned."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        import torch  # noqa: PLC0415 - the process that listens imports this file, and has no torch
+        import torch  # noqa: PLC0415 - the HTTP process imports this module without torch
 
         try:
             with torch.no_grad():
-                while batch := self._next():
+                while batch := self._wait_for_batch():
                     self._run_batch(batch, 0)
         except BaseException as error:
-            _LOG.critical("the thread that translates has ended: %s", type(error).__name__)
+            _LOG.critical("%s: %s", _THREAD_ENDED, type(error).__name__)
         finally:
             with self._changed:
-                self._ended, left, self._waiting = True, self._waiting, []
-            for job in left:
-                _fail(job, WorkerGoneError("the thread that translates has ended"))
+                self._ended, remaining, self._queue = True, self._queue, []
+            for job in remaining:
+                _fail(job, ThreadEndedError(_THREAD_ENDED))
 
-    def _next(self) -> list[Job[Any]]:
-        """The next batch; waits until there is one. Empty: the end."""
+    def _wait_for_batch(self) -> list[Job[Any]]:
+        """Block until there is a batch; empty: the batcher is closing."""
         with self._changed:
             while True:
-                while not self._waiting and not self._closing:
+                while not self._queue and not self._closing:
                     self._changed.wait()
-                until = self._waiting[0].arrived + self._max_delay if self._waiting and self._delays else 0.0
-                while not self._closing and self._room() and (left := until - time.monotonic()) > 0:
+                until = self._queue[0].arrived + self._max_delay if self._queue and self._delays else 0.0
+                while not self._closing and self._has_capacity() and (left := until - time.monotonic()) > 0:
                     self._changed.wait(left)
-                if (batch := self._take(math.inf)) or (self._closing and not self._waiting):
+                if (batch := self._take_batch(math.inf)) or (self._closing and not self._queue):
                     return batch
 
-    def _room(self) -> bool:
-        return sum(job.length for job in self._waiting) < self._budget
+    def _has_capacity(self) -> bool:
+        return sum(job.length for job in self._queue) < self._budget
 
-    def _take(self, below: float) -> list[Job[Any]]:
-        """Take the most urgent batch of jobs shorter than `below` out of the queue."""
+    def _take_batch(self, shorter_than: float) -> list[Job[Any]]:
+        """Dequeue the highest-priority batch of jobs shorter than this many tokens."""
         with self._changed:
             now = time.monotonic()
-            for job in self._waiting:
+            for job in self._queue:
                 if job.cancel_token.cancelled:
                     job.future.cancel()
-            self._waiting = [job for job in self._waiting if not job.cancel_token.cancelled]
+            self._queue = [job for job in self._queue if not job.cancel_token.cancelled]
             ranked = sorted(
-                (job for job in self._waiting if job.length < below),
+                (job for job in self._queue if job.length < shorter_than),
                 key=lambda job: job.length - _AGEING * (now - job.arrived),
             )
             batch = self._compatible(ranked)
             taken = set(batch)
-            self._waiting = [job for job in self._waiting if job not in taken]
-        counted = [job for job in batch if job.type is not None and job.counts]
+            self._queue = [job for job in self._queue if job not in taken]
+        counted = [job for job in batch if job.type is not None and job.counted]
         for job in counted:
-            self.waits.note(now - job.arrived)
+            self.queue_seconds.observe(now - job.arrived)
         if counted:
-            self.sizes.note(len(counted))
+            self.batch_sizes.observe(len(counted))
         return batch
 
     def _compatible(self, ranked: list[Job[Any]]) -> list[Job[Any]]:
-        """The first job, and those after it that fit in its batch."""
+        """The first job, and the later ones that fit in its batch."""
         batch = ranked[:1]
         job_type = batch[0].type if batch else None
         if job_type is None or job_type.unbatched or not self._batching:
@@ -190,35 +189,35 @@ class Batcher:
         longest = shortest = batch[0].length
         for job in ranked[1:]:
             widest = max(longest, job.length)
-            fits = (widest + 1) * (len(batch) + 1) * job_type.rows <= self._budget
+            fits = (widest + 1) * (len(batch) + 1) * job_type.rows_per_text <= self._budget
             if job.type == job_type and job.length <= max(_SHORT, _MAX_LENGTH_RATIO * shortest) and fits:
                 batch.append(job)
                 longest, shortest = widest, min(shortest, job.length)
         return batch
 
     def _run_batch(self, jobs: list[Job[Any]], depth: int) -> None:
-        """Run a batch. If it fails, each job runs by itself: one bad text must not fail the others."""
+        """Run a batch; if it fails, run each job alone, so that one bad text does not fail the others."""
         try:
-            results = self._results(jobs, depth)
+            results = self._run_jobs(jobs, depth)
         except _AbandonedError:
             for job in jobs:
                 job.future.cancel()
         except Exception as error:
             if len(jobs) == 1:
-                self._note_failure(jobs[0], error)
+                self._count_failure(jobs[0], error)
                 _fail(jobs[0], error)
             else:
                 for job in jobs:
                     self._run_batch([job], depth)
-        except BaseException:  # the thread is being ended
+        except BaseException:  # the thread is being killed
             for job in jobs:
-                _fail(job, WorkerGoneError("the thread that translates has ended"))
+                _fail(job, ThreadEndedError(_THREAD_ENDED))
             raise
         else:
             self._deliver(jobs, results)
 
     def _deliver(self, jobs: list[Job[Any]], results: Sequence[Any]) -> None:
-        if jobs[0].type is not None and jobs[0].counts:
+        if jobs[0].type is not None and jobs[0].counted:
             self.failures = Failures()
             self._delays = len(jobs) > 1
             self.batches, self.texts = self.batches + 1, self.texts + len(jobs)
@@ -227,33 +226,33 @@ class Batcher:
             if job.future.set_running_or_notify_cancel():
                 job.future.set_result(result)
 
-    def _note_failure(self, job: Job[Any], error: Exception) -> None:
-        if job.type is not None and job.counts and not isinstance(error, HeedError):
+    def _count_failure(self, job: Job[Any], error: Exception) -> None:
+        if job.type is not None and job.counted and not isinstance(error, HeedError):
             self.failures = Failures(self.failures.in_a_row + 1, time.monotonic(), type(error).__name__)
 
-    def _results(self, jobs: list[Job[Any]], depth: int) -> Sequence[Any]:
-        between, job_type, call = self._between(jobs, depth), jobs[0].type, jobs[0].call
+    def _run_jobs(self, jobs: list[Job[Any]], depth: int) -> Sequence[Any]:
+        between_steps, job_type, call = self._make_hook(jobs, depth), jobs[0].type, jobs[0].call
         if job_type is not None:
-            return job_type.run(jobs, between)
-        return [] if call is None else [call(between)]
+            return job_type.run(jobs, between_steps)
+        return [] if call is None else [call(between_steps)]
 
-    def _between(self, jobs: list[Job[Any]], depth: int) -> Callable[[], None]:
-        """What is done between two steps of a batch: cancel it if no client waits any more; run shorter jobs."""
-        longest, started, others = max(job.length for job in jobs), time.monotonic(), 0.0
-        steps = 0  # of a call: however short its estimate, after so many steps it is at least that long
+    def _make_hook(self, jobs: list[Job[Any]], depth: int) -> Callable[[], None]:
+        """The hook between two decoding steps: stop the batch if all its jobs are cancelled; run shorter jobs first."""
+        longest, started, preempted = max(job.length for job in jobs), time.monotonic(), 0.0
+        steps = 0  # of a call: its length is at least this, whatever was estimated
 
-        def between() -> None:
-            nonlocal others, steps
+        def between_steps() -> None:
+            nonlocal preempted, steps
             steps += jobs[0].type is None
             if all(job.cancel_token.cancelled for job in jobs):
                 raise _AbandonedError
             now = time.monotonic()
-            if depth < _MAX_DEPTH and self._waiting and 2 * others <= now - started:
-                if shorter := self._take(_PREEMPTS * max(longest, steps)):
+            if depth < _MAX_PREEMPTIONS and self._queue and 2 * preempted <= now - started:
+                if shorter := self._take_batch(_PREEMPTION_RATIO * max(longest, steps)):
                     self._run_batch(shorter, depth + 1)
-                others += time.monotonic() - now
+                preempted += time.monotonic() - now
 
-        return between
+        return between_steps
 
 
 def _fail(job: Job[Any], error: BaseException) -> None:

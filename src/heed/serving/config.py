@@ -71,6 +71,6 @@ class ServeConfig(Settings):
         return self
 
     @property
-    def largest_body(self) -> int:
+    def max_body_bytes(self) -> int:
         """The body limit in bytes: `body_bytes`, or 12 per character (four %XX, or two JSON escapes) plus 16 KiB."""
         return self.body_bytes or 12 * self.characters + (16 << 10)

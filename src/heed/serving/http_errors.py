@@ -1,8 +1,8 @@
-"""What went wrong: to the client as the one shape every client reads, {"error": text}; to the operator as a log line.
+"""HTTP errors as JSON, {"error": text}, and the log of internal errors, which contains nothing a client sent.
 
-Only heed's own defects are logged, and nothing that a client sent. Libraries log what they stumble over, and that may
-be a client's text: their lines are dropped. Ours go through a bounded queue to standard error, in a thread of its own:
-if nobody reads it, lines are lost, and not the server's time.
+Only heed's internal errors are logged. Log records of libraries may quote a client's text, so they are dropped. heed's
+own go through a bounded queue to a thread that writes to standard error: if nobody reads standard error, records are
+lost instead of blocking the server.
 """
 
 import logging
@@ -19,125 +19,123 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from heed.serving.batcher import WorkerGoneError
+from heed.serving.batcher import ThreadEndedError
 
 _LOG = logging.getLogger(__name__)
-_MAX_WAITING = 100  # lines that wait to be written
+_MAX_QUEUED = 100  # log lines
 _STANDARD_ERROR = 2
 
-# LibreTranslate's texts where it has them; clients show them, and some look for them.
-_PLAIN = {404: "Not found", 405: "Method not allowed", 500: "Internal server error"}
+# LibreTranslate's error texts, which some clients compare.
+_TEXTS = {404: "Not found", 405: "Method not allowed", 500: "Internal server error"}
 
 
 class HttpError(Exception):
-    """An error answer: status, text, headers."""
+    """An error response: status, text and headers."""
 
     def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(error)
         self.status, self.error, self.headers = status, error, dict(headers or {})
 
 
-def answer(problem: HttpError) -> JSONResponse:
-    """A problem as a response."""
-    return JSONResponse({"error": problem.error}, problem.status, problem.headers)
+def error_response(error: HttpError) -> JSONResponse:
+    return JSONResponse({"error": error.error}, error.status, error.headers)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception in the one shape."""
+    """Answer every exception with {"error": text}."""
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
         path = request.scope["path"]
         if error.status_code == 404 and _methods(app, path.removesuffix("/")):
-            # relative, so that it leads nowhere else: neither past a proxy's prefix nor to what the Host header says
+            # a relative redirect: it keeps a proxy's path prefix and does not trust the Host header
             return Response(status_code=307, headers={"Location": f"../{quote(path.split('/')[-2], safe='')}"})
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = ", ".join(_methods(app, path))
-        text = _PLAIN.get(error.status_code, str(error.detail))
-        return answer(HttpError(error.status_code, text, headers))
+        text = _TEXTS.get(error.status_code, str(error.detail))
+        return error_response(HttpError(error.status_code, text, headers))
 
     @app.exception_handler(RequestValidationError)
     async def on_validation(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return answer(HttpError(400, f"Invalid request: {first['loc'][-1]}: {first['msg']}"))
+        return error_response(HttpError(400, f"Invalid request: {first['loc'][-1]}: {first['msg']}"))
 
     @app.exception_handler(HttpError)
-    @app.exception_handler(WorkerGoneError)
+    @app.exception_handler(ThreadEndedError)
     @app.exception_handler(Exception)
     async def on_any(request: Request, error: Exception) -> JSONResponse:
-        return answer(as_problem(request.scope["method"], error))
+        return error_response(as_http_error(request.scope["method"], error))
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
-    """The methods that a path takes."""
+    """The methods that a path accepts."""
     routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
     methods = {method for route in routes for method in route.methods or ()}
-    return sorted(methods | {"HEAD"} if "GET" in methods else methods)  # HEAD is answered as GET is
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)  # HEAD is answered like GET
 
 
-def as_problem(what: str, error: Exception) -> HttpError:
-    """The answer to an error; a defect of ours is logged too."""
+def as_http_error(context: str, error: Exception) -> HttpError:
+    """The response for an exception; internal errors are logged."""
     if isinstance(error, HttpError):
         return error
-    if isinstance(error, WorkerGoneError):
-        return HttpError(503, f"Out of order: {error}")
-    log_defect(what, error)
-    return HttpError(500, _PLAIN[500])
+    if isinstance(error, ThreadEndedError):
+        return HttpError(503, f"Unavailable: {error}")
+    log_error(context, error)
+    return HttpError(500, _TEXTS[500])
 
 
-def log_defect(what: str, error: Exception) -> None:
-    """Log a defect of ours, without anything that a client wrote."""
-    _LOG.error("a request failed: %s", what, exc_info=_without_text(error))
+def log_error(context: str, error: Exception) -> None:
+    """Log an internal error, without anything that a client sent."""
+    _LOG.error("a request failed: %s", context, exc_info=_without_text(error))
 
 
 def _without_text(error: Exception) -> Exception:
-    """The error with its traceback and without its message, which may quote a client's text."""
-    return RuntimeError(f"{type(error).__name__} (message left out: it may quote a text)").with_traceback(
+    """The error with its traceback but without its message, which may quote a client's text."""
+    return RuntimeError(f"{type(error).__name__} (message omitted: it may quote a text)").with_traceback(
         error.__traceback__
     )
 
 
 class _DroppingHandler(logging.Handler):
-    """Writes lines in a thread of its own, and drops those that find its queue full."""
+    """Writes log lines in a separate thread, and drops them while its queue is full."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        self._waiting: queue.Queue[str | None] = queue.Queue(_MAX_WAITING)
+        self._lines: queue.Queue[str | None] = queue.Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._write, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line, if there is room."""
         with suppress(queue.Full):
-            self._waiting.put_nowait(f"{self.format(record)}\n")
+            self._lines.put_nowait(f"{self.format(record)}\n")
 
     def finish(self) -> None:
-        """Write the queued lines, if someone reads them."""
+        """Write the queued lines, waiting at most a second."""
         with suppress(queue.Full):
-            self._waiting.put_nowait(None)
+            self._lines.put_nowait(None)
         self._thread.join(1.0)
 
     def _write(self) -> None:
-        while (line := self._waiting.get()) is not None:
-            with suppress(OSError):  # whoever read it has gone, or there is no room: that may change
+        while (line := self._lines.get()) is not None:
+            with suppress(OSError):  # a closed pipe or a full disk, which may be temporary
                 os.write(_STANDARD_ERROR, line.encode("utf-8", "backslashreplace"))
 
 
 @contextmanager
-def log_only_own_defects() -> Iterator[None]:
+def log_only_heed_errors() -> Iterator[None]:
     """Log what `heed.serving` logs, and nothing else, until the block ends."""
-    own, root = logging.getLogger("heed.serving"), logging.getLogger()
-    dropping, nothing = _DroppingHandler(), logging.NullHandler()
-    before = own.propagate
-    root.addHandler(nothing)  # without any, Python would write warnings itself
-    own.addHandler(dropping)
-    own.propagate = False
+    ours, root = logging.getLogger("heed.serving"), logging.getLogger()
+    handler, null_handler = _DroppingHandler(), logging.NullHandler()
+    before = ours.propagate
+    root.addHandler(null_handler)  # without a handler, Python prints warnings itself
+    ours.addHandler(handler)
+    ours.propagate = False
     try:
         yield
     finally:
-        own.removeHandler(dropping)
-        root.removeHandler(nothing)
-        own.propagate = before
-        dropping.finish()
+        ours.removeHandler(handler)
+        root.removeHandler(null_handler)
+        ours.propagate = before
+        handler.finish()

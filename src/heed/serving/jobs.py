@@ -1,6 +1,6 @@
-"""What a model does with a batch of texts: translate, generate, classify, embed.
+"""Types of batched jobs: translation, generation, classification and embedding.
 
-Each class is a `batcher.JobType`: jobs are batched together if their types are equal, in model and settings.
+Each class is a `batcher.JobType`: jobs are batched together if their types are equal, that is in model and settings.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,83 +24,75 @@ Pooling = Literal["mean", "first"]
 
 @dataclass(frozen=True)
 class TranslationJobType:
-    """Texts to translations."""
+    """Translate texts with one translator and one search configuration."""
 
     translator: Translator
     search: SearchConfig
     align: bool = False
 
     @property
-    def rows(self) -> int:
-        """One per hypothesis."""
+    def rows_per_text(self) -> int:
         return self.search.beam
 
     @property
     def unbatched(self) -> bool:
-        """A sample depends on its row."""
         return self.search.sample
 
-    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Translation]:
-        """The translation of each."""
-        monitor = _monitor(jobs, between, self.search.min_length)
+    def run(self, jobs: Jobs, between_steps: BetweenSteps) -> list[Translation]:
+        monitor = _monitor(jobs, between_steps, self.search.min_length)
         return self.translator.translate_pieces(_texts(jobs), self.search, align=self.align, monitor=monitor)
 
 
 @dataclass(frozen=True)
 class GenerationJobType:
-    """Prompts to texts that begin with them."""
+    """Continue prompts with a language model."""
 
     generator: Generator
     search: SearchConfig
-    rows: int = 1
+    rows_per_text: int = 1
 
     @property
     def unbatched(self) -> bool:
-        """A sample depends on its row."""
         return self.search.sample
 
-    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Generation]:
-        """The text of each."""
+    def run(self, jobs: Jobs, between_steps: BetweenSteps) -> list[Generation]:
         texts = _texts(jobs)
-        prompt = max(len(ids) for ids in self.generator.tokenizer.encode(texts))  # tokens that are forced first
-        monitor = _monitor(jobs, between, max(prompt, self.search.min_length))
+        prompt_length = max(len(ids) for ids in self.generator.tokenizer.encode(texts))  # forced tokens
+        monitor = _monitor(jobs, between_steps, max(prompt_length, self.search.min_length))
         return [generated for (generated,) in self.generator.generate(texts, self.search, monitor=monitor)]
 
 
 @dataclass(frozen=True)
 class ClassificationJobType:
-    """Texts to labels."""
+    """Classify texts with an encoder-only model."""
 
     classifier: Classifier
     tokenizer: Tokenizer
-    rows: int = 1
+    rows_per_text: int = 1
     unbatched: bool = False
 
     @property
     def max_tokens(self) -> int:
-        """Longest text, in tokens."""
         return self.classifier.max_tokens
 
-    def run(self, jobs: Jobs, between: BetweenSteps) -> list[Classification]:
-        """The label of each."""
-        between()
+    def run(self, jobs: Jobs, between_steps: BetweenSteps) -> list[Classification]:
+        between_steps()
         return self.classifier.classify(_texts(jobs))
 
 
 @dataclass(frozen=True)
 class EmbeddingJobType:
-    """Texts to embeddings."""
+    """Embed texts with the pooled hidden states of any model."""
 
     model: Transformer
     tokenizer: Tokenizer
     max_tokens: int
     pooling: Pooling = "mean"
-    rows: int = 1
+    rows_per_text: int = 1
     unbatched: bool = False
 
-    def run(self, jobs: Jobs, between: BetweenSteps) -> list[list[float]]:
-        """The embedding of each."""
-        between()
+    def run(self, jobs: Jobs, between_steps: BetweenSteps) -> list[list[float]]:
+        between_steps()
         embeddings: list[list[float]] = embed(
             self.model, self.tokenizer, _texts(jobs), self.pooling, self.max_tokens
         ).tolist()
@@ -111,6 +103,6 @@ def _texts(jobs: Jobs) -> list[str]:
     return [job.text for job in jobs]
 
 
-def _monitor(jobs: Jobs, between: BetweenSteps, cancel_after: int) -> SearchMonitor:
-    """Between search steps: sentences of disconnected clients leave the batch, once the search may end them."""
-    return SearchMonitor(lambda number: jobs[number].cancel_token.cancelled, between, cancel_after)
+def _monitor(jobs: Jobs, between_steps: BetweenSteps, cancel_after: int) -> SearchMonitor:
+    """Texts of disconnected clients leave the batch between decoding steps, after `cancel_after` tokens."""
+    return SearchMonitor(lambda number: jobs[number].cancel_token.cancelled, between_steps, cancel_after)

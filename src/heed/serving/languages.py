@@ -1,10 +1,10 @@
-"""Language codes as clients write them (BCP 47: `pt-BR`, `zh-Hans`, `DE`) to the codes that models have."""
+"""Matches language codes of requests (BCP 47: `pt-BR`, `zh-Hans`, `DE`) to the codes of the served models."""
 
 from collections.abc import Sequence
 
 AUTO = "auto"
 
-# ISO 639-1, for people to read; a language that is not here is called by its code.
+# English names of ISO 639-1 codes; other languages are shown by their code.
 _NAMES = """
     ar Arabic   bg Bulgarian   bn Bengali    ca Catalan  cs Czech       da Danish     de German      el Greek
     en English  eo Esperanto   es Spanish    et Estonian eu Basque      fa Persian    fi Finnish     fr French
@@ -16,40 +16,39 @@ _NAMES = """
 """.split()  # noqa: SIM905 - a list of these would be sixty lines
 NAMES = dict(zip(_NAMES[::2], _NAMES[1::2], strict=True))
 
-# Regions that mean a script, where a language is written in several.
+# Regions that imply a script, for languages written in several.
 _SCRIPTS = {"zh-cn": "hans", "zh-sg": "hans", "zh-tw": "hant", "zh-hk": "hant", "zh-mo": "hant"}
 
 
-def name_of(code: str) -> str:
-    """A language's name in English."""
+def language_name(code: str) -> str:
     language, *rest = code.replace("_", "-").split("-")
     name = NAMES.get(language.lower(), language)
     return f"{name} ({'-'.join(rest)})" if rest else name
 
 
 def is_code(text: str) -> bool:
-    """Whether a text can be the code of a language: letters and digits, with regions and scripts after hyphens."""
+    """Whether a text looks like a language code: letters and digits, with regions and scripts after hyphens."""
     return text.isascii() and all(part.isalnum() for part in text.replace("_", "-").split("-")) and text != AUTO
 
 
 def nearest_code(requested: str, known: Sequence[str]) -> str | None:
-    """The known code nearest to a requested one: of the same language, and not of another script.
+    """The best match for a requested code: the same language and no other script; None: there is no match.
 
-    The identical code first, then the one with most subtags in common, then the shortest, then the first.
+    Prefers the most subtags in common, then the shortest code, then the first.
     """
-    wanted = _subtags(requested)
-    fitting = [code for code in known if _is_same_language(wanted, _subtags(code))]
-    if not fitting:
+    subtags = _subtags(requested)
+    matching = [code for code in known if _is_same_language(subtags, _subtags(code))]
+    if not matching:
         return None
-    return max(fitting, key=lambda code: (len(set(wanted) & set(_subtags(code))), -len(_subtags(code))))
+    return max(matching, key=lambda code: (len(set(subtags) & set(_subtags(code))), -len(_subtags(code))))
 
 
 def _subtags(code: str) -> list[str]:
-    found = code.lower().replace("_", "-").split("-")
-    script = _SCRIPTS.get("-".join(found[:2]))
-    return [*found, script] if script else found
+    subtags = code.lower().replace("_", "-").split("-")
+    script = _SCRIPTS.get("-".join(subtags[:2]))
+    return [*subtags, script] if script else subtags
 
 
-def _is_same_language(one: Sequence[str], other: Sequence[str]) -> bool:
-    scripts = [[tag for tag in tags[1:] if len(tag) == 4 and tag.isalpha()] for tags in (one, other)]
-    return one[0] == other[0] and (not all(scripts) or scripts[0] == scripts[1])
+def _is_same_language(first: Sequence[str], second: Sequence[str]) -> bool:
+    scripts = [[tag for tag in tags[1:] if len(tag) == 4 and tag.isalpha()] for tags in (first, second)]
+    return first[0] == second[0] and (not all(scripts) or scripts[0] == scripts[1])

@@ -1,8 +1,7 @@
-"""Who is served, how often, and how much at a time: API keys, rates of requests, places for requests in work.
+"""API keys, rate limits (token buckets) and the bounded number of concurrent requests with their deadline.
 
-Keys are kept as hashes. The rate of each key or address is a token bucket: a burst, then a steady rate. The library
-`limits` has no token bucket, and its storage grows with the number of addresses: 67 MB for 200,000 of them, where the
-buckets here stop at 3 MB.
+Keys are stored as hashes. Each key or address has a token bucket. The PyPI package `limits` has no token bucket, and
+its storage grows with the number of addresses (67 MB for 200,000); the buckets here are bounded at 3 MB.
 """
 
 import asyncio
@@ -26,56 +25,56 @@ from heed.serving.http_errors import HttpError
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-_MAX_BUCKETS = 10_000  # least recently used dropped: memory stays bounded whoever comes
+_MAX_BUCKETS = 10_000  # the least recently used are dropped, so memory is bounded
 
 
 class ApiKeys:
-    """The known keys, as SHA-256 digests. A key is 256 random bits, so a fast hash is as good as a slow one.
+    """The accepted API keys, as SHA-256 digests. A key has 256 random bits, so a fast hash is enough.
 
-    Keys can be added and removed while the server runs: the file is read again when it has changed. If it cannot be
-    read then, or holds something else, the keys stay as they were, and the log says so.
+    The file is reloaded when it has changed, so keys can be added and removed while the server runs. If it cannot be
+    read or parsed, the previous keys stay in force and the error is logged.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp = _file_stamp(path)
         self._digests = _read_digests(path)
 
     def __len__(self) -> int:
         return len(self._digests)
 
-    def knows(self, key: str) -> str | None:
-        """The digest of a known key. All are compared, each in constant time, whether or not one matched before."""
-        self._read_again()
+    def match(self, key: str) -> str | None:
+        """The digest of an accepted key, else None; always compares all keys, each in constant time."""
+        self._reload()
         digest = _digest(key)
-        found = False
+        is_known = False
         for known in self._digests:
-            found |= hmac.compare_digest(known, digest)
-        return digest if found else None
+            is_known |= hmac.compare_digest(known, digest)
+        return digest if is_known else None
 
-    def _read_again(self) -> None:
-        if (stamp := _stamp(self._path)) == self._stamp:
+    def _reload(self) -> None:
+        if (stamp := _file_stamp(self._path)) == self._stamp:
             return
         self._stamp = stamp
         try:
             self._digests = _read_digests(self._path)
         except ConfigError as error:
-            _LOG.error("the keys have not been read again, %d stay in force: %s", len(self), error)
+            _LOG.error("API keys not reloaded, the previous %d stay in force: %s", len(self), error)
         else:
-            _LOG.warning("%s has changed: %d keys are in force now", self._path, len(self))
+            _LOG.warning("%s has changed: %d API keys in force", self._path, len(self))
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    """A value that changes when the file does; empty: it is not there."""
+def _file_stamp(path: Path) -> tuple[int, ...]:
+    """A value that changes when the file does; empty: the file does not exist."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read_digests(path: Path) -> frozenset[str]:
-    """A file with one digest per line; # begins a comment."""
+    """Read a file with one digest per line; # begins a comment."""
     try:
         lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -83,14 +82,14 @@ def _read_digests(path: Path) -> frozenset[str]:
     for number, line in enumerate(lines, 1):
         if line and (len(line) != 64 or set(line) - set("0123456789abcdef")):
             raise ConfigError(
-                f"{path}:{number}: expected the SHA-256 of a key, found {len(line)} characters that are not one; "
-                f"make a key with: heed serve --new-key --keys {path}"
+                f"{path}:{number}: expected the SHA-256 of an API key, found {len(line)} other characters; "
+                f"create a key with: heed serve --new-key --keys {path}"
             )
     return frozenset(line for line in lines if line)
 
 
 def add_key(path: Path) -> str:
-    """Make a key, append its digest to a file that only its owner can read, and return it: it is stored nowhere."""
+    """Create a key, append its digest to a file that only its owner can read, and return the key itself."""
     key = secrets.token_urlsafe(32)
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
@@ -104,15 +103,15 @@ def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Rates:
+class RateLimiter:
     """A token bucket per caller: it holds `burst` requests and refills at `per_minute`."""
 
     def __init__(self, per_minute: int, burst: int) -> None:
         self._per_second, self._burst = per_minute / 60, float(burst)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and when
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens left, and time of the last update
 
     def take(self, caller: str, now: float) -> float:
-        """Spend one token; 0, or the seconds until there will be one."""
+        """Take one token; return 0, or the seconds until one is available."""
         left, then = self._buckets.pop(caller, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._per_second)
         wait = 0.0 if left >= 1 else (1 - left) / self._per_second
@@ -123,60 +122,60 @@ class Rates:
 
 
 class DisconnectedError(Exception):
-    """The client has disconnected: there is nobody to answer."""
+    """The client has disconnected before its response was ready."""
 
 
 class Admission:
-    """A bounded number of requests in work, each with a deadline; more are refused at once."""
+    """Admission control: a bounded number of active requests, each with a deadline; more are rejected at once."""
 
-    def __init__(self, places: int, deadline: float) -> None:
-        self._places, self.deadline = places, deadline  # the deadline in seconds
-        self.taken = 0
-        self.closed = False  # the server is ending: requests in work are finished, new ones refused
+    def __init__(self, max_requests: int, deadline: float) -> None:
+        self._max_requests, self.deadline = max_requests, deadline  # the deadline in seconds
+        self.active = 0  # requests
+        self.shutting_down = False  # active requests are finished, new ones rejected
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[CancelToken]:
+    async def slot(self) -> AsyncIterator[CancelToken]:
         """Hold a slot while the block lasts; when it ends, jobs that still run for the request are cancelled."""
         if (rejection := self.rejection()) is not None:
             raise rejection
-        self.taken += 1
+        self.active += 1
         cancel_token = CancelToken()
         try:
             yield cancel_token
         finally:
             cancel_token.cancelled = True
-            self.taken -= 1
+            self.active -= 1
 
     def rejection(self) -> HttpError | None:
-        """The refusal while there is no place."""
-        if self.closed:
+        """The error for a new request while no slot is free; None: it can be admitted."""
+        if self.shutting_down:
             return HttpError(503, "This server is shutting down", {"Retry-After": "5", "Connection": "close"})
-        if self.taken < self._places:
+        if self.active < self._max_requests:
             return None
-        return HttpError(503, f"Too busy: {self.taken} requests are waiting already", {"Retry-After": "1"})
+        return HttpError(503, f"Too busy: {self.active} requests are queued or running", {"Retry-After": "1"})
 
-    async def work(self, receive: Receive, do: Callable[[CancelToken], Awaitable[T]]) -> T:
-        """Run `do` for a request: within the deadline, and only while its client is connected."""
-        async with self.place() as cancel_token:
-            working = asyncio.ensure_future(do(cancel_token))
-            leaving = asyncio.ensure_future(disconnected(receive))
+    async def run(self, receive: Receive, handle: Callable[[CancelToken], Awaitable[T]]) -> T:
+        """Run a request's handler within the deadline, and only while its client is connected."""
+        async with self.slot() as cancel_token:
+            handling = asyncio.ensure_future(handle(cancel_token))
+            disconnecting = asyncio.ensure_future(wait_for_disconnect(receive))
             try:
-                await asyncio.wait({working, leaving}, timeout=self.deadline, return_when=asyncio.FIRST_COMPLETED)
-                if working.done():
-                    return working.result()
-                if leaving.done():
+                await asyncio.wait(
+                    {handling, disconnecting}, timeout=self.deadline, return_when=asyncio.FIRST_COMPLETED
+                )
+                if handling.done():
+                    return handling.result()
+                if disconnecting.done():
                     raise DisconnectedError
-                raise self.late()
+                raise self.deadline_error()
             finally:
-                working.cancel()
-                leaving.cancel()
+                handling.cancel()
+                disconnecting.cancel()
 
-    def late(self) -> HttpError:
-        """The answer after the deadline."""
-        return HttpError(504, f"No answer within {self.deadline:g} s: send less text at a time, or try later")
+    def deadline_error(self) -> HttpError:
+        return HttpError(504, f"No result within {self.deadline:g} s: send less text per request, or try again later")
 
 
-async def disconnected(receive: Receive) -> None:
-    """Return when the client has disconnected."""
+async def wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,15 +1,15 @@
-"""HTML to the texts in it, and back with other texts in their place; every other character stays as it is.
+"""Extracts the translatable texts of an HTML document and puts translations back without changing any markup.
 
 Tags, attributes, comments and declarations are never changed, nor is the content of elements that hold no prose
-(`script`, `style`, `code` and the like) or that are marked `translate="no"` or `class="notranslate"`. Each text between
-two tags is translated on its own: a sentence that an inline tag runs through is translated in parts, and the white
-space at both ends is kept. A text leaves with `&lt;` decoded to `<` and goes back with `<` encoded as `&lt;`: what was
-escaped stays escaped, and no translation can become a tag. An unchanged text goes back exactly as it was written.
+(`script`, `style`, `code` and the like) or that are marked `translate="no"` or `class="notranslate"`. The text between
+two tags is one segment: a sentence with an inline tag in it is translated in parts, and leading and trailing white
+space is kept. Entities are decoded before translation and `<`, `>` and `&` are escaped after it: escaped text stays
+escaped, and no translation can become a tag. An unchanged segment is written back exactly as it was.
 
-Tags are told from text by the tokenizer of the HTML standard (https://html.spec.whatwg.org, 13.2.5), and the element
-that a text is in is found as browsers find it: omitted end tags (`<li>`, `<p>`, `<td>`) and end tags that close what is
-nested in them count as written. An unfinished tag at the end of a document is left alone. Every scan goes forward over
-the characters once and no regular expression backtracks, so no document is slow.
+Tags are recognised by the tokenisation rules of the HTML standard (https://html.spec.whatwg.org, 13.2.5), and the
+element of a text is determined as browsers do it: omitted end tags (`<li>`, `<p>`, `<td>`) are implied, and an end tag
+closes the elements nested in it. An unfinished tag at the end of a document is left alone. Every scan passes over the
+characters once and no regular expression backtracks, so the running time is linear in the document.
 
 No library does this: `html.parser` disagrees with Chromium on 237 of the 1,156 documents of the tests and is quadratic
 in releases of Python that heed supports; `selectolax` and `lxml` give no source offsets, so markup would be rewritten.
@@ -27,61 +27,60 @@ _SPACE = re.compile(r"[ \t\n\r\f]*")
 _ATTRIBUTE = re.compile(r"=?[^ \t\n\r\f/>=]*")  # a = is part of the name where a name is expected
 _UNQUOTED = re.compile(r"[^ \t\n\r\f>]*")
 _COMMENT_END = re.compile(r"--!?>")
-# `<!` stands for `<!--`, whose dashes may belong to `-->`, too.
+# `<!` stands for `<!--`, whose dashes may also belong to `-->`.
 _SCRIPT_MARKS = re.compile(r"<!(?=--)|-->|</?script(?=[ \t\n\r\f/>])")
 _LOWER = {ord(letter): ord(letter.lower()) for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
-def _names(names: str) -> frozenset[str]:
+def _name_set(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Nothing within these is a tag but their own end tag. Of their texts only a title is prose.
-_RAW = _names("script style xmp iframe noembed noframes textarea title plaintext")
-_NO_PROSE = _names("code pre listing kbd samp var svg math template")
-_VOID = _names("area base basefont bgsound br col embed frame hr img input keygen link meta param source track wbr")
-_FOREIGN = _names("svg math")
-_HTML_IN_FOREIGN = _names("foreignobject desc title mi mo mn ms mtext annotation-xml")  # "integration points"
-_ENDS_FOREIGN = _names(
+# Raw text elements: nothing in them is a tag but their own end tag. Only the content of a title is prose.
+_RAW = _name_set("script style xmp iframe noembed noframes textarea title plaintext")
+_NO_PROSE = _name_set("code pre listing kbd samp var svg math template")
+_VOID = _name_set("area base basefont bgsound br col embed frame hr img input keygen link meta param source track wbr")
+_FOREIGN = _name_set("svg math")
+_HTML_IN_FOREIGN = _name_set("foreignobject desc title mi mo mn ms mtext annotation-xml")  # "integration points"
+_ENDS_FOREIGN = _name_set(
     "b big blockquote body br center code dd div dl dt em embed h1 h2 h3 h4 h5 h6 head hr i img li listing menu meta "
     "nobr ol p pre ruby s small span strong strike sub sup table tt u ul var"
 )
-# What a start tag closes although no end tag says so, and where the search for it ends.
-_SCOPE = _names("html table td th caption template object marquee applet svg math foreignobject")
-_TABLE_PARTS = _names("table tr td th caption tbody thead tfoot colgroup")
-_ENDS_P = _names(
+# Elements that a start tag closes implicitly, and the elements at which the search for them stops.
+_SCOPE = _name_set("html table td th caption template object marquee applet svg math foreignobject")
+_TABLE_PARTS = _name_set("table tr td th caption tbody thead tfoot colgroup")
+_ENDS_P = _name_set(
     "address article aside blockquote center dd details dialog dir div dl dt fieldset figcaption figure footer form h1 "
     "h2 h3 h4 h5 h6 header hgroup hr li listing main menu nav ol p plaintext pre search section summary table ul xmp"
 )
-_FORMATTING = _names("a b big code em font i nobr s small strike strong tt u")
-_ROWS = _names("tr tbody thead tfoot caption colgroup")
+_FORMATTING = _name_set("a b big code em font i nobr s small strike strong tt u")
+_ROWS = _name_set("tr tbody thead tfoot caption colgroup")
 _CLOSES: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "li": (_names("li"), _SCOPE | _names("ul ol menu")),
-    **dict.fromkeys(("dt", "dd"), (_names("dt dd"), _SCOPE | _names("dl"))),
-    **dict.fromkeys(("td", "th"), (_names("td th"), _names("tr table template"))),
-    "tr": (_names("tr caption colgroup"), _names("tbody thead tfoot table template")),
-    **dict.fromkeys(("tbody", "thead", "tfoot"), (_ROWS, _names("table template"))),
-    "option": (_names("option"), _SCOPE | _names("select optgroup datalist")),
-    "optgroup": (_names("option optgroup"), _SCOPE | _names("select")),
-    **dict.fromkeys(("rt", "rp"), (_names("rt rp"), _SCOPE | _names("ruby"))),
-    "a": (_names("a"), _SCOPE),
-    "button": (_names("button"), _SCOPE),
+    "li": (_name_set("li"), _SCOPE | _name_set("ul ol menu")),
+    **dict.fromkeys(("dt", "dd"), (_name_set("dt dd"), _SCOPE | _name_set("dl"))),
+    **dict.fromkeys(("td", "th"), (_name_set("td th"), _name_set("tr table template"))),
+    "tr": (_name_set("tr caption colgroup"), _name_set("tbody thead tfoot table template")),
+    **dict.fromkeys(("tbody", "thead", "tfoot"), (_ROWS, _name_set("table template"))),
+    "option": (_name_set("option"), _SCOPE | _name_set("select optgroup datalist")),
+    "optgroup": (_name_set("option optgroup"), _SCOPE | _name_set("select")),
+    **dict.fromkeys(("rt", "rp"), (_name_set("rt rp"), _SCOPE | _name_set("ruby"))),
+    "a": (_name_set("a"), _SCOPE),
+    "button": (_name_set("button"), _SCOPE),
 }
-_DEEPEST = 512  # elements that a tag may close at once: no document makes it slow; browsers nest no deeper
+_MAX_CLOSED = 512  # maximum number of elements that one tag closes; browsers nest no deeper
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of a document: markup as it stands, or a text with the white space around it."""
+class HtmlSegment:
+    """A segment of a document: markup that stays as it is, or a text with the white space around it."""
 
     raw: str
-    text: str | None = None  # to be translated, without entities
+    text: str | None = None  # to be translated, entities decoded; None: markup
     before: str = ""
     after: str = ""
 
     @classmethod
-    def prose(cls, raw: str) -> "Part":
-        """The text between two tags."""
+    def prose(cls, raw: str) -> "HtmlSegment":
         text = html.unescape(raw)
         inner = text.strip()
         if not inner:
@@ -90,45 +89,47 @@ class Part:
         return cls(raw, inner, text[:start], text[start + len(inner) :])
 
 
-def parts(document: str) -> list[Part]:
-    """Split a document; `joined(parts(document), its own texts)` is the document again, byte for byte."""
-    found: list[Part] = []
+def split_html(document: str) -> list[HtmlSegment]:
+    """Split a document into segments; joining them with their own texts gives the document again, byte for byte."""
+    segments: list[HtmlSegment] = []
     elements, lower = _Elements(), _lowered(document)
-    begun = offset = 0  # where the current text begins, and how far it has been scanned
+    begun = offset = 0  # start of the current text, and how far it has been scanned
     while (start := document.find("<", offset)) >= 0:
         tag = _tag_at(document, start)
         end = tag.end if tag else _comment_end(document, start, is_foreign=elements.are_foreign)
         if end == start:  # a < that is text
             offset = start + 1
             continue
-        found += elements.text(document[begun:start]), Part(document[start:end])
+        segments += elements.text(document[begun:start]), HtmlSegment(document[start:end])
         begun = offset = end
         if tag is not None and elements.holds_raw_text_after(tag):
             begun = offset = _raw_text_end(lower, tag.name, end)
             raw = document[end:begun]
-            found.append(elements.text(raw) if tag.name == "title" else Part(raw))
-    found.append(elements.text(document[begun:]))
-    return [part for part in found if part.raw]
+            segments.append(elements.text(raw) if tag.name == "title" else HtmlSegment(raw))
+    segments.append(elements.text(document[begun:]))
+    return [segment for segment in segments if segment.raw]
 
 
-def joined(cut: Sequence[Part], texts: Sequence[str]) -> str:
-    """The document with `texts` instead of its own, in order."""
+def join_html(segments: Sequence[HtmlSegment], texts: Sequence[str]) -> str:
+    """The document with its texts replaced by `texts`, in order."""
     new = iter(texts)
-    return "".join(part.raw if part.text is None else _written(part, next(new)) for part in cut)
+    return "".join(segment.raw if segment.text is None else _replaced(segment, next(new)) for segment in segments)
 
 
-def _written(part: Part, text: str) -> str:
-    return part.raw if text == part.text else html.escape(f"{part.before}{text}{part.after}", quote=False)
+def _replaced(segment: HtmlSegment, text: str) -> str:
+    if text == segment.text:
+        return segment.raw
+    return html.escape(f"{segment.before}{text}{segment.after}", quote=False)
 
 
 @dataclass(frozen=True)
 class _Tag:
     """A start tag or an end tag; `end` is the offset after its `>`."""
 
-    name: str  # in small letters
+    name: str  # in lower case
     is_end: bool
     is_empty: bool  # written with />
-    attributes: Mapping[str, str]  # names in small letters, values without entities
+    attributes: Mapping[str, str]  # names in lower case, values with entities decoded
     end: int
 
 
@@ -136,27 +137,27 @@ class _Tag:
 class _Element:
     name: str
     is_prose: bool
-    is_foreign: bool  # what stands in it is SVG or MathML
+    is_foreign: bool  # its content is SVG or MathML
 
 
 class _Elements:
-    """The elements that are open at some point of a document, the innermost last."""
+    """The stack of open elements, the innermost last."""
 
     def __init__(self) -> None:
         self._open = [_Element("", is_prose=True, is_foreign=False)]
-        self._names = Counter[str]()  # of those that are open: most tags close nothing, and need no search
+        self._names = Counter[str]()  # of open elements: most tags close nothing, and need no search
 
     @property
     def are_foreign(self) -> bool:
         """Whether the innermost open element is SVG or MathML."""
         return self._open[-1].is_foreign
 
-    def text(self, raw: str) -> Part:
-        """A text in the innermost open element."""
-        return Part.prose(raw) if self._open[-1].is_prose else Part(raw)
+    def text(self, raw: str) -> HtmlSegment:
+        """The segment of a text in the innermost open element."""
+        return HtmlSegment.prose(raw) if self._open[-1].is_prose else HtmlSegment(raw)
 
     def holds_raw_text_after(self, tag: _Tag) -> bool:
-        """Open or close elements for a tag; True if raw text follows, in which only the end tag counts."""
+        """Open or close elements for a tag; True if raw text follows, in which only the end tag is a tag."""
         if tag.is_end:
             self._end(tag.name)
             return False
@@ -177,11 +178,11 @@ class _Elements:
         return not is_foreign and tag.name in _RAW
 
     def _is_prose(self, tag: _Tag) -> bool:
-        """Decided by the element's own mark, else by its name, else by its parent."""
-        wish = tag.attributes.get("translate", "none").lower()
-        if wish == "no" or "notranslate" in tag.attributes.get("class", "").split():
+        """Decided by the element's `translate` or `class` attribute, else by its name, else by its parent."""
+        translate = tag.attributes.get("translate", "none").lower()
+        if translate == "no" or "notranslate" in tag.attributes.get("class", "").split():
             return False
-        return wish in ("", "yes") or (self._open[-1].is_prose and tag.name not in _NO_PROSE)
+        return translate in ("", "yes") or (self._open[-1].is_prose and tag.name not in _NO_PROSE)
 
     def _close_implied(self, name: str) -> None:
         if name in _ENDS_P:
@@ -191,15 +192,15 @@ class _Elements:
 
     def _end(self, name: str) -> None:
         if name in _TABLE_PARTS:
-            self._close((name,), _names("table template"))
-        else:  # </span> does not end a paragraph, but </b> and </div> do
+            self._close((name,), _name_set("table template"))
+        else:  # </span> does not close a paragraph, but </b> and </div> do
             self._close((name,), _SCOPE if name in _ENDS_P or name in _FORMATTING else _SCOPE | _ENDS_P)
 
     def _close(self, names: Collection[str], within: Collection[str]) -> None:
-        """Close the innermost element of these names, and all in it, unless one of `within` stands between."""
+        """Close the innermost element of these names and all in it, unless one of `within` is nested deeper."""
         if not any(self._names[name] for name in names):
             return
-        for number in range(len(self._open) - 1, max(0, len(self._open) - _DEEPEST), -1):
+        for number in range(len(self._open) - 1, max(0, len(self._open) - _MAX_CLOSED), -1):
             if (name := self._open[number].name) in names:
                 self._names.subtract(element.name for element in self._open[number:])
                 del self._open[number:]
@@ -209,12 +210,12 @@ class _Elements:
 
 
 def _lowered(text: str) -> str:
-    """ASCII letters in lower case, as HTML compares names; the length never changes."""
+    """Lower-case the ASCII letters, as HTML compares names; offsets stay the same."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def _tag_at(document: str, start: int) -> _Tag | None:
-    """The tag that begins with the `<` at this offset, if one does; one that is not finished goes to the end."""
+    """The tag that begins with the `<` at this offset, or None; an unfinished tag extends to the end."""
     is_end = document.startswith("/", start + 1)
     offset = start + 1 + is_end
     first = document[offset : offset + 1]
@@ -233,7 +234,7 @@ def _tag_at(document: str, start: int) -> _Tag | None:
 
 
 def _value(document: str, offset: int) -> tuple[int, str]:
-    """What follows an attribute's name: the offset after its value, and the value."""
+    """The value after an attribute's name: the offset after it, and the value."""
     after, _ = _read(_SPACE, document, offset)
     if not document.startswith("=", after):
         return offset, ""
@@ -247,19 +248,19 @@ def _value(document: str, offset: int) -> tuple[int, str]:
 
 
 def _read(pattern: re.Pattern[str], document: str, offset: int) -> tuple[int, str]:
-    found = pattern.match(document, offset)
-    return (found.end(), found.group()) if found else (offset, "")
+    match = pattern.match(document, offset)
+    return (match.end(), match.group()) if match else (offset, "")
 
 
 def _comment_end(document: str, start: int, *, is_foreign: bool) -> int:
-    """Where the comment, declaration or instruction that begins with this `<` ends; `start` itself: the `<` is text.
+    """The end of the comment, declaration or instruction that begins with this `<`; `start` itself: the `<` is text.
 
-    is_foreign: within SVG or MathML, the only places where CDATA sections exist.
+    is_foreign: within SVG or MathML, where alone CDATA sections exist.
     """
     if document.startswith("<!--", start):
         short = re.compile(r"-?>").match(document, start + 4)  # <!--> and <!---> are whole comments
-        found = short or _COMMENT_END.search(document, start + 4)
-        return found.end() if found else len(document)
+        match = short or _COMMENT_END.search(document, start + 4)
+        return match.end() if match else len(document)
     if is_foreign and document.startswith("<![CDATA[", start):
         end = document.find("]]>", start)
         return len(document) if end < 0 else end + 3
@@ -271,17 +272,17 @@ def _comment_end(document: str, start: int, *, is_foreign: bool) -> int:
 
 
 def _raw_text_end(lower: str, name: str, start: int) -> int:
-    """Where the end tag of the raw element whose content begins here stands. lower: the document, `_lowered`."""
+    """The offset of the end tag of the raw text element whose content begins here. lower: the document, `_lowered`."""
     if name == "plaintext":
         return len(lower)
     if name == "script":
         return _script_end(lower, start)
-    found = re.compile(rf"</{name}(?=[ \t\n\r\f/>])").search(lower, start)
-    return found.start() if found else len(lower)
+    match = re.compile(rf"</{name}(?=[ \t\n\r\f/>])").search(lower, start)
+    return match.start() if match else len(lower)
 
 
 def _script_end(lower: str, start: int) -> int:
-    """In a script, `<!-- <script>` hides one `</script>`, until `-->`: old pages write scripts by scripts that way."""
+    """The end of a script: within it, `<!-- <script>` hides one `</script>` until `-->` (double-escaped state)."""
     is_escaped = is_nested = False
     for mark in _SCRIPT_MARKS.finditer(lower, start):
         match mark.group():

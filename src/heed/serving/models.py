@@ -1,4 +1,4 @@
-"""Model folders to the models that a server has: what each can do, and which one translates what to what."""
+"""Opens the model folders of a server: which routes each model supports, and which language pair it translates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,61 +23,58 @@ from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.language_identification import LanguageDetector
 from heed.text.tokenizer import Tokenizer
 
-UNNAMED = ("source", "target")  # language names of a model whose folder does not name its languages
+UNNAMED = ("source", "target")  # language codes of a model whose folder does not name its languages
 
 
 @dataclass(frozen=True, eq=False)
 class ServedTranslator:
-    """An encoder-decoder model and its two languages."""
+    """An encoder-decoder model and its language pair."""
 
     path: Path
     source: str
     target: str
     translator: Translator
-    profiles: Mapping[str, str]  # language to trigrams, where the model was trained with validation texts
+    profiles: Mapping[str, str]  # language code to letter trigrams; empty if trained without validation texts
     trained: TrainedOn | None = None
-    examples: Sequence[str] = ()  # to try it with
-    abilities: ClassVar[tuple[str, ...]] = ("translate", "embed", "look")  # the routes it answers
+    examples: Sequence[str] = ()  # example sentences for the web page
+    routes: ClassVar[tuple[str, ...]] = ("translate", "embed", "look")
     task: ClassVar[str] = "translate"
 
     @property
     def name(self) -> str:
-        """What requests and answers call it."""
-        return _name(self.path)
+        """The name that requests and responses use."""
+        return _public_name(self.path)
 
     @property
     def choice(self) -> BackendChoice:
-        """The backend that translates, and why."""
         return self.translator.backend.choice
 
     @property
     def model(self) -> Transformer:
-        """The network, for what is not translation."""
         return self.translator.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of the source language."""
+        """The tokenizer of the source language."""
         return self.translator.tokenizers[0]
 
     @property
     def max_tokens(self) -> int:
-        """Longest source sentence."""
         return self.translator.max_tokens
 
     def trace(self, text: str, translation: str | None = None) -> Trace:
-        """What happens inside, by modules of its own."""
-        return self.looker.look(text, translation)
+        """Trace the model, with modules that share the weights."""
+        return self.traced_translator.look(text, translation)
 
     def tokens(self, text: str, translation: str | None = None) -> int:
-        """Length of what a trace would show, on its longer side."""
+        """The longer of the source and target lengths that a trace would have."""
         sides = zip(self.translator.tokenizers, (text, translation or ""), strict=True)
-        return max(len(side.encode([words])[0]) for side, words in sides)
+        return max(len(tokenizer.encode([line])[0]) for tokenizer, line in sides)
 
     @cached_property
-    def looker(self) -> Translator:
-        """A translator with modules of its own around the same weights. A trace sets hooks on modules while it runs:
-        translations that run meanwhile must not call them.
+    def traced_translator(self) -> Translator:
+        """A translator with separate modules that share the weights: a trace registers forward hooks, which concurrent
+        translations must not trigger.
         """
         models = [copy_sharing_weights(model) for model in self.translator.models]
         return Translator(models, self.translator.tokenizers, self.translator.search, self.translator.max_tokens)
@@ -85,7 +82,7 @@ class ServedTranslator:
 
 @dataclass(frozen=True, eq=False)
 class ServedLmOrClassifier:
-    """A decoder-only model (it generates) or an encoder-only one (it embeds, and classifies if it was trained to)."""
+    """A decoder-only model (generates) or an encoder-only model (embeds; classifies if it has a classifier head)."""
 
     path: Path
     task: str
@@ -97,8 +94,8 @@ class ServedLmOrClassifier:
     trained: TrainedOn | None = None
 
     @classmethod
-    def of(cls, folder: ModelFolder, search: Mapping[str, Any]) -> "ServedLmOrClassifier":
-        """The model of a folder; search: settings that override the folder's."""
+    def from_folder(cls, folder: ModelFolder, search: Mapping[str, Any]) -> "ServedLmOrClassifier":
+        """Open a folder's model; search: settings that override the folder's."""
         model = model_on_device(folder)
         data, tokenizer = folder.run.data, folder.tokenizers[1]
         generator = classifier = None
@@ -113,31 +110,28 @@ class ServedLmOrClassifier:
 
     @property
     def name(self) -> str:
-        """What requests and answers call it."""
-        return _name(self.path)
+        """The name that requests and responses use."""
+        return _public_name(self.path)
 
     @property
     def choice(self) -> BackendChoice:
-        """The backend that runs it, and why."""
         return inference_backend([self.model]).choice
 
     @property
-    def abilities(self) -> tuple[str, ...]:
-        """The routes it answers."""
-        own = {"generate": self.generator, "classify": self.classifier}
-        return (*(route for route, there in own.items() if there is not None), "embed", "look")
+    def routes(self) -> tuple[str, ...]:
+        optional = {"generate": self.generator, "classify": self.classifier}
+        return (*(route for route, component in optional.items() if component is not None), "embed", "look")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes of a classifier."""
         return self.classifier.labels if self.classifier is not None else ()
 
     def trace(self, text: str, _translation: str | None = None) -> Trace:
-        """What happens inside, by modules of its own."""
+        """Trace the model, with modules that share the weights."""
         return look(self._traced, text)
 
     def tokens(self, text: str, _translation: str | None = None) -> int:
-        """Length of what a trace would show."""
+        """The length that a trace would have."""
         return len(self.tokenizer.encode([text])[0])
 
     @cached_property
@@ -149,25 +143,25 @@ class ServedLmOrClassifier:
 ServedModel = ServedTranslator | ServedLmOrClassifier
 
 
-def _name(path: Path) -> str:
-    """A folder's own name: paths of this machine are not for clients."""
+def _public_name(path: Path) -> str:
+    """The folder's base name: clients must not see paths of the server."""
     return path.resolve().name
 
 
 def open_models(
     paths: Sequence[Path], languages: Sequence[str], search: Mapping[str, Any], open_model: Callable[[Path], Translator]
 ) -> tuple[list[ServedTranslator], list[ServedLmOrClassifier]]:
-    """Open model folders. languages: for each encoder-decoder model, as `open_translators` takes them."""
+    """Open model folders. languages: one `en-de` per encoder-decoder model, as for `open_translators`."""
     folders = [read_model_folder(path) for path in paths]
     translating = [folder.path for folder in folders if folder.run.model.kind == "encoder-decoder"]
     translators = open_translators(translating, languages, search, open_model)
-    others = [ServedLmOrClassifier.of(folder, search) for folder in folders if folder.path not in translating]
+    others = [ServedLmOrClassifier.from_folder(folder, search) for folder in folders if folder.path not in translating]
     models: list[ServedModel] = [*translators, *others]
     for model in others:
-        same = [one.path for one in models if one.name == model.name]
+        same = [other.path for other in models if other.name == model.name]
         if len(same) > 1:
             raise ConfigError(
-                f"{same[0]} and {same[1]} are both called {model.name}, and are asked for by name: rename one"
+                f"{same[0]} and {same[1]} are both named {model.name}, and requests select models by name: rename one"
             )
     return translators, others
 
@@ -178,20 +172,20 @@ def open_translators(
     search: Mapping[str, Any],
     open_model: Callable[[Path], Translator] = load,
 ) -> list[ServedTranslator]:
-    """Open folders of models that translate. languages: `en-de` for each, where a card names none or others."""
+    """Open folders of encoder-decoder models. languages: `en-de` for each, overriding the folders' languages."""
     if languages and len(languages) != len(paths):
         raise ConfigError(
-            f"--languages is given {len(languages)} times for {len(paths)} models that translate: give it for each"
+            f"--languages is given {len(languages)} times for {len(paths)} translation models: give it once per model"
         )
     served = [
         _open(path, languages[number] if languages else None, search, open_model) for number, path in enumerate(paths)
     ]
-    for number, one in enumerate(served):
+    for number, model in enumerate(served):
         for other in served[:number]:
-            if (one.source, one.target) == (other.source, other.target):
+            if (model.source, model.target) == (other.source, other.target):
                 raise ConfigError(
-                    f"{other.path} and {one.path} both translate {one.source} to {one.target}: serve one, or say what "
-                    "each translates: --languages en-de --languages de-en"
+                    f"{other.path} and {model.path} both translate {model.source} to {model.target}: serve one, or "
+                    "name the languages of each: --languages en-de --languages de-en"
                 )
     return served
 
@@ -203,12 +197,12 @@ def _open(
     data = folder.run.data
     if languages:
         source, dash, target = languages.partition(":" if ":" in languages else "-")
-    else:  # a model whose folder does not name its languages translates all the same
+    else:  # a model whose folder does not name its languages is served all the same
         source, dash, target = data.source_language or UNNAMED[0], "-", data.target_language or UNNAMED[1]
     for code in (source, target):
         if not dash or not is_code(code):
-            found = f"--languages {languages}" if languages else f"{path} says {source!r} to {target!r}"
-            raise ConfigError(f"{found}: expected two language codes; say which with --languages en-de, or en:pt-BR")
+            given = f"--languages {languages}" if languages else f"{path} names {source!r} and {target!r}"
+            raise ConfigError(f"{given}: expected two language codes, such as --languages en-de or en:pt-BR")
     translator = open_model(path)
     translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
     trigrams = folder.trained.get("trigrams") or {}
@@ -217,33 +211,33 @@ def _open(
 
 
 class Directions:
-    """The models that translate, by language pair."""
+    """The translation models by direction, that is source and target language."""
 
     def __init__(self, served: Sequence[ServedTranslator]) -> None:
         self.served = list(served)
-        self._by_pair = {(one.source, one.target): one for one in served}
-        self.codes = list(dict.fromkeys(code for one in served for code in (one.source, one.target)))
-        profiles = {code: ranked for one in reversed(served) for code, ranked in one.profiles.items()}
+        self._by_pair = {(model.source, model.target): model for model in served}
+        self.codes = list(dict.fromkeys(code for model in served for code in (model.source, model.target)))
+        profiles = {code: trigrams for model in reversed(served) for code, trigrams in model.profiles.items()}
         self.detector = LanguageDetector(profiles)
 
     def code_of(self, requested: str) -> str | None:
-        """The served code of a language: `de` for `de`, `DE`, `de-AT` and `de_Latn`; None: it is not served."""
+        """The served code that matches a requested one: `de` for `DE`, `de-AT` and `de_Latn`; None: not served."""
         return AUTO if requested.lower() == AUTO else nearest_code(requested, self.codes)
 
-    def between(self, source: str, target: str) -> ServedTranslator | None:
-        """The model for a direction; None: the two are one language, and there is nothing to do. KeyError: no model."""
+    def translator_for(self, source: str, target: str) -> ServedTranslator | None:
+        """The model for a direction; None: source and target are the same language. Raises KeyError without a model."""
         return None if source == target and source in self.codes else self._by_pair[source, target]
 
     def targets(self, source: str) -> list[str]:
-        """The languages that `source` can be translated to, itself included, as LibreTranslate has it."""
+        """The languages that `source` can be translated to, itself included, as in LibreTranslate."""
         return sorted({source, *(target for code, target in self._by_pair if code == source)})
 
     def sources(self, target: str) -> list[str]:
         """The languages that can be translated to `target`, itself included."""
         return list(dict.fromkeys((*(code for code, other in self._by_pair if other == target), target)))
 
-    def detect(self, text: str, among: Sequence[str]) -> tuple[str, float] | None:
-        """The most probable of these languages, in percent; None where they cannot be told apart."""
-        if ranked := self.detector.detect(text, among):
+    def detect(self, text: str, candidates: Sequence[str]) -> tuple[str, float] | None:
+        """The most probable of these languages and its confidence in percent; None: there are no profiles."""
+        if ranked := self.detector.detect(text, candidates):
             return ranked[0]
-        return (among[0], 0.0) if len(among) == 1 else None
+        return (candidates[0], 0.0) if len(candidates) == 1 else None

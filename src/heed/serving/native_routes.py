@@ -1,4 +1,4 @@
-"""heed's own routes: streamed translation, alternatives, a trace of the model, metrics, readiness, the models."""
+"""Routes beyond LibreTranslate's API: /translate/stream, /alternatives, /look, /models, /metrics and /health/ready."""
 
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -9,28 +9,27 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from heed.serving.health import HealthMonitor
 from heed.serving.http_errors import HttpError
 from heed.serving.libretranslate import check_alternatives, check_size
-from heed.serving.lm_and_classifier_routes import lm_or_classifier_named
+from heed.serving.lm_and_classifier_routes import select_lm_or_classifier
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines, histogram_lines, process_gauges
 from heed.serving.models import ServedLmOrClassifier, ServedModel, ServedTranslator
-from heed.serving.requests import Alternatives, Look, Stream, body_of
+from heed.serving.requests import AlternativesRequest, LookRequest, StreamRequest, request_body
 from heed.serving.responses import (
     ERRORS,
     Alternative,
-    Details,
+    AlternativesResponse,
     EventStream,
     HealthStatus,
-    Model,
-    Offered,
-    Outcome,
-    as_events,
+    ModelInfo,
+    StreamOutcome,
+    TranslationDetails,
+    as_server_sent_events,
 )
 from heed.serving.service import Service, has_letters
 
 
 def add_routes(app: FastAPI, service: Service, health: HealthMonitor) -> None:
-    """Add them all."""
     _add_translation(app, service)
-    _add_looking(app, service)
+    _add_look(app, service)
     _add_state(app, service, health)
 
 
@@ -39,79 +38,80 @@ def _add_translation(app: FastAPI, service: Service) -> None:
         "/translate/stream",
         response_class=StreamingResponse,
         responses={**ERRORS, 200: {"content": {"text/event-stream": {}}, "description": '`data: {"text": …}` …'}},
-        openapi_extra=body_of(Stream),
+        openapi_extra=request_body(StreamRequest),
     )
     async def stream(request: Request) -> StreamingResponse:
-        """The greedy translation as server-sent events: `{"text"}` as it is decoded, last `done` with all of it."""
+        """Stream the greedy translation as server-sent events: `{"text"}` as decoded, then `done` with all of it."""
         service.require("translate")
-        fields = Stream.of(request.state.fields)
-        model = _model(service, fields)
+        fields = StreamRequest.parse(request.state.fields)
+        model = _translator(service, fields)
         if model is None or not has_letters(fields.q):
             return EventStream(
-                service.admission, lambda _: as_events(_nothing(), "translatedText", Outcome(), fields.q)
+                service.admission,
+                lambda _: as_server_sent_events(_empty_stream(), "translatedText", StreamOutcome(), fields.q),
             )
-        outcome = Outcome()
+        outcome = StreamOutcome()
         return EventStream(
             service.admission,
-            lambda cancel_token: as_events(
+            lambda cancel_token: as_server_sent_events(
                 service.stream(fields, model, cancel_token, outcome), "translatedText", outcome
             ),
         )
 
     @app.post(
         "/alternatives",
-        response_model=Offered,
+        response_model=AlternativesResponse,
         response_model_exclude_none=True,
         responses=ERRORS,
-        openapi_extra=body_of(Alternatives, alternatives=service.config.alternatives),
+        openapi_extra=request_body(AlternativesRequest, alternatives=service.config.alternatives),
     )
-    async def alternatives(request: Request) -> Offered:
-        """Translations with a forced prefix and different continuations, the most probable next word first."""
+    async def alternatives(request: Request) -> AlternativesResponse:
+        """Translate with a forced prefix and different continuations, the most probable next word first."""
         service.require("translate")
-        fields = Alternatives.of(request.state.fields)
+        fields = AlternativesRequest.parse(request.state.fields)
         check_alternatives(fields.alternatives, service.config)
         check_size(fields.q + fields.prefix, service.config)
-        if (model := _model(service, fields)) is None:
-            return Offered(alternatives=[])
-        found = await service.admission.work(
+        if (model := _translator(service, fields)) is None:
+            return AlternativesResponse(alternatives=[])
+        translations = await service.admission.run(
             request.receive, lambda cancel_token: service.alternatives(fields, model, cancel_token)
         )
-        found = list({one.text: one for one in reversed(found)}.values())[::-1]  # each text once, with its best score
-        begun = len(fields.prefix.rstrip())
-        offered = [
+        best_by_text = {translation.text: translation for translation in reversed(translations)}
+        prefix_length = len(fields.prefix.rstrip())
+        alternatives = [
             Alternative(
-                text=one.text,
-                next=(one.text[begun:].split() or [""])[0],
-                score=one.score,
-                truncated=one.truncated or None,
-                details=Details.of(one) if fields.details else None,
+                text=translation.text,
+                next=(translation.text[prefix_length:].split() or [""])[0],
+                score=translation.score,
+                truncated=translation.truncated or None,
+                details=TranslationDetails.from_translation(translation) if fields.details else None,
             )
-            for one in found
+            for translation in reversed(best_by_text.values())
         ]
-        return Offered(alternatives=offered)
+        return AlternativesResponse(alternatives=alternatives)
 
 
-async def _nothing() -> AsyncGenerator[str]:
-    """A stream without texts."""
-    nothing: tuple[str, ...] = ()
-    for text in nothing:
+async def _empty_stream() -> AsyncGenerator[str]:
+    for text in list[str]():
         yield text
 
 
-def _add_looking(app: FastAPI, service: Service) -> None:
-    @app.post("/look", responses=ERRORS, openapi_extra=body_of(Look))
+def _add_look(app: FastAPI, service: Service) -> None:
+    @app.post("/look", responses=ERRORS, openapi_extra=request_body(LookRequest))
     async def look(request: Request) -> Response:
-        """A trace of the model: attention, most probable tokens, search; as `heed look` writes it."""
-        fields = Look.of(request.state.fields)
+        """Trace the model on a sentence: attention, most probable tokens, beam search; as `heed look` writes it."""
+        fields = LookRequest.parse(request.state.fields)
         check_size(fields.q + (fields.translation or ""), service.config)
-        model = lm_or_classifier_named(service, fields.model) or _translating(service, fields)
-        found = await service.admission.work(
+        model = select_lm_or_classifier(service, fields.model) or _translator_to_trace(service, fields)
+        document = await service.admission.run(
             request.receive, lambda cancel_token: service.look(fields, model, cancel_token)
         )
-        return Response(found, media_type="application/json" if fields.format == "json" else "text/html; charset=utf-8")
+        return Response(
+            document, media_type="application/json" if fields.format == "json" else "text/html; charset=utf-8"
+        )
 
 
-def _translating(service: Service, fields: Look) -> ServedTranslator:
+def _translator_to_trace(service: Service, fields: LookRequest) -> ServedTranslator:
     for name in ("source", "target"):
         if getattr(fields, name) is None:
             raise HttpError(400, f"Invalid request: missing {name} parameter")
@@ -121,7 +121,7 @@ def _translating(service: Service, fields: Look) -> ServedTranslator:
     return model
 
 
-def _model(service: Service, fields: Stream | Alternatives) -> ServedTranslator | None:
+def _translator(service: Service, fields: StreamRequest | AlternativesRequest) -> ServedTranslator | None:
     check_size(fields.q, service.config)
     return service.route(fields.q, fields.source, fields.target)[0]
 
@@ -129,8 +129,8 @@ def _model(service: Service, fields: Stream | Alternatives) -> ServedTranslator 
 def _add_state(app: FastAPI, service: Service, health: HealthMonitor) -> None:
     @app.get("/health/ready", response_model=HealthStatus, response_model_exclude_none=True, responses=ERRORS)
     async def ready() -> HealthStatus:
-        """Whether to send requests here."""
-        problem = "This server is shutting down" if service.admission.closed else health.problem
+        """Readiness: whether a load balancer should send requests to this server."""
+        problem = "This server is shutting down" if service.admission.shutting_down else health.problem
         if problem is not None:
             raise HttpError(503, problem)
         return HealthStatus(
@@ -138,42 +138,43 @@ def _add_state(app: FastAPI, service: Service, health: HealthMonitor) -> None:
         )
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
-    async def measured(request: Request) -> Response:
-        """Counters, gauges and histograms for Prometheus."""
+    async def metrics(request: Request) -> Response:
+        """Metrics in Prometheus's text format."""
         batcher = service.batcher
         gauges = [
-            Gauge("heed_requests_in_work", "Requests taken in and not yet answered.", service.admission.taken),
-            Gauge("heed_jobs_waiting", "Pieces of text that have not begun.", batcher.waiting),
-            Gauge("heed_batches_total", "Batches done.", batcher.batches, "counter"),
-            Gauge("heed_texts_total", "Pieces of text done.", batcher.texts, "counter"),
-            Gauge("heed_source_tokens_total", "Their tokens.", batcher.tokens, "counter"),
-            Gauge("heed_ready", "1 if the models work.", float(health.problem is None)),
-            *process_gauges("heed_worker"),  # those of the process that listens are with its requests
+            Gauge("heed_requests_in_work", "Requests queued or running.", service.admission.active),
+            Gauge("heed_jobs_waiting", "Jobs in the queue, one per piece of text.", batcher.queued),
+            Gauge("heed_batches_total", "Batches finished.", batcher.batches, "counter"),
+            Gauge("heed_texts_total", "Pieces of text finished.", batcher.texts, "counter"),
+            Gauge(
+                "heed_source_tokens_total", "Source tokens of the finished pieces of text.", batcher.tokens, "counter"
+            ),
+            Gauge("heed_ready", "1 if the health check passes.", float(health.problem is None)),
+            *process_gauges("heed_worker"),  # those of the HTTP process come with the request metrics
         ]
-        found = request.state.requests + gauge_lines(gauges)
-        found += histogram_lines("heed_queue_seconds", "How long a piece of text waited for the models.", batcher.waits)
-        found += histogram_lines("heed_batch_texts", "Pieces of text in a batch.", batcher.sizes)
-        return Response(found, media_type=CONTENT_TYPE)
+        text = request.state.requests + gauge_lines(gauges)
+        text += histogram_lines("heed_queue_seconds", "Queueing time of a piece of text.", batcher.queue_seconds)
+        text += histogram_lines("heed_batch_texts", "Batch size, in pieces of text.", batcher.batch_sizes)
+        return Response(text, media_type=CONTENT_TYPE)
 
-    @app.get("/models", response_model=list[Model], response_model_exclude_none=True, responses=ERRORS)
-    async def models() -> list[Model]:
-        """The models that are served."""
+    @app.get("/models", response_model=list[ModelInfo], response_model_exclude_none=True, responses=ERRORS)
+    async def models() -> list[ModelInfo]:
+        """List the served models."""
         return [
-            Model(
-                name=one.name,
-                task=one.task,
-                parameters=sum(weight.numel() for weight in one.model.parameters()),
-                max_tokens=one.max_tokens,
-                trained=one.trained,
-                **_particulars(one),
+            ModelInfo(
+                name=served.name,
+                task=served.task,
+                parameters=sum(weight.numel() for weight in served.model.parameters()),
+                max_tokens=served.max_tokens,
+                trained=served.trained,
+                **_optional_fields(served),
             )
-            for one in service.models
+            for served in service.models
         ]
 
 
-def _particulars(model: ServedModel) -> dict[str, Any]:
-    """Fields that not every model has."""
+def _optional_fields(model: ServedModel) -> dict[str, Any]:
     if isinstance(model, ServedLmOrClassifier):
         return {"labels": list(model.labels)} if model.labels else {}
-    known = {"source": model.source, "target": model.target, "beam": model.translator.search.beam}
-    return known | ({"examples": list(model.examples)} if model.examples else {})
+    fields = {"source": model.source, "target": model.target, "beam": model.translator.search.beam}
+    return fields | ({"examples": list(model.examples)} if model.examples else {})

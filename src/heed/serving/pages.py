@@ -1,9 +1,8 @@
-"""What a browser opens: the page that translates, and the one that describes the API.
+"""Web pages for browsers: the translation page, the page for other models, and the API documentation at /docs.
 
-The first is hand-written, in `page/`: HTML, style sheets and ES modules, served as they are. Its policy allows what is
-served here and, in the frame that looks inside a model, the script and style of the report, named by their hashes: the
-report is the very file that `heed look` writes, and lets nothing else in. The second is made from the OpenAPI document,
-so nothing is fetched from anywhere.
+The first two are static files in `page/`: HTML, style sheets and ES modules without a build step. Their content
+security policy allows files of this server and, for the frame that shows the report of `heed look`, the report's script
+and style by their hashes. /docs is generated from the OpenAPI document, so it loads nothing from other servers.
 """
 
 from html import escape
@@ -38,27 +37,27 @@ _LIMITS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "excl
 
 
 def add_routes(app: FastAPI, *, translates: bool) -> None:
-    """Add the pages and their files. translates: otherwise `/` is the page for language models and classifiers."""
-    served = page_files()
+    """Add the pages and their files. translates: False serves the page for language models and classifiers at `/`."""
+    contents = page_files()
     policy = page_policy()
 
     @app.get("/", include_in_schema=False)
     async def front() -> Response:
         name = "index.html" if translates else "others.html"
-        return _file(name, served[name], {"Content-Security-Policy": policy})
+        return _file(name, contents[name], {"Content-Security-Policy": policy})
 
     @app.get("/others", include_in_schema=False)
     async def others() -> Response:
-        return _file("others.html", served["others.html"], {"Content-Security-Policy": policy})
+        return _file("others.html", contents["others.html"], {"Content-Security-Policy": policy})
 
     @app.get("/page/{name}", include_in_schema=False)
-    async def part(name: str) -> Response:
-        if name not in served:
+    async def page_file(name: str) -> Response:
+        if name not in contents:
             raise HttpError(404, "Not found")
-        return _file(name, served[name], {})
+        return _file(name, contents[name], {})
 
     @app.get("/docs", include_in_schema=False)
-    async def documented() -> Response:
+    async def api_documentation() -> Response:
         return _file("docs.html", _api_page(app.openapi()).encode(), {})
 
     @app.get("/docs.css", include_in_schema=False)
@@ -67,14 +66,14 @@ def add_routes(app: FastAPI, *, translates: bool) -> None:
 
 
 def page_files() -> dict[str, bytes]:
-    """The files of the page by name; its colours and fonts are the report's."""
-    here = files("heed.serving") / "page"
-    found = {file.name: file.read_bytes() for file in here.iterdir() if file.name.rpartition(".")[2] in _TYPES}
-    return {**found, "report.css": style_and_script()[0].encode()}
+    """The contents of the page's files by name; colours and fonts come from the report's style sheet."""
+    folder = files("heed.serving") / "page"
+    contents = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES}
+    return {**contents, "report.css": style_and_script()[0].encode()}
 
 
 def page_policy() -> str:
-    """The policy of every answer, with the hashes of a report's style and script."""
+    """The content security policy of all responses, plus the hashes of the report's style and script."""
     style, script = (f"'{csp_hash(text)}'" for text in style_and_script())
     return POLICY.replace("script-src 'self'", f"script-src 'self' {script}").replace(
         "style-src 'self'", f"style-src 'self' {style}"
@@ -86,7 +85,7 @@ def _file(name: str, content: bytes, headers: dict[str, str]) -> Response:
 
 
 def _api_page(spec: dict[str, Any]) -> str:
-    """Every route with its fields, by group."""
+    """HTML documentation of every route and its fields, grouped by tag."""
     routes = [
         (route["tags"][0], _route(method.upper(), path, route))
         for path, methods in spec["paths"].items()
@@ -102,9 +101,9 @@ def _api_page(spec: dict[str, Any]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="docs.css">'
         '<link rel="icon" href="page/icon.svg">'
-        f"<title>{title}: the interface</title><h1>{title}: the interface</h1><p>{description}</p>"
-        '<p>For programs: <a href="spec">/spec</a> (OpenAPI). Fields are sent as JSON, as a form or in the address; '
-        "errors are always <code>{&quot;error&quot;: text}</code>.</p>"
+        f"<title>{title}: HTTP API</title><h1>{title}: HTTP API</h1><p>{description}</p>"
+        '<p>OpenAPI document: <a href="spec">/spec</a>. Fields are sent as JSON, as a form or in the query string; '
+        "every error is <code>{&quot;error&quot;: text}</code>.</p>"
         f"{groups}</html>"
     )
 
@@ -119,14 +118,14 @@ def _route(method: str, path: str, route: dict[str, Any]) -> str:
         for name, field in body.get("properties", {}).items()
     )
     fields = f"<table>{rows}</table>" if rows else ""
-    key = " Needs a key." if "security" in route else ""
+    key = " Needs an API key." if "security" in route else ""
     return f"<h3><code>{method} {escape(path)}</code></h3><p>{escape(route.get('description', ''))}{key}</p>{fields}"
 
 
 def _type_name(field: dict[str, Any]) -> str:
-    """The type of a field and its limits, in a few words."""
+    """The type of a field and its limits, such as `integer ≥ 0 ≤ 5`."""
     if "anyOf" in field:
-        return " or ".join(_type_name(one) for one in field["anyOf"] if one.get("type") != "null")
+        return " or ".join(_type_name(option) for option in field["anyOf"] if option.get("type") != "null")
     if "enum" in field:
         return " | ".join(field["enum"])
     if field["type"] == "array":

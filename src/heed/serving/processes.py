@@ -1,11 +1,12 @@
-"""Worker processes, and the messages between them and the process that listens.
+"""Starts worker processes through a fork server, and defines the messages between HTTP process and worker.
 
-A *keeper* process starts workers: the first, and the next if that one ends. It is forked before the server has threads
-or an event loop, which no fork would survive, and does nothing but wait. For each socket it is sent it forks a process
-that serves the other end. When the server ends, however it ends, its sockets close: then keeper and worker end too.
+The fork server starts the first worker, and another whenever one ends. It is forked before the HTTP process has threads
+or an event loop, which a fork would not survive, and only waits: for each socket that it is sent it forks a process
+that serves the other end. When the HTTP process ends, in whatever way, its sockets close, and fork server and worker
+end too.
 
-A message is a JSON object and bytes, each with its length before it. No pickle: whatever a process has been made to
-send, the other one reads numbers and text.
+A message is a JSON object and bytes, each preceded by its length. There is no pickle: even a compromised process can
+send only numbers and text.
 """
 
 import asyncio
@@ -19,53 +20,52 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-Serve = Callable[[socket.socket], None]
-Head = dict[str, Any]
-Message = tuple[Head, bytes]
+ServeConnection = Callable[[socket.socket], None]
+MessageHead = dict[str, Any]
+Message = tuple[MessageHead, bytes]
 _LENGTHS = struct.Struct("!II")
 
 
 class ForkServer:
-    """The server's end of the keeper. serve: what each worker does with its socket."""
+    """The HTTP process's end of the fork server. serve: the main function of each worker, given its socket."""
 
-    def __init__(self, serve: Serve) -> None:
-        self._asking, theirs = socket.socketpair()
+    def __init__(self, serve: ServeConnection) -> None:
+        self._socket, theirs = socket.socketpair()
         if os.fork() == 0:
             try:
-                self._asking.close()
-                _keep(theirs, serve)
+                self._socket.close()
+                _fork_workers(theirs, serve)
             finally:
                 os._exit(0)
         theirs.close()
 
     def start(self) -> socket.socket:
-        """Start a worker; the socket to it."""
+        """Start a worker and return the socket to it."""
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._asking, [b"!"], [theirs.fileno()])
+            socket.send_fds(self._socket, [b"!"], [theirs.fileno()])
         return ours
 
     def close(self) -> None:
-        """Start no more workers."""
-        self._asking.close()
+        self._socket.close()
 
 
-def _keep(asked: socket.socket, serve: Serve) -> None:
-    for sig in (signal.SIGINT, signal.SIGTERM):  # the server handles these, and ends us
+def _fork_workers(requests: socket.socket, serve: ServeConnection) -> None:
+    for sig in (signal.SIGINT, signal.SIGTERM):  # the HTTP process handles these, and closes our socket
         signal.signal(sig, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no wait here: the server sees their sockets close
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for: their sockets close
     while True:
-        content, descriptors, _, _ = socket.recv_fds(asked, 1, 1)
+        content, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
         if not content:
             return
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            asked.close()
+            requests.close()
             _serve_and_exit(serve, descriptors[0])
         os.close(descriptors[0])
 
 
-def _serve_and_exit(serve: Serve, descriptor: int) -> NoReturn:
+def _serve_and_exit(serve: ServeConnection, descriptor: int) -> NoReturn:
     try:
         with socket.socket(fileno=descriptor) as connection:
             serve(connection)
@@ -77,30 +77,29 @@ def _serve_and_exit(serve: Serve, descriptor: int) -> NoReturn:
 
 
 class Channel:
-    """One end of a connection, for an event loop."""
+    """One end of a connection between HTTP process and worker, for asyncio."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def over(cls, connection: socket.socket) -> "Channel":
-        """The channel over a connected socket."""
+    async def open(cls, connection: socket.socket) -> "Channel":
         return cls(*await asyncio.open_connection(sock=connection))
 
-    def send(self, head: Head, body: bytes = b"") -> None:
-        """Queue a message. If the other end is gone it is lost; `receive` tells that."""
+    def send(self, head: MessageHead, body: bytes = b"") -> None:
+        """Queue a message; it is lost if the other end is closed, which `receive` reports."""
         if not self._writer.is_closing():
-            self._writer.write(packed(head, body))
+            self._writer.write(pack_message(head, body))
 
-    async def drained(self) -> None:
-        """Wait until most of the queued bytes have left."""
+    async def drain(self) -> None:
+        """Wait until most of the queued bytes are sent."""
         try:
             await self._writer.drain()
         except ConnectionError:
             return
 
     async def receive(self) -> Message | None:
-        """The next message; None: the other end is gone."""
+        """The next message; None: the other end is closed."""
         try:
             lengths = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
             head, body = [await self._reader.readexactly(length) for length in lengths]
@@ -109,30 +108,29 @@ class Channel:
         return json.loads(head), body
 
     def close(self) -> None:
-        """Close it; what was sent still arrives."""
+        """Close the connection; queued messages are still delivered."""
         self._writer.close()
 
 
-def packed(head: Head, body: bytes = b"") -> bytes:
-    """A message as bytes."""
+def pack_message(head: MessageHead, body: bytes = b"") -> bytes:
     text = json.dumps(head).encode()
     return _LENGTHS.pack(len(text), len(body)) + text + body
 
 
-def received(connection: socket.socket) -> Message | None:
-    """The next message, without an event loop; None: the other end is gone."""
+def receive_message(connection: socket.socket) -> Message | None:
+    """The next message, blocking; None: the other end is closed."""
     try:
-        lengths = _LENGTHS.unpack(_exactly(connection, _LENGTHS.size))
-        head, body = (_exactly(connection, length) for length in lengths)
+        lengths = _LENGTHS.unpack(_receive_exactly(connection, _LENGTHS.size))
+        head, body = (_receive_exactly(connection, length) for length in lengths)
     except (EOFError, ConnectionError):
         return None
     return json.loads(head), body
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = bytearray()
-    while len(found) < size:
-        if not (part := connection.recv(size - len(found))):
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        if not (chunk := connection.recv(size - len(content))):
             raise EOFError
-        found += part
-    return bytes(found)
+        content += chunk
+    return bytes(content)

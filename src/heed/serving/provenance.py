@@ -1,9 +1,8 @@
-"""What a model was trained on, and sentences to try it with: for people who meet it on the web page.
+"""Reads the training data and example sentences of a model folder, to be shown on the web page and in /models.
 
-A model answers anything, and only texts like those it was trained on are answered well. Sentences come from
-`examples.txt` in the model's folder, one per line, which `heed demo` writes and anyone can; without it from the samples
-that training notes in `journal.jsonl`. Neither changes a translation, so neither is in the manifest; what cannot be
-read there is left out.
+A model translates well only texts like its training data. Example sentences come from `examples.txt` in the model's
+folder, one per line (`heed demo` writes it); without it from the samples that training logs in `journal.jsonl`. Neither
+file affects translation, so neither is in the manifest, and unreadable ones are ignored.
 """
 
 import os
@@ -16,26 +15,26 @@ from pydantic import BaseModel, Field
 from heed.untrusted import open_regular, parse_json
 
 EXAMPLES = "examples.txt"
-_MOST, _LONGEST = 6, 200  # sentences, and characters of each
-_READ = 1 << 18  # bytes: so much of the end of a file
+_MAX_EXAMPLES, _MAX_CHARACTERS = 6, 200
+_TAIL_BYTES = 1 << 18  # only this much of the end of a file is read
 
 
 class TrainingText(BaseModel):
-    """A text that a model was trained on: its file's name, without the folders."""
+    """A training file: its name without folders, and its number of pairs."""
 
     name: str
     pairs: int
 
 
 class TrainedOn(BaseModel):
-    """How a model was trained, as far as its folder says."""
+    """Training data and steps of a model, as recorded in its folder."""
 
     texts: list[TrainingText]
-    steps: int | None = Field(None, description="Steps of the optimiser.")
+    steps: int | None = Field(None, description="Optimiser steps.")
 
 
 def trained_on(trained: Mapping[str, Any]) -> TrainedOn | None:
-    """From a folder's record; none: it does not say."""
+    """From the training record of a folder; None: it names no texts."""
     texts = [
         TrainingText(name=Path(text["name"]).name, pairs=text["pairs"])
         for text in trained.get("texts", {}).get("training", [])
@@ -46,27 +45,29 @@ def trained_on(trained: Mapping[str, Any]) -> TrainedOn | None:
 
 
 def examples_in(folder: Path) -> list[str]:
-    """A few sentences of the kind that the model of this folder was trained on; the newest samples first."""
+    """Example sentences for a model folder; those from training samples newest first."""
     written = [line.strip() for line in _last_lines(folder / EXAMPLES)]
-    found = written or [source for line in reversed(_last_lines(folder / "journal.jsonl")) if (source := _sample(line))]
-    return [text for text in dict.fromkeys(found) if text and len(text) <= _LONGEST][:_MOST]
+    examples = written or [
+        source for line in reversed(_last_lines(folder / "journal.jsonl")) if (source := _sample_source(line))
+    ]
+    return [text for text in dict.fromkeys(examples) if text and len(text) <= _MAX_CHARACTERS][:_MAX_EXAMPLES]
 
 
 def _last_lines(path: Path) -> list[str]:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - _READ))
-            lines = file.read(_READ).decode("utf-8", "replace").splitlines()
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except (OSError, ValueError):
         return []
-    return lines if size <= _READ else lines[1:]
+    return lines if size <= _TAIL_BYTES else lines[1:]
 
 
-def _sample(line: str) -> str | None:
+def _sample_source(line: str) -> str | None:
     try:
-        found = parse_json(line)
+        entry = parse_json(line)
     except ValueError:
         return None
-    sample = found.get("sample") if isinstance(found, dict) else None
+    sample = entry.get("sample") if isinstance(entry, dict) else None
     return sample[0] if isinstance(sample, list) and sample and isinstance(sample[0], str) else None

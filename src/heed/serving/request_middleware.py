@@ -1,9 +1,9 @@
-"""ASGI middleware from requests to fields: whatever can be refused by its head is refused before its body is read.
+"""ASGI middleware that checks API key, rate limit and body size before it reads a body and parses its fields.
 
-In this order: a server that is busy or shutting down, the key, the rate, the size of the body, memory for it; then the
-body is read, within limits, and its fields (`heed.serving.requests`) are put in the scope's state for the route. A key
-may also be a field of the body, as LibreTranslate's clients send it: then a short body is read before the key is known,
-and a long one counts against the rate of its address first.
+The checks, in order: server busy or shutting down, API key, rate limit, body size, memory for the body. Then the body
+is read, within limits, and its fields (`heed.serving.requests`) are put in the scope's state for the route. A key may
+also be a field of the body, as LibreTranslate's clients send it: then a short body is read before the key is known, and
+a long one first counts against the rate limit of its address.
 """
 
 import asyncio
@@ -15,201 +15,200 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heed.serving.config import ServeConfig
-from heed.serving.http_errors import HttpError, answer
-from heed.serving.limits import ApiKeys, Rates
-from heed.serving.requests import Fields, fields_of_body, fields_of_query
+from heed.serving.http_errors import HttpError, error_response
+from heed.serving.limits import ApiKeys, RateLimiter
+from heed.serving.requests import Fields, parse_body, parse_query
 
-# Routes without a key: the page itself is public, what it does is not.
+# Routes that need no API key: the web page is public, the routes it calls are not.
 PUBLIC = frozenset(
     {"/", "/others", "/docs", "/docs.css", "/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
 )
 PUBLIC_FOLDER = "/page/"
 
-# Routes that run a model, and so need a place among the requests in work.
-WORKING = frozenset({"/translate", "/translate/stream", "/alternatives", "/look", "/generate", "/classify", "/embed"})
-TAKING_FIELDS = WORKING | {"/detect"}
+# Routes that run a model, and so count as active requests.
+RUNS_MODEL = frozenset(
+    {"/translate", "/translate/stream", "/alternatives", "/look", "/generate", "/classify", "/embed"}
+)
+WITH_FIELDS = RUNS_MODEL | {"/detect"}
 
-# Routes that LibreTranslate has and this server refuses.
-CLOSED = {
+# Routes of LibreTranslate that are disabled here, with its error texts.
+DISABLED = {
     "/suggest": "Suggestions are disabled on this server.",
     "/translate_file": "Files translation are disabled on this server.",
 }
 
-_OTHERS = frozenset({"/models", "/metrics"})
+_WITHOUT_FIELDS = frozenset({"/models", "/metrics"})
 
-_SHORT_BODY = 16 << 10  # bytes; shorter bodies are bounded by the number of connections alone
-_DISCARDED = 16 << 20  # bytes of a refused body that are read, so that its sender can read the answer
+_SHORT_BODY = 16 << 10  # bytes; the memory of shorter bodies is bounded by the number of connections
+_MAX_DISCARDED = 16 << 20  # bytes of a rejected body that are read, so that its sender can read the response
 
 
-class Entrance:
-    """The inner middleware. busy: the refusal while there is no place for another request."""
+class RequestMiddleware:
+    """The inner middleware. rejection: returns the error for new requests while the server is busy, else None."""
 
     def __init__(
-        self, app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, busy: Callable[[], HttpError | None]
+        self, app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, rejection: Callable[[], HttpError | None]
     ) -> None:
-        self._app, self._config, self._keys, self._busy = app, config, keys, busy
-        self._rates = Rates(config.requests_per_minute, config.burst)
-        self._memory = _Memory(max(config.bodies_bytes, config.largest_body))
+        self._app, self._config, self._keys, self._rejection = app, config, keys, rejection
+        self._rate_limiter = RateLimiter(config.requests_per_minute, config.burst)
+        self._memory = _BodyMemory(max(config.bodies_bytes, config.max_body_bytes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         body_ended = body_length(scope) == 0
 
-        async def watched() -> Message:
+        async def receive_and_track() -> Message:
             nonlocal body_ended
             message = await receive()
             body_ended = body_ended or message["type"] != "http.request" or not message.get("more_body", False)
             return message
 
         try:
-            fields = await self._admit(Request(scope, watched))
-        except HttpError as problem:
+            fields = await self._admit(Request(scope, receive_and_track))
+        except HttpError as error:
             if body_ended:
-                await answer(problem)(scope, receive, send)
+                await error_response(error)(scope, receive, send)
             else:
-                await self._refuse(problem, scope, receive, send)
+                await self._reject_unread(error, scope, receive, send)
         else:
             await self._app({**scope, "state": {**scope.get("state", {}), "fields": fields}}, receive, send)
 
     async def _admit(self, request: Request) -> Fields:
-        """The fields of a request; raises the `HttpError` it is refused with."""
-        path, has_fields = request.scope["path"], request.method == "POST" and request.scope["path"] in TAKING_FIELDS
-        if request.method == "POST" and path in CLOSED:
-            raise HttpError(403, CLOSED[path])
-        if request.method == "POST" and path in WORKING and (busy := self._busy()) is not None:
-            raise busy
+        """The fields of a request; raises an `HttpError` if it is rejected."""
+        path, has_fields = request.scope["path"], request.method == "POST" and request.scope["path"] in WITH_FIELDS
+        if request.method == "POST" and path in DISABLED:
+            raise HttpError(403, DISABLED[path])
+        if request.method == "POST" and path in RUNS_MODEL and (rejection := self._rejection()) is not None:
+            raise rejection
         if path in PUBLIC or path.startswith(PUBLIC_FOLDER):
             return {}
-        in_query = fields_of_query(request.scope["query_string"]) if has_fields else {}
+        in_query = parse_query(request.scope["query_string"]) if has_fields else {}
         length = body_length(request.scope) if has_fields else 0
-        given = in_query.get("api_key") or _bearer(request)
+        key = in_query.get("api_key") or _bearer(request)
         is_long = length is None or length > _SHORT_BODY
-        maybe_in_body = self._keys is not None and not given and length != 0
-        if not maybe_in_body:
-            self._check(request, given)
+        key_may_be_in_body = self._keys is not None and not key and length != 0
+        if not key_may_be_in_body:
+            self._check_key_and_rate(request, key)
         elif is_long:
-            self._take_from_rate(request, None)
+            self._count_against_rate(request, None)
         if length == 0:
             return in_query
-        body = await self._body(request, length)
-        fields = {**in_query, **await fields_of_body(request, body)} if body else in_query
-        if maybe_in_body:
-            self._check(request, fields.get("api_key"), address_has_paid=is_long)
+        body = await self._read_body(request, length)
+        fields = {**in_query, **await parse_body(request, body)} if body else in_query
+        if key_may_be_in_body:
+            self._check_key_and_rate(request, fields.get("api_key"), address_counted=is_long)
         return fields
 
-    def _check(self, request: Request, key: object, *, address_has_paid: bool = False) -> None:
-        """Check a request's key and rate."""
-        known = self._keys.knows(key) if self._keys is not None and isinstance(key, str) and key else None
-        if known is not None or not address_has_paid:
-            self._take_from_rate(request, known)
-        if self._keys is not None and known is None:
+    def _check_key_and_rate(self, request: Request, key: object, *, address_counted: bool = False) -> None:
+        digest = self._keys.match(key) if self._keys is not None and isinstance(key, str) and key else None
+        if digest is not None or not address_counted:
+            self._count_against_rate(request, digest)
+        if self._keys is not None and digest is None:
             if not key or not isinstance(key, str):
                 raise HttpError(400, "Please contact the server operator to get an API key")
             raise HttpError(403, "Invalid API key")
 
-    def _take_from_rate(self, request: Request, known: str | None) -> None:
+    def _count_against_rate(self, request: Request, key_digest: str | None) -> None:
         address = request.client.host if request.client else ""
-        if wait := self._rates.take(known or f"address {address}", time.monotonic()):
+        if wait := self._rate_limiter.take(key_digest or f"address {address}", time.monotonic()):
             limit, seconds = self._config.requests_per_minute, int(wait) + 1
             raise HttpError(
                 429,
-                f"Slowdown: more than {limit} requests a minute; try again in {seconds} s",
+                f"Slowdown: more than {limit} requests per minute; try again in {seconds} s",
                 {"Retry-After": str(seconds)},
             )
 
-    async def _body(self, request: Request, length: int | None) -> bytes:
-        """The body, if it is not too large. length: as the head says; None: it does not say."""
-        limit, seconds = self._config.largest_body, self._config.read_timeout
+    async def _read_body(self, request: Request, length: int | None) -> bytes:
+        """Read the body within the size limit. length: its Content-Length; None: it is chunked."""
+        limit, seconds = self._config.max_body_bytes, self._config.read_timeout
         if length is not None and length > limit:
             raise _too_large(limit)
         body = bytearray()
         with self._memory.reserved(limit if length is None else length if length > _SHORT_BODY else 0):
             try:
                 async with asyncio.timeout(seconds):
-                    async for part in request.stream():
-                        if len(body) + len(part) > limit:
+                    async for chunk in request.stream():
+                        if len(body) + len(chunk) > limit:
                             raise _too_large(limit)
-                        body += part
+                        body += chunk
             except TimeoutError:
-                text = f"Invalid request: it did not arrive within {seconds:g} s"
+                text = f"Invalid request: the body was not received within {seconds:g} s"
                 raise HttpError(408, text, {"Connection": "close"}) from None
             except ClientDisconnect:
-                raise HttpError(400, "Invalid request: it broke off") from None
+                raise HttpError(400, "Invalid request: the connection was closed before the end of the body") from None
             return bytes(body)
 
-    async def _refuse(self, problem: HttpError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose body has not been read, or not to its end.
+    async def _reject_unread(self, error: HttpError, scope: Scope, receive: Receive, send: Send) -> None:
+        """Reject a request whose body has not been read to its end.
 
-        A short body that nobody reads is passed over by the server, and the connection stays. A long one is read and
-        thrown away after the answer, within limits: if the connection were closed at once, the system would reset it,
-        and the answer would be lost with it.
+        uvicorn skips a short unread body, and the connection stays open. A long one is read and discarded after the
+        response, within limits: closing the connection at once would reset it, and the response would be lost.
         """
-        response, length = answer(problem), body_length(scope)
-        closing = "Connection" in problem.headers or _is_last(scope)
+        response, length = error_response(error), body_length(scope)
+        closing = "Connection" in error.headers or _closes_connection(scope)
         if length is not None and length <= (0 if closing else _SHORT_BODY):
             await response(scope, receive, send)
             return
         response.headers["Connection"] = "close"
         await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
         await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
-        left = _DISCARDED
+        remaining = _MAX_DISCARDED
         try:
             async with asyncio.timeout(self._config.read_timeout):
                 while (
-                    left > 0
+                    remaining > 0
                     and (message := await receive())["type"] == "http.request"
                     and message.get("more_body", False)
                 ):
-                    left -= len(message["body"])
+                    remaining -= len(message["body"])
         except TimeoutError:
             pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _Memory:
-    """The memory for all bodies that are being read."""
+class _BodyMemory:
+    """The memory budget for all long bodies that are being read."""
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, budget: int) -> None:
+        self._available = budget
 
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
-        """Hold so many bytes while the block lasts."""
-        if size > self._left:
-            raise HttpError(503, "Too busy: too many long requests are being read already", {"Retry-After": "1"})
-        self._left -= size
+        """Reserve this many bytes while the block lasts."""
+        if size > self._available:
+            raise HttpError(503, "Too busy: too many long requests are being received", {"Retry-After": "1"})
+        self._available -= size
         try:
             yield
         finally:
-            self._left += size
+            self._available += size
 
 
 def route_name(path: str) -> str:
-    """A path as metrics name it: paths that a client made up are all `other`."""
+    """The route label of a path in metrics; unknown paths are all `other`."""
     if path.startswith(PUBLIC_FOLDER):
         return f"{PUBLIC_FOLDER}{{name}}"
-    return path if path in PUBLIC | TAKING_FIELDS | CLOSED.keys() | _OTHERS else "other"
+    return path if path in PUBLIC | WITH_FIELDS | DISABLED.keys() | _WITHOUT_FIELDS else "other"
 
 
 def body_length(scope: Scope) -> int | None:
-    """The length of the body by a request's head; None: it comes in chunks."""
+    """The Content-Length of a request, 0 without one; None: the body is chunked."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return None
     return int(headers.get(b"content-length", 0))
 
 
-def _is_last(scope: Scope) -> bool:
-    """Whether the connection ends with this request."""
-    asked = dict(scope["headers"]).get(b"connection", b"").lower()
-    return scope.get("http_version") == "1.0" or b"close" in asked
+def _closes_connection(scope: Scope) -> bool:
+    """Whether the client closes the connection after this request."""
+    connection = dict(scope["headers"]).get(b"connection", b"").lower()
+    return scope.get("http_version") == "1.0" or b"close" in connection
 
 
 def _too_large(limit: int) -> HttpError:
-    return HttpError(413, f"Invalid request: a body of more than {limit} bytes is not accepted")
+    return HttpError(413, f"Invalid request: the body exceeds {limit} bytes")
 
 
 def _bearer(request: Request) -> str | None:

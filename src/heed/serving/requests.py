@@ -1,11 +1,11 @@
-"""What a request holds: bytes of JSON, a form or the query string to fields, and fields to what each route takes.
+"""Parses and validates requests: JSON, forms and query strings to fields, and fields to one model per route.
 
-Nothing is trusted. JSON must be what the standard calls JSON (no NaN, no name twice, no lone surrogate), with a
-bounded number of items and levels; names are given once; files are refused. All of it runs on the event loop, so it
-must be fast for any body within the limits; `entrance` has checked the size.
+Nothing is trusted. JSON must conform to the standard (no NaN, no duplicate name, no lone surrogate) and has a bounded
+number of items and nesting levels; form names must be unique; files are rejected. Parsing runs on the event loop, so it
+must be fast for any body within the limits; `request_middleware` has checked the size.
 
-The classes of the routes check a request and describe it in the OpenAPI document. Error texts are LibreTranslate's
-where it has them. Values in forms are text: numbers, true and false are converted, and nothing else is.
+The pydantic models validate a request and describe it in the OpenAPI document. Error texts are LibreTranslate's where
+it has one. Form values are strings: numbers, true and false are converted, nothing else is.
 """
 
 import json
@@ -25,32 +25,34 @@ from heed.serving.http_errors import HttpError
 Fields = dict[str, Any]
 _MAX_FIELDS = 100
 _MAX_ITEMS = 10_000  # of lists and objects in JSON, together
-_MAX_DEPTH = 16  # lists and objects within each other
+_MAX_DEPTH = 16  # nesting levels of lists and objects
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # one that does not end goes to the end: never read twice
+_STRING = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL
+)  # an unterminated string extends to the end: never scanned twice
 _BRACKET = re.compile(rb"[\[\]{}]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def fields_of_query(query: bytes) -> Fields:
-    """The fields of a query string."""
-    return _from_form(query, "the query string")
+def parse_query(query: bytes) -> Fields:
+    return _parse_form(query, "the query string")
 
 
-async def fields_of_body(request: Request, body: bytes) -> Fields:
-    """The fields of a body, by its content type."""
+async def parse_body(request: Request, body: bytes) -> Fields:
+    """Parse a body by its content type."""
     content_type = request.headers.get("content-type", "")
-    kind, _, parameters = content_type.partition(";")
-    match kind.strip().lower():
+    media_type, _, parameters = content_type.partition(";")
+    match media_type.strip().lower():
         case "application/json":
             fields = read_json(body)
         case "application/x-www-form-urlencoded":
-            fields = _from_form(body, "the form")
+            fields = _parse_form(body, "the form")
         case "multipart/form-data":
-            fields = await _from_parts(request, body)
+            fields = await _parse_multipart(request, body)
         case other:
-            found = other or "none"
-            raise HttpError(415, f"Content type {found[:50]} is not supported: send application/json or a form")
+            raise HttpError(
+                415, f"Content type {(other or 'none')[:50]} is not supported: send application/json or a form"
+            )
     charset = parameters.lower().partition("charset=")[2].strip(' "')
     if charset and charset.partition(";")[0].strip(' "') not in ("utf-8", "utf8"):
         raise HttpError(415, f"Character set {charset[:50]} is not supported: send UTF-8")
@@ -58,243 +60,253 @@ async def fields_of_body(request: Request, body: bytes) -> Fields:
 
 
 def read_json(body: bytes) -> Fields:
-    """A JSON object, strictly."""
+    """Parse a JSON object strictly."""
     _check_structure(body)
     try:
-        found = json.loads(
-            body.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_refuse, parse_float=_finite
+        fields = json.loads(
+            body.decode("utf-8"), object_pairs_hook=_unique_names, parse_constant=_reject_constant, parse_float=_finite
         )
-        if _SURROGATE.search(body):  # only an escape can make half a surrogate pair
-            json.dumps(found, ensure_ascii=False).encode("utf-8")
+        if _SURROGATE.search(body):  # only an escape can produce a lone surrogate
+            json.dumps(fields, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):
         raise HttpError(400, "Invalid JSON format") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise HttpError(400, "Invalid JSON format")
-    return found
+    return fields
 
 
 def _check_structure(body: bytes) -> None:
-    """Refuse JSON of too many items or levels before it is parsed: a megabyte of [] would be 100 MB of lists."""
+    """Reject JSON with too many items or levels before parsing it: a megabyte of [] would become 100 MB of lists."""
     structure = _STRING.sub(b"", body)
     items = sum(structure.count(sign) for sign in (b",", b"[", b"{"))
     if items > _MAX_ITEMS:
-        raise HttpError(400, f"Invalid request: JSON of {items} items; the limit is {_MAX_ITEMS}")
+        raise HttpError(400, f"Invalid request: JSON with {items} items; the limit is {_MAX_ITEMS}")
     level = 0
     for bracket in _BRACKET.findall(structure):
         level += 1 if bracket in (b"[", b"{") else -1
         if level > _MAX_DEPTH:
-            raise HttpError(400, f"Invalid request: JSON of more than {_MAX_DEPTH} levels")
+            raise HttpError(400, f"Invalid request: JSON nested deeper than {_MAX_DEPTH} levels")
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> Fields:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name is given twice")
-    return found
+def _unique_names(pairs: list[tuple[str, Any]]) -> Fields:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("duplicate name")
+    return fields
 
 
-def _refuse(constant: str) -> float:
+def _reject_constant(constant: str) -> float:
     raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(text: str) -> float:
     if math.isinf(number := float(text)):
-        raise ValueError("a number is too large")
+        raise ValueError("number too large")
     return number
 
 
-def _from_form(content: bytes, where: str) -> Fields:
+def _parse_form(content: bytes, where: str) -> Fields:
     try:
         pairs = parse_qsl(content.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise HttpError(400, f"Invalid request: {where} is not a form in UTF-8") from None
-    return _named_once(pairs, where)
+        raise HttpError(400, f"Invalid request: {where} is not form data in UTF-8") from None
+    return _unique_strings(pairs, where)
 
 
-async def _from_parts(request: Request, body: bytes) -> Fields:
+async def _parse_multipart(request: Request, body: bytes) -> Fields:
     request._body = body
     try:
         form = await request.form(max_files=0, max_fields=_MAX_FIELDS, max_part_size=len(body))
         pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-        return _named_once(pairs, "the form")
+        return _unique_strings(pairs, "the form")
     except (MultiPartException, UnicodeError, ValueError, KeyError):
-        raise HttpError(400, "Invalid request: the form is not a form in UTF-8, or has files") from None
+        raise HttpError(400, "Invalid request: the form is not form data in UTF-8, or contains files") from None
 
 
-def _named_once(pairs: list[tuple[str, str]], where: str) -> Fields:
+def _unique_strings(pairs: list[tuple[str, str]], where: str) -> Fields:
     try:
-        found = _once_each(pairs)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
+        fields = _unique_names(pairs)
+        json.dumps(fields, ensure_ascii=False).encode("utf-8")
     except ValueError:
-        raise HttpError(400, f"Invalid request: {where} has a name twice, or is not UTF-8") from None
-    return found
+        raise HttpError(400, f"Invalid request: {where} repeats a name, or is not UTF-8") from None
+    return fields
 
 
-def _number(value: object) -> object:
-    """Text that is a whole number, as LibreTranslate takes it too."""
+def _to_integer(value: object) -> object:
+    """Convert a string of digits to an integer, as LibreTranslate does."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         return int(value)
     return value
 
 
-def _decimal(value: object) -> object:
-    """Text that is a number; its limits are checked afterwards."""
+def _to_float(value: object) -> object:
+    """Convert a string to a float; its limits are checked afterwards."""
     try:
         return float(value) if isinstance(value, str) and value.isascii() and len(value) < 20 else value
     except ValueError:
         return value
 
 
-def _truth(value: object) -> object:
+def _to_bool(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
-# Limits come before the validator that reads text: after it they would not be limits of a number in OpenAPI.
-Count = Annotated[int, Field(ge=0), BeforeValidator(_number)]
-Positive = Annotated[int, Field(ge=1), BeforeValidator(_number)]
-Seed = Annotated[int, Field(ge=0, lt=2**53), BeforeValidator(_number)]
-Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(_decimal)]
-Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_decimal)]
-Flag = Annotated[bool, BeforeValidator(_truth)]
+# Limits precede the validator that converts strings: after it OpenAPI would not show them as limits of a number.
+Count = Annotated[int, Field(ge=0), BeforeValidator(_to_integer)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_to_integer)]
+Seed = Annotated[int, Field(ge=0, lt=2**53), BeforeValidator(_to_integer)]
+Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(_to_float)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_to_float)]
+Flag = Annotated[bool, BeforeValidator(_to_bool)]
 
-# Fields that several routes have.
-ApiKey = Annotated[str | None, Field(description="The API key, where one is needed.")]
-ModelName = Annotated[str | None, Field(description="Name of the model, where several could do it; see /models.")]
-Text = Annotated[str, Field(description="The text.", examples=["A dog runs."])]
-Texts = Annotated[str | list[str], Field(description="The text, or a list of texts.", examples=["A dog runs."])]
-Source = Annotated[str, Field(description="Language of the text, or auto.", examples=["auto"])]
-Target = Annotated[str, Field(description="Language to translate to.")]
-SplitAt = Annotated[
+# Fields of several routes.
+ApiKey = Annotated[str | None, Field(description="API key, if the server requires one.")]
+ModelName = Annotated[str | None, Field(description="Name of the model, if several support the route; see /models.")]
+TextField = Annotated[str, Field(description="Text.", examples=["A dog runs."])]
+TextsField = Annotated[str | list[str], Field(description="Text or list of texts.", examples=["A dog runs."])]
+SourceField = Annotated[str, Field(description="Language code of the text, or auto.", examples=["auto"])]
+TargetField = Annotated[str, Field(description="Language code to translate to.")]
+SplitField = Annotated[
     SplitMode | None,
     Field(
-        description="Where texts are split: sentences (where one ends, in lines longer than training lines), line or "
-        "none. Default: the setting of the model's folder, which is sentences unless it says otherwise."
+        description="How long texts are split: sentences (at sentence ends, in lines longer than the training lines), "
+        "line or none. Default: the setting of the model's folder, normally sentences."
     ),
 ]
 
 
 class RequestFields(BaseModel):
-    """The fields of a request. Unknown names are ignored: clients of other servers send them."""
+    """Base of the request models. Unknown names are ignored, since clients of other servers send them."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
     @classmethod
-    def of(cls, fields: Fields) -> Self:
-        """From names and values; an empty value counts as not given."""
+    def parse(cls, fields: Fields) -> Self:
+        """Validate fields; an empty value counts as missing."""
         given = {name: value for name, value in fields.items() if value not in ("", [], None)}
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise HttpError(400, _explained(dict(error.errors()[0]))) from None
+            raise HttpError(400, _error_text(dict(error.errors()[0]))) from None
 
 
-def _explained(problem: Mapping[str, Any]) -> str:
-    name, found = problem["loc"][0], problem["input"]
-    if problem["type"] == "missing":
+def _error_text(error: Mapping[str, Any]) -> str:
+    name, value = error["loc"][0], error["input"]
+    if error["type"] == "missing":
         return f"Invalid request: missing {name} parameter"
     if name == "alternatives":
         return "Invalid request: alternatives parameter is not a number"
-    if name == "format" and isinstance(found, str):
-        return f"{found[:50]} format is not supported"
-    return f"Invalid request: {name} parameter: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    if name == "format" and isinstance(value, str):
+        return f"{value[:50]} format is not supported"
+    return f"Invalid request: {name} parameter: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-class Translate(RequestFields):
+class TranslateRequest(RequestFields):
     """The fields of `POST /translate`."""
 
-    q: Texts
-    source: Source
-    target: Target
-    format: Literal["text", "html"] = Field("text", description="html: only the text between tags is translated.")
-    alternatives: Count = Field(0, description="Number of further translations besides the best.")
-    split: SplitAt = None
-    details: Flag = Field(default=False, description="Also give scores, tokens and alignment; for plain text.")
+    q: TextsField
+    source: SourceField
+    target: TargetField
+    format: Literal["text", "html"] = Field("text", description="html: translates only the text between tags.")
+    alternatives: Count = Field(0, description="Number of alternative translations besides the best.")
+    split: SplitField = None
+    details: Flag = Field(default=False, description="Also return score, tokens and alignment; for format text.")
     api_key: ApiKey = None
 
 
-class Detect(RequestFields):
+class DetectRequest(RequestFields):
     """The fields of `POST /detect`."""
 
-    q: Text
+    q: TextField
     api_key: ApiKey = None
 
 
-class Stream(RequestFields):
+class StreamRequest(RequestFields):
     """The fields of `POST /translate/stream`."""
 
-    q: Text
-    source: Source
-    target: Target
-    split: SplitAt = None
+    q: TextField
+    source: SourceField
+    target: TargetField
+    split: SplitField = None
     api_key: ApiKey = None
 
 
-class Alternatives(RequestFields):
+class AlternativesRequest(RequestFields):
     """The fields of `POST /alternatives`."""
 
-    q: str = Field(description="The sentence to translate; it is not split.", examples=["A dog runs."])
-    source: Source
-    target: Target
-    prefix: str = Field("", description="Forced beginning of the translation; white space at its end is ignored.")
+    q: str = Field(description="Sentence to translate; it is not split.", examples=["A dog runs."])
+    source: SourceField
+    target: TargetField
+    prefix: str = Field("", description="Forced prefix of the translation; trailing white space is ignored.")
     alternatives: Count | None = Field(None, description="Number of continuations; default: the server's maximum.")
-    details: Flag = Field(default=False, description="Also give scores, tokens and alignment of each.")
+    details: Flag = Field(default=False, description="Also return score, tokens and alignment of each.")
     api_key: ApiKey = None
 
 
-class Look(RequestFields):
+class LookRequest(RequestFields):
     """The fields of `POST /look`."""
 
-    q: Text
-    source: str | None = Field(None, description="Language of the text, or auto; for a model that translates.")
-    target: str | None = Field(None, description="Language to translate to; for a model that translates.")
-    translation: str | None = Field(None, description="The translation to trace; default: the model's own.")
-    model: str | None = Field(None, description="Name of a model that does not translate; see /models.")
-    format: Literal["json", "html"] = Field("json", description="Numbers, or the page that `heed look` writes.")
-    parts: list[str] = Field([], description="Parts whose numbers to include in JSON; the answer's `parts` lists all.")
+    q: TextField
+    source: str | None = Field(None, description="Language code of the text, or auto; for translation models.")
+    target: str | None = Field(None, description="Language code to translate to; for translation models.")
+    translation: str | None = Field(
+        None, description="Translation to trace by forced decoding; default: the model's own output."
+    )
+    model: str | None = Field(None, description="Name of a language model, classifier or encoder; see /models.")
+    format: Literal["json", "html"] = Field(
+        "json", description="json: the trace as data; html: the report that `heed look` writes."
+    )
+    parts: list[str] = Field(
+        [], description="Names of activations to include in the JSON; `parts` of the response lists all names."
+    )
     api_key: ApiKey = None
 
 
-class Generate(RequestFields):
+class GenerateRequest(RequestFields):
     """The fields of `POST /generate`."""
 
-    prompt: str = Field("", description="Beginning of the text; may be empty.", examples=["The old cat"])
-    max_length: Positive | None = Field(None, description="Maximum number of tokens; default: the training length.")
+    prompt: str = Field("", description="Prompt; may be empty.", examples=["The old cat"])
+    max_length: Positive | None = Field(
+        None, description="Maximum number of tokens, prompt included; default: the maximum training length."
+    )
     temperature: Temperature | None = Field(
-        None, description="Sample with this softmax temperature: below 1 sharpens, above 1 flattens; 0: greedy."
+        None, description="Softmax temperature for sampling: below 1 sharpens, above 1 flattens; 0: greedy."
     )
-    top_k: Positive | None = Field(None, description="Sample among the k most probable tokens.")
+    top_k: Positive | None = Field(None, description="Top-k sampling: only the k most probable tokens.")
     top_p: Probability | None = Field(
-        None, description="Sample among the most probable tokens that together have this probability."
+        None, description="Nucleus sampling: only the most probable tokens with this total probability."
     )
-    seed: Seed | None = Field(None, description="Sample with this seed; default: a new one each time.")
-    stream: Flag = Field(default=False, description="Answer token by token, as server-sent events.")
+    seed: Seed | None = Field(None, description="Random seed for sampling; default: a new one per request.")
+    stream: Flag = Field(default=False, description="Stream the text token by token, as server-sent events.")
     model: ModelName = None
     api_key: ApiKey = None
 
 
-class Classify(RequestFields):
+class ClassifyRequest(RequestFields):
     """The fields of `POST /classify`."""
 
     q: str | list[str] = Field(
-        description="The text, or a list of texts; a pair of texts has a tab between them.", examples=["A dog runs."]
+        description="Text or list of texts; a text pair is separated by a tab.", examples=["A dog runs."]
     )
     model: ModelName = None
     api_key: ApiKey = None
 
 
-class Embed(RequestFields):
+class EmbedRequest(RequestFields):
     """The fields of `POST /embed`."""
 
-    q: Texts
-    pooling: Literal["mean", "first"] = Field("mean", description="Mean of the tokens' hidden states, or the first.")
+    q: TextsField
+    pooling: Literal["mean", "first"] = Field(
+        "mean", description="Mean over the tokens' hidden states, or that of the first token."
+    )
     model: ModelName = None
     api_key: ApiKey = None
 
 
-def body_of(request: type[RequestFields], **most: int) -> dict[str, Any]:
-    """A request body in the OpenAPI document: one schema, for JSON and forms. most: this server's limits by field."""
+def request_body(request: type[RequestFields], **maxima: int) -> dict[str, Any]:
+    """The OpenAPI description of a request body, the same for JSON and forms. maxima: this server's limits by field."""
     schema = request.model_json_schema()
-    for name, maximum in most.items():
+    for name, maximum in maxima.items():
         field = schema["properties"][name]
         number = next(option for option in field.get("anyOf", [field]) if option.get("type") == "integer")
         number["maximum"] = maximum

@@ -1,7 +1,7 @@
-"""What each route answers, as the OpenAPI document describes it, and answers as server-sent events.
+"""Response models of the routes, for the OpenAPI document, and responses as server-sent events.
 
-A field without a value is left out of an answer. A stream of events holds its place among the requests in work for as
-long as it lasts, and ends when its client disconnects.
+A field without a value is omitted from the response. An event stream counts as an active request for as long as it
+lasts, and ends when its client disconnects.
 """
 
 import json
@@ -16,112 +16,113 @@ from starlette.types import Receive, Scope, Send
 
 from heed.inference.translation import Translation
 from heed.serving.batcher import CancelToken
-from heed.serving.http_errors import as_problem
+from heed.serving.http_errors import as_http_error
 from heed.serving.limits import Admission
 from heed.serving.provenance import TrainedOn
 
-_TRUNCATED = "Present if the length limit ended some of it instead of the model: its end is missing."
+_TRUNCATED = "Present if some output ended at the length limit instead of an end-of-sentence token."
 
 
-class Error(BaseModel):
-    """What went wrong, and how it could be put right."""
+class ErrorBody(BaseModel):
+    """The body of every error response."""
 
     error: str
 
 
 class Language(BaseModel):
-    """A language, and those it can be translated to."""
+    """A language and the codes of its target languages."""
 
     code: str
     name: str
     targets: list[str]
 
 
-class Detected(BaseModel):
-    """A language and its confidence, from 0 to 100."""
+class DetectedLanguage(BaseModel):
+    """A detected language and its confidence, from 0 to 100."""
 
     confidence: float
     language: str
 
 
-class Segment(BaseModel):
-    """A piece of a text that was translated on its own: character offsets, from and up to."""
+class SegmentOffsets(BaseModel):
+    """A segment that was translated on its own: start and end offsets in characters, in source and translation."""
 
     source: tuple[int, int]
     target: tuple[int, int]
 
 
-class Details(BaseModel):
+class TranslationDetails(BaseModel):
     """Score, tokens, alignment and segments of a translation."""
 
-    score: float = Field(description="The log-probability, divided by the length penalty.")
+    score: float = Field(description="Log-probability divided by the length penalty.")
     tokens: list[str]
     source_tokens: list[str]
-    alignment: list[tuple[int, int]] = Field(description="(source token, target token), both counted from 0.")
-    segments: list[Segment] = Field(description="The pieces that were translated one by one, in order.")
+    alignment: list[tuple[int, int]] = Field(
+        description="Pairs of source token index and target token index, both from 0."
+    )
+    segments: list[SegmentOffsets] = Field(description="The segments that were translated one by one, in order.")
 
     @classmethod
-    def of(cls, one: Translation) -> Self:
-        """Of a translation."""
+    def from_translation(cls, translation: Translation) -> Self:
         return cls(
-            score=one.score,
-            tokens=list(one.tokens),
-            source_tokens=list(one.source_tokens),
-            alignment=list(one.alignment),
-            segments=[Segment(source=part.source, target=part.target) for part in one.segments],
+            score=translation.score,
+            tokens=list(translation.tokens),
+            source_tokens=list(translation.source_tokens),
+            alignment=list(translation.alignment),
+            segments=[SegmentOffsets(source=part.source, target=part.target) for part in translation.segments],
         )
 
 
-class Translated(BaseModel):
-    """One text in, one text out; a list in, a list of the same length out, of everything."""
+class TranslateResponse(BaseModel):
+    """For a single text, single values; for a list of texts, lists of the same length."""
 
     translatedText: str | list[str]  # noqa: N815 - LibreTranslate's name
     alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: Detected | list[Detected] | None = None  # noqa: N815 - LibreTranslate's name
-    details: Details | list[Details] | None = None
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815 - LibreTranslate's name
+    details: TranslationDetails | list[TranslationDetails] | None = None
     truncated: bool | list[bool] | None = Field(None, description=_TRUNCATED)
 
 
 class Alternative(BaseModel):
-    """A translation that continues with `next` after the prefix."""
+    """A translation whose first word after the prefix is `next`."""
 
     text: str
     next: str
     score: float
     truncated: bool | None = Field(None, description=_TRUNCATED)
-    details: Details | None = None
+    details: TranslationDetails | None = None
 
 
-class Offered(BaseModel):
-    """Continuations, the most probable first."""
+class AlternativesResponse(BaseModel):
+    """Translations with the forced prefix, the most probable next word first."""
 
     alternatives: list[Alternative]
 
 
-class GeneratedText(BaseModel):
-    """A generated text, its prompt included."""
+class GenerateResponse(BaseModel):
+    """A generated text, prompt included."""
 
     text: str
-    log_prob: float = Field(description="Log-probability of the whole text, end of sentence included.")
-    seed: int | None = Field(None, description="Seed of a sampled text; send it to get the same text again.")
+    log_prob: float = Field(description="Log-probability of the whole text, end-of-sentence token included.")
+    seed: int | None = Field(None, description="Seed of a sampled text; the same seed reproduces the text.")
     truncated: bool | None = Field(None, description=_TRUNCATED)
 
 
-class Labelled(BaseModel):
-    """A text's most probable label, and the probability of each."""
+class ClassifyResponse(BaseModel):
+    """The most probable label of a text, and the probability of each label."""
 
     label: str
-    probabilities: dict[str, float] = Field(description="Of all labels.")
+    probabilities: dict[str, float] = Field(description="Probability of each label.")
 
 
-class Embedded(BaseModel):
+class EmbedResponse(BaseModel):
     """The embedding of a text."""
 
     embedding: list[float]
 
 
-class Model(BaseModel):
-    """A model that is served."""
+class ModelInfo(BaseModel):
+    """A served model."""
 
     name: str
     task: str
@@ -131,62 +132,66 @@ class Model(BaseModel):
     parameters: int
     beam: int | None = None
     max_tokens: int
-    trained: TrainedOn | None = Field(None, description="What it was trained on, as far as its folder says.")
-    examples: list[str] | None = Field(None, description="Sentences to try it with.")
+    trained: TrainedOn | None = Field(None, description="Training data, if recorded in the model's folder.")
+    examples: list[str] | None = Field(None, description="Example sentences.")
 
 
 class HealthStatus(BaseModel):
-    """The server works."""
+    """The server is healthy."""
 
     status: Literal["ok", "ready"]
-    warning: str | None = Field(None, description="What the operator should see to.")
-    notes: list[str] | None = Field(None, description="Fast code that does not run here, and what runs instead.")
-    backends: dict[str, str] | None = Field(None, description="Which backend runs each model, and why.")
+    warning: str | None = Field(None, description="Warning for the operator.")
+    notes: list[str] | None = Field(
+        None, description="Fast paths that are unavailable on this machine, with their fallbacks."
+    )
+    backends: dict[str, str] | None = Field(None, description="Backend of each model, and why it was chosen.")
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error, "description": text}
+    status: {"model": ErrorBody, "description": text}
     for status, text in {
-        400: "The request is not as it should be, or a key is needed.",
-        403: "The key is not known, or this is switched off here.",
-        404: "There is no such thing here.",
-        405: "This can be had by another method.",
-        408: "The request did not arrive in time.",
+        400: "Invalid request, or missing API key.",
+        403: "Unknown API key, disallowed origin, or disabled route.",
+        404: "Unknown route, or no served model supports it.",
+        405: "Wrong method; Allow lists the right ones.",
+        408: "The request was not received in time.",
         413: "The body is too large.",
-        415: "The body is of a kind that is not understood.",
-        421: "This server answers to other names.",
+        415: "Unsupported content type.",
+        421: "Unknown host name.",
         429: "Too many requests.",
-        431: "The head is too large.",
-        500: "A defect of this server.",
-        503: "Busy, ending or out of order.",
-        504: "No answer within the time allowed.",
+        431: "Request line and headers are too large.",
+        500: "Internal error.",
+        503: "Busy, shutting down or unhealthy.",
+        504: "No result within the time limit.",
     }.items()
 }
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events that end when their client disconnects, however far they are."""
+    """Server-sent events; the stream ends when its client disconnects."""
 
     def __init__(self, admission: Admission, events: Callable[[CancelToken], AsyncGenerator[bytes]]) -> None:
         super().__init__((), media_type="text/event-stream")
         self._admission, self._events = admission, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Begin once there is a place: a refusal comes before anything is sent, with its own status."""
-        async with self._admission.place() as cancel_token, aclosing(self._events(cancel_token)) as events:
+        """Acquire a slot before sending anything, so that a rejection has its own status."""
+        async with self._admission.slot() as cancel_token, aclosing(self._events(cancel_token)) as events:
             self.body_iterator = events
             await super().__call__(scope, receive, send)
 
 
 @dataclass
-class Outcome:
-    """What is known of a stream only at its end."""
+class StreamOutcome:
+    """Facts about a stream that are known only at its end."""
 
-    truncated: bool = False  # the length limit ended it
+    truncated: bool = False  # it ended at the length limit
 
 
-async def as_events(texts: AsyncGenerator[str], name: str, outcome: Outcome, whole: str = "") -> AsyncGenerator[bytes]:
-    """Each text as an event, then `done` with all of them as the field `name`; `whole` is what precedes the first text.
+async def as_server_sent_events(
+    texts: AsyncGenerator[str], name: str, outcome: StreamOutcome, whole: str = ""
+) -> AsyncGenerator[bytes]:
+    """Each text as an event, then `done` with the concatenation as the field `name`; `whole`: text before the first.
 
     When the client disconnects, the generator is closed at a yield.
     """
@@ -196,7 +201,7 @@ async def as_events(texts: AsyncGenerator[str], name: str, outcome: Outcome, who
                 whole += text
                 yield _event(None, {"text": text})
     except Exception as error:
-        yield _event("error", {"error": as_problem("POST", error).error})
+        yield _event("error", {"error": as_http_error("POST", error).error})
     else:
         yield _event("done", {name: whole, **({"truncated": True} if outcome.truncated else {})})
 

@@ -1,20 +1,19 @@
-"""ASGI middleware in front of the application: who may reach it, by a request's head alone, and what answers carry.
+"""Outermost ASGI middleware: checks header size, host name and origin, sets security headers, counts metrics.
 
-Refused: a head that is too large, a host name that is not this server's, a web page of another origin. Every answer
-is counted and gets headers that let a browser do as little as possible with it; errors that escape are answered.
+Every response gets restrictive security headers; exceptions that reach this middleware are answered with 500.
 
-**Host names.** A server that listens on this machine alone answers to this machine's names, so that no web page can
-have its own name point here (DNS rebinding); behind a proxy it answers to the names that `allowed_hosts` adds.
+**Host names.** A server that listens on the loopback interface accepts only its own host names, which prevents DNS
+rebinding: a web page cannot point its own host name at this server. Behind a proxy it also accepts `allowed_hosts`.
 
-**Proxies.** Anyone can write X-Forwarded-For: it is believed only where it comes from `trusted_proxies`, and then from
-the right, up to the first address that is not a trusted proxy. The standard's Forwarded header is not read: a proxy
-that writes only one of the two passes the other on as its client wrote it.
+**Proxies.** Clients can forge X-Forwarded-For, so it is used only if it comes from `trusted_proxies`, read from the
+right up to the first address that is not a trusted proxy. The standard `Forwarded` header is ignored: a proxy that sets
+only one of the two passes the other through as the client sent it.
 
-**Origins (CORS).** A browser lets any web page send a POST to any server, this machine's too, and only keeps the answer
-from the page: the work would be done all the same. Browsers say where a request comes from, in `Sec-Fetch-Site` or at
-least in `Origin`, and no page can change that. Programs that are no browsers send neither.
+**Origins (CORS).** A browser lets any web page send a POST to any server, also on the loopback interface, and hides
+only the response from the page: the model would run all the same. Browsers send `Sec-Fetch-Site` or at least `Origin`,
+which pages cannot forge; other clients send neither.
 
-Knows no model and imports no torch: the process that listens has this, and behind it only a socket to the worker.
+Knows no model and imports no torch: it runs in the HTTP process, in front of the `WorkerProxy`.
 """
 
 import ipaddress
@@ -31,10 +30,10 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from heed.errors import ConfigError
 from heed.serving.config import LOOPBACK, ServeConfig
-from heed.serving.http_errors import HttpError, answer, log_defect
+from heed.serving.http_errors import HttpError, error_response, log_error
 from heed.serving.limits import ApiKeys
-from heed.serving.metrics import Metrics, gauge_lines, process_gauges
-from heed.serving.request_middleware import Entrance, route_name
+from heed.serving.metrics import RequestMetrics, gauge_lines, process_gauges
+from heed.serving.request_middleware import RequestMiddleware, route_name
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -49,29 +48,29 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # these cost nothing
-_OWN_SITES = frozenset({b"same-origin", b"none"})  # none: typed in the address bar
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})  # these run no model
+_SAME_ORIGIN = frozenset({b"same-origin", b"none"})  # none: opened by the user, not by a page
 _DEFAULT_PORTS = (":80", ":443")
 
 
 def with_middleware(
-    app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, busy: Callable[[], HttpError | None]
+    app: ASGIApp, config: ServeConfig, keys: ApiKeys | None, rejection: Callable[[], HttpError | None]
 ) -> ASGIApp:
-    """An application behind its middleware. busy: the refusal while there is no place for another request."""
-    door = Door(config.header_bytes, answers_to(config), Origins(config.allowed_origins))
-    guard = Guard(Entrance(app, config, keys, busy), Metrics(), door)
-    return through_proxies(guard, config.trusted_proxies)
+    """Wrap an application in its middleware. rejection: returns the error for new requests while busy, else None."""
+    head_check = HeadCheck(config.header_bytes, allowed_host_names(config), CorsPolicy(config.allowed_origins))
+    middleware = SecurityMiddleware(RequestMiddleware(app, config, keys, rejection), RequestMetrics(), head_check)
+    return behind_proxies(middleware, config.trusted_proxies)
 
 
-def answers_to(config: ServeConfig) -> frozenset[str] | None:
-    """The host names of this server in lower case; None: any, since others reach it by its address."""
+def allowed_host_names(config: ServeConfig) -> frozenset[str] | None:
+    """The accepted host names in lower case; None: any, since the server is reachable from other machines."""
     if "*" in config.allowed_hosts or (config.host not in LOOPBACK and not config.allowed_hosts):
         return None
     return LOOPBACK | {config.host.lower(), *(name.lower() for name in config.allowed_hosts)}
 
 
 def check_addresses(config: ServeConfig) -> None:
-    """Refuse host names and proxies that can never match, before anything slow is done."""
+    """Raise an error for host names and proxies that can never match, before the models are loaded."""
     for name in config.allowed_hosts:
         if name != "*" and (not name or name.strip() != name or set(name) & set("/*")):
             raise ConfigError(
@@ -87,38 +86,42 @@ def check_addresses(config: ServeConfig) -> None:
             ) from None
 
 
-def through_proxies(app: ASGIApp, trusted: Sequence[str]) -> ASGIApp:
-    """An application that sees who is behind these proxies, instead of the proxies."""
+def behind_proxies(app: ASGIApp, trusted: Sequence[str]) -> ASGIApp:
+    """Wrap an application so that `scope["client"]` is the client behind trusted proxies."""
     if not trusted:
         return app
-    application: Any = app  # two libraries, two types of ASGI
-    behind: Any = ProxyHeadersMiddleware(application, list(trusted))
-    return cast("ASGIApp", behind)
+    application: Any = app  # uvicorn and starlette type ASGI applications differently
+    wrapped: Any = ProxyHeadersMiddleware(application, list(trusted))
+    return cast("ASGIApp", wrapped)
 
 
 @dataclass(frozen=True)
-class Origins:
-    """The origins whose pages may send requests besides our own; `*`: all of them."""
+class CorsPolicy:
+    """The origins whose web pages may send requests besides the server's own; `*`: all."""
 
     allowed: tuple[str, ...] = ()
 
-    def refusal(self, scope: Scope) -> HttpError | None:
-        """Why a request is refused, by where it comes from."""
+    def rejection(self, scope: Scope) -> HttpError | None:
+        """The error for a request from a disallowed origin, else None."""
         headers = dict(scope["headers"])
         if scope["method"] in _SAFE or self._allowed_origin(headers) is not None:
             return None
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
         if site is not None:
-            ours = site.lower() in _OWN_SITES
+            is_same_origin = site.lower() in _SAME_ORIGIN
         else:
-            ours = origin is None or _host_of(origin) == _without_port(headers.get(b"host", b"").decode("latin-1"))
-        if ours:
+            is_same_origin = origin is None or _origin_host(origin) == _without_port(
+                headers.get(b"host", b"").decode("latin-1")
+            )
+        if is_same_origin:
             return None
-        found = (origin or b"another origin").decode("latin-1")[:100]
-        return HttpError(403, f"Web pages of {found} may not send requests here; serve.allowed_origins can allow it")
+        name = (origin or b"another origin").decode("latin-1")[:100]
+        return HttpError(
+            403, f"Requests from web pages of {name} are not allowed; serve.allowed_origins can allow them"
+        )
 
-    def answers(self, scope: Scope) -> dict[str, str]:
-        """The CORS headers of an answer."""
+    def response_headers(self, scope: Scope) -> dict[str, str]:
+        """The CORS headers of a response."""
         if not self.allowed:
             return {}
         vary = {} if "*" in self.allowed else {"Vary": "Origin"}
@@ -128,10 +131,10 @@ class Origins:
         return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "Retry-After", **vary}
 
     def preflight(self, scope: Scope) -> dict[str, str] | None:
-        """The headers that allow a preflight request; None: it is no preflight, or not allowed."""
+        """The headers that grant a preflight request; None: it is not a preflight, or not allowed."""
         headers = dict(scope["headers"])
-        asks = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
-        if not asks or self._allowed_origin(headers) is None:
+        is_preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
+        if not is_preflight or self._allowed_origin(headers) is None:
             return None
         return {
             "Access-Control-Allow-Methods": "GET, POST",
@@ -140,7 +143,7 @@ class Origins:
         }
 
     def _allowed_origin(self, headers: dict[bytes, bytes]) -> str | None:
-        """The origin to allow in an answer; None: it is not allowed, or there is none."""
+        """The value of Access-Control-Allow-Origin; None: there is no origin, or it is not allowed."""
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if not origin or not self.allowed:
             return None
@@ -148,77 +151,76 @@ class Origins:
 
 
 @dataclass(frozen=True)
-class Door:
-    """What is refused by a request's head. hosts: the names this server answers to; None: any."""
+class HeadCheck:
+    """Checks of request line and headers. hosts: the accepted host names; None: any."""
 
     header_bytes: int
     hosts: frozenset[str] | None
-    origins: Origins
+    cors: CorsPolicy
 
-    def refusal(self, scope: Scope) -> HttpError | None:
-        """Why a request is refused, or None."""
+    def rejection(self, scope: Scope) -> HttpError | None:
+        """The error for a rejected request, else None."""
         size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size > self.header_bytes:
-            return HttpError(431, f"Invalid request: a head of more than {self.header_bytes} bytes is not accepted")
+            return HttpError(431, f"Invalid request: request line and headers exceed {self.header_bytes} bytes")
         host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self.hosts is not None and name.strip("[]").lower() not in self.hosts:
             return HttpError(
                 421,
-                f"This server does not answer to the name {name[:99]!r}: its operator can add it (serve.allowed_hosts)",
+                f"Unknown host name {name[:99]!r}: the server's operator can add it to serve.allowed_hosts",
             )
-        return self.origins.refusal(scope)
+        return self.cors.rejection(scope)
 
 
-class Guard:
-    """The outermost middleware."""
+class SecurityMiddleware:
+    """Applies a `HeadCheck`, sets security headers, counts metrics and answers unhandled exceptions."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, door: Door) -> None:
-        self._app, self._metrics, self._door = app, metrics, door
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, head_check: HeadCheck) -> None:
+        self._app, self._metrics, self._head_check = app, metrics, head_check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # as a GET; uvicorn leaves the body out
+        if scope["method"] == "HEAD":  # handled as GET; uvicorn omits the body
             scope = {**scope, "method": "GET"}
         started, status = time.monotonic(), 0
 
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers.setdefault(name, value)  # a page may have a policy of its own
+                    headers.setdefault(name, value)  # pages set their own content security policy
                 headers.setdefault("Cache-Control", "no-store")
-                headers.update(self._door.origins.answers(scope))
+                headers.update(self._head_check.cors.response_headers(scope))
             await send(message)
 
         try:
-            await self._answer(scope, receive, guarded)
+            await self._respond(scope, receive, send_with_headers)
         except Exception as error:
-            log_defect("outside the application", error)
+            log_error("in the middleware", error)
             if status == 0:
-                await answer(HttpError(500, "Internal server error"))(scope, receive, guarded)
+                await error_response(HttpError(500, "Internal server error"))(scope, receive, send_with_headers)
         finally:
             self._metrics.count(route_name(scope["path"]), status, time.monotonic() - started)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (problem := self._door.refusal(scope)) is not None:
-            await answer(problem)(scope, receive, send)
-        elif (allowed := self._door.origins.preflight(scope)) is not None:
-            await Response(status_code=204, headers=allowed)(scope, receive, send)
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (error := self._head_check.rejection(scope)) is not None:
+            await error_response(error)(scope, receive, send)
+        elif (headers := self._head_check.cors.preflight(scope)) is not None:
+            await Response(status_code=204, headers=headers)(scope, receive, send)
         else:
-            if scope["path"] == "/metrics":  # counted here, and answered by the route
+            if scope["path"] == "/metrics":  # request metrics live in this process; the route adds the worker's
                 requests = self._metrics.lines() + gauge_lines(process_gauges())
                 scope = {**scope, "state": {**scope.get("state", {}), "requests": requests}}
             await self._app(scope, receive, send)
 
 
-def _host_of(origin: bytes) -> str:
+def _origin_host(origin: bytes) -> str:
     try:
         return _without_port(urlsplit(origin.decode("latin-1")).netloc)
     except ValueError:
@@ -226,6 +228,6 @@ def _host_of(origin: bytes) -> str:
 
 
 def _without_port(host: str) -> str:
-    """In lower case, without a default port."""
+    """The host in lower case, without a default port."""
     host = host.lower()
     return next((host.removesuffix(port) for port in _DEFAULT_PORTS if host.endswith(port)), host)

@@ -1,7 +1,7 @@
-"""The worker process: models, batches and routes, no HTTP. `remote` sends it requests.
+"""The worker process: loads the models and answers the requests that `worker_proxy` forwards, without HTTP.
 
-It ends when the server's end of its socket closes. It also ends, to be started again, when its models have failed for
-so long that they will not recover by themselves.
+It ends when the HTTP process closes the socket. It also ends, to be restarted, when its models have failed for so long
+that they will not recover by themselves.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from heed.inference.translator import Translator
 from heed.serving.app import make_routes
 from heed.serving.config import ServeConfig
 from heed.serving.health import HealthMonitor
-from heed.serving.http_errors import log_only_own_defects
+from heed.serving.http_errors import log_only_heed_errors
 from heed.serving.models import UNNAMED, Directions, ServedTranslator, open_models
-from heed.serving.processes import Channel, Head, packed
+from heed.serving.processes import Channel, MessageHead, pack_message
 from heed.serving.service import Service
 
 _LOG = logging.getLogger(__name__)
-_SICK = 60.0  # seconds of failures after which opening the models again is worth it
-_LOG_SECONDS = 0.5  # for the last log line to be written
+_MAX_SECONDS_FAILING = 60.0  # then the worker restarts and loads the models again
+_LOG_SECONDS = 0.5  # time to write the last log line
 
 
 def run_worker(
@@ -42,69 +42,69 @@ def run_worker(
     *,
     key_required: bool,
 ) -> None:
-    """Open models and answer requests until the socket closes."""
+    """Load the models and answer requests until the socket closes."""
     try:
         translators, others = open_models(models, languages, search, open_model)
     except HeedError as error:
-        connection.sendall(packed({"error": str(error)}))
+        connection.sendall(pack_message({"error": str(error)}))
         return
-    except OSError as error:  # a path that cannot even be looked at
-        connection.sendall(packed({"error": f"{error.filename}: {error.strerror}"}))
+    except OSError as error:  # a path without access permission
+        connection.sendall(pack_message({"error": f"{error.filename}: {error.strerror}"}))
         return
     service = Service(Directions(translators), config, others)
     health = HealthMonitor(service)
     app = make_routes(service, health, key_required=key_required)
-    with log_only_own_defects():
-        asyncio.run(_answer(connection, app, health, _notes(translators, health)))
+    with log_only_heed_errors():
+        asyncio.run(_handle_requests(connection, app, health, _notes(translators, health)))
 
 
 def _notes(translators: Sequence[ServedTranslator], health: HealthMonitor) -> list[str]:
-    chosen = [f"{name}: {backend}" for name, backend in health.backends.items()]
-    return chosen + [
-        f"note: {one.path} does not name its languages: called {one.source!r} and {one.target!r} here; "
-        "--languages en-de names them"
-        for one in translators
-        if {one.source, one.target} & {*UNNAMED}
+    backends = [f"{name}: {backend}" for name, backend in health.backends.items()]
+    return backends + [
+        f"note: {model.path} does not name its languages: served as {model.source!r} and {model.target!r}; "
+        "name them with --languages en-de"
+        for model in translators
+        if {model.source, model.target} & {*UNNAMED}
     ]
 
 
-async def _answer(connection: socket, app: FastAPI, health: HealthMonitor, notes: list[str]) -> None:
-    channel, gone, tasks = await Channel.over(connection), dict[int, asyncio.Event](), set[asyncio.Task[None]]()
+async def _handle_requests(connection: socket, app: FastAPI, health: HealthMonitor, notes: list[str]) -> None:
+    channel, disconnected, tasks = await Channel.open(connection), dict[int, asyncio.Event](), set[asyncio.Task[None]]()
     async with app.router.lifespan_context(app):
         channel.send({"ready": os.getpid(), "notes": notes})
-        tasks.add(asyncio.ensure_future(_end_when_sick(health)))
+        tasks.add(asyncio.ensure_future(_exit_when_unhealthy(health)))
         while (message := await channel.receive()) is not None:
             head, _ = message
             number = head["number"]
-            if "gone" in head:
-                if number in gone:
-                    gone[number].set()
+            if "disconnected" in head:
+                if number in disconnected:
+                    disconnected[number].set()
             elif "path" in head:
-                gone[number] = asyncio.Event()
-                task = asyncio.ensure_future(_answer_one(channel, app, head, gone[number]))
+                disconnected[number] = asyncio.Event()
+                task = asyncio.ensure_future(_handle_request(channel, app, head, disconnected[number]))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-                task.add_done_callback(partial(_forget, gone, number))
+                task.add_done_callback(partial(_forget, disconnected, number))
             else:
                 channel.send({"number": number})  # a ping
-        os._exit(0)  # the server has ended: nobody waits for anything
+        os._exit(0)  # the HTTP process has ended
 
 
-def _forget(gone: dict[int, asyncio.Event], number: int, _: "asyncio.Task[None]") -> None:
-    del gone[number]
+def _forget(disconnected: dict[int, asyncio.Event], number: int, _: "asyncio.Task[None]") -> None:
+    del disconnected[number]
 
 
-async def _end_when_sick(health: HealthMonitor) -> None:
-    """End the process when its models have failed for long, or always will: another is started."""
-    while health.sick_for < _SICK:
+async def _exit_when_unhealthy(health: HealthMonitor) -> None:
+    """Exit when the models have failed for too long; the HTTP process then starts another worker."""
+    while health.seconds_failing < _MAX_SECONDS_FAILING:
         await asyncio.sleep(1)
     _LOG.critical("the models do not work: %s", health.problem)
     await asyncio.sleep(_LOG_SECONDS)
     os._exit(1)
 
 
-async def _answer_one(channel: Channel, app: ASGIApp, request: Head, gone: asyncio.Event) -> None:
-    """An ASGI application's answer to one request, as messages."""
+async def _handle_request(channel: Channel, app: ASGIApp, request: MessageHead, disconnected: asyncio.Event) -> None:
+    """Run the ASGI application on one request and send its response as messages."""
     number, path = request["number"], request["path"]
     start, sent, more = dict[str, Any](), False, True
     scope = {
@@ -124,7 +124,7 @@ async def _answer_one(channel: Channel, app: ASGIApp, request: Head, gone: async
     }
 
     async def receive() -> Message:
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
@@ -136,9 +136,9 @@ async def _answer_one(channel: Channel, app: ASGIApp, request: Head, gone: async
         more = message.get("more_body", False)
         channel.send({"number": number, "more": more, **start}, message.get("body", b""))
         start, sent = {}, True
-        await channel.drained()
+        await channel.drain()
 
-    with contextlib.suppress(Exception):  # it has been logged, and answered with a 500 if nothing was answered before
+    with contextlib.suppress(Exception):  # already logged, and answered with a 500 if no response had begun
         await app(scope, receive, send)
     if not sent:
         channel.send({"number": number, "more": False, "status": 500, "headers": []})

@@ -1,10 +1,10 @@
-"""The worker as an ASGI application: requests to another process, and its answers back.
+"""ASGI application that forwards requests to the worker process and relays its responses.
 
-The process that listens does all of HTTP and no arithmetic; the worker does the rest (`worker`). A message holds a
-request's method, path and fields. The answer comes as an ASGI application gives it: a status and headers, then the
-body, in parts where it is streamed. When a client disconnects, the worker is told.
+The HTTP process handles connections and limits; the worker (`worker`) runs routes and models. A message holds a
+request's method, path and fields. The response arrives as ASGI messages: status and headers, then the body, in chunks
+if it is streamed. When a client disconnects, the worker is notified.
 
-A worker that ends is started again. Requests that it was working on are answered with 503.
+A worker that ends is restarted. Requests that it was processing get 503.
 """
 
 import asyncio
@@ -21,74 +21,74 @@ from starlette.types import Receive, Scope, Send
 
 from heed.errors import ConfigError
 from heed.serving.config import ServeConfig
-from heed.serving.http_errors import HttpError, answer
-from heed.serving.limits import Admission, disconnected
+from heed.serving.http_errors import HttpError, error_response
+from heed.serving.limits import Admission, wait_for_disconnect
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines
-from heed.serving.processes import Channel, Message, received
-from heed.serving.request_middleware import WORKING
+from heed.serving.processes import Channel, Message, receive_message
+from heed.serving.request_middleware import RUNS_MODEL
 
 _LOG = logging.getLogger(__name__)
-_GRACE = 5.0  # seconds after the deadline within which the worker must have answered
-_PING_EVERY, _SILENCE = 5.0, 60.0  # seconds: between pings, and without any message until the worker is killed
-_PAUSES = (0.0, 1.0, 5.0, 30.0)  # seconds before a worker is started, by how many have failed to start
-_GONE = "the process that translates has ended and is being started again"
-_NOT_READY = Gauge("heed_ready", "1 if the models work.", 0.0)
+_GRACE = 5.0  # seconds after the deadline for the worker to respond
+_PING_INTERVAL, _MAX_SILENCE = 5.0, 60.0  # seconds; a worker that sends nothing for longer is killed
+_BACKOFF = (0.0, 1.0, 5.0, 30.0)  # seconds before a restart, by the number of failed_starts starts
+_RESTARTING = "the worker process has ended and is being restarted"
+_NOT_READY = Gauge("heed_ready", "1 if the health check passes.", 0.0)
 
 
 class WorkerProxy:
-    """An ASGI application that a worker answers for. start: starts a worker and returns the socket to it."""
+    """Forwards requests to a worker process. start: starts a worker and returns the socket to it."""
 
     def __init__(self, start: Callable[[], socket], config: ServeConfig) -> None:
         self._start, self.admission = start, Admission(config.queue, config.deadline)
         self.starts = 0
         self._channel: Channel | None = None
         self._numbers = itertools.count()
-        self._answers: dict[int, asyncio.Queue[Message | None]] = {}
+        self._responses: dict[int, asyncio.Queue[Message | None]] = {}
         self._process: int | None = None
         self._first = self._start()
 
     def open(self) -> list[str]:
-        """Wait until the models are open, or say why they cannot be; notes about them."""
-        match received(self._first):
+        """Wait until the worker has loaded the models; return its notes for the operator, or raise its error."""
+        match receive_message(self._first):
             case ({"ready": process, "notes": notes}, _):
                 self._process = process
                 return list(notes)
             case ({"error": error}, _):
                 raise ConfigError(str(error))
             case _:
-                raise ConfigError("the process that translates ended while it opened the models; see above")
+                raise ConfigError("the worker process ended while loading the models; see the messages above")
 
-    async def keep(self) -> None:
-        """Receive answers, and start another worker whenever one ends."""
-        await self._receive_answers(await Channel.over(self._first))
-        failed = 0
-        while not self.admission.closed:
-            _LOG.critical(_GONE)
-            await asyncio.sleep(_PAUSES[min(failed, len(_PAUSES) - 1)])
-            channel = await Channel.over(self._start())
-            match await channel.receive():  # which takes as long as opening the models does
+    async def supervise(self) -> None:
+        """Receive responses, and restart the worker whenever it ends."""
+        await self._receive_responses(await Channel.open(self._first))
+        failed_starts = 0
+        while not self.admission.shutting_down:
+            _LOG.critical(_RESTARTING)
+            await asyncio.sleep(_BACKOFF[min(failed_starts, len(_BACKOFF) - 1)])
+            channel = await Channel.open(self._start())
+            match await channel.receive():  # sent once the models are loaded
                 case ({"ready": process}, _):
-                    self._process, failed = process, 0
-                    await self._receive_answers(channel)
+                    self._process, failed_starts = process, 0
+                    await self._receive_responses(channel)
                 case message:
-                    _LOG.critical("it cannot open the models: %s", message and message[0].get("error"))
-                    failed += 1
+                    _LOG.critical("the worker process cannot load the models: %s", message and message[0].get("error"))
+                    failed_starts += 1
                     channel.close()
 
-    async def _receive_answers(self, channel: Channel) -> None:
-        """Until the worker ends; if it is silent for long, it is killed."""
+    async def _receive_responses(self, channel: Channel) -> None:
+        """Dispatch messages until the worker ends; kill it if it sends nothing for too long."""
         self._channel, self.starts = channel, self.starts + 1
         pinging = asyncio.ensure_future(_ping(channel))
         try:
             while True:
-                async with asyncio.timeout(_SILENCE):
+                async with asyncio.timeout(_MAX_SILENCE):
                     message = await channel.receive()
                 if message is None:
                     return
-                if (waiting := self._answers.get(message[0]["number"])) is not None:
-                    waiting.put_nowait(message)
+                if (queue := self._responses.get(message[0]["number"])) is not None:
+                    queue.put_nowait(message)
         except TimeoutError:
-            _LOG.critical("the process that translates does not answer")
+            _LOG.critical("the worker process does not respond")
             if self._process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._process, signal.SIGKILL)
@@ -96,72 +96,71 @@ class WorkerProxy:
             pinging.cancel()
             self._channel = None
             channel.close()
-            for waiting in self._answers.values():
-                waiting.put_nowait(None)
+            for queue in self._responses.values():
+                queue.put_nowait(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
             return
-        is_work = scope["method"] == "POST" and scope["path"] in WORKING
+        runs_model = scope["method"] == "POST" and scope["path"] in RUNS_MODEL
         try:
-            async with self.admission.place() if is_work else contextlib.nullcontext():
+            async with self.admission.slot() if runs_model else contextlib.nullcontext():
                 await self._forward(scope, receive, send)
-        except HttpError as problem:
-            await answer(problem)(scope, receive, send)
+        except HttpError as error:
+            await error_response(error)(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        keeping = asyncio.ensure_future(self.keep())
+        supervising = asyncio.ensure_future(self.supervise())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self.admission.closed = True
-        keeping.cancel()
+        self.admission.shutting_down = True
+        supervising.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await keeping
+            await supervising
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, state = scope["path"], dict(scope.get("state", {}))
-        if self.admission.closed and path == "/health/ready":
+        if self.admission.shutting_down and path == "/health/ready":
             raise HttpError(503, "This server is shutting down")
         if path == "/metrics":
-            starts = Gauge("heed_worker_starts_total", "Starts of the process that translates.", self.starts, "counter")
+            starts = Gauge("heed_worker_starts_total", "Starts of the worker process.", self.starts, "counter")
             state["requests"] += gauge_lines([starts])
         if (channel := self._channel) is None:
             if path == "/metrics":
                 text = state["requests"] + gauge_lines([_NOT_READY])
                 await Response(text, media_type=CONTENT_TYPE)(scope, receive, send)
                 return
-            raise HttpError(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
-        number, answers = next(self._numbers), asyncio.Queue[Message | None]()
-        self._answers[number] = answers
+            raise HttpError(503, f"Unavailable: {_RESTARTING}", {"Retry-After": "5"})
+        number, responses = next(self._numbers), asyncio.Queue[Message | None]()
+        self._responses[number] = responses
         channel.send({"number": number, "method": scope["method"], "path": path, "state": state})
-        leaving = asyncio.ensure_future(disconnected(receive))
-        gone = {"number": number, "gone": True}
-        leaving.add_done_callback(lambda left: None if left.cancelled() else channel.send(gone))
+        disconnecting = asyncio.ensure_future(wait_for_disconnect(receive))
+        disconnect = {"number": number, "disconnected": True}
+        disconnecting.add_done_callback(lambda task: None if task.cancelled() else channel.send(disconnect))
         try:
-            await self._relay(answers, send)
+            await self._relay(responses, send)
         except BaseException:
-            channel.send(gone)
+            channel.send(disconnect)
             raise
         finally:
-            leaving.cancel()
-            del self._answers[number]
+            disconnecting.cancel()
+            del self._responses[number]
 
-    async def _relay(self, answers: "asyncio.Queue[Message | None]", send: Send) -> None:
+    async def _relay(self, responses: "asyncio.Queue[Message | None]", send: Send) -> None:
         end, started, more = asyncio.get_running_loop().time() + self.admission.deadline + _GRACE, False, True
         while more:
             try:
                 async with asyncio.timeout_at(end):
-                    message = await answers.get()
+                    message = await responses.get()
             except TimeoutError:
                 message = None
             if started and (message is None or "broken" in message[0]):
-                return  # which closes the connection: the answer is incomplete
+                return  # this closes the connection: the response is incomplete
             if message is None:
-                raise HttpError(503, f"Out of order: {_GONE}", {"Retry-After": "5"})
+                raise HttpError(503, f"Unavailable: {_RESTARTING}", {"Retry-After": "5"})
             head, body = message
             if "status" in head:
                 headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["headers"]]
@@ -174,4 +173,4 @@ class WorkerProxy:
 async def _ping(channel: Channel) -> None:
     while True:
         channel.send({"number": -1})
-        await asyncio.sleep(_PING_EVERY)
+        await asyncio.sleep(_PING_INTERVAL)
