@@ -40,10 +40,8 @@ def add_routes(app: FastAPI, service: Service, health: HealthMonitor, *, key_req
         fields = TranslateRequest.parse(request.state.fields)
         check_size(fields.q, service.config)
         check_alternatives(fields.alternatives, service.config)
-        answers = await service.admission.run(
-            request.receive, lambda cancel_token: service.translate(fields, cancel_token)
-        )
-        return _translated(fields, answers)
+        texts = await service.admission.run(request.receive, lambda cancel: service.translate(fields, cancel))
+        return _translate_response(fields, texts)
 
     @app.post(
         "/detect", response_model=list[DetectedLanguage], responses=ERRORS, openapi_extra=request_body(DetectRequest)
@@ -61,10 +59,8 @@ def add_routes(app: FastAPI, service: Service, health: HealthMonitor, *, key_req
     @app.post("/languages", response_model=list[Language], responses=ERRORS)
     async def languages() -> list[Language]:
         """List the languages, and the targets that each can be translated to."""
-        directions = service.directions
-        return [
-            Language(code=code, name=language_name(code), targets=directions.targets(code)) for code in directions.codes
-        ]
+        by_code = {code: service.directions.targets(code) for code in service.directions.codes}
+        return [Language(code=code, name=language_name(code), targets=targets) for code, targets in by_code.items()]
 
     @app.get("/health", response_model=HealthStatus, response_model_exclude_none=True, responses=ERRORS)
     async def healthy() -> HealthStatus:
@@ -105,7 +101,7 @@ def check_alternatives(count: int | None, config: ServeConfig) -> None:
         raise HttpError(400, f"Invalid request: alternatives parameter must be <= {config.alternatives}")
 
 
-def _translated(fields: TranslateRequest, answers: list[TranslatedText]) -> TranslateResponse:
+def _translate_response(fields: TranslateRequest, answers: list[TranslatedText]) -> TranslateResponse:
     """The response: lists if `q` is a list, even of one text; else single values."""
     values: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
     if fields.alternatives:
