@@ -41,7 +41,7 @@ def test_without_a_home_it_is_a_private_temporary_folder_and_that_is_said(
     folder = cache_folder()
     assert folder == temporary / f"heed-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
-    note = f"there is no cache folder (Could not determine home directory.): {folder} is used, which may not last"
+    note = f"no cache folder (Could not determine home directory.): using {folder}, which may be deleted"
     assert any(one.startswith(note) for one in fallbacks())
     assert cache_folder() == folder
     assert len([record for record in caplog.records if record.message.startswith(f"note: {note}")]) == 1
@@ -51,7 +51,7 @@ def test_a_home_that_cannot_be_written_to_is_no_traceback(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "read-only"))
     monkeypatch.setattr("heed.paths.os.access", lambda *_: False)  # as the tests may run as root, whom nothing stops
     assert cache_folder().name == f"heed-{os.getuid()}"
-    assert any(f"{tmp_path}/read-only/heed cannot be written to" in note for note in fallbacks())
+    assert any(f"{tmp_path}/read-only/heed is not writable" in note for note in fallbacks())
 
 
 @pytest.mark.parametrize("kind", ["a file", "writable", "a link"])

@@ -1,19 +1,19 @@
-"""The exceptions heed raises on purpose, all of one family.
+"""The exceptions that heed raises for errors the user can fix, all subclasses of HeedError.
 
     HeedError
     ├── ConfigError    a setting is unknown, malformed or cannot be honoured
-    ├── DataError      text or a file of it cannot be read as it should
+    ├── DataError      a text, or a file of text, is invalid
     ├── FolderError    a model folder or checkpoint is missing, damaged or of another format
-    ├── TrainingError  a run cannot go on
-    └── InputError     ids, shapes or lengths handed to a model are wrong
+    ├── TrainingError  training cannot continue
+    └── InputError     ids, shapes or lengths passed to a model are wrong
 
-Each message says what was found, what was expected and, where it is not plain, what to do. The command line prints
-one as ``error: …`` and exits with code 2; any other exception is a defect of heed and keeps its traceback.
+Each message says what was found, what was expected and, where it is not obvious, what to do. The command line prints it
+as ``error: …`` and exits with code 2; any other exception is a bug in heed and keeps its traceback.
 """
 
 
 class HeedError(Exception):
-    """Something the caller can put right."""
+    """An error that the caller can fix."""
 
 
 class ConfigError(HeedError):
@@ -21,11 +21,11 @@ class ConfigError(HeedError):
 
 
 class DataError(HeedError):
-    """Text or a file of it cannot be read as it should."""
+    """A text, or a file of text, is invalid."""
 
 
 class InputError(HeedError):
-    """Ids, shapes or lengths handed to a model are wrong."""
+    """Ids, shapes or lengths passed to a model are wrong."""
 
 
 class FolderError(HeedError):
@@ -33,4 +33,4 @@ class FolderError(HeedError):
 
 
 class TrainingError(HeedError):
-    """A run cannot go on."""
+    """Training cannot continue."""

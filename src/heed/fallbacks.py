@@ -1,7 +1,7 @@
-"""Fast paths that this process does without, and why: each is reported once, and kept for whoever asks later.
+"""Records which fast paths this process fell back from, and why; each is logged once.
 
-Enters: one sentence from whatever fell back. Leaves: a `note:` line on standard error (through the logger `heed`, so a
-program that uses heed can send it elsewhere), and `fallbacks()`, for the doctor and the server's health page.
+Enters: one sentence per fallback. Leaves: a `note:` line on standard error (through the logger `heed`, so that a
+program that uses heed can redirect it), and `fallbacks()`, for `heed doctor` and the server's health page.
 """
 
 import logging
@@ -11,9 +11,9 @@ _noted: dict[str, None] = {}  # in the order in which they happened
 
 
 def note_fallback(message: str, *, quietly: bool = False) -> None:
-    """Record that something slower or smaller is used, and say so the first time.
+    """Record that a slower or smaller alternative is used, and log it the first time.
 
-    quietly: record it alone, where nothing is wrong with the machine and nobody can do anything about it.
+    quietly: record without logging, where the user can do nothing about it.
     """
     if message not in _noted:
         _noted[message] = None
@@ -22,5 +22,5 @@ def note_fallback(message: str, *, quietly: bool = False) -> None:
 
 
 def fallbacks() -> list[str]:
-    """One sentence for each, oldest first; empty where everything runs as it should."""
+    """The recorded fallbacks, oldest first; empty if every fast path is in use."""
     return list(_noted)

@@ -247,7 +247,7 @@ def test_only_regular_files_of_a_sensible_size_are_opened(copy: Path, name: str,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"a": 1, "a": 2}', "the key 'a' stands twice in one object"),
+        (b'{"a": 1, "a": 2}', "duplicate key 'a' in an object"),
         (b"[" * 100_000, "nested more than 32 deep"),
         (b"[" * 40 + b"]" * 40, "nested more than 32 deep"),
         (b'{"a": NaN}', "NaN is not a finite number"),

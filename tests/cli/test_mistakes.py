@@ -152,4 +152,4 @@ def test_training_needs_no_home(folder: Path, tmp_path: Path, home: str) -> None
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert "there is no cache folder" in run.stderr
+    assert "no cache folder" in run.stderr
