@@ -65,7 +65,7 @@ def test_a_temporary_folder_that_somebody_has_put_there_is_left_alone(temporary:
     else:
         planted.mkdir()
         planted.chmod(0o777)
-    caches._for_this_process.cache_clear()
+    caches._process_folder.cache_clear()
     folder = temporary_folder()
     assert folder != planted
     assert folder.stat().st_mode & 0o777 == 0o700
