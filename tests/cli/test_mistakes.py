@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heed.cli.main import place_at_fault
+from heed.cli.main import path_error
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.serving.folders import make_folder, make_lm_or_classifier
 
@@ -114,14 +114,14 @@ def test_a_defect_keeps_its_traceback() -> None:
 def test_whose_fault_a_path_is() -> None:
     named = ["quantize", "m", "--out=some/where"]
     refused = OSError(errno.EACCES, "Permission denied", "/x")
-    assert place_at_fault(refused, named) == "/x: Permission denied"
+    assert path_error(refused, named) == "/x: Permission denied"
     beside = OSError(errno.ENOENT, "No such file or directory", "some/.where.writing")
-    assert place_at_fault(beside, named) == "some/.where.writing: No such file or directory"
+    assert path_error(beside, named) == "some/.where.writing: No such file or directory"
     elsewhere = OSError(errno.ENOENT, "No such file or directory", "m/checkpoints/lost")
-    assert place_at_fault(elsewhere, named) is None
-    assert place_at_fault(OSError(errno.ENOSPC, "No space left on device"), named) == "No space left on device"
-    assert place_at_fault(OSError(errno.EACCES, "Permission denied"), named) is None
-    assert place_at_fault(ConnectionResetError(errno.ECONNRESET, "reset"), named) is None
+    assert path_error(elsewhere, named) is None
+    assert path_error(OSError(errno.ENOSPC, "No space left on device"), named) == "No space left on device"
+    assert path_error(OSError(errno.EACCES, "Permission denied"), named) is None
+    assert path_error(ConnectionResetError(errno.ECONNRESET, "reset"), named) is None
 
 
 def test_an_out_that_is_empty_is_not_the_current_folder(folder: Path) -> None:

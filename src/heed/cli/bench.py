@@ -1,4 +1,4 @@
-"""`heed bench`: how fast heed is on this machine, a question a command."""
+"""`heed bench`: registers the benchmark commands; `heed bench engines` compares inference engines."""
 
 import json
 import statistics
@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from heed.cli.bench_models import AsJson, machine, train, translate
+from heed.cli.bench_models import JsonOption, machine, train, translate
 from heed.cli.output import output_console
 from heed.errors import DataError
 from heed.interop.engine_names import (
@@ -26,7 +26,7 @@ from heed.text.corpus import read_lines
 if TYPE_CHECKING:
     from heed.benchmarking.engine_race import EngineTiming
 
-bench = typer.Typer(help="Measure how fast heed is on this machine, with your own model.", no_args_is_help=True)
+bench = typer.Typer(help="Benchmark training, translation and this machine.", no_args_is_help=True)
 bench.command()(machine)
 bench.command()(train)
 bench.command()(translate)
@@ -35,31 +35,29 @@ bench.command()(translate)
 @bench.command()
 def engines(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    file: Annotated[str, typer.Argument(help="Text to translate, a sentence a line; - is standard input.")],
+    file: Annotated[str, typer.Argument(help="Text to translate, one sentence per line; - is standard input.")],
     engine: Annotated[
-        list[str], typer.Option(help="An engine to compare with heed; none: all that are installed.")
+        list[str], typer.Option(help="An engine to compare with heed; default: all installed ones.")
     ] = [],
-    sentences: Annotated[int, typer.Option(min=1, help="Lines of the text to take, at most.")] = 200,
-    beam: Annotated[int, typer.Option(min=1, help="Hypotheses kept at each step; 1 is greedy.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each engine translates them; medians count.")] = 5,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each engine; else as many as it takes.")
-    ] = None,
-    as_json: AsJson = False,
+    sentences: Annotated[int, typer.Option(min=1, help="Maximum number of lines to translate.")] = 200,
+    beam: Annotated[int, typer.Option(min=1, help="Beam size; 1 is greedy decoding.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; the median is reported.")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads per engine; default: the engine's own.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare the engines of `heed translate --engine` on your own model, text and machine.
+    """Compare the speed of the engines of `heed translate --engine` on your model and text.
 
-    Each has a process of its own and warms up; then they take turns, round by round.
+    Each engine runs in its own process and is warmed up; then the engines take turns, round by round.
     """
-    from heed.benchmarking.engine_race import race  # noqa: PLC0415 - no other question needs it
+    from heed.benchmarking.engine_race import race  # noqa: PLC0415 - only this command needs it
 
     texts = [line for line in islice(read_lines(file), sentences) if line.strip()]
     if not texts:
-        raise DataError(f"{file} is empty: there is nothing to translate")
-    chosen = _chosen([parse_engine_name(one) for one in engine])
+        raise DataError(f"{file} is empty: expected text to translate")
+    chosen = _chosen_engines([engine_named(name) for name in engine])
     typer.echo(f"{len(texts):,} sentences, {', '.join(chosen)}: {rounds} rounds …", err=True)
-    found = race(model, texts, chosen, beam=beam, rounds=rounds, threads=threads)
-    rows = [_row(one, found[0]) for one in found]
+    timings = race(model, texts, chosen, beam=beam, rounds=rounds, threads=threads)
+    rows = [_row(timing, timings[0]) for timing in timings]
     settings = {"sentences": len(texts), "beam": beam, "rounds": rounds}
     if as_json:
         typer.echo(json.dumps({"model": str(model), "file": file, **settings, "engines": rows}, indent=2))
@@ -67,35 +65,35 @@ def engines(
         output_console().print(_table(rows))
 
 
-def _chosen(asked: list[EngineName]) -> list[EngineName]:
-    """heed, and those asked for; or all that are installed."""
-    for one in asked:
-        require_engine(one)
-    absent = [one for one in ENGINES if missing_packages(one)]
-    if not asked:
-        for extra in dict.fromkeys(engine_family(one) for one in absent):
-            typer.echo(f"without {extra}, which is not installed: pip install 'heed[{extra}]'", err=True)
-    return list(dict.fromkeys(("heed", *(asked or (one for one in ENGINES if one not in absent)))))
+def _chosen_engines(requested: list[EngineName]) -> list[EngineName]:
+    """heed and the requested engines; by default all that are installed."""
+    for name in requested:
+        require(name)
+    absent = [name for name in ENGINES if missing(name)]
+    if not requested:
+        for extra in dict.fromkeys(family(name) for name in absent):
+            typer.echo(f"skipping {extra}, which is not installed: pip install 'heed[{extra}]'", err=True)
+    return list(dict.fromkeys(("heed", *(requested or (name for name in ENGINES if name not in absent)))))
 
 
-def _row(one: "EngineTiming", ours: "EngineTiming") -> dict[str, Any]:
-    from heed.benchmarking.engine_race import speedup  # noqa: PLC0415
+def _row(timing: "Timed", baseline: "Timed") -> dict[str, Any]:
+    from heed.benchmarking.engine_race import times_faster  # noqa: PLC0415
 
     return {
-        "engine": one.engine,
-        "threads": one.threads,
-        "sentences_per_second": len(one.texts) / statistics.median(one.batch_seconds),
-        "times_faster": speedup(one.batch_seconds, ours.batch_seconds),
-        "seconds_alone": statistics.median(one.single_seconds),
-        "times_faster_alone": speedup(one.single_seconds, ours.single_seconds),
-        "same_output": one.agreement(ours),
+        "engine": timing.engine,
+        "threads": timing.threads,
+        "sentences_per_second": len(timing.texts) / statistics.median(timing.together),
+        "times_faster": times_faster(timing.together, baseline.together),
+        "seconds_alone": statistics.median(timing.alone),
+        "times_faster_alone": times_faster(timing.alone, baseline.alone),
+        "same_output": timing.same_as(baseline),
     }
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("engine", no_wrap=True)
-    for heading in ("sentences/s", "× heed", "one alone, ms", "× heed", "same output"):
+    for heading in ("sentences/s", "× heed", "batch 1, ms", "× heed", "same output"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(

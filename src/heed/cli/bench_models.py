@@ -1,4 +1,4 @@
-"""`heed bench machine`, `train` and `translate`: what this machine can do, and how much of it heed uses."""
+"""`heed bench machine`, `train` and `translate`: peak GEMM and memory speed, and the share of it that heed reaches."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from heed.cli.options import Engine, from_options, open_translator
+from heed.cli.options import EngineOption, from_options, open_translator
 from heed.cli.output import counted, output_console
 from heed.config import RunConfig, model_preset
 from heed.errors import ConfigError, DataError
@@ -27,117 +27,112 @@ if TYPE_CHECKING:
     from heed.benchmarking.translating import TokenSequences, TranslationJob, TranslationSpeed
     from heed.inference.translator import Translator
 
+DeviceOption = Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Default: the GPU if there is one.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
-Device = Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Where; by default on a GPU if there is one.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
+def machine(device: DeviceOption = None, as_json: JsonOption = False) -> None:
+    """Measure this machine's peak speed: GEMM FLOP/s and memory bandwidth.
 
-def machine(device: Device = None, as_json: AsJson = False) -> None:
-    """Measure what this machine can do at most: matrix products and bytes read from memory, a second.
-
-    No training and no translating goes beyond it, so speeds can be read as shares of it. Takes some seconds.
+    The other benchmarks report their speed as a share of it. Takes a few seconds.
     """
-    where = chosen(device)
-    from heed.benchmarking.limits import measure_limits  # noqa: PLC0415 - torch takes seconds to import
+    chosen = chosen_device(device)
+    from heed.benchmarking.limits import limits  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("multiplying large matrices, reading memory"):
-        found = measure_limits(where)
+        peak = limits(chosen)
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        typer.echo(json.dumps(asdict(peak), indent=2))
     else:
-        output_console().print(_limits_table(found))
+        output_console().print(_limits_table(peak))
 
 
-def chosen(device: Literal["cpu", "cuda"] | None) -> "torch.device":
-    """The device that was asked for, or the one that heed would take."""
+def chosen_device(device: Literal["cpu", "cuda"] | None) -> "torch.device":
+    """The requested device, or heed's default."""
     import torch  # noqa: PLC0415 - takes seconds to import
 
     from heed.backends.select import default_device  # noqa: PLC0415
 
     default = default_device()
     if device == "cuda" and default.type == "cpu":
-        raise ConfigError("--device cuda: torch finds no GPU here; leave it out, or say --device cpu")
+        raise ConfigError("--device cuda: torch finds no GPU; expected --device cpu, or no --device")
     return default if device is None else torch.device(device)
 
 
-def _limits_table(found: "MachineLimits") -> Table:
+def _limits_table(peak: "Limits") -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column(found.device, no_wrap=True)
-    table.add_column("at most", justify="right")
-    for arithmetic, speed in found.operations.items():
-        table.add_row(f"matrix products, {arithmetic}", operations(speed))
-    for arithmetic, reason in found.without.items():
-        table.add_row(f"matrix products, {arithmetic}", reason)
-    table.add_row("reading memory", f"{found.bytes_read / 1e9:,.1f} GB/s")
+    table.add_column(peak.device, no_wrap=True)
+    table.add_column("peak", justify="right")
+    for arithmetic, speed in peak.operations.items():
+        table.add_row(f"GEMM, {arithmetic}", _flops(speed))
+    for arithmetic, reason in peak.without.items():
+        table.add_row(f"GEMM, {arithmetic}", reason)
+    table.add_row("memory bandwidth", f"{peak.bytes_read / 1e9:,.1f} GB/s")
     return table
 
 
-def operations(speed: float) -> str:
-    """Operations a second, for people."""
+def _flops(speed: float) -> str:
     return f"{speed / 1e12:,.1f} TFLOP/s" if speed >= 1e12 else f"{speed / 1e9:,.1f} GFLOP/s"
 
 
-def memory(taken: int | None, device: str) -> str:
-    """The most that was taken, for people."""
-    if taken is None:
+def _memory(size: int | None, device: str) -> str:
+    if size is None:
         return "unknown"
-    return f"{taken / 2**30:.2f} GiB{', the whole process' if device == 'cpu' else ''}"
+    return f"{size / 2**30:.2f} GiB{', the whole process' if device == 'cpu' else ''}"
 
 
 def train(
-    preset: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "tiny",
-    vocabulary: Annotated[int, typer.Option(min=16, help="Tokens in the vocabulary.")] = 8000,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens per batch; else the preset's.")] = None,
-    device: Device = None,
-    seconds: Annotated[float, typer.Option(min=0.0, help="How long to measure, about.")] = 5.0,
-    set_: Annotated[
-        list[str], typer.Option("--set", help="A setting of model or training, such as model.norm=pre.")
-    ] = [],
-    as_json: AsJson = False,
+    preset: Annotated[str, typer.Option(help="Model size: tiny, small, base or big.")] = "tiny",
+    vocabulary: Annotated[int, typer.Option(min=16, help="Vocabulary size.")] = 8000,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens per batch; default: the preset's.")] = None,
+    device: DeviceOption = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Approximate duration of the measurement.")] = 5.0,
+    set_: Annotated[list[str], typer.Option("--set", help="A model or training setting, such as model.norm=pre.")] = [],
+    as_json: JsonOption = False,
 ) -> None:
-    """Measure the steps that `heed train` takes: target tokens/s, memory, and the share of the machine's limit.
+    """Measure training throughput: target tokens/s, memory, and the share of the machine's peak.
 
-    The sentences are random tokens in lengths like those of real ones; nothing is validated or saved.
+    The data are random tokens with realistic sentence lengths; nothing is validated or saved.
     """
     config = _config(preset, vocabulary, tokens, set_)
-    where = chosen(device)
+    chosen = chosen_device(device)
     from heed.benchmarking.training import measure_training  # noqa: PLC0415 - torch takes seconds to import
 
     budget = config.training.tokens_per_batch * config.training.accumulate
-    typer.echo(
-        f"preset {preset}, {vocabulary:,} tokens in the vocabulary, {budget:,} target tokens per step …", err=True
-    )
+    typer.echo(f"preset {preset}, vocabulary of {vocabulary:,} tokens, {budget:,} target tokens per step …", err=True)
     with Console(stderr=True).status("") as status:
-        found = measure_training(config, where, seconds, status.update)
+        speed = measure_training(config, chosen, seconds, status.update)
     if as_json:
         settings = {"preset": preset, "vocabulary": vocabulary, "tokens_per_batch": config.training.tokens_per_batch}
-        typer.echo(json.dumps({**settings, **asdict(found)}, indent=2))
+        typer.echo(json.dumps({**settings, **asdict(speed)}, indent=2))
     else:
-        output_console().print(_training_table(found, where.type))
+        output_console().print(_training_table(speed, chosen.type))
 
 
 def _config(preset: str, vocabulary: int, tokens: int | None, options: list[str]) -> RunConfig:
-    """All settings, as `heed train` would have them."""
+    """The settings that `heed train` would have."""
     settings = from_options(options)
     for section in settings:
         if section not in ("model", "training"):
-            raise ConfigError(f"--set {section}.…: only model and training can be set here, such as model.norm=pre")
-    check_settings(merge_settings(settings))
+            raise ConfigError(
+                f"--set {section}.…: only model and training settings are allowed here, such as model.norm=pre"
+            )
+    check_early(merged(settings))
     start: dict[str, dict[str, Any]] = {"training": training_preset(preset), "model": model_preset(preset)}
-    given: dict[str, Any] = {} if tokens is None else {"tokens_per_batch": tokens}
-    last = {"model": {"vocab_size": vocabulary}, "training": given}
-    return RunConfig.model_validate(merge_settings(start, settings, last))
+    batch: dict[str, Any] = {} if tokens is None else {"tokens_per_batch": tokens}
+    last = {"model": {"vocab_size": vocabulary}, "training": batch}
+    return RunConfig.model_validate(merged(start, settings, last))
 
 
-def _training_table(found: "TrainingSpeed", device: str) -> Table:
+def _training_table(speed: "TrainingSpeed", device: str) -> Table:
     rows = {
-        "device": found.device,
-        "parameters": f"{found.parameters:,}",
-        "target tokens/s": f"{found.tokens_per_second:,.0f}",
-        "a step": f"{1000 * found.seconds_per_step:,.1f} ms, {found.tokens_per_step:,.0f} target tokens",
-        "peak memory": memory(found.peak_memory, device),
-        "matmuls": f"{operations(found.operations_per_second)}, {found.arithmetic}",
-        "share of the limit": f"{found.share:.0%} of {operations(found.limit)}",
+        "device": speed.device,
+        "parameters": f"{speed.parameters:,}",
+        "target tokens/s": f"{speed.tokens_per_second:,.0f}",
+        "time per step": f"{1000 * speed.seconds_per_step:,.1f} ms, {speed.tokens_per_step:,.0f} target tokens",
+        "peak memory": _memory(speed.peak_memory, device),
+        "matmuls": f"{_flops(speed.operations_per_second)}, {speed.arithmetic}",
+        "share of peak": f"{speed.share:.0%} of {_flops(speed.limit)}",
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -145,30 +140,30 @@ def _training_table(found: "TrainingSpeed", device: str) -> Table:
     return table
 
 
-_LENGTH = 31  # of sources made up, and of what is written for them: with the token that ends them, 32
-_LENGTHS = (7, 15, 31, 63, 127)  # to see growth by
+_LENGTH = 31  # of random sources and their translations, without the end-of-sentence token
+_LENGTHS = (7, 15, 31, 63, 127)  # of the table by length
 
 
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder, or one that heed export wrote for an engine.")],
     file: Annotated[
         str | None,
-        typer.Argument(help="Text to translate, a sentence a line; - is standard input; none: random words."),
+        typer.Argument(help="Text to translate, one sentence per line; - is standard input; default: random tokens."),
     ] = None,
-    engine: Engine = None,
-    batch: Annotated[list[int], typer.Option(min=1, help="Sentences at once; may be given again.")] = [1, 8, 32],
-    beam: Annotated[list[int], typer.Option(min=1, help="Hypotheses kept at each step; likewise.")] = [1, 4],
-    sentences: Annotated[int, typer.Option(min=1, help="Lines of the text to take, at most.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured; medians count.")] = 3,
-    as_json: AsJson = False,
+    engine: EngineOption = None,
+    batch: Annotated[list[int], typer.Option(min=1, help="Batch size; may be given several times.")] = [1, 8, 32],
+    beam: Annotated[list[int], typer.Option(min=1, help="Beam size; may be given several times.")] = [1, 4],
+    sentences: Annotated[int, typer.Option(min=1, help="Maximum number of lines to translate.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; the median is reported.")] = 3,
+    as_json: JsonOption = False,
 ) -> None:
-    """Measure how fast your model translates here: by sentences at once, hypotheses, and length of sentences.
+    """Measure your model's decoding speed by batch size, beam size and sentence length.
 
-    Without a text, random words of the vocabulary are translated, and as many tokens are written as read.
+    Without a text, random tokens are translated, and the output is forced to the length of the input.
     """
     lines = None if file is None else [line for line in islice(read_lines(file), sentences) if line.strip()]
     if lines == []:
-        raise DataError(f"{file} is empty: there is nothing to translate")
+        raise DataError(f"{file} is empty: expected text to translate")
     translator = open_translator(model, [], {}, engine)
     import torch  # noqa: PLC0415 - takes seconds to import
 
@@ -183,34 +178,29 @@ def translate(
     by_length = _by_length(sources, sorted({min(batch), max(batch)}), min(beam), translator.max_tokens)
     typer.echo(f"{len(by_batch) + len(by_length)} measurements, {counted(rounds, 'round')} …", err=True)
     with Console(stderr=True).status("") as status:
-        found = measure_translation(translator, [*by_batch, *by_length], rounds, status.update)
-        most = peak_memory(device)  # before the limit, which takes some of its own
-        limit = _limit(translator, device)
-    rows = [{**asdict(one), "share": limit and limit(one)} for one in found]
+        timings = measure_translating(translator, [*by_batch, *by_length], rounds, status.update)
+        peak = peak_memory(device)  # before the limits are measured, which takes memory too
+        share_of_peak = _share_of_peak(translator, device)
+    rows = [{**asdict(timing), "share": share_of_peak and share_of_peak(timing)} for timing in timings]
     tables = {"by_batch": rows[: len(by_batch)], "by_length": rows[len(by_batch) :]}
-    where = device_name(device)
+    name = device_name(device)
     if as_json:
-        told = {
-            "model": str(model),
-            "file": file,
-            "rounds": rounds,
-            "device": where,
-            "backend": str(choice),
-            "peak_memory": most,
-            **tables,
-        }
-        typer.echo(json.dumps(told, indent=2))
+        inputs = {"model": str(model), "file": file, "rounds": rounds}
+        document = {**inputs, "device": name, "backend": str(choice), "peak_memory": peak, **tables}
+        typer.echo(json.dumps(document, indent=2))
         return
     console = output_console()
-    console.print(f"{where}; peak memory: {memory(most, device.type)}")
+    console.print(f"{name}; peak memory: {_memory(peak, device.type)}")
     console.print(_translating_table(tables["by_batch"]))
-    console.print("by length, as many tokens written as read", _translating_table(tables["by_length"]), sep="\n")
+    console.print(
+        "by length; as many target tokens as source tokens", _translating_table(tables["by_length"]), sep="\n"
+    )
     console.print(f"backend {choice}", highlight=False, markup=False)
 
 
-def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "TokenSequences":
-    """Token ids to translate, at least `count` sequences; longer lines than the model was trained for are truncated."""
-    from heed.benchmarking.translating import random_sources, repeat_sources  # noqa: PLC0415 - torch imports slowly
+def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "Ids":
+    """At least `count` sources as ids; lines longer than the model was trained for are truncated."""
+    from heed.benchmarking.translating import random_sources, repeated  # noqa: PLC0415 - torch takes seconds to import
 
     tokenizer, longest = translator.tokenizers[0], translator.max_tokens
     if lines is None:
@@ -227,9 +217,9 @@ def _by_batch(
     return [TranslationJob(sources, batch, beam, length) for batch in batches for beam in beams]
 
 
-def _by_length(sources: "TokenSequences", batches: Sequence[int], beam: int, longest: int) -> "list[TranslationJob]":
-    """The same tokens in sources of other lengths, as many written as read."""
-    from heed.benchmarking.translating import TranslationJob, rechunk  # noqa: PLC0415
+def _by_length(sources: "Ids", batches: Sequence[int], beam: int, longest: int) -> "list[Job]":
+    """The same tokens in sources of other lengths; the output is forced to the length of the input."""
+    from heed.benchmarking.translating import Job, cut  # noqa: PLC0415
 
     lengths = [length for length in _LENGTHS if length <= longest]
     return [
@@ -237,21 +227,21 @@ def _by_length(sources: "TokenSequences", batches: Sequence[int], beam: int, lon
     ]
 
 
-def _limit(translator: "Translator", device: "torch.device") -> "Callable[[TranslationSpeed], float] | None":
-    """What says which share of a CPU's limit a speed is; none on GPUs."""
-    from heed.benchmarking.limits import Dtype, matmul_throughput, memory_bandwidth  # noqa: PLC0415
+def _share_of_peak(translator: "Translator", device: "torch.device") -> "Callable[[Timing], float] | None":
+    """A function from a timing to the share of the CPU's peak speed that it reached; None on GPUs."""
+    from heed.benchmarking.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
 
     if device.type != "cpu":
         return None
-    arithmetic: Dtype = "int8" if translator.backend.choice.dtype == "int8" else "float32"
-    config, each = translator.backend.configs[0], 1 if arithmetic == "int8" else 4
-    operations, read = matmul_throughput(arithmetic, device), memory_bandwidth(device)
-    return lambda one: one.roofline_seconds_per_sentence(config, operations, read, each) / one.seconds_per_sentence
+    arithmetic: Arithmetic = "int8" if translator.backend.choice.dtype == "int8" else "float32"
+    config, bytes_each = translator.backend.configs[0], 1 if arithmetic == "int8" else 4
+    peak = operations_a_second(arithmetic, device), bytes_a_second(device)
+    return lambda timing: timing.least_seconds_per_sentence(config, *peak, bytes_each) / timing.seconds_per_sentence
 
 
 def _translating_table(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for heading in ("at once", "beam", "read", "written", "tokens/s", "ms a sentence", "of the limit"):
+    for heading in ("batch", "beam", "source", "target", "tokens/s", "ms/sentence", "of peak"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(

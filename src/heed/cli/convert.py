@@ -1,6 +1,6 @@
-"""`heed export`, `heed import`, `heed average`, `heed quantize`: a model folder to or from another form of it.
+"""`heed export`, `import`, `average` and `quantize`: write a model folder, or another format, from a folder.
 
-Enters: a folder. Leaves: another folder, written whole or not at all, and a line on standard error that names it.
+A folder is written completely or not at all; a line on standard error names it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,74 +14,78 @@ from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
 from heed.settings import did_you_mean
 
-Format = TypeVar("Format")
+Converter = TypeVar("Converter")
 Languages = tuple[str, str]
 
 
 def export(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     to: Annotated[
-        str, typer.Option(help="The format: marian (Hugging Face's MarianMT), ctranslate2, ctranslate2-int8 or onnx.")
+        str,
+        typer.Option(help="Output format: marian (Hugging Face's MarianMT), ctranslate2, ctranslate2-int8 or onnx."),
     ],
     out: Annotated[Path, out_option("The folder to write.")],
 ) -> None:
-    """Write a model in the format of another system; an encoder-only or decoder-only model as an ONNX graph."""
-    write = _one_of(_EXPORTS, "--to", to)
+    """Export a model to Hugging Face's MarianMT, CTranslate2 or ONNX.
+
+    Encoder-only and decoder-only models can be exported to ONNX only.
+    """
+    write = _converter(_EXPORTS, "--to", to)
 
     from heed.inference.open import read_translation_folder  # noqa: PLC0415 - torch takes seconds to import
 
     if to != "onnx":
-        read_translation_folder(model)  # no other format here takes a model that does not translate
+        read_translating_folder(model)  # the other formats are for encoder-decoder models only
     write(model, out)
-    typer.echo(f"{model} as {to} is in {out}", err=True)
+    typer.echo(f"{model} exported as {to} to {out}", err=True)
 
 
 def import_model(
-    folder: Annotated[Path, typer.Argument(help="The folder that the other system wrote.")],
-    from_: Annotated[str, typer.Option("--from", help="Its format: marian (Hugging Face's MarianMT) or fairseq.")],
+    folder: Annotated[Path, typer.Argument(help="The other toolkit's model folder.")],
+    from_: Annotated[str, typer.Option("--from", help="Input format: marian (Hugging Face's MarianMT) or fairseq.")],
     out: Annotated[Path, out_option("The model folder to write.")],
     weights: Annotated[
-        str | None, typer.Option(help="The file of weights to read; for a pickle this must be said.")
+        str | None, typer.Option(help="Weights file to read; a pickle is read only if it is named here.")
     ] = None,
     languages: Annotated[
-        str | None, typer.Option(help="Source and target language, such as en-de, if the files do not say.")
+        str | None, typer.Option(help="Source and target language, such as en-de; default: from the files.")
     ] = None,
 ) -> None:
-    """Make a model folder of a model that another system trained."""
+    """Import a MarianMT or fairseq model as a heed model folder."""
     source, dash, target = (languages or "-").partition("-")
     if languages is not None and not (source and dash and target):
         raise ConfigError(f"--languages {languages}: expected two language codes, such as en-de")
-    _one_of(_IMPORTS, "--from", from_)(folder, out, weights, (source, target))
-    typer.echo(f"{folder} is now the model folder {out}", err=True)
+    _converter(_IMPORTS, "--from", from_)(folder, out, weights, (source, target))
+    typer.echo(f"{folder} imported to {out}", err=True)
 
 
 def average(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
     out: Annotated[Path, out_option("The model folder to write.")],
-    last: Annotated[int, typer.Option(min=1, help="How many of the last checkpoints to take.")] = 5,
+    last: Annotated[int, typer.Option(min=1, help="Number of most recent checkpoints to average.")] = 5,
 ) -> None:
     """Average the weights of a run's last checkpoints."""
     from heed.artifacts.checkpoint import average_checkpoints  # noqa: PLC0415 - torch takes seconds to import
 
     paths = average_checkpoints(run, last, out)
-    typer.echo(f"the mean of {', '.join(path.name for path in paths)} is in {out}", err=True)
+    typer.echo(f"average of {', '.join(path.name for path in paths)} written to {out}", err=True)
 
 
 def quantize(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     out: Annotated[Path, out_option("The model folder to write.")],
 ) -> None:
-    """Quantise a model's weights to int8: a quarter of the size, and translating on a CPU is faster."""
+    """Quantise a model's weights to int8: a quarter of the size, faster on a CPU."""
     from heed.artifacts.save import write_quantized  # noqa: PLC0415 - torch takes seconds to import
 
     before, after = write_quantized(model, out)
-    typer.echo(f"{model} in int8 is in {out}: {after / 1e6:.1f} MB instead of {before / 1e6:.1f}", err=True)
+    typer.echo(f"int8 model written to {out}: {after / 1e6:.1f} MB instead of {before / 1e6:.1f} MB", err=True)
 
 
-def _one_of(formats: Mapping[str, Format], option: str, name: str) -> Format:
-    if name not in formats:
-        raise ConfigError(f"{option} {name} is not a format that heed knows: {did_you_mean(name, formats)}")
-    return formats[name]
+def _converter(converters: Mapping[str, Converter], option: str, name: str) -> Converter:
+    if name not in converters:
+        raise ConfigError(f"{option} {name} is not a known format: {nearest(name, converters)}")
+    return converters[name]
 
 
 def _export_marian(model: Path, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""`heed demo`: all of heed on the built-in corpus, training to a look inside; `heed microworld` writes the corpus."""
+"""`heed demo`: trains on the built-in corpus, evaluates, translates, shows attention; `heed microworld`: the corpus."""
 
 import sys
 from collections.abc import Iterator
@@ -21,19 +21,18 @@ def microworld(
     what: Annotated[
         Literal["pairs", "english", "french", "antecedents"],
         typer.Option(
-            help="English, tab, French; only one language; or what `it` means (subject, object), tab, English."
+            help="pairs: English, tab, French; english or french: one language; antecedents: what `it` refers to "
+            "(subject or object), tab, English."
         ),
     ] = "pairs",
-    split: Annotated[
-        DatasetSplit, typer.Option(help="The split to draw from; no sentence is in two of them.")
-    ] = "train",
-    count: Annotated[int, typer.Option(min=1, help="Lines to write.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed: other sentences.")] = 0,
+    split: Annotated[Split, typer.Option(help="Part of the corpus; no sentence is in two parts.")] = "train",
+    count: Annotated[int, typer.Option(min=1, help="Number of lines to write.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
-    """Write sentences of the built-in small world to standard output, one a line.
+    """Write sentences of the built-in English-French corpus to standard output, one per line.
 
-    Pairs and antecedents are all different. One language alone comes as the grammar draws it, with repetitions, for a
-    language model to learn how likely each sentence is.
+    Pairs and antecedents have no duplicates. Sentences of one language are sampled from the grammar with repetitions,
+    so that a language model can learn their distribution.
     """
     sys.stdout.writelines(f"{line}\n" for line in _lines(what, split, count, seed))
 
@@ -41,12 +40,12 @@ def microworld(
 def _lines(what: str, split: DatasetSplit, count: int, seed: int) -> Iterator[str]:
     match what:
         case "pairs":
-            return (f"{one.source}\t{one.target}" for one in corpus(split, count, seed))
+            return (f"{pair.source}\t{pair.target}" for pair in corpus(split, count, seed))
         case "antecedents":
-            return (f"{meant}\t{text}" for meant, text in antecedents(split, count, seed))
+            return (f"{antecedent}\t{text}" for antecedent, text in antecedents(split, count, seed))
         case _:
-            drawn = islice(examples(split, seed), count)
-            return (one.source if what == "english" else one.target for one in drawn)
+            sample = islice(examples(split, seed), count)
+            return (pair.source if what == "english" else pair.target for pair in sample)
 
 
 SETTINGS = {
@@ -73,13 +72,13 @@ SETTINGS = {
         "keep_last": 1,
     },
 }
-PAIRS: dict[DatasetSplit, int] = {"train": 60_000, "valid": 500, "test": 1000}
-FAMOUS = (
+PAIRS: dict[Split, int] = {"train": 60_000, "valid": 500, "test": 1000}
+WINOGRAD = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",
 )
 EXAMPLES = (
-    *FAMOUS,
+    *WINOGRAD,
     "My aunt wants the small green car.",
     "My young queen doesn't want the old white castles.",
     "The girls find a new newspaper and they read it.",
@@ -89,72 +88,75 @@ _SHADES = " ░▒▓█"
 
 
 def demo(
-    out: Annotated[Path, out_option("Where it all goes; a finished demo there is shown again.")] = RUN,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed: another corpus, another model.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, help="Fewer are faster, and not enough.")] = 900,
+    out: Annotated[Path, out_option("Folder for the run; a finished demo in it is shown again.")] = RUN,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the corpus and the model.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer are faster and give a worse model.")] = 900,
 ) -> None:
-    """Train on a built-in English-French corpus, score held-out sentences, translate, and show what `it` looks at."""
+    """Train on the built-in English-French corpus, evaluate on held-out sentences, and show what `it` attends to."""
     from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(
-        f"English to French, from {PAIRS['train']:,} sentences of a small world. The famous case is among them:"
+        f"English to French, trained on {PAIRS['train']:,} synthetic sentences. Some are Winograd sentences:\n"
+        "the model must resolve what `it` refers to, to choose between il and elle.\n"
     )
-    console.print("what does `it` mean? French must know, to choose between il and elle.\n")
-    for sentence in FAMOUS:
+    for sentence in WINOGRAD:
         console.print(f"  {sentence}")
-    console.print("\nThese two themselves, and anything else of an animal and a street, are kept for the test.\n")
+    console.print("\nThese two, and every other sentence with an animal and a street, are only in the test set.\n")
     _train(out, seed, steps)
     (out / "examples.txt").write_text("".join(f"{text}\n" for text in EXAMPLES), encoding="utf-8")  # for heed serve
     translator = load(out)
     tests = corpus("test", PAIRS["test"], seed)
     console.print(_scores(tests, translator([test.source for test in tests])))
-    console.print("\nWhat `it` looks at in the encoder, for every layer.head; the darker, the more:")
-    for sentence in FAMOUS:
+    console.print("\nEncoder self-attention of `it`, a row per layer.head; darker cells are larger weights:")
+    for sentence in WINOGRAD:
         console.print(f"\n{sentence}\n{translator(sentence)}\n")
-        console.print(_what_it_looks_at(translator, sentence))
-    console.print("\nNot at what it means, it turns out: `heed pronouns` measures it, docs/looking.md has the answer.")
+        console.print(_attention_of_it(translator, sentence))
+    console.print(
+        "\n`it` puts hardly more weight on its antecedent than on the other noun: `heed pronouns` measures this, "
+        "docs/looking.md explains it."
+    )
     console.print(f"\nThe model is in {out}. Try: echo '{EXAMPLES[2]}' | heed translate {out}")
 
 
 def _train(out: Path, seed: int, steps: int) -> None:
     from heed.artifacts.checkpoint import newest_checkpoint  # noqa: PLC0415 - torch takes seconds to import
-    from heed.cli.train import Watch  # noqa: PLC0415
+    from heed.cli.train import TrainingProgress  # noqa: PLC0415
     from heed.training.train import train  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
     files = {split: _write(out / f"{split}.tsv", corpus(split, count, seed)) for split, count in PAIRS.items()}
     training = {**SETTINGS["training"], "seed": seed, "max_steps": steps, "warmup_steps": -(-steps // 9)}
-    with Watch() as watch:
+    with TrainingProgress() as progress:
         train(
             pairs=files["train"],
             valid_pairs=files["valid"],
             out=out,
-            preset="base",  # nothing but the defaults
+            preset="base",  # whose settings are the defaults
             settings={**SETTINGS, "training": training},
             cache=out / "cache",
             resume=newest_checkpoint(out)[0] is not None,
-            listener=watch,
+            listener=progress,
         )
 
 
 def _write(path: Path, examples: list[Example]) -> Path:
-    path.write_text("".join(f"{one.source}\t{one.target}\n" for one in examples), encoding="utf-8")
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in examples), encoding="utf-8")
     return path
 
 
-def _scores(tests: list[Example], written: list[str]) -> str:
-    pairs = list(zip(tests, written, strict=True))
+def _scores(tests: list[Example], translations: list[str]) -> str:
+    pairs = list(zip(tests, translations, strict=True))
     exact = sum(text == test.target for test, text in pairs) / len(pairs)
-    famous = [pronoun_is_right(test, text) for test, text in pairs if test.antecedent]
+    pronouns = [pronoun_is_right(test, text) for test, text in pairs if test.antecedent]
     return (
-        f"\nHeld-out sentences: {exact:.1%} of {len(pairs):,} are exactly right; "
-        f"{sum(famous) / len(famous):.1%} of {len(famous)} pronouns are."
+        f"\nTest set: {exact:.1%} of {len(pairs):,} translations match exactly; "
+        f"{sum(pronouns) / len(pronouns):.1%} of {len(pronouns)} pronouns are right."
     )
 
 
-def _what_it_looks_at(translator: "Translator", sentence: str) -> Text:
-    """Every encoder head's view from `it`: the darker a cell, the more weight on the word above it."""
+def _attention_of_it(translator: "Translator", sentence: str) -> Text:
+    """The attention weights of the token `it` in every encoder head, as shades below the source tokens."""
     trace = translator.look(sentence)
     tokens = [token.strip() for token in trace.source_tokens]
     it = tokens.index("it")

@@ -1,4 +1,4 @@
-"""`heed describe`: a preset's settings and its number of parameters, part by part. Trains and imports nothing."""
+"""`heed describe`: prints a preset's settings and counts its parameters, part by part."""
 
 from typing import Annotated
 
@@ -12,27 +12,27 @@ from heed.model.size import parameter_counts
 
 
 def describe(
-    preset: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
-    vocab_size: Annotated[int, typer.Option(help="Tokens in the vocabulary.")] = 37_000,
+    preset: Annotated[str, typer.Option(help="Model size: tiny, small, base or big.")] = "base",
+    vocab_size: Annotated[int, typer.Option(help="Vocabulary size.")] = 37_000,
 ) -> None:
-    """Show a preset's settings and the sum of its parameters, part by part."""
+    """Show a preset's settings and its parameter count, part by part."""
     config = ModelConfig.preset(preset, vocab_size=vocab_size)
     console = Console()
     console.print(_settings(config))
-    console.print(_sum(config))
+    console.print(_parameter_table(config))
 
 
 def _settings(config: ModelConfig) -> Table:
-    table = Table("setting", "value", "what it is", box=box.SIMPLE_HEAD)
+    table = Table("setting", "value", "description", box=box.SIMPLE_HEAD)
     for name, field in ModelConfig.model_fields.items():
         table.add_row(name, str(getattr(config, name)), field.description)
     return table
 
 
-def _sum(config: ModelConfig) -> Table:
-    parts = parameter_counts(config)
+def _parameter_table(config: ModelConfig) -> Table:
+    parts = parameters(config)
     total = sum(part.total for part in parts)
-    table = Table("part", "times", "numbers in one", "in all", box=box.SIMPLE_HEAD, show_footer=True)
+    table = Table("part", "times", "parameters each", "total", box=box.SIMPLE_HEAD, show_footer=True)
     table.columns[0].footer = "parameters"
     table.columns[3].footer = f"{total:,}"
     for column in (1, 3):

@@ -1,18 +1,18 @@
-"""The `heed` command: gathers the verbs, and turns every ending into an exit code.
+"""The `heed` command: registers the verbs in groups and turns exceptions into exit codes.
 
     0 done    1 a defect of heed, with its traceback    2 the user's mistake, one `error:` line    130 interrupted
 
-A path that cannot be read or written is the user's to mend, whichever verb found it, and so one `error:` line. When
-the reader of standard output has had enough (`| head`), the command ends in silence, with 0.
+A path that cannot be read or written counts as the user's mistake, whichever verb opened it. When the reader of
+standard output closes the pipe (`| head`), the command ends silently with 0.
 
-Imports no torch: a verb that needs it imports it when called, so `heed --help` answers at once.
+Imports no torch: a verb that needs it imports it when called, so that `heed --help` is fast.
 """
 
 import errno
 import os
 import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -45,29 +45,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": current_spelling},
 )
-app.command()(demo)
-app.command()(describe)
-app.command()(doctor)
-app.command()(prepare)
-app.command()(train)
-app.command()(translate)
-app.command()(score)
-app.command()(generate)
-app.command()(classify)
-app.command()(embed)
-app.command()(evaluate)
-app.command()(average)
-app.command()(plot)
-app.command()(look)
-app.command()(ablate)
-app.command()(heads)
-app.command()(pronouns)
-app.command(epilog=EPILOG)(serve)
-app.command()(export)
-app.command()(quantize)
-app.command("import")(import_model)
-app.command()(microworld)
-app.add_typer(bench, name="bench")
+_VERBS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Train a model": (demo, train, doctor, prepare, plot, average, describe, microworld),
+    "Use a model": (translate, generate, classify, embed, serve),
+    "Look inside a model": (look, heads, ablate, pronouns),
+    "Move a model to or from another format": (export, import_model, quantize),
+    "Measure quality and speed": (evaluate, score),
+}
+for _group, _verbs in _VERBS.items():
+    for _verb in _verbs:
+        _name = "import" if _verb is import_model else _verb.__name__
+        app.command(_name, epilog=EPILOG if _verb is serve else None, rich_help_panel=_group)(_verb)
+app.add_typer(bench, name="bench", rich_help_panel="Measure quality and speed")
 
 
 @app.callback(invoke_without_command=True)
@@ -75,7 +64,7 @@ def heed(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """The Transformer of "Attention Is All You Need", whole, as software people use."""
+    """Train, use, inspect and serve the Transformer of "Attention Is All You Need"."""
     if version:
         typer.echo(f"heed {__version__}")
     elif context.invoked_subcommand is None:
@@ -87,7 +76,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if sys.stdout is not None:
-            sys.stdout.flush()  # while what goes wrong can still be explained
+            sys.stdout.flush()  # here, where an error can still be reported
     except HeedError as error:
         _refuse(str(error))
     except UsageError as error:
@@ -95,27 +84,27 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except OSError as error:
-        code = _after(error)
+        code = _exit_code_after(error)
     except SystemExit as ending:
         pipe = ending.__context__  # typer and rich turn a broken pipe into an exit
-        code = _after(pipe) if isinstance(pipe, BrokenPipeError) else ending.code
+        code = _exit_code_after(pipe) if isinstance(pipe, BrokenPipeError) else ending.code
     sys.exit(code)
 
 
-def _after(error: OSError) -> int:
-    """The exit code after an OSError that no verb expected; one that is not the user's to mend is raised again."""
-    if isinstance(error, BrokenPipeError) and _reader_has_gone():
-        _drop_output()
+def _exit_code_after(error: OSError) -> int:
+    """The exit code after an OSError that no verb handled; raises the error again if it may be a defect of heed."""
+    if isinstance(error, BrokenPipeError) and _stdout_is_closed():
+        _discard_output()
         return 0
-    message = place_at_fault(error, sys.argv[1:])
+    message = path_error(error, sys.argv[1:])
     if message is None:
         raise error
-    _drop_output()
+    _discard_output()
     return _refuse(message)
 
 
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-_OF_A_PATH = _OF_THE_DISK | {
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+_PATH_ERRORS = _DISK_ERRORS | {
     errno.EACCES,
     errno.EPERM,
     errno.EEXIST,
@@ -126,31 +115,31 @@ _OF_A_PATH = _OF_THE_DISK | {
 }
 
 
-def place_at_fault(error: OSError, arguments: Sequence[str]) -> str | None:
-    """What to say of a path or disk that cannot be used; none where the error may as well be a defect of heed.
+def path_error(error: OSError, arguments: Sequence[str]) -> str | None:
+    """The message for a path or disk that cannot be used; None if the error may be a defect of heed.
 
-    What is missing is the user's only if it was named, or is beside or above a path that was: all else should be there.
+    A missing file is the user's mistake only if its folder contains a path that the arguments name.
     """
     path = error.filename if isinstance(error.filename, str) else None
     if path is None:
-        return error.strerror if error.errno in _OF_THE_DISK else None
-    words = (word for argument in arguments for word in (argument, argument.partition("=")[2]))
-    named = {folder for word in words for folder in Path(word).parents}
-    if error.errno in _OF_A_PATH or (error.errno == errno.ENOENT and Path(path).parent in named):
+        return error.strerror if error.errno in _DISK_ERRORS else None
+    values = (value for argument in arguments for value in (argument, argument.partition("=")[2]))
+    named_folders = {folder for value in values for folder in Path(value).parents}
+    if error.errno in _PATH_ERRORS or (error.errno == errno.ENOENT and Path(path).parent in named_folders):
         return f"{path}: {error.strerror}"
     return None
 
 
-def _reader_has_gone() -> bool:
-    """Whether nobody reads standard output any more; rich has then put the null device in its place."""
+def _stdout_is_closed() -> bool:
+    """Whether the reader of standard output has closed it; rich may have put the null device in its place."""
     output = select.poll()
     output.register(1, 0)
     closed = any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
     return closed or os.path.samestat(os.fstat(1), os.stat(os.devnull))
 
 
-def _drop_output() -> None:
-    """Let nothing try again to write what could not be written."""
+def _discard_output() -> None:
+    """Redirect standard output to the null device, so that the buffered rest fails no second time."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

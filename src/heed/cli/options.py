@@ -1,7 +1,7 @@
-"""Options that several verbs share, and what they become: settings, an open translator, a path to write to.
+"""Command-line options shared by several verbs, and their conversion to settings, paths and a `Translator`.
 
-Enters: strings and paths as typer parsed them. Leaves: settings (`--set section.name=value`), standard input in a
-file, and a `Translator`. Imports torch only where a model is opened.
+Enters: strings and paths as typer parsed them. Leaves: settings (`--set section.name=value`), standard input copied to
+a file, and a `Translator`. Imports torch only when a model is opened.
 """
 
 import shutil
@@ -21,67 +21,82 @@ from heed.training.presets import NestedSettings
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
 
-Paths = list[str]
-Source = Annotated[Paths, typer.Option(help="Source text, one sentence per line; may be given several times.")]
-Target = Annotated[Paths, typer.Option(help="Target text: line n translates line n of the source.")]
-Pairs = Annotated[
-    Paths,
-    typer.Option(help="A .tsv, .csv or .jsonl file of pairs, or of labels and texts; -: TSV on standard input."),
+SourceOption = Annotated[
+    list[str], typer.Option(help="Source text, one sentence per line; may be given several times.")
 ]
-Text = Annotated[Paths, typer.Option(help="Monolingual text, one text per line: for language-model and masked.")]
-ValidText = Annotated[Paths, typer.Option(help="Monolingual text to validate on.")]
-Task = Annotated[
-    str | None, typer.Option(help="What to train for: translate, language-model, masked or classify (data.task).")
-]
-Weights = Annotated[
-    list[float],
-    typer.Option(help="Weight of each corpus, in the order above: 2 is seen twice per epoch."),
-]
-ValidSource = Annotated[Paths, typer.Option(help="Source text to validate on.")]
-ValidTarget = Annotated[Paths, typer.Option(help="Target text to validate on.")]
-ValidPairs = Annotated[Paths, typer.Option(help="A .tsv, .csv or .jsonl file to validate on.")]
-SourceKey = Annotated[str, typer.Option(help="The key of the source in a .jsonl object, such as translation.en.")]
-TargetKey = Annotated[str, typer.Option(help="The key of the target in a .jsonl object.")]
-Columns = Annotated[
-    str | None, typer.Option(help="Columns of a .tsv or .csv file, by number or name: 2,3 or en,de or label,text.")
-]
-PairsFormat = Annotated[
-    Literal["tsv", "csv", "jsonl"] | None, typer.Option(help="The format of --pairs where file names do not tell.")
-]
-SourceLanguage = Annotated[
-    str | None, typer.Option(help="The source's language code, such as en; default: by the file names.")
-]
-TargetLanguage = Annotated[
-    str | None, typer.Option(help="The target's language code, such as de; default: by file names.")
-]
-Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
-Set = Annotated[list[str], typer.Option("--set", help="One setting, such as training.max_steps=2000.")]
-Preset = Annotated[str | None, typer.Option(help="tiny, small, base or big; default: by the size of the corpus.")]
-Cache = Annotated[Path | None, typer.Option(help="The folder where prepared text is cached.")]
-SearchSet = Annotated[list[str], typer.Option("--set", help="A setting of the search, such as search.beam=5.")]
-SplitAt = Annotated[
-    SplitMode | None,
+TargetOption = Annotated[list[str], typer.Option(help="Target text: line n translates line n of the source.")]
+PairsOption = Annotated[
+    list[str],
     typer.Option(
-        "--split",
-        help="Where texts are split before they are translated: sentences (where a line holds more sentences than "
-        "training lines did), line (each line as a whole) or none; default: the model folder's, sentences.",
+        help="A .tsv, .csv or .jsonl file of sentence pairs, or of labels and texts; -: TSV from standard input."
     ),
 ]
-Together = Annotated[list[Path], typer.Option("--with", help="Another model folder, to translate with as an ensemble.")]
-Engine = Annotated[
-    EngineName | None, typer.Option(help="What translates; by default heed, or what the folder was exported for.")
+TextOption = Annotated[
+    list[str], typer.Option(help="Monolingual text, one text per line; for the tasks language-model and masked.")
+]
+ValidTextOption = Annotated[list[str], typer.Option(help="Monolingual text of the validation set.")]
+TaskOption = Annotated[
+    str | None, typer.Option(help="Training task: translate, language-model, masked or classify; sets data.task.")
+]
+WeightOption = Annotated[
+    list[float],
+    typer.Option(help="Weight of each corpus, once per corpus in the order given: 2 repeats it twice per epoch."),
+]
+ValidSourceOption = Annotated[list[str], typer.Option(help="Source text of the validation set.")]
+ValidTargetOption = Annotated[list[str], typer.Option(help="Target text of the validation set.")]
+ValidPairsOption = Annotated[list[str], typer.Option(help="Validation set as a .tsv, .csv or .jsonl file.")]
+SourceKeyOption = Annotated[
+    str, typer.Option(help="Key of the source text in a .jsonl object, such as translation.en.")
+]
+TargetKeyOption = Annotated[str, typer.Option(help="Key of the target text in a .jsonl object.")]
+ColumnsOption = Annotated[
+    str | None, typer.Option(help="Columns of a .tsv or .csv file, by number or name: 2,3 or en,de or label,text.")
+]
+PairsFormatOption = Annotated[
+    Literal["tsv", "csv", "jsonl"] | None, typer.Option(help="Format of --pairs; default: by the file name.")
+]
+SourceLanguageOption = Annotated[
+    str | None, typer.Option(help="Source language code, such as en; default: from the file names.")
+]
+TargetLanguageOption = Annotated[
+    str | None, typer.Option(help="Target language code, such as de; default: from the file names.")
+]
+ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings; other options override it.")]
+SetOption = Annotated[
+    list[str], typer.Option("--set", help="A setting, such as training.max_steps=2000; may be given several times.")
+]
+PresetOption = Annotated[
+    str | None, typer.Option(help="Model size: tiny, small, base or big; default: by the size of the corpus.")
+]
+CacheOption = Annotated[Path | None, typer.Option(help="Folder of the cache of tokenised text.")]
+SearchSetOption = Annotated[
+    list[str], typer.Option("--set", help="A decoding setting, such as search.beam=5; may be given several times.")
+]
+SplitOption = Annotated[
+    Split | None,
+    typer.Option(
+        "--split",
+        help="Split text before translation. sentences: split lines longer than the training lines into sentences; "
+        "line: translate each line at once; none: translate each text at once; default: the model folder's setting.",
+    ),
+]
+EnsembleOption = Annotated[
+    list[Path], typer.Option("--with", help="Another model folder, to decode with as an ensemble.")
+]
+EngineOption = Annotated[
+    EngineName | None, typer.Option(help="Inference engine; default: heed, or the one the folder was exported for.")
 ]
 
 _OLD_SPELLINGS = {"output": "out"}
 
 
-def out_option(what: str) -> Any:
-    """The option `--out`, or `-o`, spelt alike in every verb. what: its help text."""
-    return typer.Option("--out", "-o", parser=_path, metavar="PATH", help=what)
+def out_option(help_text: str) -> Any:
+    """The option `--out` or `-o`."""
+    return typer.Option("--out", "-o", parser=_path, metavar="PATH", help=help_text)
 
 
 def current_spelling(name: str) -> str:
-    """The name of an option as it is spelt now: an old spelling goes on working, and says the new one."""
+    """The current spelling of an option; an old spelling keeps working and prints a note."""
     if name not in _OLD_SPELLINGS:
         return name
     typer.echo(f"note: --{name} is now spelt --{_OLD_SPELLINGS[name]}", err=True)
@@ -90,7 +105,7 @@ def current_spelling(name: str) -> str:
 
 def _path(text: str) -> Path:
     if not text:  # Path("") is the current folder: a shell's unset variable would fill it
-        raise ConfigError("--out names no path: it is empty, perhaps a variable of your shell that is not set")
+        raise ConfigError("--out is empty: expected a path; perhaps a shell variable is not set")
     return Path(text)
 
 
@@ -113,14 +128,14 @@ def _value(text: str) -> Any:
         return text
 
 
-def search_settings(options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
-    """The search settings given by `--set search.beam=5` and by options of their own, validated."""
-    settings = from_options(options)
+def search_settings(set_options: list[str], beam: int | None = None, nbest: int | None = None) -> dict[str, Any]:
+    """The search settings of `--set search.beam=5` and of --beam and --nbest, validated."""
+    settings = from_options(set_options)
     for section in settings:
         if section != "search":
-            raise ConfigError(f"--set {section}.…: only the search can be set here, such as search.beam=5")
-    named = {"beam": beam, "nbest": nbest}
-    search = settings.get("search", {}) | {name: value for name, value in named.items() if value is not None}
+            raise ConfigError(f"--set {section}.…: only search settings are allowed here, such as search.beam=5")
+    options = {"beam": beam, "nbest": nbest}
+    search = settings.get("search", {}) | {name: value for name, value in options.items() if value is not None}
     SearchConfig.model_validate({"beam": search.get("nbest", 1)} | search)
     return search
 
@@ -128,9 +143,9 @@ def search_settings(options: list[str], beam: int | None = None, nbest: int | No
 def open_translator(
     model: Path, others: list[Path], search: dict[str, Any], engine: EngineName | None = "heed"
 ) -> "Translator":
-    """A model folder at work, with its own settings of the search where none were given.
+    """A translator of a model folder; search settings that are not given are the folder's.
 
-    engine: what translates; none: whatever the folder is for.
+    others: folders of the other models of an ensemble. engine: None is the engine the folder was exported for.
     """
     from heed.inference.open import load  # noqa: PLC0415 - torch takes seconds to import
 
@@ -142,19 +157,20 @@ def open_translator(
     return translator
 
 
-def spooled(folder: Path, *given: TextFiles) -> list[TextFiles]:
-    """Text is read several times and standard input only once: what comes from there is put into a file."""
-    asked = sum(paths.count("-") for one in given for paths in vars(one).values())
-    if not asked:
-        return list(given)
-    if asked > 1:
-        raise DataError("standard input (-) was asked for more than once, and can be read only once")
-    file = folder / ("standard-input.tsv" if any("-" in one.pairs for one in given) else "standard-input.txt")
+def spooled(folder: Path, *text_files: TextFiles) -> list[TextFiles]:
+    """Copy standard input to a file, since text is read several times; paths `-` become that file's path."""
+    dashes = sum(paths.count("-") for files in text_files for paths in vars(files).values())
+    if not dashes:
+        return list(text_files)
+    if dashes > 1:
+        raise DataError(f"standard input (-) is given {dashes} times and can be read only once")
+    file = folder / ("standard-input.tsv" if any("-" in files.pairs for files in text_files) else "standard-input.txt")
     folder.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
-    renamed = {"-": str(file)}
     return [
-        TextFiles(**{name: [renamed.get(path, path) for path in paths] for name, paths in vars(one).items()})
-        for one in given
+        TextFiles(
+            **{name: [str(file) if path == "-" else path for path in paths] for name, paths in vars(files).items()}
+        )
+        for files in text_files
     ]

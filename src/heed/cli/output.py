@@ -1,7 +1,6 @@
-"""What several verbs print: tables, scores, notes, and a bar while a long translation runs.
+"""Output shared by several verbs: score tables, notes, a translation progress bar, scores in a model card.
 
-Enters: scores and translations. Leaves: text on standard output for the result, on standard error for the rest, and
-scores in a model's card. Imports no torch before a card is written.
+Results go to standard output, notes and progress to standard error. Imports no torch before a card is written.
 """
 
 import os
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from heed.evaluation.metrics import Score
     from heed.inference.translation import Translation
 
-_UNLIMITED = 100_000
+_UNLIMITED_WIDTH = 100_000
 
 
 def output_console() -> Console:
-    """A console on standard output; in a pipe it has no width, so that nothing is truncated or wrapped."""
+    """A console on standard output; in a pipe its width is unlimited, so that nothing is truncated or wrapped."""
     unlimited = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=_UNLIMITED if unlimited else None)
+    return Console(highlight=False, width=_UNLIMITED_WIDTH if unlimited else None)
 
 
 def counted(count: int, unit: str) -> str:
@@ -41,53 +40,51 @@ def counted(count: int, unit: str) -> str:
 
 
 @dataclass
-class Translated:
+class TranslationCounts:
     """Counts of translated texts, for the notes after a long translation."""
 
     texts: int = 0
-    split: int = 0  # texts that were translated in parts
-    parts: int = 0  # of those
-    truncated: int = 0  # texts that the length limit cut off
+    split: int = 0  # texts translated in segments
+    segments: int = 0  # of the split texts
+    truncated: int = 0  # texts truncated at the length limit
 
-    def add(self, found: "Sequence[Translation]") -> None:
-        """Count some more translations."""
-        for one in found:
+    def add(self, translations: "Sequence[Translation]") -> None:
+        for best in translations:
             self.texts += 1
-            self.truncated += one.truncated or any(other.truncated for other in one.alternatives)
-            if len(one.segments) > 1:
+            self.truncated += best.truncated or any(other.truncated for other in best.alternatives)
+            if len(best.segments) > 1:
                 self.split += 1
-                self.parts += len(one.segments)
+                self.segments += len(best.segments)
 
     def notes(self, search: SearchConfig, *, by_default: bool) -> list[str]:
         """The notes to print. by_default: texts were split without --split."""
         notes = []
         if self.split and by_default:
             notes.append(
-                f"{self.split:,} of {self.texts:,} texts hold more than the model was trained on at once and were "
-                f"translated in {self.parts:,} parts; --split line translates each line at once"
+                f"{self.split:,} of {self.texts:,} texts are longer than the training lines and were translated in "
+                f"{self.segments:,} segments; --split line translates each line at once"
             )
         if self.truncated:
-            limit = "the source's tokens and 50 more" if search.max_length is None else f"{search.max_length} tokens"
+            limit = "source tokens + 50" if search.max_length is None else f"{search.max_length} tokens"
             notes.append(
-                f"{self.truncated:,} of {self.texts:,} translations reached the length limit ({limit}) and are cut "
-                "off; raise it with --set search.max_length=…"
+                f"{self.truncated:,} of {self.texts:,} translations reached the length limit ({limit}) and are "
+                "truncated; raise it with --set search.max_length=…"
             )
         return notes
 
 
-def say(notes: "Iterable[str]") -> None:
-    """Print notes to standard error."""
+def print_notes(notes: "Iterable[str]") -> None:
     for note in notes:
         typer.echo(f"note: {note}", err=True)
 
 
 class TranslationProgress:
-    """A bar of translated lines; nothing at all where standard error is no terminal, or where lines are seen anyway.
+    """A progress bar of translated lines; shown only where standard error is a terminal and `hidden` is false.
 
-    total: lines in all, if known.
+    total: the number of lines, if known.
     """
 
-    def __init__(self, total: int | None = None, *, output_seen: bool = False) -> None:
+    def __init__(self, total: int | None = None, *, hidden: bool = False) -> None:
         console = Console(stderr=True)
         self._done = 0.0
         self._bar = Progress(
@@ -99,7 +96,7 @@ class TranslationProgress:
             TimeRemainingColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal or output_seen,
+            disable=not console.is_terminal or hidden,
         )
         self._task = self._bar.add_task("", total=total)
 
@@ -112,23 +109,16 @@ class TranslationProgress:
     ) -> None:
         self._bar.stop()
 
-    def within(self, lines: int, done: int, pieces: int) -> None:
-        """Show progress within the next `lines` lines: `done` of their `pieces` pieces are translated."""
-        self._bar.update(self._task, completed=int(self._done + lines * done / pieces))
+    def update_batch(self, lines: int, done: int, segments: int) -> None:
+        """Show progress within a batch of `lines` lines, of whose `segments` segments `done` are translated."""
+        self._bar.update(self._task, completed=int(self._done + lines * done / segments))
 
-    def add(self, lines: int) -> None:
-        """Count lines whose translation is finished."""
+    def finish_batch(self, lines: int) -> None:
         self._done += lines
         self._bar.update(self._task, completed=int(self._done))
 
 
-def output_is_seen() -> bool:
-    """Whether a person watches standard output: then the lines themselves show how far the work has come."""
-    return sys.stdout.isatty()
-
-
 def score_table(*headings: str) -> Table:
-    """A table whose first column is the metric."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("metric")
     for heading in headings:
@@ -136,33 +126,33 @@ def score_table(*headings: str) -> Table:
     return table
 
 
-def metric(score: "Score") -> str:
-    """The metric's name with an arrow that says which way is better."""
+def metric_label(score: "Score") -> str:
+    """The metric's name with an arrow: ↑ higher is better, ↓ lower is better."""
     return f"{score.metric} {'↓' if score.lower_is_better else '↑'}"
 
 
-def scored(scores: "Sequence[Score]", digits: int = 2) -> Table:
-    """A table of scores with their values and 95 % intervals."""
+def interval_table(scores: "Sequence[Score]", digits: int = 2) -> Table:
+    """A table of scores with their 95 % confidence intervals."""
     table = score_table("value", "95 % interval")
     for score in scores:
-        between = f"{score.mean:.{digits}f} ± {score.half_width:.{digits}f}"
-        table.add_row(metric(score), f"{score.value:.{digits}f}", between)
+        interval = f"{score.mean:.{digits}f} ± {score.half_width:.{digits}f}"
+        table.add_row(metric_label(score), f"{score.value:.{digits}f}", interval)
     return table
 
 
-def signatures(scores: "Sequence[Score]") -> Table:
-    """A grid of each score's short signature, which makes it comparable with published ones."""
-    found = Table.grid(padding=(0, 2))
+def signature_table(scores: "Sequence[Score]") -> Table:
+    """The short signature of each score, which makes it comparable with published scores."""
+    table = Table.grid(padding=(0, 2))
     for score in scores:
-        found.add_row(score.metric, Text(score.short_signature))
-    return found
+        table.add_row(score.metric, Text(score.short_signature))
+    return table
 
 
-def as_numbers(scores: "Sequence[Score]") -> dict[str, Any]:
-    """Scores as JSON values, by the metric's name in lower case."""
-    shown = ("value", "mean", "half_width", "signature")
+def scores_as_json(scores: "Sequence[Score]") -> dict[str, Any]:
+    """Scores by the metric's name in snake case."""
+    fields = ("value", "mean", "half_width", "signature")
     return {
-        score.metric.lower().replace(" ", "_").replace("-", "_"): {name: getattr(score, name) for name in shown}
+        score.metric.lower().replace(" ", "_").replace("-", "_"): {name: getattr(score, name) for name in fields}
         for score in scores
     }
 
@@ -170,13 +160,16 @@ def as_numbers(scores: "Sequence[Score]") -> dict[str, Any]:
 def write_card(
     model: Path, test_set: str, texts: tuple[Sequence[str], Sequence[str]], scores: "list[Score]", search: str = ""
 ) -> None:
-    """Put scores into a model's card; texts: the test set's two sides. A card that cannot be written is no mistake."""
-    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - imports torch
+    """Write scores into a model's card; a card that cannot be written is only a note.
+
+    texts: source and target side of the test set.
+    """
+    from heed.artifacts.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
 
     evaluation = Evaluation(test_set, corpus_digest(*texts), search, date.today().isoformat())
     try:
         write_scores(model, evaluation, scores)
     except OSError as error:
-        typer.echo(f"note: the scores are not in {model / CARD}: {error}", err=True)
+        typer.echo(f"note: the scores could not be written to {model / CARD}: {error}", err=True)
     else:
-        typer.echo(f"the scores are in {model / CARD}", err=True)
+        typer.echo(f"scores written to {model / CARD}", err=True)

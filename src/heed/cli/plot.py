@@ -1,4 +1,4 @@
-"""`heed plot`: how training went, as a picture."""
+"""`heed plot`: draws the training curves of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Runs' folders; finished or not.")],
-    out: Annotated[Path | None, out_option("A .svg, .png or .pdf; else RUN/curves.svg.")] = None,
-    by: Annotated[str, typer.Option(help="What to go by: steps, or minutes of training.")] = "steps",
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of training runs, finished or not.")],
+    out: Annotated[Path | None, out_option("A .svg, .png or .pdf file; default: RUN/curves.svg.")] = None,
+    by: Annotated[str, typer.Option(help="The x axis: steps or minutes.")] = "steps",
 ) -> None:
-    """Draw loss, BLEU and learning rate of one run, or of several to compare."""
+    """Plot loss, BLEU and learning rate of one or several training runs."""
     from heed.plots.curves import draw  # noqa: PLC0415 - numpy takes its time
     from heed.plots.svg import image_format, render  # noqa: PLC0415
 
@@ -27,23 +27,23 @@ def plot(
     if by not in ("steps", "minutes"):
         raise ConfigError(f"--by {by}: expected steps or minutes")
     curves = read_curves(runs)
-    shown = [one for one in curves if not one.is_blank()]
-    if not shown:
-        raise FolderError(f"{', '.join(map(str, runs))}: no step with a finite loss yet, so there is nothing to draw")
-    for one in curves:
-        if one.is_blank():
-            typer.echo(f"{one.name} is left out: no step with a finite loss yet", err=True)
-    picture = draw(shown, "steps" if by == "steps" else "minutes")
+    drawable = [run for run in curves if not run.is_blank()]
+    if not drawable:
+        raise FolderError(f"{', '.join(map(str, runs))}: nothing to plot, no step with a finite loss yet")
+    for run in curves:
+        if run.is_blank():
+            typer.echo(f"{run.name} is left out: no step with a finite loss yet", err=True)
+    picture = draw(drawable, "steps" if by == "steps" else "minutes")
     try:
         out.write_bytes(render(picture, kind))
     except OSError as error:
         raise FolderError(f"{out}: {error.strerror}") from None
-    typer.echo(f"the curves are in {out}", err=True)
+    typer.echo(f"curves written to {out}", err=True)
 
 
 def read_curves(runs: Sequence[Path]) -> "list[Curves]":
-    """The curves of some runs, called by their folders' names, or by their paths where two names are the same."""
-    from heed.plots.curves import curves_from_journal  # noqa: PLC0415 - numpy takes its time
+    """The curves of runs, named by their folders, or by their paths if two folders have the same name."""
+    from heed.plots.curves import curves_of  # noqa: PLC0415 - numpy takes its time
     from heed.training.step_log import read_journal  # noqa: PLC0415
 
     names = [run.resolve().name for run in runs]
@@ -51,7 +51,5 @@ def read_curves(runs: Sequence[Path]) -> "list[Curves]":
         names = [str(run) for run in runs]
     for run in runs:
         if not (run / "journal.jsonl").is_file():
-            raise FolderError(f"{run} is not a run's folder: it has no journal.jsonl")
-    return [
-        curves_from_journal(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)
-    ]
+            raise FolderError(f"{run} is not the folder of a training run: it has no journal.jsonl")
+    return [curves_of(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)]

@@ -1,160 +1,170 @@
-"""The words of `heed doctor` for each kind of finding: what it is, what is counted, and what to do about it."""
+"""Descriptions and remedies that `heed doctor` prints for each type of problem in a corpus."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from heed.corpus_checks.text_errors import CorpusForm
 
-# Of each kind of finding: what it is, what is counted, and what to do about it.
-WORDS: dict[str, tuple[str, str, str]] = {
-    "unreadable": (
-        "Row that cannot be read",
+
+class Advice(NamedTuple):
+    """What `heed doctor` prints about a type of problem: its description, the unit it is counted in, and a remedy."""
+
+    description: str
+    unit: str
+    remedy: str
+
+
+ADVICE: dict[str, Advice] = {
+    "unreadable": Advice(
+        "Unreadable row",
         "row",
-        "Training stops at the first. Correct them, or let heed doctor --write clean.tsv write all others.",
+        "Training stops at the first. Correct them, or write all other rows with heed doctor --write clean.tsv.",
     ),
-    "leaked": (
-        "Validation pair that is in training too",
+    "leaked": Advice(
+        "Validation pair that is also in the training set",
         "pair",
-        "Take it out of training: a score on what was learnt by heart says nothing.",
+        "Remove it from the training set: otherwise the validation score measures memorisation.",
     ),
-    "leaked_source": (
-        "Validation source that is in training, with another target",
+    "leaked_source": Advice(
+        "Validation source that is in the training set with another target",
         "pair",
-        "A few short ones are chance. If there are many, the texts were split badly: split by document.",
+        "A few short ones are coincidence. If there are many, split training and validation set by document.",
     ),
-    "leaked_target": (
-        "Validation target that is in training, with another source",
+    "leaked_target": Advice(
+        "Validation target that is in the training set with another source",
         "pair",
-        "A few short ones are chance; many make the validation score too good.",
+        "A few short ones are coincidence; many inflate the validation score.",
     ),
-    "swapped": (
+    "swapped": Advice(
         "Source and target seem to be swapped",
         "pair",
-        "Swap them back, or leave them out. Judged by the letters that are usual on each side.",
+        "Swap them back, or remove them. Detected by the letter statistics of each side.",
     ),
-    "source_foreign": (
-        "Source reads like the target's language",
+    "source_foreign": Advice(
+        "Source seems to be in the target language",
         "pair",
-        "Leave it out: it teaches the model to copy. Judged by the letters that are usual on each side.",
+        "Remove it: it teaches the model to copy. Detected by the letter statistics of each side.",
     ),
-    "target_foreign": (
-        "Target reads like the source's language",
+    "target_foreign": Advice(
+        "Target seems to be in the source language",
         "pair",
-        "Leave it out, or translate it: it teaches the model to copy.",
+        "Remove it, or translate it: it teaches the model to copy.",
     ),
-    "copied": (
+    "copied": Advice(
         "Source and target are the same",
         "pair",
-        "Right for names and numbers; of sentences even one in a hundred teaches the model to copy.",
+        "Correct for names and numbers; but 1 % of copied sentences already teaches the model to copy.",
     ),
-    "unlike": (
-        "A side is unlike all the rest of that side",
+    "unlike": Advice(
+        "Source or target is unlike the rest of the corpus",
         "pair",
-        "Look at it: a third language, code or noise? Leave out what is; rare names are harmless.",
+        "Check it: remove other languages, code and noise; rare names are harmless.",
     ),
-    "empty": ("A side is empty", "pair", "Nothing need be done: training leaves it out, and says so."),
-    "too_long": (
+    "empty": Advice("Source or target is empty", "pair", "Nothing to do: training skips it and reports how many."),
+    "too_long": Advice(
         "Probably longer than data.max_tokens",
         "pair",
-        "Training leaves it out. Cut it into sentences, or raise data.max_tokens.",
+        "Training skips it. Split it into sentences, or raise data.max_tokens.",
     ),
-    "cut_off": (
-        "Target probably longer than a translation may be",
+    "cut_off": Advice(
+        "Target probably longer than the length limit of translations",
         "pair",
-        "A translation that long would be cut off: the limit is search.max_length, or else the source's tokens and 50.",
+        "A translation this long would be truncated: the limit is search.max_length, by default source tokens + 50.",
     ),
-    "unequal": (
-        "One side is far longer than the other",
+    "unequal": Advice(
+        "Source and target differ greatly in length",
         "pair",
-        "Look at it: probably not a translation, or one of several sentences.",
+        "Check it: probably not a translation, or of a different number of sentences.",
     ),
-    "repeated": (
-        "Pair that was there before",
+    "repeated": Advice(
+        "Duplicate pair",
         "pair",
-        "A few are harmless; many weigh more than they should. Leave them out, or weigh corpora with --weight.",
+        "A few are harmless; many skew the distribution. Remove them, or set corpus weights with --weight.",
     ),
-    "ambiguous": (
+    "ambiguous": Advice(
         "Source with several targets",
         "source",
-        "Normal in small numbers. If there are many, the model averages: look whether lines have slipped.",
+        "Normal in small numbers. If there are many, check whether the lines are misaligned.",
     ),
-    "unknown_label": (
-        "Validation label that training does not have",
+    "unknown_label": Advice(
+        "Validation label that is not in the training set",
         "text",
-        "A classifier cannot say what it has not learnt: add texts with this label, or correct it.",
+        "A classifier cannot predict it: add training texts with this label, or correct it.",
     ),
-    "replacement": (
+    "replacement": Advice(
         "Replacement characters (U+FFFD)",
         "text",
-        "Letters were lost when the text was converted: go back to the original, or leave it out.",
+        "Characters were lost in a conversion: go back to the original, or remove the text.",
     ),
-    "mojibake": (
-        "UTF-8 that was taken for Latin-1",
+    "mojibake": Advice(
+        "UTF-8 decoded as Latin-1 (mojibake)",
         "text",
-        "Convert it back (the package ftfy does): the model would learn to write it.",
+        "Convert it back, for instance with the package ftfy: the model would learn to output it.",
     ),
-    "control": (
+    "control": Advice(
         "Control or invisible characters",
         "text",
-        "Remove them: nobody sees them, but every one is a token.",
+        "Remove them: they are invisible, but each becomes a token.",
     ),
-    "spaces": (
+    "spaces": Advice(
         "Tabs, no-break, doubled, leading or trailing spaces",
         "text",
-        "Make each a plain single space: a word after another space is another token.",
+        "Replace each with a single plain space: a word after another kind of space is a different token.",
     ),
-    "markup": ("HTML entities or tags", "text", "Unescape entities and take tags out, unless they are to be learnt."),
-    "decomposed": (
-        "Letters and accents apart (not in Unicode's NFC)",
+    "markup": Advice(
+        "HTML entities or tags", "text", "Unescape entities and remove tags, unless the model is to output them."
+    ),
+    "decomposed": Advice(
+        "Decomposed accents (not in Unicode NFC)",
         "text",
-        "Normalise to NFC: people and most texts write é as one character, to the model é is another word.",
+        "Normalise to NFC: most text has é as one character, and to the model the two forms are different tokens.",
     ),
 }
-_OF_TEXTS: dict[str, tuple[str, str, str]] = {
-    "leaked": (
-        "Validation text that is in training too",
+_ADVICE_ON_TEXTS: dict[str, Advice] = {
+    "leaked": Advice(
+        "Validation text that is also in the training set",
         "text",
-        "Take it out of training: a score on what was learnt by heart says nothing.",
+        "Remove it from the training set: otherwise the validation score measures memorisation.",
     ),
-    "empty": ("There is nothing in it", "text", "Nothing need be done: training leaves it out, and says so."),
-    "too_long": (
+    "empty": Advice("Empty text", "text", "Nothing to do: training skips it and reports how many."),
+    "too_long": Advice(
         "Probably longer than data.max_tokens",
         "text",
-        "Training leaves it out. Cut it, raise data.max_tokens, or set data.documents=true: then it is cut for you.",
+        "Training skips it. Split it, raise data.max_tokens, or set data.documents=true, which splits it.",
     ),
-    "repeated": (
-        "Text that was there before",
+    "repeated": Advice(
+        "Duplicate text",
         "text",
-        "A few are harmless; many weigh more than they should. Leave them out, or weigh corpora with --weight.",
+        "A few are harmless; many skew the distribution. Remove them, or set corpus weights with --weight.",
     ),
 }
-_LABELLED: dict[str, tuple[str, str, str]] = {
-    **_OF_TEXTS,
-    "too_long": (
+_ADVICE_ON_LABELLED_TEXTS: dict[str, Advice] = {
+    **_ADVICE_ON_TEXTS,
+    "too_long": Advice(
         "Probably longer than data.max_tokens",
         "text",
-        "Training leaves it out. Shorten it, or raise data.max_tokens.",
+        "Training skips it. Shorten it, or raise data.max_tokens.",
     ),
-    "empty": ("Text or label is empty", "text", "Nothing need be done: training leaves it out, and says so."),
-    "swapped": (
-        "Labels and texts seem to be swapped: nearly every label is another",
+    "empty": Advice("Text or label is empty", "text", "Nothing to do: training skips it and reports how many."),
+    "swapped": Advice(
+        "Labels and texts seem to be swapped: nearly every label is different",
         "text",
-        "Read them the other way round with --columns 2,1; or name the labels with data.labels if they are so many.",
+        "Swap the columns with --columns 2,1; or, if there really are so many labels, name them with data.labels.",
     ),
-    "leaked_source": (
-        "Validation text that is in training, with another label",
+    "leaked_source": Advice(
+        "Validation text that is in the training set with another label",
         "text",
-        "One of the two is wrong, or the label does not follow from the text: look at both.",
+        "One of the two is wrong, or the label cannot be predicted from the text: check both.",
     ),
-    "ambiguous": (
+    "ambiguous": Advice(
         "Text with several labels",
         "text",
-        "Only one can be learnt: look which is right, or whether labels have slipped.",
+        "Only one can be right: check which, and whether labels and texts are misaligned.",
     ),
 }
 
 
-def words_for(kind: str, form: "CorpusForm") -> tuple[str, str, str]:
-    """What a kind of finding is, what is counted, and what to do, for text that comes in this form."""
-    others: dict[CorpusForm, dict[str, tuple[str, str, str]]] = {"pairs": {}, "texts": _OF_TEXTS, "labelled": _LABELLED}
-    return others[form].get(kind, WORDS[kind])
+def advice_on(kind: str, form: "Form") -> Advice:
+    """The advice on a type of problem, in the words for sentence pairs, texts or labelled texts."""
+    specific = {"pairs": {}, "texts": _ADVICE_ON_TEXTS, "labelled": _ADVICE_ON_LABELLED_TEXTS}[form]
+    return specific.get(kind, ADVICE[kind])

@@ -1,7 +1,7 @@
-"""`heed serve`: model folders behind an HTTP server.
+"""`heed serve`: serves models over HTTP.
 
-Enters: folders, an address, API keys, settings. Leaves: an exit code when the server ends. This process answers HTTP
-and imports no torch; a second one, forked before, translates.
+Enters: model folders, an address, API keys, settings. Leaves: an exit code when the server ends. This process answers
+HTTP and imports no torch; a worker process, forked before, runs the models.
 """
 
 import os
@@ -21,7 +21,7 @@ from heed.serving.config import LOOPBACK, ServeConfig
 
 EPILOG = "\n\n".join(
     (
-        "Settings, with --set:",
+        "Settings for --set:",
         *(
             f"serve.{name}={field.default}  {field.description}"
             for name, field in ServeConfig.model_fields.items()
@@ -33,60 +33,62 @@ EPILOG = "\n\n".join(
 
 def serve(
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL...", help="Model folders to serve.")] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen on; 0: any free one.")] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on; default: this machine only.")] = None,
-    keys: Annotated[Path | None, typer.Option(help="A file of hashed API keys; requests then need a key.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free port.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default: this machine only.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="File of hashed API keys; requests then need a key.")] = None,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Make a key, add its hash to --keys and print the key.")
+        bool, typer.Option("--new-key", help="Create a key, add its hash to --keys and print the key.")
     ] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve other machines without keys.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow requests from other hosts without keys.")] = False,
     languages: Annotated[
         list[str],
-        typer.Option(help="What a model translates, such as en-de, where its card does not say; once for each."),
+        typer.Option(help="Language pair of a model, such as en-de, if its card has none; once per model."),
     ] = [],
     engine: Annotated[
         EngineName | None,
-        typer.Option(help="What translates; by default heed, in int8 where the folder is quantised."),
+        typer.Option(help="Inference engine; default: heed, in int8 if the folder is quantised."),
     ] = None,
     set_: Annotated[
-        list[str], typer.Option("--set", help="A setting of server or search: serve.queue=64, search.beam=1.")
+        list[str], typer.Option("--set", help="A server or decoding setting, such as serve.queue=64 or search.beam=1.")
     ] = [],
 ) -> None:
-    """Serve models over HTTP: translation by LibreTranslate's interface, and all else by our own."""
+    """Serve models over HTTP, with a LibreTranslate-compatible API and a web page."""
     if new_key:
         _make_key(keys)
         return
     if not models:
         raise ConfigError("heed serve needs a model folder: heed serve runs/ende")
     settings, search = _settings(set_, {"port": port, "host": host})
-    lets_in = f"--host {settings.host}" if settings.host not in LOOPBACK else ""
+    exposed_by = f"--host {settings.host}" if settings.host not in LOOPBACK else ""
     if set(settings.allowed_hosts) - LOOPBACK:
-        lets_in = lets_in or f"serve.allowed_hosts={','.join(settings.allowed_hosts)}"
-    if lets_in and keys is None and not insecure:
+        exposed_by = exposed_by or f"serve.allowed_hosts={','.join(settings.allowed_hosts)}"
+    if exposed_by and keys is None and not insecure:
         raise ConfigError(
-            f"{lets_in} lets others in: ask for keys (heed serve --new-key --keys keys.txt, then "
-            "--keys keys.txt), or add --insecure"
+            f"{exposed_by} allows requests from other hosts: require API keys (heed serve --new-key --keys keys.txt, "
+            "then --keys keys.txt), or add --insecure"
         )
     sys.exit(_serve(models, languages, settings, search, keys, engine))
 
 
 def _make_key(keys: Path | None) -> None:
-    from heed.serving.limits import add_key  # noqa: PLC0415 - no verb but this one serves
+    from heed.serving.limits import add_key  # noqa: PLC0415 - only this verb serves
 
     if keys is None:
-        raise ConfigError("--new-key needs a file to add the key's hash to: heed serve --new-key --keys keys.txt")
+        raise ConfigError("--new-key needs a file for the key's hash: heed serve --new-key --keys keys.txt")
     typer.echo(add_key(keys))
-    typer.echo(f"its hash is in {keys}; the key itself is kept nowhere: note it now", err=True)
+    typer.echo(f"its hash is in {keys}; the key itself is stored nowhere: note it now", err=True)
 
 
-def _settings(options: list[str], named: dict[str, Any]) -> tuple[ServeConfig, dict[str, Any]]:
-    given = from_options(options)
-    for section in given:
+def _settings(set_options: list[str], options: dict[str, Any]) -> tuple[ServeConfig, dict[str, Any]]:
+    sections = from_options(set_options)
+    for section in sections:
         if section not in ("serve", "search"):
-            raise ConfigError(f"--set {section}.…: only serve and search can be set here, such as serve.queue=64")
-    search = given.get("search", {})
+            raise ConfigError(
+                f"--set {section}.…: only serve and search settings are allowed here, such as serve.queue=64"
+            )
+    search = sections.get("search", {})
     SearchConfig.model_validate({"beam": search.get("nbest", 1)} | search)
-    server = given.get("serve", {}) | {name: value for name, value in named.items() if value is not None}
+    server = sections.get("serve", {}) | {name: value for name, value in options.items() if value is not None}
     return ServeConfig.model_validate(server), search
 
 
@@ -99,21 +101,22 @@ def _serve(
     engine: EngineName | None,
 ) -> int:
     if not hasattr(os, "fork"):
-        raise ConfigError("heed serve needs a system that forks processes, such as Linux or macOS; on Windows, use WSL")
-    from heed.serving.limits import ApiKeys  # noqa: PLC0415
-    from heed.serving.processes import ForkServer  # noqa: PLC0415
-    from heed.serving.security_middleware import check_addresses, with_middleware  # noqa: PLC0415 - slow to import
+        raise ConfigError("heed serve needs fork(), which Linux and macOS have; on Windows, use WSL")
+    from heed.serving.guard import check_addresses, make_front  # noqa: PLC0415 - these take long to import
+    from heed.serving.limits import Keys  # noqa: PLC0415
+    from heed.serving.processes import Keeper  # noqa: PLC0415
+    from heed.serving.remote import Remote  # noqa: PLC0415
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.worker_proxy import WorkerProxy  # noqa: PLC0415
 
     check_addresses(settings)
     known = None if keys is None else ApiKeys(keys)
     if known is not None and not known:
-        raise ConfigError(f"{keys} has no keys: make one with heed serve --new-key --keys {keys}")
-    fork_server = ForkServer(partial(_translate, models, languages, settings, search, engine, known is not None))
-    listening = bind(settings)  # after the fork: a port must not stay taken by a process that outlives this one
-    worker = WorkerProxy(fork_server.start, settings)
-    notes = worker.open()
+        raise ConfigError(f"{keys} has no keys: create one with heed serve --new-key --keys {keys}")
+    keeper = Keeper(partial(_run_worker, models, languages, settings, search, engine, known is not None))
+    listening = bind(settings)  # after the fork, so that the worker does not inherit the socket and hold the port
+    remote = Remote(keeper.start, settings)
+    notes = remote.open()
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(
@@ -125,7 +128,7 @@ def _serve(
     )
 
 
-def _translate(
+def _run_worker(
     models: list[Path],
     languages: list[str],
     settings: ServeConfig,
@@ -134,7 +137,7 @@ def _translate(
     key_required: bool,
     connection: socket.socket,
 ) -> None:
-    """The main function of the process that translates."""
+    """The main function of the worker process."""
     from heed.inference.open import load  # noqa: PLC0415 - torch is for this process alone
     from heed.serving.worker import run_worker  # noqa: PLC0415
 

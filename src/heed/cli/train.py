@@ -1,4 +1,4 @@
-"""`heed train`: from raw text to a model folder, with progress to watch, and safe to cut off at any moment."""
+"""`heed train`: parses the options, trains a model on raw text and shows progress on standard error."""
 
 import math
 import os
@@ -18,11 +18,11 @@ from heed.training.corpora import TextFiles
 from heed.training.presets import setting_layers
 from heed.training.step_log import METRICS, Listener, StepReport, Validation
 
-_SECONDS = 10.0  # between plain lines
+_SECONDS_BETWEEN_LINES = 10.0  # where standard error is no terminal
 
 
-class Watch(Listener):
-    """Shows the work on text, then the training. Everything goes to standard error."""
+class TrainingProgress(Listener):
+    """Shows text preparation, then training, on standard error: a progress bar, or lines where it is no terminal."""
 
     def __init__(self, *, silent: bool = False) -> None:
         self._console = Console(stderr=True, highlight=False, quiet=silent)
@@ -30,13 +30,13 @@ class Watch(Listener):
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
         self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console, disable=not self._live)
         self._bar = self._progress.add_task("", state="", total=None)
-        self._doing = ""
-        self._printed = time.monotonic()
-        self._speed = 0.0
-        self._loss, self._losses = 0.0, 0  # an exponential mean, and of how many
+        self._activity = ""
+        self._last_line = time.monotonic()
+        self._tokens_per_second = 0.0
+        self._loss_ema, self._losses = 0.0, 0  # the EMA, and how many losses are in it
         self._max_steps: int | None = None
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "TrainingProgress":
         self._progress.start()
         return self
 
@@ -46,88 +46,86 @@ class Watch(Listener):
         self._progress.stop()
 
     def work(self, doing: str, done: int, total: int | None) -> None:
-        """Show what is being done, and how many pairs are done."""
-        if doing != self._doing and not self._live:
+        """Show the current work on text and how many pairs are done."""
+        if doing != self._activity and not self._live:
             self.note(f"{doing} …")
-        self._doing = doing
+        self._activity = doing
         self._progress.update(self._bar, description=doing, completed=done, total=total, state=f"{done:,} pairs")
 
     def step(self, report: StepReport) -> None:
-        """Move the bar; where there is none, print a line every few seconds."""
+        """Advance the bar, or print a line every few seconds."""
         if report.max_steps != self._max_steps:  # the first step
             self._max_steps = report.max_steps
             self._progress.update(self._bar, total=report.max_steps, completed=report.step - 1)
         speed = report.tokens / report.seconds
-        self._speed = speed if not self._speed else 0.95 * self._speed + 0.05 * speed
-        if math.isfinite(report.loss):  # one that is not would stay in the mean for ever
-            self._loss, self._losses = 0.98 * self._loss + 0.02 * report.loss, self._losses + 1
-        loss = self._loss / (1 - 0.98**self._losses) if self._losses else report.loss  # else it would begin at 0
-        state = f"mean loss {loss:.3f}  rate {report.rate:.2g}  {self._speed:,.0f} tokens/s"
+        self._tokens_per_second = 0.95 * (self._tokens_per_second or speed) + 0.05 * speed
+        if math.isfinite(report.loss):  # a NaN would stay in the EMA for ever
+            self._loss_ema, self._losses = 0.98 * self._loss_ema + 0.02 * report.loss, self._losses + 1
+        loss = self._loss_ema / (1 - 0.98**self._losses) if self._losses else report.loss  # bias-corrected, as in Adam
+        state = f"mean loss {loss:.3f}  rate {report.rate:.2g}  {self._tokens_per_second:,.0f} tokens/s"
         self._progress.update(
             self._bar, description=f"step {report.step:,}/{report.max_steps:,}", completed=report.step, state=state
         )
-        if not self._live and time.monotonic() - self._printed > _SECONDS:
-            self._printed = time.monotonic()
+        if not self._live and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
             self.note(f"step {report.step:,}/{report.max_steps:,}  {state}")
 
-    def validation(self, step: int, found: Validation, best: bool) -> None:
-        """Loss, score and a sample."""
-        score = "" if found.score is None else f"  {METRICS[found.metric].format(found.score)}"
-        self.note(f"step {step:,}  validation loss {found.loss:.4f}{score}{'  best so far' if best else ''}")
-        if found.truncated:
+    def validation(self, step: int, result: Validation, best: bool) -> None:
+        """Print loss, score and a sample translation."""
+        score = "" if result.score is None else f"  {METRICS[result.metric].format(result.score)}"
+        self.note(f"step {step:,}  validation loss {result.loss:.4f}{score}{'  best so far' if best else ''}")
+        if result.truncated:
             self.note(
-                f"  {found.truncated:,} of {found.outputs:,} translations are cut off at the length limit: raise "
+                f"  {result.truncated:,} of {result.outputs:,} translations are truncated at the length limit: raise "
                 "search.max_length, unless the model still repeats itself"
             )
-        if found.sample is not None:
-            source, reference, translation = found.sample
-            for name, text in (("source", source), ("wanted", reference), ("got", translation)):
-                self.note(f"  {name:<7}{text}")
+        if result.sample is not None:
+            source, reference, translation = result.sample
+            for name, text in (("source", source), ("reference", reference), ("output", translation)):
+                self.note(f"  {name:<10}{text}")
 
     def note(self, message: str) -> None:
-        """Print a line; the user's text is shown as it is, never as markup."""
+        """Print a line; brackets in the user's text are no markup."""
         self._console.print(Text(message), soft_wrap=True)
 
 
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in --out, which says all the rest; or start it.")
-]
-
-
 def train(
-    out: Annotated[Path, out_option("The run's folder, made if it is not there.")],
-    source: options.Source = [],
-    target: options.Target = [],
-    pairs: options.Pairs = [],
-    text: options.Text = [],
-    weight: options.Weights = [],
-    valid_source: options.ValidSource = [],
-    valid_target: options.ValidTarget = [],
-    valid_pairs: options.ValidPairs = [],
-    valid_text: options.ValidText = [],
-    source_key: options.SourceKey = "source",
-    target_key: options.TargetKey = "target",
-    columns: options.Columns = None,
-    pairs_format: options.PairsFormat = None,
-    source_language: options.SourceLanguage = None,
-    target_language: options.TargetLanguage = None,
-    task: options.Task = None,
-    preset: options.Preset = None,
-    config: options.Config = None,
-    set_: options.Set = [],
-    init_from: Annotated[Path | None, typer.Option(help="A model folder whose weights to begin with.")] = None,
-    resume: Resume = False,
-    cache: options.Cache = None,
+    out: Annotated[Path, out_option("The run's folder; created if it does not exist.")],
+    source: options.SourceOption = [],
+    target: options.TargetOption = [],
+    pairs: options.PairsOption = [],
+    text: options.TextOption = [],
+    weight: options.WeightOption = [],
+    valid_source: options.ValidSourceOption = [],
+    valid_target: options.ValidTargetOption = [],
+    valid_pairs: options.ValidPairsOption = [],
+    valid_text: options.ValidTextOption = [],
+    source_key: options.SourceKeyOption = "source",
+    target_key: options.TargetKeyOption = "target",
+    columns: options.ColumnsOption = None,
+    pairs_format: options.PairsFormatOption = None,
+    source_language: options.SourceLanguageOption = None,
+    target_language: options.TargetLanguageOption = None,
+    task: options.TaskOption = None,
+    preset: options.PresetOption = None,
+    config: options.ConfigOption = None,
+    set_: options.SetOption = [],
+    init_from: Annotated[Path | None, typer.Option(help="Model folder to initialise the weights from.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in --out with its settings and text, or start it.")
+    ] = False,
+    cache: options.CacheOption = None,
 ) -> None:
-    """Train a model on your own text. Under torchrun, several processes train it together."""
+    """Train a model on your own text; data-parallel when started with torchrun."""
     settings = from_options(set_)
-    setting_layers(config, settings, task, source_language, target_language, preset)  # mistakes are found at once
-    from heed.cli.train import Watch  # noqa: PLC0415
+    setting_layers(
+        config, settings, task, source_language, target_language, preset
+    )  # reports mistakes before torch loads
     from heed.training.train import train as train_model  # noqa: PLC0415 - torch takes seconds to import
 
-    is_first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, one reads and reports
+    is_first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes, only rank 0 reads stdin and reports
     files = TextFiles(source, target, pairs, text)
-    with Watch(silent=not is_first) as watch:
+    with TrainingProgress(silent=not is_first) as progress:
         (files,) = options.spooled(out, files) if is_first else (files,)
         train_model(
             out=out,
@@ -150,5 +148,5 @@ def train(
             init_from=init_from,
             resume=resume,
             cache=cache,
-            listener=watch,
+            listener=progress,
         )

@@ -1,7 +1,7 @@
-"""`heed translate`: lines in, as many lines out, in the same order; `heed score`: log-probabilities of translations.
+"""`heed translate`: translates text line by line; `heed score`: prints the log-probabilities of given translations.
 
 Enters: a model folder, and text lines, TSV rows or JSON objects from files, standard input or options. Leaves: the
-translations, with scores and alignments on request, on standard output; notes and progress on standard error.
+translations in input order on standard output; notes and progress on standard error.
 """
 
 import itertools
@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.cli.options import Engine, SearchSet, SplitAt, Together, open_translator, search_settings
-from heed.cli.output import Translated, TranslationProgress, output_is_seen, say
+from heed.cli.options import (
+    EngineOption,
+    EnsembleOption,
+    SearchSetOption,
+    SplitOption,
+    open_translator,
+    search_settings,
+)
+from heed.cli.output import TranslationCounts, TranslationProgress, print_notes
 from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
 from heed.text.corpus import Corpus, location, read_lines, read_pairs
@@ -27,22 +34,22 @@ if TYPE_CHECKING:
     from heed.inference.translation import Translation
     from heed.inference.translator import Translator
 
-Format = Literal["text", "tsv", "jsonl"]
+InputFormat = Literal["text", "tsv", "jsonl"]
 
 
 @dataclass(frozen=True)
-class _Line:
-    """A line to translate, and what it came in."""
+class _InputLine:
+    """A text to translate, and the TSV row or JSON object that it is a part of."""
 
     text: str
-    format: Format
+    format: InputFormat
     columns: tuple[str, ...] = ()
-    row: dict[str, str] | None = None  # the members of a JSON object, each as it was written
+    members: dict[str, str] | None = None  # of a JSON object, each value in its original spelling
 
 
 @dataclass(frozen=True)
-class _Wanted:
-    """What is to be written beside the translations."""
+class _OutputOptions:
+    """What to write for each line besides the best translation."""
 
     nbest: int
     scores: bool
@@ -53,72 +60,76 @@ class _Wanted:
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder, or one that heed export wrote for an engine.")],
     files: Annotated[
-        list[str], typer.Argument(help="Files to translate, one sentence per line; none: standard input.")
+        list[str], typer.Argument(help="Files to translate, one text per line; default: standard input.")
     ] = [],
     text: Annotated[list[str], typer.Option(help="A text to translate; may be given several times.")] = [],
-    together: Together = [],
-    engine: Engine = None,
+    together: EnsembleOption = [],
+    engine: EngineOption = None,
     format_: Annotated[
-        Format | None,
+        InputFormat | None,
         typer.Option("--format", help="Input format: text, tsv or jsonl; default: by the file name."),
     ] = None,
-    source_key: Annotated[str, typer.Option(help="The key of the text in a JSON object.")] = "source",
-    target_key: Annotated[str, typer.Option(help="The key for the translation in a JSON object.")] = "target",
+    source_key: Annotated[str, typer.Option(help="Key of the text in a JSON object.")] = "source",
+    target_key: Annotated[str, typer.Option(help="Key for the translation in a JSON object.")] = "target",
     beam: Annotated[int | None, typer.Option(help="Beam size; 1 is greedy decoding.")] = None,
-    nbest: Annotated[int | None, typer.Option(help="Translations of each line, one per line, best first.")] = None,
+    nbest: Annotated[int | None, typer.Option(help="Number of translations per input line, best first.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each translation's score before it.")] = False,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="Write the word alignment after it: 0-0 1-2 …")
+        bool, typer.Option("--alignment", help="Write the word alignment after each translation: 0-0 1-2 …")
     ] = False,
-    split: SplitAt = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say which backend translates, and why.")] = False,
-    lines: Annotated[int, typer.Option(min=1, help="Lines per batch; 1: translate each line as it comes.")] = 512,
-    set_: SearchSet = [],
+    split: SplitOption = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print which backend translates, and why.")] = False,
+    lines: Annotated[int, typer.Option(min=1, help="Lines per batch; 1: translate each line as it arrives.")] = 512,
+    set_: SearchSetOption = [],
 ) -> None:
-    """Translate text from files, standard input or the command line to standard output, line by line.
+    """Translate text from files, standard input or the command line, line by line.
 
-    A line of several sentences is translated sentence by sentence, unless --split says otherwise. A TSV line gets its
-    translation as one more column, a JSON object as one more key; all else passes through. With --nbest above 1 each
-    row begins with the number of its line.
+    A line of several sentences is translated sentence by sentence, unless --split says otherwise. A TSV row gets the
+    translation as an additional column, a JSON object as an additional key; the rest is unchanged. With --nbest above
+    1, each output row starts with the number of its input line.
     """
     search = search_settings(set_, beam=beam, nbest=nbest)
     if text and files:
-        raise DataError(f"give --text or files to translate, not both: found --text and {files[0]}")
+        raise DataError(f"expected --text or files to translate, not both: found --text and {files[0]}")
     translator = open_translator(model, together, search, engine)
     if verbose:
-        say([f"backend {translator.backend.choice}"])
-    wanted = _Wanted(translator.search.nbest, scores, alignment, target_key)
+        print_notes([f"backend {translator.backend.choice}"])
+    output = _OutputOptions(translator.search.nbest, scores, alignment, target_key)
     if split is not None:
         translator.settings = TranslateConfig(split=split)
     if not files and not text and sys.stdin.isatty():
-        _converse(translator, wanted)
+        _translate_interactively(translator, output)
         return
-    read = (_Line(one, "text") for one in text) if text else _read(files or ["-"], format_, source_key)
-    counted = Translated()
+    inputs = (_InputLine(given, "text") for given in text) if text else _read(files or ["-"], format_, source_key)
+    counts = TranslationCounts()
     try:
-        _translate(translator, _batches(read, lines), wanted, None if text else _line_count(files), counted)
+        _translate(translator, _batches(inputs, lines), output, None if text else _line_count(files), counts)
     finally:
-        say(counted.notes(translator.search, by_default=split is None))
+        print_notes(counts.notes(translator.search, by_default=split is None))
 
 
 def _translate(
-    translator: "Translator", batches: "Iterator[list[_Line]]", wanted: _Wanted, total: int | None, counted: Translated
+    translator: "Translator",
+    batches: "Iterator[list[_InputLine]]",
+    output: _OutputOptions,
+    total: int | None,
+    counts: TranslationCounts,
 ) -> None:
-    """Write the translations of all lines, batch by batch. total: how many lines there are, if known."""
-    with TranslationProgress(total, output_seen=output_is_seen()) as progress:
+    """Write the translations of all lines, batch by batch. total: the number of lines, if known."""
+    with TranslationProgress(total, hidden=sys.stdout.isatty()) as progress:  # on a terminal the lines show progress
         for batch in batches:
-            report = partial(progress.within, len(batch))
+            report = partial(progress.update_batch, len(batch))
             texts = [line.text for line in batch]
-            found = translator.translate(texts, align=wanted.alignment, first=counted.texts, report=report)
-            for number, (line, translation) in enumerate(zip(batch, found, strict=True), counted.texts + 1):
-                sys.stdout.write(_written(line, translation, wanted, number))
+            translations = translator.translate(texts, align=output.alignment, first=counts.texts, report=report)
+            for number, (line, best) in enumerate(zip(batch, translations, strict=True), counts.texts + 1):
+                sys.stdout.write(_output_rows(line, best, output, number))
             sys.stdout.flush()
-            counted.add(found)
-            progress.add(len(batch))
+            counts.add(translations)
+            progress.finish_batch(len(batch))
 
 
 def _line_count(files: list[str]) -> int | None:
-    """How many lines there are to translate, where that is quickly known: of plain files."""
+    """The number of lines of uncompressed files; None for other input, where counting would be slow or impossible."""
     count = 0
     for file in files or ["-"]:
         if not Path(file).is_file() or file.endswith((".gz", ".zst")):
@@ -128,127 +139,130 @@ def _line_count(files: list[str]) -> int | None:
     return count
 
 
-def _read(files: list[str], format_: Format | None, source_key: str) -> Iterator[_Line]:
+def _read(files: list[str], format_: InputFormat | None, source_key: str) -> Iterator[_InputLine]:
     for file in files:
-        known = format_ or _format_of(file)
+        input_format = format_ or _format_of(file)
         for number, line in enumerate(read_lines(file), 1):
-            match known:
+            match input_format:
                 case "tsv":
                     columns = tuple(line.split("\t"))
-                    yield _Line(columns[0], "tsv", columns)
+                    yield _InputLine(columns[0], "tsv", columns)
                 case "jsonl":
-                    row = parse_object(line, location(file, number))
-                    yield _Line(get_text(row, source_key, location(file, number)), "jsonl", (), read_members(line))
+                    row = parse_object(line, at(file, number))
+                    yield _InputLine(take_text(row, source_key, at(file, number)), "jsonl", (), read_members(line))
                 case "text":
-                    yield _Line(line, "text")
+                    yield _InputLine(line, "text")
 
 
-def _format_of(file: str) -> Format:
+def _format_of(file: str) -> InputFormat:
     name = file.removesuffix(".gz").removesuffix(".zst")
     return "tsv" if name.endswith(".tsv") else "jsonl" if name.endswith(".jsonl") else "text"
 
 
-def _batches(read: Iterator[_Line], size: int) -> Iterator[list[_Line]]:
-    """Some lines at a time. A line that cannot be read ends the work, after those before it have been dealt with."""
-    piece: list[_Line] = []
+def _batches(lines: Iterator[_InputLine], size: int) -> Iterator[list[_InputLine]]:
+    """Lines in batches; before an unreadable line raises its error, the lines read so far are yielded."""
+    batch: list[_InputLine] = []
     try:
-        for line in read:
-            piece.append(line)
-            if len(piece) == size:
-                yield piece
-                piece = []
+        for line in lines:
+            batch.append(line)
+            if len(batch) == size:
+                yield batch
+                batch = []
     except HeedError:
-        if piece:
-            yield piece
+        if batch:
+            yield batch
         raise
-    if piece:
-        yield piece
+    if batch:
+        yield batch
 
 
-def _written(line: _Line, best: "Translation", wanted: _Wanted, number: int) -> str:
-    found = (best, *best.alternatives)[: wanted.nbest]
-    if line.row is not None:
-        return write_members(line.row, _as_json(found, wanted)) + "\n"
+def _output_rows(line: _InputLine, best: "Translation", output: _OutputOptions, number: int) -> str:
+    translations = (best, *best.alternatives)[: output.nbest]
+    if line.members is not None:
+        return write_members(line.members, _as_json(translations, output)) + "\n"
     rows = []
-    for one in found:
-        # A model may have learnt to write line ends and tabs; here a translation is one line, and one column.
-        columns = [*line.columns, " ".join(one.text.splitlines())]
+    for translation in translations:
+        # A model may output line ends and tabs; here a translation must be one line and one column.
+        columns = [*line.columns, " ".join(translation.text.splitlines())]
         if line.format == "tsv":
             columns[-1] = columns[-1].replace("\t", " ")
-        if wanted.scores:
-            columns.insert(len(line.columns), f"{one.score:.6f}")
-        if wanted.alignment:
-            columns.append(_pharaoh(one))
-        if wanted.nbest > 1:
-            columns.insert(0, str(number))  # a line may have fewer translations than were asked for
+        if output.scores:
+            columns.insert(len(line.columns), f"{translation.score:.6f}")
+        if output.alignment:
+            columns.append(_pharaoh(translation))
+        if output.nbest > 1:
+            columns.insert(0, str(number))  # a line may have fewer than nbest translations
         rows.append("\t".join(columns) + "\n")
     return "".join(rows)
 
 
-def _as_json(found: "tuple[Translation, ...]", wanted: _Wanted) -> dict[str, Any]:
-    best = found[0]
-    new: dict[str, Any] = {wanted.target_key: best.text}
-    if wanted.scores:
-        new["score"] = best.score
-    if wanted.alignment:
-        new["alignment"] = _pharaoh(best)
+def _as_json(translations: "tuple[Translation, ...]", output: _OutputOptions) -> dict[str, Any]:
+    best, *alternatives = translations
+    members: dict[str, Any] = {output.target_key: best.text}
+    if output.scores:
+        members["score"] = best.score
+    if output.alignment:
+        members["alignment"] = _pharaoh(best)
     if best.truncated:
-        new["truncated"] = True
-    if wanted.nbest > 1:
-        new["alternatives"] = [{"text": one.text, "score": one.score} for one in found[1:]]
-    return new
+        members["truncated"] = True
+    if output.nbest > 1:
+        members["alternatives"] = [{"text": other.text, "score": other.score} for other in alternatives]
+    return members
 
 
-def _pharaoh(one: "Translation") -> str:
-    from heed.decoding.forced_decoding import word_alignment  # noqa: PLC0415
+def _pharaoh(translation: "Translation") -> str:
+    """The word alignment in Pharaoh format, source-target."""
+    from heed.decoding.forced import word_links  # noqa: PLC0415
 
-    pairs = word_alignment(one.source_tokens, one.tokens, one.alignment)
-    return " ".join(f"{source}-{target}" for source, target in pairs)
+    links = word_links(translation.source_tokens, translation.tokens, translation.alignment)
+    return " ".join(f"{source}-{target}" for source, target in links)
 
 
-def _converse(translator: "Translator", wanted: _Wanted) -> None:
-    """A prompt: a line in, its translation out, until the end of input."""
-    typer.echo("a line in, its translation out; end with Ctrl-D", err=True)
+def _translate_interactively(translator: "Translator", output: _OutputOptions) -> None:
+    typer.echo("type a line to translate it; end with Ctrl-D", err=True)
     for number in itertools.count():
         try:
             line = input("> ")
         except EOFError:
             typer.echo("", err=True)
             return
-        (best,) = translator.translate([line], align=wanted.alignment, first=number)
-        typer.echo(_written(_Line(line, "text"), best, wanted, number + 1), nl=False)
+        (best,) = translator.translate([line], align=output.alignment, first=number)
+        typer.echo(_output_rows(_InputLine(line, "text"), best, output, number + 1), nl=False)
         if best.truncated:
-            say(["the translation reached the length limit and is cut off"])
+            print_notes(["the translation reached the length limit and is truncated"])
 
 
 def score(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     source: Annotated[str, typer.Option(help="Source text, one sentence per line.")],
-    target: Annotated[str, typer.Option(help="The translations to score: line n translates line n of the source.")],
-    together: Together = [],
+    target: Annotated[str, typer.Option(help="Translations to score: line n translates line n of the source.")],
+    together: EnsembleOption = [],
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="One JSON object per line, with each token's log-probability.")
+        bool, typer.Option("--tokens", help="Print one JSON object per line, with each token's log-probability.")
     ] = False,
 ) -> None:
-    """Print the log-probability of each translation, end-of-sentence included: one number per line."""
+    """Print the log-probability of each given translation, one number per line.
+
+    The end-of-sentence token is included.
+    """
     pairs = list(read_pairs(Corpus(source, target)))
     translator = open_translator(model, together, {})
     total, count = 0.0, 0
     for start in range(0, len(pairs), 1000):
-        piece = pairs[start : start + 1000]
-        targets = [pair.target for pair in piece]
-        found = translator.token_scores([pair.source for pair in piece], targets)
-        names = translator.tokenizers[1]
-        for ids, scores in zip(names.encode(targets), found, strict=True):
-            total, count = total + sum(scores), count + len(scores)
+        batch = pairs[start : start + 1000]
+        targets = [pair.target for pair in batch]
+        token_scores = translator.token_scores([pair.source for pair in batch], targets)
+        tokenizer = translator.tokenizers[1]
+        for ids, log_probs in zip(tokenizer.encode(targets), token_scores, strict=True):
+            total, count = total + sum(log_probs), count + len(log_probs)
             if tokens:
-                shown = {"log_prob": sum(scores), "tokens": [*names.tokens(ids), "⏎"], "log_probs": scores}
-                typer.echo(json.dumps(shown, ensure_ascii=False))
+                row = {"log_prob": sum(log_probs), "tokens": [*tokenizer.tokens(ids), "⏎"], "log_probs": log_probs}
+                typer.echo(json.dumps(row, ensure_ascii=False))
             else:
-                typer.echo(f"{sum(scores):.6f}")
+                typer.echo(f"{sum(log_probs):.6f}")
     if count:
         perplexity = math.exp(-total / count)
         typer.echo(
-            f"{len(pairs):,} sentences, {count:,} tokens: {total / count:.4f} a token, perplexity {perplexity:.3f}",
+            f"{len(pairs):,} sentences, {count:,} tokens: {total / count:.4f} per token, perplexity {perplexity:.3f}",
             err=True,
         )
