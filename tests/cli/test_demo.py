@@ -6,7 +6,7 @@ import pytest
 
 from heed import load
 from heed.artifacts.manifest import verify
-from heed.cli.demo import FAMOUS
+from heed.cli.demo import WINOGRAD
 from heed.text.sentences import sentence_starts
 from tests.cli.command import heed
 
@@ -17,7 +17,7 @@ def test_the_demo_trains_scores_translates_and_looks(tmp_path: Path) -> None:
     assert re.search(
         r"Held-out sentences: [\d.]+% of 1,000 are exactly right; [\d.]+% of \d+ pronouns are\.", run.stdout
     )
-    for sentence in FAMOUS:
+    for sentence in WINOGRAD:
         assert run.stdout.count(sentence) == 2
     assert len(re.findall(r"^  [12]\.[1-4] it ", run.stdout, flags=re.MULTILINE)) == 2 * 8
     verify(tmp_path / "demo")

@@ -13,9 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from heed.backends.cpu.library import missing_for_compiled_code
-from heed.cli.doctor_report import _KINDS, Lengths, show_text
+from heed.cli.doctor_report import _DROPPED, LengthStatistics, show_text
 from heed.cli.main import app
-from heed.cli.remedies import WORDS
+from heed.cli.remedies import ADVICE
 from heed.config import DataConfig
 from heed.corpus_checks.checks import check_corpora
 from heed.corpus_checks.text_errors import DROPPED_ERRORS, TextErrorType
@@ -47,7 +47,7 @@ def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
 
 
 def test_every_kind_of_finding_has_words() -> None:
-    assert WORDS.keys() == set(get_args(TextErrorType))
+    assert ADVICE.keys() == set(get_args(TextErrorType))
 
 
 def test_findings_are_shown_with_place_number_and_remedy_in_80_columns(clean: list[str], tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_findings_are_shown_with_place_number_and_remedy_in_80_columns(clean: li
         ("control", "1 text", "train.tsv:121"),
         ("leaked", "2 pairs", "valid.tsv:1"),
     ):
-        what, _, remedy = WORDS[kind]
+        what, _, remedy = ADVICE[kind]
         heading = next(number for number, line in enumerate(lines) if what in line)
         assert lines[heading].endswith(count)
         assert lines[heading + 1].lstrip().startswith(where)
@@ -142,11 +142,11 @@ def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean
 
 
 def test_every_kind_that_is_left_out_has_words() -> None:
-    assert _KINDS.keys() == set(DROPPED_ERRORS)
+    assert _DROPPED.keys() == set(DROPPED_ERRORS)
 
 
 def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:
-    found = Lengths.of("source", "words", Counter(range(1, 101)))
+    found = LengthStatistics.of("source", "words", Counter(range(1, 101)))
     assert (found.shortest, found.low, found.median, found.high, found.longest) == (1, 5, 50, 95, 100)
     assert sum(found.histogram) == 100
 

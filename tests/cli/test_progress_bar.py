@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from heed.cli.train import Watch
+from heed.cli.train import TrainingProgress
 from heed.training.step_log import StepReport
 
 
 def _shown(losses: list[float]) -> list[float]:
     """The loss in the bar after each step."""
-    watch, found = Watch(silent=True), []
+    watch, found = TrainingProgress(silent=True), []
     for step, loss in enumerate(losses, 1):
         watch.step(StepReport(step, 1, loss, 1e-3, 100, 0.1))
         state = watch._progress.tasks[0].fields["state"]

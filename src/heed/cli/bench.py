@@ -54,7 +54,7 @@ def engines(
     texts = [line for line in islice(read_lines(file), sentences) if line.strip()]
     if not texts:
         raise DataError(f"{file} is empty: expected text to translate")
-    chosen = _chosen_engines([engine_named(name) for name in engine])
+    chosen = _chosen_engines([parse_engine_name(name) for name in engine])
     typer.echo(f"{len(texts):,} sentences, {', '.join(chosen)}: {rounds} rounds …", err=True)
     timings = race(model, texts, chosen, beam=beam, rounds=rounds, threads=threads)
     rows = [_row(timing, timings[0]) for timing in timings]
@@ -68,25 +68,25 @@ def engines(
 def _chosen_engines(requested: list[EngineName]) -> list[EngineName]:
     """heed and the requested engines; by default all that are installed."""
     for name in requested:
-        require(name)
-    absent = [name for name in ENGINES if missing(name)]
+        require_engine(name)
+    absent = [name for name in ENGINES if missing_packages(name)]
     if not requested:
-        for extra in dict.fromkeys(family(name) for name in absent):
+        for extra in dict.fromkeys(engine_family(name) for name in absent):
             typer.echo(f"skipping {extra}, which is not installed: pip install 'heed[{extra}]'", err=True)
     return list(dict.fromkeys(("heed", *(requested or (name for name in ENGINES if name not in absent)))))
 
 
-def _row(timing: "Timed", baseline: "Timed") -> dict[str, Any]:
-    from heed.benchmarking.engine_race import times_faster  # noqa: PLC0415
+def _row(timing: "EngineTiming", baseline: "EngineTiming") -> dict[str, Any]:
+    from heed.benchmarking.engine_race import speedup  # noqa: PLC0415
 
     return {
         "engine": timing.engine,
         "threads": timing.threads,
-        "sentences_per_second": len(timing.texts) / statistics.median(timing.together),
-        "times_faster": times_faster(timing.together, baseline.together),
-        "seconds_alone": statistics.median(timing.alone),
-        "times_faster_alone": times_faster(timing.alone, baseline.alone),
-        "same_output": timing.same_as(baseline),
+        "sentences_per_second": len(timing.texts) / statistics.median(timing.batch_seconds),
+        "times_faster": speedup(timing.batch_seconds, baseline.batch_seconds),
+        "seconds_alone": statistics.median(timing.single_seconds),
+        "times_faster_alone": speedup(timing.single_seconds, baseline.single_seconds),
+        "same_output": timing.agreement(baseline),
     }
 
 

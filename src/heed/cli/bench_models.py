@@ -37,10 +37,10 @@ def machine(device: DeviceOption = None, as_json: JsonOption = False) -> None:
     The other benchmarks report their speed as a share of it. Takes a few seconds.
     """
     chosen = chosen_device(device)
-    from heed.benchmarking.limits import limits  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.limits import measure_limits  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("multiplying large matrices, reading memory"):
-        peak = limits(chosen)
+        peak = measure_limits(chosen)
     if as_json:
         typer.echo(json.dumps(asdict(peak), indent=2))
     else:
@@ -59,7 +59,7 @@ def chosen_device(device: Literal["cpu", "cuda"] | None) -> "torch.device":
     return default if device is None else torch.device(device)
 
 
-def _limits_table(peak: "Limits") -> Table:
+def _limits_table(peak: "MachineLimits") -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column(peak.device, no_wrap=True)
     table.add_column("peak", justify="right")
@@ -117,11 +117,11 @@ def _config(preset: str, vocabulary: int, tokens: int | None, options: list[str]
             raise ConfigError(
                 f"--set {section}.…: only model and training settings are allowed here, such as model.norm=pre"
             )
-    check_early(merged(settings))
+    check_settings(merge_settings(settings))
     start: dict[str, dict[str, Any]] = {"training": training_preset(preset), "model": model_preset(preset)}
     batch: dict[str, Any] = {} if tokens is None else {"tokens_per_batch": tokens}
     last = {"model": {"vocab_size": vocabulary}, "training": batch}
-    return RunConfig.model_validate(merged(start, settings, last))
+    return RunConfig.model_validate(merge_settings(start, settings, last))
 
 
 def _training_table(speed: "TrainingSpeed", device: str) -> Table:
@@ -178,7 +178,7 @@ def translate(
     by_length = _by_length(sources, sorted({min(batch), max(batch)}), min(beam), translator.max_tokens)
     typer.echo(f"{len(by_batch) + len(by_length)} measurements, {counted(rounds, 'round')} …", err=True)
     with Console(stderr=True).status("") as status:
-        timings = measure_translating(translator, [*by_batch, *by_length], rounds, status.update)
+        timings = measure_translation(translator, [*by_batch, *by_length], rounds, status.update)
         peak = peak_memory(device)  # before the limits are measured, which takes memory too
         share_of_peak = _share_of_peak(translator, device)
     rows = [{**asdict(timing), "share": share_of_peak and share_of_peak(timing)} for timing in timings]
@@ -198,9 +198,9 @@ def translate(
     console.print(f"backend {choice}", highlight=False, markup=False)
 
 
-def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "Ids":
+def _sources(translator: "Translator", lines: list[str] | None, count: int) -> "TokenSequences":
     """At least `count` sources as ids; lines longer than the model was trained for are truncated."""
-    from heed.benchmarking.translating import random_sources, repeated  # noqa: PLC0415 - torch takes seconds to import
+    from heed.benchmarking.translating import random_sources, repeat_sources  # noqa: PLC0415 - imports torch
 
     tokenizer, longest = translator.tokenizers[0], translator.max_tokens
     if lines is None:
@@ -217,9 +217,9 @@ def _by_batch(
     return [TranslationJob(sources, batch, beam, length) for batch in batches for beam in beams]
 
 
-def _by_length(sources: "Ids", batches: Sequence[int], beam: int, longest: int) -> "list[Job]":
+def _by_length(sources: "TokenSequences", batches: Sequence[int], beam: int, longest: int) -> "list[TranslationJob]":
     """The same tokens in sources of other lengths; the output is forced to the length of the input."""
-    from heed.benchmarking.translating import Job, cut  # noqa: PLC0415
+    from heed.benchmarking.translating import TranslationJob, rechunk  # noqa: PLC0415
 
     lengths = [length for length in _LENGTHS if length <= longest]
     return [
@@ -227,16 +227,16 @@ def _by_length(sources: "Ids", batches: Sequence[int], beam: int, longest: int) 
     ]
 
 
-def _share_of_peak(translator: "Translator", device: "torch.device") -> "Callable[[Timing], float] | None":
+def _share_of_peak(translator: "Translator", device: "torch.device") -> "Callable[[TranslationSpeed], float] | None":
     """A function from a timing to the share of the CPU's peak speed that it reached; None on GPUs."""
-    from heed.benchmarking.limits import Arithmetic, bytes_a_second, operations_a_second  # noqa: PLC0415
+    from heed.benchmarking.limits import Dtype, matmul_throughput, memory_bandwidth  # noqa: PLC0415
 
     if device.type != "cpu":
         return None
-    arithmetic: Arithmetic = "int8" if translator.backend.choice.dtype == "int8" else "float32"
-    config, bytes_each = translator.backend.configs[0], 1 if arithmetic == "int8" else 4
-    peak = operations_a_second(arithmetic, device), bytes_a_second(device)
-    return lambda timing: timing.least_seconds_per_sentence(config, *peak, bytes_each) / timing.seconds_per_sentence
+    dtype: Dtype = "int8" if translator.backend.choice.dtype == "int8" else "float32"
+    config, bytes_each = translator.backend.configs[0], 1 if dtype == "int8" else 4
+    peak = matmul_throughput(dtype, device), memory_bandwidth(device)
+    return lambda timing: timing.roofline_seconds_per_sentence(config, *peak, bytes_each) / timing.seconds_per_sentence
 
 
 def _translating_table(rows: list[dict[str, Any]]) -> Table:

@@ -35,7 +35,7 @@ def export(
     from heed.inference.open import read_translation_folder  # noqa: PLC0415 - torch takes seconds to import
 
     if to != "onnx":
-        read_translating_folder(model)  # the other formats are for encoder-decoder models only
+        read_translation_folder(model)  # the other formats are for encoder-decoder models only
     write(model, out)
     typer.echo(f"{model} exported as {to} to {out}", err=True)
 
@@ -84,7 +84,7 @@ def quantize(
 
 def _converter(converters: Mapping[str, Converter], option: str, name: str) -> Converter:
     if name not in converters:
-        raise ConfigError(f"{option} {name} is not a known format: {nearest(name, converters)}")
+        raise ConfigError(f"{option} {name} is not a known format: {did_you_mean(name, converters)}")
     return converters[name]
 
 

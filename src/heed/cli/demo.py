@@ -25,7 +25,7 @@ def microworld(
             "(subject or object), tab, English."
         ),
     ] = "pairs",
-    split: Annotated[Split, typer.Option(help="Part of the corpus; no sentence is in two parts.")] = "train",
+    split: Annotated[DatasetSplit, typer.Option(help="Part of the corpus; no sentence is in two parts.")] = "train",
     count: Annotated[int, typer.Option(min=1, help="Number of lines to write.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
 ) -> None:
@@ -72,7 +72,7 @@ SETTINGS = {
         "keep_last": 1,
     },
 }
-PAIRS: dict[Split, int] = {"train": 60_000, "valid": 500, "test": 1000}
+PAIRS: dict[DatasetSplit, int] = {"train": 60_000, "valid": 500, "test": 1000}
 WINOGRAD = (
     "The animal didn't cross the street because it was too tired.",
     "The animal didn't cross the street because it was too wide.",

@@ -30,7 +30,7 @@ def _settings(config: ModelConfig) -> Table:
 
 
 def _parameter_table(config: ModelConfig) -> Table:
-    parts = parameters(config)
+    parts = parameter_counts(config)
     total = sum(part.total for part in parts)
     table = Table("part", "times", "parameters each", "total", box=box.SIMPLE_HEAD, show_footer=True)
     table.columns[0].footer = "parameters"

@@ -72,14 +72,16 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Check a corpus for problems and estimate training time and memory; without a corpus, describe this machine."""
-    settings = merged(*setting_layers(config, from_options(set_), task, source_language, target_language, preset))
+    settings = merge_settings(
+        *setting_layers(config, from_options(set_), task, source_language, target_language, preset)
+    )
     files = TextFiles(source, target, pairs, text), TextFiles(valid_source, valid_target, valid_pairs, valid_text)
     if not any(files):
         _check_machine(preset, settings, as_json=as_json)
         return
     with tempfile.TemporaryDirectory() as folder:  # for a copy of standard input
         training_files, validation_files = options.spooled(Path(folder), *files)
-        reading = PairsReading(source_key, target_key, columns, pairs_format)
+        reading = PairFileOptions(source_key, target_key, columns, pairs_format)
         corpora = training_corpora(training_files, reading), validation_corpora(validation_files, reading)
         _check_corpora(corpora, preset, settings, f"{folder}/", write, as_json=as_json)
 
@@ -93,7 +95,7 @@ def _check_corpora(
     *,
     as_json: bool,
 ) -> None:
-    from heed.corpus_checks.checks import examine  # noqa: PLC0415 - takes seconds to import
+    from heed.corpus_checks.checks import check_corpora  # noqa: PLC0415 - takes seconds to import
     from heed.corpus_checks.text_errors import check_writable, write_clean  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
 
@@ -104,7 +106,7 @@ def _check_corpora(
         if write is not None:
             check_writable(write, [*training, *validation], "texts" if training[0].text else "pairs")
         max_length = SearchConfig.model_validate(settings["search"]).max_length
-        report = examine(
+        report = check_corpora(
             training, validation, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length
         )
         cleaned = None if write is None else write_clean(write, training, report)
@@ -151,13 +153,13 @@ def _without_temporary_folder(spool: str, report: "CorpusReport") -> "CorpusRepo
     return replace(report, training=training, validation=validation)
 
 
-def _check_machine(preset: str | None, settings: Nested, *, as_json: bool) -> None:
+def _check_machine(preset: str | None, settings: NestedSettings, *, as_json: bool) -> None:
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from heed.backends.machine import describe_machine  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("checking this machine"):
-        here = machine()
+        here = describe_machine()
         plan = None
         if preset is not None or any(settings.values()):
             sizes = (settings["data"].get("vocab_size", _ASSUMED_VOCAB_SIZE),) * 2
@@ -176,7 +178,7 @@ def _check_machine(preset: str | None, settings: Nested, *, as_json: bool) -> No
 
 
 def _plan_for_corpus(
-    report: "CorpusReport", preset: str | None, settings: Nested, data: DataConfig
+    report: "CorpusReport", preset: str | None, settings: NestedSettings, data: DataConfig
 ) -> TrainingPlan | None:
     """The training plan for a corpus; None if it has no pair to train on."""
     sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[report.form]
@@ -212,8 +214,8 @@ def _plan(
 
     requested = DataConfig.model_validate(settings["data"] | {"labels": labels})
     task = task_named(requested.task)
-    data = task.settle(requested, ())
-    model: dict[str, Any] = {"vocab_size": vocab_sizes[1], "kind": task.kind, **task.shape(data)}
+    data = task.complete_data_config(requested, ())
+    model: dict[str, Any] = {"vocab_size": vocab_sizes[1], "kind": task.kind, **task.model_settings(data)}
     if data.separate_vocabularies:
         model["source_vocab_size"] = vocab_sizes[0]
     start = {"model": model_preset(name), "training": training_preset(name)}
@@ -224,7 +226,7 @@ def _plan(
     side_lengths = lengths[:, 1 if "target" in task.sides else 0]
     tokens = None if pairs is None else pairs * (side_lengths.mean() + 1)
     steps = None if tokens is None else max(1, round(tokens / measured.tokens_per_step))
-    total = sum(part.total for part in parameters(config.model))
+    total = sum(part.total for part in parameter_counts(config.model))
     return TrainingPlan(name, total, config.model.vocab_size, steps, measured)
 
 

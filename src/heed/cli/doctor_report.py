@@ -20,7 +20,13 @@ from heed.cli.remedies import advice_on
 if TYPE_CHECKING:
     from heed.backends.machine import Machine
     from heed.cli.doctor import TrainingPlan
-    from heed.corpus_checks.text_errors import Cleaned, CorpusReport, Example, Finding, Form
+    from heed.corpus_checks.text_errors import (
+        CleaningResult,
+        CorpusForm,
+        CorpusReport,
+        TextErrorExample,
+        TextErrorSummary,
+    )
     from heed.training.estimate import Estimate
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -91,7 +97,7 @@ def show_text(console: Console, report: "CorpusReport") -> None:
         console.print(Padding(Text(f"Not checked: {note}."), (0, 0, 1, 2)))
 
 
-def show_cleaned(console: Console, cleaned: "Cleaned", form: "Form") -> None:
+def show_cleaned(console: Console, cleaned: "CleaningResult", form: "CorpusForm") -> None:
     """Print how many pairs were written to the cleaned file, and how many were left out and why."""
     unit = "pair" if form == "pairs" else "text"
     left_out = ", ".join(f"{count:,} {_DROPPED[kind]}" for kind, count in cleaned.dropped.items()) or "none"
@@ -139,7 +145,7 @@ def _bars(histogram: tuple[int, ...]) -> str:
     return "".join(_BARS[-(-count * len(_BARS) // highest) - 1] if count else " " for count in histogram)
 
 
-def _short_names(findings: tuple["Finding", ...]) -> dict[str, str]:
+def _short_names(findings: tuple["TextErrorSummary", ...]) -> dict[str, str]:
     """The name of each file, or its whole path where two files have the same name."""
     examples = [example for finding in findings for example in finding.examples]
     paths = {example.file for example in examples} | {example.also.rpartition(":")[0] for example in examples}
@@ -147,7 +153,7 @@ def _short_names(findings: tuple["Finding", ...]) -> dict[str, str]:
     return {path: path if basenames[os.path.basename(path)] > 1 else os.path.basename(path) for path in paths}
 
 
-def _show_finding(console: Console, finding: "Finding", names: dict[str, str], form: "Form") -> None:
+def _show_finding(console: Console, finding: "TextErrorSummary", names: dict[str, str], form: "CorpusForm") -> None:
     description, unit, remedy = advice_on(finding.kind, form)
     heading, examples, advice = (Table.grid(padding=(0, 2, 0, 0), expand=True) for _ in range(3))
     heading.add_column(ratio=1, style="bold yellow")
@@ -166,7 +172,7 @@ def _show_finding(console: Console, finding: "Finding", names: dict[str, str], f
     console.print()
 
 
-def _add_example(table: Table, example: "Example", names: dict[str, str]) -> None:
+def _add_example(table: Table, example: "TextErrorExample", names: dict[str, str]) -> None:
     location = Text(f"{names[example.file]}:{example.line}")
     file, _, line = example.also.rpartition(":")
     also = Text(f"also {names[file]}:{line}", "dim") if file else Text()

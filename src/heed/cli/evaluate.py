@@ -155,7 +155,9 @@ def _check_tokenizer(tokenize: str, references: list[str]) -> None:
         )
 
 
-def _translated(translator: "Translator", sources: list[str], split: Split | None) -> tuple[list[str], dict[str, int]]:
+def _translated(
+    translator: "Translator", sources: list[str], split: SplitMode | None
+) -> tuple[list[str], dict[str, int]]:
     """The model's translations, each as one line, and how many were truncated or split."""
     if split is not None:
         translator.settings = TranslateConfig(split=split)
@@ -242,8 +244,8 @@ def _disagreement(lines: Lines, apart: "Disagreement") -> Group:
     titles = {"source": "source", "reference": "reference", "hypothesis": "this", "against": "other"}
     for name, title in titles.items():
         if name in lines:
-            texts.add_row(title, Text(lines[name][apart.place]))
-    heading = f"\nline {apart.place + 1:,}: chrF2 {apart.this:.1f} (this), {apart.other:.1f} (other)"
+            texts.add_row(title, Text(lines[name][apart.index]))
+    heading = f"\nline {apart.index + 1:,}: chrF2 {apart.this:.1f} (this), {apart.other:.1f} (other)"
     return Group(Text(heading), texts)
 
 
@@ -275,7 +277,8 @@ def _evaluate_language_model(model: Path, path: str, resamples: int, *, as_json:
 
     texts = [line for line in read_lines(path) if line]
     log_probs = Generator.open(model).token_scores(texts)
-    scores = likelihood([sum(text) for text in log_probs], [len(text) for text in log_probs], texts, resamples)
+    totals, lengths = [sum(text) for text in log_probs], [len(text) for text in log_probs]
+    scores = language_model_scores(totals, lengths, texts, resamples)
     _print_task(model, path, len(texts), scores, {}, as_json=as_json)
     if card:
         write_card(model, Path(path).name, (texts, []), scores)
@@ -292,8 +295,8 @@ def _evaluate_classifier(model: Path, corpus: Corpus, resamples: int, *, as_json
     texts, labels = [pair.source for pair in labelled], [pair.target for pair in labelled]
     classifier = Classifier.open(model)
     predicted = [prediction.label for prediction in classifier.classify(texts)]
-    scores = label_scores(predicted, labels, classifier.labels, resamples)
-    matrix = confusion(predicted, labels, classifier.labels).tolist()
+    scores = classification_scores(predicted, labels, classifier.labels, resamples)
+    matrix = confusion_matrix(predicted, labels, classifier.labels).tolist()
     more = {"labels": list(classifier.labels), "confusion": matrix}
     _print_task(model, str(corpus.pairs), len(texts), scores, more, as_json=as_json)
     if not as_json and len(classifier.labels) <= _MAX_LABELS:

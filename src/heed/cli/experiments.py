@@ -58,7 +58,7 @@ def ablate(
 
     translator = with_pytorch_modules(open_translator(model, [], search))
     check(translator, *texts)
-    parts = pieces(translator.model.config)
+    parts = components(translator.model.config)
     with typer.progressbar(parts, label=f"ablating {len(parts)} parts", file=sys.stderr) as bar:
         ablation = measure(translator, *texts, metric, bar, resamples)
     if as_json:
@@ -99,12 +99,12 @@ def _cells(change: "Change", digits: int) -> list[str]:
 
 
 def _write_heat_map(ablation: "Ablation", out: Path) -> None:
-    from heed.plots.figures import removal_map  # noqa: PLC0415 - numpy takes a while to import
-    from heed.plots.svg import kind_of, rendered  # noqa: PLC0415
+    from heed.plots.figures import signed_heat_map  # noqa: PLC0415 - numpy takes a while to import
+    from heed.plots.svg import image_format, render  # noqa: PLC0415
 
-    changes, rows = ablation.of_heads()
+    changes, rows = ablation.head_changes()
     columns = [f"head.{number}" for number in range(1, changes.shape[1] + 1)]
-    picture = removal_map(changes, rows, columns, f"change of {_TITLES[ablation.metric]} without one head")
+    picture = signed_heat_map(changes, rows, columns, f"change of {_TITLES[ablation.metric]} without one head")
     try:
         out.write_bytes(render(picture, image_format(out)))
     except OSError as error:
@@ -143,7 +143,7 @@ def heads(
     from heed.inference.open import load_text_model  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.head_statistics import batches, head_statistics  # noqa: PLC0415
 
-    text_model, translator = open_any(model)
+    text_model, translator = load_text_model(model)
     source_ids, target_ids = _encode(text_model, translator, sources, targets)
     work = batches(text_model.model, source_ids, target_ids)
     with typer.progressbar(work, label=f"measuring {len(sources):,} sentences", file=sys.stderr) as bar:
@@ -160,16 +160,16 @@ def heads(
 
 def _encode(
     text_model: "TextModel", translator: "Translator | None", sources: list[str], targets: list[str] | None
-) -> "tuple[Sequence[Ids], Sequence[Ids]]":
+) -> "tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]":
     """The token ids for the encoder and for the decoder; empty for one that the model does not have."""
-    from heed.text.labels import JoinedTexts  # noqa: PLC0415
+    from heed.text.labels import TextPairEncoder  # noqa: PLC0415
 
     config, (source_tokenizer, target_tokenizer) = text_model.config, text_model.tokenizers
     empty: list[tuple[int, ...]] = [()] * len(sources)
     if config.kind != "encoder-decoder" and targets is not None:
         raise InputError(f"--target needs an encoder-decoder model: this one is {config.kind}-only")
     if not config.has_decoder:
-        tokenizer = source_tokenizer if config.labels is None else JoinedTexts(source_tokenizer)
+        tokenizer = source_tokenizer if config.labels is None else TextPairEncoder(source_tokenizer)
         return tokenizer.encode(sources), empty
     if translator is None:
         return empty, target_tokenizer.encode(sources)
@@ -182,7 +182,12 @@ def _encode(
 
 
 def _head_table(statistics: "list[HeadStatistics]") -> Table:
-    from heed.interpret.head_statistics import COVERING, EVEN, HALF, SHARP  # noqa: PLC0415 - imports torch
+    from heed.interpret.head_statistics import (  # noqa: PLC0415 - imports torch
+        ALIGNMENT_COVERAGE,
+        ALIGNMENT_SHARPNESS,
+        BROAD_EVENNESS,
+        DOMINANT_WEIGHT,
+    )
 
     table = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("head", no_wrap=True)
@@ -198,8 +203,8 @@ def _head_table(statistics: "list[HeadStatistics]") -> Table:
         "Means over query tokens. bits: entropy of the weights. even: entropy / maximum entropy. dist: distance to the "
         "key. prev, same, next: weight on the previous token, itself, the next token. end: weight on ⟨/s⟩; in decoder "
         "self-attention, on ⟨s⟩. sharp: largest weight on a source token. cover: different source tokens that have "
-        f"it / their maximum. type: previous, same, next, end from a weight of {HALF}; alignment from sharp {SHARP} "
-        f"and cover {COVERING}; broad from even {EVEN}."
+        f"it / their maximum. type: previous, same, next, end from a weight of {DOMINANT_WEIGHT}; alignment from sharp "
+        f"{ALIGNMENT_SHARPNESS} and cover {ALIGNMENT_COVERAGE}; broad from even {BROAD_EVENNESS}."
     )
     table.caption_justify = "left"
     return table

@@ -107,7 +107,7 @@ def classify(
         _write("".join(f"{row}\n" for row in rows))
 
 
-def _row(prediction: "Classified", *, every: bool, as_json: bool) -> str:
+def _row(prediction: "Classification", *, every: bool, as_json: bool) -> str:
     if as_json:
         return json.dumps({"label": prediction.label, "probabilities": prediction.probabilities}, ensure_ascii=False)
     ranked = sorted(prediction.probabilities.items(), key=lambda item: -item[1])

@@ -172,7 +172,7 @@ def _examples(weights: "np.ndarray", rows: Sequence[str], columns: Sequence[str]
 
 def _printable(text: str) -> str:
     """Text without escape sequences for the terminal; invisible characters are shown as symbols."""
-    from heed.plots.svg import isolated, spelt  # noqa: PLC0415 - numpy takes its time
+    from heed.plots.svg import bidi_isolate, show_invisible  # noqa: PLC0415 - numpy takes its time
 
     return bidi_isolate(
         " ".join(show_invisible(word) for word in text.strip(" ").split(" ") if word) or show_invisible(text)

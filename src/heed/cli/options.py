@@ -73,7 +73,7 @@ SearchSetOption = Annotated[
     list[str], typer.Option("--set", help="A decoding setting, such as search.beam=5; may be given several times.")
 ]
 SplitOption = Annotated[
-    Split | None,
+    SplitMode | None,
     typer.Option(
         "--split",
         help="Split text before translation. sentences: split lines longer than the training lines into sentences; "

@@ -164,7 +164,7 @@ def write_card(
 
     texts: source and target side of the test set.
     """
-    from heed.artifacts.card import CARD, Evaluation, digest_of, write_scores  # noqa: PLC0415 - imports torch
+    from heed.artifacts.card import CARD, Evaluation, corpus_digest, write_scores  # noqa: PLC0415 - imports torch
 
     evaluation = Evaluation(test_set, corpus_digest(*texts), search, date.today().isoformat())
     try:

@@ -43,7 +43,7 @@ def plot(
 
 def read_curves(runs: Sequence[Path]) -> "list[Curves]":
     """The curves of runs, named by their folders, or by their paths if two folders have the same name."""
-    from heed.plots.curves import curves_of  # noqa: PLC0415 - numpy takes its time
+    from heed.plots.curves import curves_from_journal  # noqa: PLC0415 - numpy takes its time
     from heed.training.step_log import read_journal  # noqa: PLC0415
 
     names = [run.resolve().name for run in runs]
@@ -52,4 +52,6 @@ def read_curves(runs: Sequence[Path]) -> "list[Curves]":
     for run in runs:
         if not (run / "journal.jsonl").is_file():
             raise FolderError(f"{run} is not the folder of a training run: it has no journal.jsonl")
-    return [curves_of(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)]
+    return [
+        curves_from_journal(name, read_journal(run / "journal.jsonl")) for name, run in zip(names, runs, strict=True)
+    ]

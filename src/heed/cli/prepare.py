@@ -42,7 +42,7 @@ def prepare(
     settings = merge_settings(*setting_layers(config, from_options(set_), task, source_language, target_language))
     data = DataConfig.model_validate(settings["data"])
     task_spec = task_named(data.task)
-    reading = PairsReading(source_key, target_key, columns, pairs_format)
+    reading = PairFileOptions(source_key, target_key, columns, pairs_format)
     folder = cache or cache_folder()
     training_files, validation_files = options.spooled(
         folder,
@@ -55,7 +55,7 @@ def prepare(
             survey_all([task_spec.corpus(corpus, data) for corpus in split], progress.work) for split in corpora
         )
         training, validation = with_validation(training, validation, data, progress)
-        data = task_spec.settle(data, (corpus for corpus, _ in training))
+        data = task_spec.complete_data_config(data, (corpus for corpus, _ in training))
         tokenizers = train_tokenizers(training, data, task_spec.sides, folder, progress)
         sizes = ", ".join(f"{tokenizer.vocab_size:,}" for tokenizer in dict.fromkeys(tokenizers))
         progress.note(f"vocabulary: {sizes} tokens")

@@ -164,7 +164,7 @@ _ADVICE_ON_LABELLED_TEXTS: dict[str, Advice] = {
 }
 
 
-def advice_on(kind: str, form: "Form") -> Advice:
+def advice_on(kind: str, form: "CorpusForm") -> Advice:
     """The advice on a type of problem, in the words for sentence pairs, texts or labelled texts."""
     specific = {"pairs": {}, "texts": _ADVICE_ON_TEXTS, "labelled": _ADVICE_ON_LABELLED_TEXTS}[form]
     return specific.get(kind, ADVICE[kind])

@@ -102,25 +102,24 @@ def _serve(
 ) -> int:
     if not hasattr(os, "fork"):
         raise ConfigError("heed serve needs fork(), which Linux and macOS have; on Windows, use WSL")
-    from heed.serving.guard import check_addresses, make_front  # noqa: PLC0415 - these take long to import
-    from heed.serving.limits import Keys  # noqa: PLC0415
-    from heed.serving.processes import Keeper  # noqa: PLC0415
-    from heed.serving.remote import Remote  # noqa: PLC0415
+    from heed.serving.limits import ApiKeys  # noqa: PLC0415
+    from heed.serving.processes import ForkServer  # noqa: PLC0415
+    from heed.serving.security_middleware import check_addresses, with_middleware  # noqa: PLC0415 - slow to import
     from heed.serving.server import bind, run  # noqa: PLC0415
     from heed.serving.worker_proxy import WorkerProxy  # noqa: PLC0415
 
     check_addresses(settings)
-    known = None if keys is None else ApiKeys(keys)
-    if known is not None and not known:
+    api_keys = None if keys is None else ApiKeys(keys)
+    if api_keys is not None and not api_keys:
         raise ConfigError(f"{keys} has no keys: create one with heed serve --new-key --keys {keys}")
-    keeper = Keeper(partial(_run_worker, models, languages, settings, search, engine, known is not None))
+    fork_server = ForkServer(partial(_run_worker, models, languages, settings, search, engine, api_keys is not None))
     listening = bind(settings)  # after the fork, so that the worker does not inherit the socket and hold the port
-    remote = Remote(keeper.start, settings)
-    notes = remote.open()
+    worker = WorkerProxy(fork_server.start, settings)
+    notes = worker.open()
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     return run(
-        with_middleware(worker, settings, known, worker.admission.rejection),
+        with_middleware(worker, settings, api_keys, worker.admission.rejection),
         worker.admission,
         settings,
         listening,

@@ -148,8 +148,8 @@ def _read(files: list[str], format_: InputFormat | None, source_key: str) -> Ite
                     columns = tuple(line.split("\t"))
                     yield _InputLine(columns[0], "tsv", columns)
                 case "jsonl":
-                    row = parse_object(line, at(file, number))
-                    yield _InputLine(take_text(row, source_key, at(file, number)), "jsonl", (), read_members(line))
+                    row = parse_object(line, location(file, number))
+                    yield _InputLine(get_text(row, source_key, location(file, number)), "jsonl", (), read_members(line))
                 case "text":
                     yield _InputLine(line, "text")
 
@@ -212,9 +212,9 @@ def _as_json(translations: "tuple[Translation, ...]", output: _OutputOptions) ->
 
 def _pharaoh(translation: "Translation") -> str:
     """The word alignment in Pharaoh format, source-target."""
-    from heed.decoding.forced import word_links  # noqa: PLC0415
+    from heed.decoding.forced_decoding import word_alignment  # noqa: PLC0415
 
-    links = word_links(translation.source_tokens, translation.tokens, translation.alignment)
+    links = word_alignment(translation.source_tokens, translation.tokens, translation.alignment)
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
