@@ -74,7 +74,7 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
     (texts / "own").write_text("".join(line + "\n" for line in own))
     form = ["model", "--source", "s", "--reference", "own", "--metric", "bleu", "--set", "search.max_length=2"]
     run = CliRunner().invoke(app, ["ablate", *form, "--resamples", "40", "-o", "a.svg", "--json"])
-    assert run.stderr == "ablating 18 components\nthe heat map is in a.svg\n"
+    assert run.stderr == "ablating 18 parts\nheat map written to a.svg\n"
     assert json.loads(run.stdout)["whole"] == pytest.approx(bleu(own, own))
     picture = ET.fromstring((texts / "a.svg").read_text())  # noqa: S314 - our own
     told = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
@@ -87,11 +87,11 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
     ("arguments", "message"),
     [
         ("model --reference short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
-        ("model --reference empty --source empty", "empty is empty: there is nothing to score"),
+        ("model --reference empty --source empty", "empty is empty: expected sentences to score"),
         ("model --reference r -o a.gif", "a.gif ends in .gif: expected .svg, .png, .pdf"),
-        ("model --reference r -o no/a.svg", "no/a.svg: there is no folder no"),
-        ("model --reference r --set search.beam=2", "--set is for a search, and --metric log-prob does not search"),
-        ("model --reference r --set model.norm=pre", "only the search can be set here"),
+        ("model --reference r -o no/a.svg", "no/a.svg: the folder no does not exist"),
+        ("model --reference r --set search.beam=2", "--set applies to decoding, and --metric log-prob does not decode"),
+        ("model --reference r --set model.norm=pre", "only search settings are allowed here"),
         (
             "encoder --reference r",
             "encoder is an encoder-only model, trained with task = 'translate', and does not translate",

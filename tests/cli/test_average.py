@@ -28,7 +28,7 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Pa
     out = tmp_path / "mean"
     made = command("average", str(run), "--last", "2", "--out", str(out))
     assert made.returncode == 0, made.stderr
-    assert made.stderr == f"the mean of step-00000004, step-00000006 is in {out}\n"
+    assert made.stderr == f"average of step-00000004, step-00000006 written to {out}\n"
     verify(out)
     mean, *parts = (
         read_tensors(folder / "model.safetensors")

@@ -62,8 +62,8 @@ def test_the_comparison_is_shown_as_a_table(model: Path) -> None:
         "sentences/s",
         "×",
         "heed",
-        "one",
-        "alone,",
+        "batch",
+        "1,",
         "ms",
         "×",
         "heed",
@@ -78,7 +78,7 @@ def test_the_comparison_is_shown_as_a_table(model: Path) -> None:
     ("arguments", "message"),
     [
         (["MODEL", __file__, "--engine", "onx"], "error: unknown engine 'onx': did you mean 'onnx'"),
-        (["MODEL", "-"], "error: - is empty: there is nothing to translate"),
+        (["MODEL", "-"], "error: - is empty: expected text to translate"),
         (["MODEL", "none.txt"], "error: none.txt: cannot be opened"),
         (["nowhere", __file__, "--engine", "heed"], "error: nowhere does not exist: expected a model folder"),
     ],
@@ -114,10 +114,10 @@ def test_the_machine_is_measured() -> None:
     assert told["without"] == {"bfloat16": "fails: no such product"}
     shown = [line.split("  ") for line in bench("machine", "--device", "cpu").stdout.splitlines()]
     assert [line[0].strip() for line in shown[2:]] == [
-        "matrix products, float32",
-        "matrix products, int8",
-        "matrix products, bfloat16",
-        "reading memory",
+        "GEMM, float32",
+        "GEMM, int8",
+        "GEMM, bfloat16",
+        "memory bandwidth",
     ]
     assert shown[4][-1].strip() == "fails: no such product"
     assert shown[5][-1].strip().endswith(" GB/s")
@@ -137,16 +137,16 @@ def test_training_is_measured() -> None:
     assert told["share"] == told["operations_per_second"] / told["limit"]
     assert 100 < told["tokens_per_step"] <= 150
     done = bench(*asked)
-    assert "preset tiny, 300 tokens in the vocabulary, 150 target tokens per step" in done.stderr
+    assert "preset tiny, vocabulary of 300 tokens, 150 target tokens per step" in done.stderr
     shown = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     assert list(shown) == [
         "device",
         "parameters",
         "target tokens/s",
-        "a step",
+        "time per step",
         "peak memory",
         "matmuls",
-        "share of the limit",
+        "share of peak",
     ]
     assert shown["parameters"].strip() == f"{told['parameters']:,}"
     assert "GiB, the whole process" in shown["peak memory"]
@@ -179,10 +179,10 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
     where, headings, _, first, below, *_ = done.stdout.splitlines()
     assert where.endswith(" GiB, the whole process")
     assert where.startswith(f"{told['device']}; peak memory: ")
-    assert headings.split("  ")[0].strip() == "at once"
-    assert headings.split()[-3:] == ["of", "the", "limit"]
+    assert headings.split("  ")[0].strip() == "batch"
+    assert headings.split()[-2:] == ["of", "peak"]
     assert first.split()[:2] == ["2", "1"]
-    assert below == "by length, as many tokens written as read"
+    assert below.startswith("by length; as many target ")
     assert f"backend {told['backend'].partition(':')[0]}: " in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -192,7 +192,10 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
     [
         (["machine", "--device", "tpu"], "error: Invalid value for '--device'"),
         (["train", "--preset", "tini"], "error: unknown preset 'tini': did you mean 'tiny'"),
-        (["train", "--set", "search.beam=1"], "error: --set search.…: only model and training can be set here"),
+        (
+            ["train", "--set", "search.beam=1"],
+            "error: --set search.…: only model and training settings are allowed here",
+        ),
         (
             ["train", "--set", "model.d_modle=8"],
             "error: unknown setting 'd_modle' in ModelConfig: did you mean 'd_model'",
@@ -200,7 +203,7 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
         (["train", "--vocabulary", "3"], "error: Invalid value for '--vocabulary'"),
         (["translate", "nowhere"], "error: nowhere does not exist: expected a model folder"),
         (["translate", "MODEL", "none.txt"], "error: none.txt: cannot be opened"),
-        (["translate", "MODEL", "-"], "error: - is empty: there is nothing to translate"),
+        (["translate", "MODEL", "-"], "error: - is empty: expected text to translate"),
         (["translate", "MODEL", "--batch", "0"], "error: Invalid value for '--batch'"),
     ],
 )
@@ -216,5 +219,5 @@ def test_a_question_that_cannot_be_answered_is_refused_in_one_line(
 def test_a_gpu_that_is_not_there_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for question in ("machine", "train"):
-        with pytest.raises(ConfigError, match="--device cuda: torch finds no GPU here"):
+        with pytest.raises(ConfigError, match="--device cuda: torch finds no GPU"):
             CliRunner().invoke(app, ["bench", question, "--device", "cuda"], catch_exceptions=False)

@@ -15,7 +15,7 @@ def test_the_demo_trains_scores_translates_and_looks(tmp_path: Path) -> None:
     run = heed("demo", "--steps", "6", "--out", str(tmp_path / "demo"))
     assert run.returncode == 0, run.stderr
     assert re.search(
-        r"Held-out sentences: [\d.]+% of 1,000 are exactly right; [\d.]+% of \d+ pronouns are\.", run.stdout
+        r"Test set: [\d.]+% of 1,000 translations match exactly; [\d.]+% of \d+ pronouns are right\.", run.stdout
     )
     for sentence in WINOGRAD:
         assert run.stdout.count(sentence) == 2
@@ -28,7 +28,7 @@ def test_the_demo_trains_scores_translates_and_looks(tmp_path: Path) -> None:
 def test_the_demo_learns_the_small_world(tmp_path: Path, seed: int) -> None:
     options = ["demo", "--seed", str(seed), "--out", str(tmp_path / "demo")]
     out = heed(*options).stdout
-    found = re.search(r"([\d.]+)% of 1,000 are exactly right; ([\d.]+)% of \d+ pronouns are", out)
+    found = re.search(r"([\d.]+)% of 1,000 translations match exactly; ([\d.]+)% of \d+ pronouns are right", out)
     assert found, out
     assert float(found[1]) >= 98.0
     assert float(found[2]) >= 95.0

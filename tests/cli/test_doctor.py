@@ -95,7 +95,7 @@ def test_json_says_everything_in_one_object_of_standard_input_too(clean: list[st
 def test_a_clean_corpus_is_said_to_be_clean(clean: list[str], tmp_path: Path) -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     show_text(console, check_corpora([Corpus(pairs=table(tmp_path / "a.tsv", clean))], [], DataConfig(vocab_size=300)))
-    assert "Nothing wrong was found: 300 clean pairs." in console.export_text()
+    assert "No problems in 300 pairs." in console.export_text()
 
 
 def test_without_text_the_machine_is_examined() -> None:
@@ -127,7 +127,7 @@ def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean
     run = heed("doctor", "--pairs", train, *SETTINGS)
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == (
-        f"error: 31 rows cannot be read, training would stop at {train}:1: correct them, or write all others with "
+        f"error: 31 unreadable rows; training would stop at {train}:1: correct them, or write all other rows with "
         "--write clean.tsv"
     )
     assert "train.tsv:1    looks like a header row of column names" in run.stdout
@@ -135,7 +135,7 @@ def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean
     assert "… and 11 more" in run.stdout
     run = heed("doctor", "--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.tsv")
     assert run.returncode == 0, run.stderr
-    assert "300 pairs; left out: 31 that cannot be read." in " ".join(run.stdout.split())
+    assert "300 pairs; left out: 31 unreadable." in " ".join(run.stdout.split())
     assert (tmp_path / "clean.tsv").read_text().splitlines() == clean
     found = as_json("--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.jsonl")
     assert (found["written"]["kept"], found["written"]["dropped"]) == (300, {"unreadable": 31})
@@ -157,13 +157,13 @@ def test_texts_alone_are_examined_as_texts_and_their_own_step_is_timed(clean: li
     for task in ("language-model", "masked"):
         found = as_json("--task", task, "--text", train, "--valid-text", valid, *SETTINGS)
         assert {one["kind"]: one["count"] for one in found["findings"]} == {"repeated": 1, "leaked": 1}
-        assert found["findings"][0]["what"] == "Validation text that is in training too"
+        assert found["findings"][0]["what"] == "Validation text that is also in the training set"
         assert {one["side"] for one in found["lengths"]} == {"target"}
         assert found["plan"]["vocab_size"] == 300
         assert found["plan"]["steps_per_epoch"] > 1
     run = heed("doctor", "--task", "masked", "--text", train, *SETTINGS)
     assert run.returncode == 0, run.stderr
-    assert "301 texts  to learn from:" in run.stdout
+    assert "301 texts  training:" in run.stdout
     assert "also train.fr:4" in run.stdout
     assert "pair" not in run.stdout
 
@@ -190,7 +190,7 @@ def test_labels_are_examined_and_shown_with_their_share(clean: list[str], tmp_pa
     assert [line.split() for line in run.stdout.splitlines() if line.split()[:1] == ["long"]] == [
         ["long", str(long), f"{long / 300:.1%}", "0"]
     ]
-    assert "Validation label that training does not have" in run.stdout
+    assert "Validation label that is not in the training set" in run.stdout
 
 
 def test_a_machine_can_be_asked_about_any_task() -> None:

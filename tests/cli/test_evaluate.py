@@ -101,7 +101,7 @@ def test_against_another_system_both_stand_side_by_side() -> None:
         assert f"{title} {cells} {difference:+.2f} {p_value:.3f}" in lines
     different = sum(one != other for one, other in zip(GOOD, BAD, strict=True))
     assert found["different_sentences"] == different
-    assert f"other bad, different in {different} of them" in lines
+    assert f"other bad, {different} sentences differ" in lines
     assert len(found["furthest_apart"]) == 2
     for one in found["furthest_apart"]:
         place = one["line"] - 1
@@ -113,7 +113,7 @@ def test_against_another_system_both_stand_side_by_side() -> None:
         ):
             assert one[name] == text
             assert " ".join(f"{title} {text}".split())[:60] in "\n".join(lines)
-        assert f"line {place + 1}: chrF2 of this {one['chrf2']:.1f}, of other {one['against_chrf2']:.1f}" in lines
+        assert f"line {place + 1}: chrF2 {one['chrf2']:.1f} (this), {one['against_chrf2']:.1f} (other)" in lines
 
 
 def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: Path, model: Path) -> None:
@@ -121,10 +121,10 @@ def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: P
     run = command(*form, "--out", f"{texts}/out", "--json", "--resamples", "40")
     assert run.returncode == 0, run.stderr
     said = run.stderr.splitlines()
-    assert (said[0], said[-1]) == ("translating 3 sentences …", f"the scores are in {model}/README.md")
+    assert (said[0], said[-1]) == ("translating 3 sentences …", f"scores written to {model}/README.md")
     cut_off = json.loads(run.stdout)["truncated"]
     assert cut_off > 0
-    assert said[1].startswith(f"note: {cut_off} of 3 translations reached the length limit (the source's tokens and 50")
+    assert said[1].startswith(f"note: {cut_off} of 3 translations reached the length limit (source tokens + 50")
     found = json.loads(run.stdout)
     assert found["model"] == str(model)
     verify(model)
@@ -146,7 +146,7 @@ def test_a_card_is_left_alone_when_asked_and_when_it_must_be(texts: Path, model:
     (model / ".manifest.json.writing").mkdir()  # a folder that cannot be written, even by root
     run = CliRunner().invoke(app, ["evaluate", *form])
     assert run.exit_code == 0
-    assert f"note: the scores are not in {model}/README.md: [Errno 21] Is a directory" in run.stderr
+    assert f"note: the scores could not be written to {model}/README.md: [Errno 21] Is a directory" in run.stderr
     assert {file.name: file.read_bytes() for file in model.iterdir() if file.is_file()} == before
 
 
@@ -157,15 +157,15 @@ def test_a_card_is_left_alone_when_asked_and_when_it_must_be(texts: Path, model:
         ("--hypothesis good --source few.s", "few.s has 3 lines and r has 80"),
         ("--hypothesis good --against short", "short has 3 lines and r has 80"),
         ("model --source few.s", "few.s has 3 lines and r has 80"),
-        ("", "give a model folder to translate with, or --hypothesis to score: found neither"),
-        ("model --hypothesis good", "or --hypothesis to score: found both model and good"),
-        ("model", "model needs something to translate: give --source"),
-        ("--hypothesis good --out out", "--out and --set are for a model that translates"),
+        ("", "expected a model folder, or --hypothesis with translations to score: found neither"),
+        ("model --hypothesis good", "or --hypothesis with translations to score: found both model and good"),
+        ("model", "model needs source text to translate: expected --source"),
+        ("--hypothesis good --out out", "--out and --set apply to a model that translates"),
         ("model --source s --out s", "--out s would overwrite --source: choose another name"),
         ("model --source s --out no/out", "no/out: cannot be written: No such file or directory"),
-        ("--hypothesis - --against -", "standard input (-) was asked for more than once"),
+        ("--hypothesis - --against -", "standard input (-) is given 2 times"),
         ("--hypothesis good --tokenize 13b", "sacreBLEU has no tokenizer '13b': did you mean '13a'?"),
-        ("model --source s --set model.norm=pre", "--set model.…: only the search can be set here"),
+        ("model --source s --set model.norm=pre", "--set model.…: only search settings are allowed here"),
         ("model --source s --set search.baem=5", "unknown setting 'baem' in SearchConfig: did you mean 'beam'?"),
     ],
 )
@@ -179,14 +179,14 @@ def test_mistakes_are_named(arguments: str, message: str) -> None:
 def test_an_empty_reference_is_the_users_mistake(texts: Path) -> None:
     run = command("evaluate", "--hypothesis", f"{texts}/empty", "--reference", f"{texts}/empty")
     assert run.returncode == 2
-    assert run.stderr == f"error: {texts}/empty is empty: there is nothing to score against\n"
+    assert run.stderr == f"error: {texts}/empty is empty: expected reference translations\n"
     assert run.stdout == ""
 
 
 def test_text_that_is_tokenised_already_is_noticed(texts: Path) -> None:
     (texts / "tokenised").write_text("a dog runs .\ntwo men sit .\n")
     form = ["evaluate", "--hypothesis", "tokenised", "--reference", "tokenised", "--resamples", "40"]
-    note = "note: 2 of 2 references end in ' .', as tokenised text does; the BLEU of papers on such text is"
+    note = "note: 2 of 2 references end in ' .', so the text seems to be tokenised already; papers compute BLEU"
     assert note in CliRunner().invoke(app, form).stderr
     assert CliRunner().invoke(app, [*form, "--tokenize", "none"]).stderr == ""
 

@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_and_back_again(run: Path, tmp_path: Path) -> None:
     made = heed("export", str(run), "--to", "marian", "--out", f"{tmp_path}/marian")
-    assert (made.returncode, made.stderr) == (0, f"{run} as marian is in {tmp_path}/marian\n")
+    assert (made.returncode, made.stderr) == (0, f"{run} exported as marian to {tmp_path}/marian\n")
     made = heed("import", "--from", "marian", f"{tmp_path}/marian", "--out", f"{tmp_path}/again")
     assert made.returncode == 0, made.stderr
     for name in ("model.safetensors", "tokenizer.json"):
@@ -33,6 +33,6 @@ def test_there_and_back_again(run: Path, tmp_path: Path) -> None:
 def test_mistakes_are_said(run: Path, tmp_path: Path) -> None:
     made = heed("export", str(run), "--to", "marion", "--out", f"{tmp_path}/x")
     assert made.returncode == 2
-    assert made.stderr.startswith("error: --to marion is not a format that heed knows: did you mean 'marian'?")
+    assert made.stderr.startswith("error: --to marion is not a known format: did you mean 'marian'?")
     made = heed("export", str(run), "--to", "marian", "--out", str(tmp_path))
     assert (made.returncode, made.stderr) == (2, f"error: {tmp_path} is already there: choose another --out\n")

@@ -86,16 +86,16 @@ def test_checkpoints_of_any_task_are_averaged(runs: Path, task: str) -> None:
 @pytest.mark.parametrize(
     ("task", "told"),
     [
-        ("language-model", "What comes next, from each place"),
-        ("masked", "What would stand at each place, were the word there hidden"),
-        ("classify", "How likely each label is"),
+        ("language-model", "Next token at each position"),
+        ("masked", "Prediction at each position if its token is masked"),
+        ("classify", "Probability of each label"),
     ],
 )
 def test_a_look_shows_what_the_model_makes_of_the_text(runs: Path, task: str, told: str) -> None:
     done = heed("look", str(runs / task), "The cat sees a bird.")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"The cat sees a bird.\n\n{told}\n")
-    assert "The strongest heads: the 6 most peaked of 8" in done.stdout
+    assert "The 6 most peaked of 8 attention heads" in done.stdout
     for ending in ("html", "svg", "json"):
         out = runs / f"{task}.{ending}"
         assert heed("look", str(runs / task), "The cat.", "-o", str(out)).returncode == 0

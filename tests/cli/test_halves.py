@@ -116,7 +116,7 @@ def test_a_classifier_is_scored_on_chosen_columns_and_rows_without_a_label_are_c
     plain = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", *options)
     chosen = heed("evaluate", str(classifier), "--pairs", f"{tmp_path}/valid.csv", "--columns", "label,text", *options)
     assert json.loads(chosen.stdout)["scores"] == json.loads(plain.stdout)["scores"]
-    assert chosen.stderr == f"note: 1 of {len(rows) + 1:,} rows have no text or no label: not scored\n"
+    assert chosen.stderr == f"note: 1 of {len(rows) + 1:,} rows have no text or no label and are not scored\n"
 
 
 def test_a_classifier_learns_labels_and_is_scored(classifier: Path, folder: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_classifier_learns_labels_and_is_scored(classifier: Path, folder: Path
     assert told["scores"]["accuracy"]["value"] > 90
     table = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", "--resamples", "50").stdout
     assert "macro-F1 ↑" in table
-    assert "rows: what is right" in table
+    assert "rows: true label, columns: predicted label" in table
 
 
 def test_a_label_that_training_lacks_is_named_with_its_line(folder: Path, tmp_path: Path) -> None:
@@ -214,16 +214,16 @@ def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: 
     ("arguments", "message"),
     [
         (["generate", "{c}"], "generation needs a decoder-only model (kind = 'decoder'), found kind = 'encoder'"),
-        (["generate", "{lm}", "--prompt", "a", "b.txt"], "give --prompt or files of beginnings, not both"),
-        (["generate", "{lm}", "--stream", "--count", "2"], "--stream shows one text"),
+        (["generate", "{lm}", "--prompt", "a", "b.txt"], "expected --prompt or files of prompts, not both"),
+        (["generate", "{lm}", "--stream", "--count", "2"], "--stream prints one text"),
         (["generate", "{lm}", "--top-p", "2"], "top_p = 2.0: input should be less than or equal to 1"),
         (["classify", "{lm}", "--text", "a"], "is not a classifier: it was trained with task = 'language-model'"),
         (["classify", "{c}", "--text", "a\t"], "text 1 is empty, or has an empty part"),
         (["embed", "{c}", "--text", "a", "-o", "v.csv"], "-o v.csv: expected a name ending in .npy or .jsonl"),
-        (["evaluate", "{lm}", "--text", "{v}.txt", "--pairs", "{v}.tsv"], "--pairs is of no use beside --text"),
-        (["evaluate", "{lm}", "--text", "{v}.txt", "--source", "a"], "--source is of no use beside --text"),
-        (["evaluate", "--text", "{v}.txt"], "give a model folder to score"),
-        (["evaluate", "{c}"], "there is nothing to compare with: give --reference, or --text, or --pairs"),
+        (["evaluate", "{lm}", "--text", "{v}.txt", "--pairs", "{v}.tsv"], "--pairs cannot be combined with --text"),
+        (["evaluate", "{lm}", "--text", "{v}.txt", "--source", "a"], "--source cannot be combined with --text"),
+        (["evaluate", "--text", "{v}.txt"], "expected a model folder to evaluate"),
+        (["evaluate", "{c}"], "no reference: expected --reference, --text or --pairs"),
         (["train", "--task", "nonsense", "--text", "a", "--out", "o"], "task = 'nonsense': input should be"),
         (["train", "--task", "masked", "--pairs", "{v}.tsv", "--out", "{o}"], "learns from --text, a text a line"),
         (["train", "--text", "{v}.txt", "--out", "{o}"], "task = 'translate' learns from --source and --target"),

@@ -68,7 +68,7 @@ def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)  # an untrained model never ends
     run = CliRunner().invoke(app, ["heads", "model", "--source", "s", "--json"])
     assert run.exit_code == 0, run.output
-    assert run.stderr == "translating 3 sentences …\nlooking at 3 sentences\n"
+    assert run.stderr == "translating 3 sentences …\nmeasuring 3 sentences\n"
     found = json.loads(run.stdout)
     assert found["target"] == "the model, by greedy search"
     assert [one["entropy"] for one in found["heads"]] == pytest.approx([one.entropy for one in measured(None)])
@@ -78,9 +78,9 @@ def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch
     ("arguments", "message"),
     [
         ("model --source s --target short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
-        ("model --source empty", "empty is empty: there is nothing to look at"),
+        ("model --source empty", "empty is empty: expected sentences"),
         ("model --source blank --target blank", "no token has a choice of what to look at"),
-        ("decoder --source s --target s", "--target is for a model that translates, and this one is 'decoder' alone"),
+        ("decoder --source s --target s", "--target needs an encoder-decoder model: this one is decoder-only"),
     ],
 )
 def test_mistakes_are_named(arguments: str, message: str, texts: Path) -> None:

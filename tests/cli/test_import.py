@@ -32,7 +32,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(theirs: Path) -> Path:
     made = heed("import", "--from", "marian", str(theirs), "--out", str(theirs.parent / "model"))
     assert made.returncode == 0, made.stderr
-    assert made.stderr == f"{theirs} is now the model folder {theirs.parent / 'model'}\n"
+    assert made.stderr == f"{theirs} imported to {theirs.parent / 'model'}\n"
     assert made.stdout == ""
     return theirs.parent / "model"
 
@@ -93,7 +93,7 @@ def test_an_imported_model_can_be_served(model: Path) -> None:
 def test_mistakes_are_said(theirs: Path, tmp_path: Path) -> None:
     made = heed("import", "--from", "marion", str(theirs), "--out", f"{tmp_path}/x")
     assert made.returncode == 2
-    assert made.stderr == "error: --from marion is not a format that heed knows: did you mean 'marian'?\n"
+    assert made.stderr == "error: --from marion is not a known format: did you mean 'marian'?\n"
     made = heed("import", "--from", "fairseq", str(theirs), "--out", f"{tmp_path}/x")
     assert made.returncode == 2
     assert made.stderr.endswith("a fairseq checkpoint is a pickle: name it with --weights; found none\n")

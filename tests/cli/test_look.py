@@ -38,11 +38,11 @@ def test_what_each_word_leaned_on_is_shown_by_attention_and_by_removal(model: Pa
     run = heed("look", str(model), "a dog runs", "--target", "EIN HUND LÄUFT")
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("a dog runs\nEIN HUND LÄUFT\n")
-    assert "by attention: where it looked (cross attention, layer 2, mean of its heads)" in run.stdout
+    assert "attention:     cross-attention weight, layer 2, mean of its heads" in run.stdout
     assert "attention is not an explanation" in run.stdout
     first = [line.split()[0] for line in run.stdout.splitlines() if "%" in line]
     assert first == ["EIN", "HUND", "LÄUFT", "⟨/s⟩"]
-    assert "The strongest heads: the 6 most peaked of 16" in run.stdout
+    assert "The 6 most peaked of 16 attention heads" in run.stdout
     assert "EIN→HUND: " in run.stdout
     assert "⟨s⟩→EIN: ⟨s⟩" not in run.stdout  # it has no choice
     assert max(map(len, run.stdout.splitlines())) <= 80
@@ -96,13 +96,13 @@ def test_a_trace_is_saved_where_it_is_asked_for(
     look(model, "a dog runs", "EIN HUND", out, full=ending == "json", set_=["search.max_length=5"])
     beginnings = {"html": b"<!doctype html>", "svg": b"<svg", "png": b"\x89PNG", "json": b'{"format"'}
     assert out.read_bytes().startswith(beginnings[ending])
-    assert capsys.readouterr() == ("", f"the trace is in {out}\n")
+    assert capsys.readouterr() == ("", f"trace written to {out}\n")
     if ending == "json":
         assert "values" in json.loads(out.read_text())["parts"][0]
 
 
 def test_what_cannot_be_saved_is_said(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--full is for -o look.html or -o look.json; found no -o"):
+    with pytest.raises(ConfigError, match=r"--full needs -o look.html or -o look.json; found no -o"):
         look(model, "a dog", full=True)
     with pytest.raises(ConfigError, match=r"found -o look.svg"):
         look(model, "a dog", out=Path("look.svg"), full=True)

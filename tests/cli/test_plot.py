@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_is_drawn_into_its_own_folder(folder: Path) -> None:
     made = heed("plot", str(folder / "first"))
     assert (made.returncode, made.stdout) == (0, "")
-    assert made.stderr == f"the curves are in {folder}/first/curves.svg\n"
+    assert made.stderr == f"curves written to {folder}/first/curves.svg\n"
     content = (folder / "first" / "curves.svg").read_bytes()
     assert content.decode() == draw(read_curves([folder / "first"]), "steps")  # the same bytes in every process
     svg = ElementTree.fromstring(content)  # noqa: S314 - our own
@@ -46,7 +46,7 @@ def test_several_runs_are_compared_by_minutes_and_one_that_has_not_begun_is_left
     runs = [str(folder / name) for name in ("first", "new", "second")]
     made = heed("plot", *runs, "--by", "minutes", "-o", str(out))
     assert made.returncode == 0
-    assert made.stderr == f"new is left out: no step with a finite loss yet\nthe curves are in {out}\n"
+    assert made.stderr == f"new is left out: no step with a finite loss yet\ncurves written to {out}\n"
     assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
@@ -58,13 +58,13 @@ def test_a_pdf_is_a_pdf(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_named(folder: Path) -> None:
     made = heed("plot", str(folder / "first"), str(folder / "other"))
     assert made.returncode == 2
-    assert made.stderr == f"error: {folder}/other is not a run's folder: it has no journal.jsonl\n"
+    assert made.stderr == f"error: {folder}/other is not the folder of a training run: it has no journal.jsonl\n"
 
 
 @pytest.mark.parametrize(
     ("run", "out", "by", "message"),
     [
-        ("new", None, "steps", "{folder}/new: no step with a finite loss yet, so there is nothing to draw"),
+        ("new", None, "steps", "{folder}/new: nothing to plot, no step with a finite loss yet"),
         ("first", "curves.gif", "steps", "curves.gif ends in .gif: expected .svg, .png, .pdf"),
         ("first", "curves", "steps", "curves ends in nothing: expected .svg, .png, .pdf"),
         ("first", None, "hours", "--by hours: expected steps or minutes"),

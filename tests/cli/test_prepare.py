@@ -25,7 +25,7 @@ def test_what_was_prepared_is_not_done_again(pairs: list[str], tmp_path: Path, s
     assert prepared.returncode == 0, prepared.stderr
     assert "learning a vocabulary …" in prepared.stderr
     assert "kept 49 of 50: 1 empty, 0 longer than 256 tokens" in prepared.stderr
-    assert "tokens are in " in prepared.stderr
+    assert "tokens written to " in prepared.stderr
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
     trained = heed("train", *options, *cache, "--out", f"{tmp_path}/run")
     assert trained.returncode == 0, trained.stderr

@@ -13,7 +13,7 @@ def pronouns(*arguments: str) -> str:
     """What is printed; mistakes are raised."""
     run = CliRunner().invoke(app, ["pronouns", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
     assert run.exit_code == 0, run.output
-    assert run.stderr == "asking about 4 sentences …\n"
+    assert run.stderr == "measuring 4 sentences …\n"
     return run.stdout
 
 

@@ -24,7 +24,7 @@ def quantized(model: Path) -> Path:
     out = model.parent / "int8"
     made = heed("quantize", str(model), "--out", str(out))
     assert made.returncode == 0, made.stderr
-    assert made.stderr.startswith(f"{model} in int8 is in {out}: ")
+    assert made.stderr.startswith(f"int8 model written to {out}: ")
     return out
 
 

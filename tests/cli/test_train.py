@@ -278,7 +278,7 @@ def test_text_may_come_from_standard_input(texts: list[str], whole: Path, tmp_pa
     assert run.returncode == 0, run.stderr
     assert last(out, 12)["model.safetensors"] == last(whole, 12)["model.safetensors"]
     run = train([*texts, "--source", "-", "--target", "-"], tmp_path / "twice", 12)
-    assert "standard input (-) was asked for more than once" in run.stderr
+    assert "standard input (-) is given 2 times" in run.stderr
 
 
 def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_path: Path) -> None:
@@ -341,7 +341,9 @@ def test_without_validation_text_some_is_held_out_or_it_is_said_what_that_means(
     assert "step 4  validation loss " in run.stderr
     validated = next(line for line in read_journal(tmp_path / "out" / "journal.jsonl") if "validation_loss" in line)
     assert validated["outputs"] == 60
-    cut_off = f"  {validated['truncated']} of 60 translations are cut off at the length limit: raise search.max_length"
+    cut_off = (
+        f"  {validated['truncated']} of 60 translations are truncated at the length limit: raise search.max_length"
+    )
     assert (cut_off in run.stderr) == (validated["truncated"] > 0)
     assert validated["truncated"] > 0  # a model of four steps
     assert "many.tsv: kept 1,140 of 1,140" in run.stderr

@@ -118,9 +118,9 @@ def test_rows_of_several_translations_carry_the_number_of_their_line(model: Path
 def test_lines_that_were_split_or_cut_off_are_counted(model: Path) -> None:
     run = translate(model, b"a b\nA b. C a. B.\n", "--set", "search.max_length=2")
     assert run.stderr.decode().splitlines() == [
-        "note: 1 of 2 texts hold more than the model was trained on at once and were translated in 3 parts; --split "
+        "note: 1 of 2 texts are longer than the training lines and were translated in 3 segments; --split "
         "line translates each line at once",
-        "note: 2 of 2 translations reached the length limit (2 tokens) and are cut off; raise it with --set "
+        "note: 2 of 2 translations reached the length limit (2 tokens) and are truncated; raise it with --set "
         "search.max_length=…",
     ]
     apart = translate(model, b"A b.\nC a.\nB.\n", "--set", "search.max_length=2").stdout.decode().split("\n")
@@ -145,14 +145,14 @@ def test_texts_may_be_arguments(model: Path) -> None:
     run = translate(model, b"", "--text", "a b", "--text", "c")
     assert run.stdout.decode().splitlines() == [_line(translator("a b")), _line(translator("c"))]
     run = translate(model, b"", "in.txt", "--text", "a b")
-    assert run.stderr == b"error: give --text or files to translate, not both: found --text and in.txt\n"
+    assert run.stderr == b"error: expected --text or files to translate, not both: found --text and in.txt\n"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--set", "search.beem=5"], "unknown setting 'beem' in SearchConfig: did you mean 'beam'?"),
-        (["--set", "training.seed=5"], "--set training.…: only the search can be set here"),
+        (["--set", "training.seed=5"], "--set training.…: only search settings are allowed here"),
         (["--beam", "2", "--nbest", "3"], "nbest = 3 is more than beam = 2"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_person_at_a_terminal_is_asked_for_lines(model: Path) -> None:
     os.close(ours)
     os.close(theirs)
     assert run.returncode == 0
-    assert said.startswith(b"a line in, its translation out; end with Ctrl-D")
+    assert said.startswith(b"type a line to translate it; end with Ctrl-D")
     assert written.decode() == f"> {_line(heed.load(model)('a b'))}\n> "
 
 

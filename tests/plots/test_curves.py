@@ -251,7 +251,9 @@ def test_blank_runs_are_known_and_folders_that_are_no_runs_are_named(tmp_path: P
     ]
     assert [curves.is_blank() for curves in read_curves([*blank, whole_run(tmp_path / "run")])] == [True, True, False]
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(FolderError, match=rf"^{folder} is not a run's folder: it has no journal.jsonl$"):
+        with pytest.raises(
+            FolderError, match=rf"^{folder} is not the folder of a training run: it has no journal.jsonl$"
+        ):
             read_curves([folder])
 
 

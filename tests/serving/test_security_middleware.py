@@ -196,4 +196,6 @@ def test_a_server_behind_a_proxy_knows_its_name_its_clients_and_new_keys(
 def test_a_name_for_others_needs_keys(folders: tuple[Path, Path]) -> None:
     code, said = refused(folders[0], "--set", "serve.allowed_hosts=mt.example.org")
     assert code == 2
-    assert said.startswith("error: serve.allowed_hosts=mt.example.org lets others in: ask for keys")
+    assert said.startswith(
+        "error: serve.allowed_hosts=mt.example.org allows requests from other hosts: require API keys"
+    )

@@ -20,11 +20,11 @@ from tests.serving.running import CLIENT, Running, refused, serving, until
     ("arguments", "error"),
     [
         ([], "heed serve needs a model folder: heed serve runs/ende"),
-        (["{ende}", "--host", "::"], "--host :: lets others in: ask for keys"),
+        (["{ende}", "--host", "::"], "--host :: allows requests from other hosts: require API keys"),
         (["{ende}", "--set", "serve.que=3"], "unknown setting 'que' in ServeConfig: did you mean 'queue'?"),
         (["{ende}", "--set", "serve.queue=0"], "queue = 0: input should be greater than 0"),
-        (["{ende}", "--set", "model.norm=pre"], "--set model.…: only serve and search can be set here"),
-        (["--new-key"], "--new-key needs a file to add the key's hash to"),
+        (["{ende}", "--set", "model.norm=pre"], "--set model.…: only serve and search settings are allowed here"),
+        (["--new-key"], "--new-key needs a file for the key's hash"),
         (["nothing"], "nothing does not exist: expected a model folder"),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_server_says_which_backend_runs_and_why(server: Running, folders: tupl
 
 def test_a_system_that_cannot_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork")
-    with pytest.raises(ConfigError, match="needs a system that forks processes, such as Linux or macOS"):
+    with pytest.raises(ConfigError, match=r"heed serve needs fork\(\), which Linux and macOS have"):
         serve([Path("nothing")])
 
 
@@ -76,7 +76,10 @@ def test_a_new_key_is_shown_once_and_opens_the_door(folders: tuple[Path, Path], 
 
 def test_another_address_is_served_where_that_is_said_to_be_meant(folders: tuple[Path, Path]) -> None:
     code, said = refused(folders[0], "--host", "127.0.0.2", "--port", "0")
-    assert (code, said.startswith("error: --host 127.0.0.2 lets others in: ask for keys")) == (2, True)
+    assert (code, said.startswith("error: --host 127.0.0.2 allows requests from other hosts: require API keys")) == (
+        2,
+        True,
+    )
     with serving(folders[0], "--host", "127.0.0.2", "--insecure") as server:
         assert server.address.startswith("http://127.0.0.2:")
         named = CLIENT.get(f"{server.address}/health", headers={"Host": "translate.example"})
