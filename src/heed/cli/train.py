@@ -111,9 +111,7 @@ def train(
     config: options.ConfigOption = None,
     set_: options.SetOption = [],
     init_from: Annotated[Path | None, typer.Option(help="Model folder to initialise the weights from.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume the run in --out with its settings and text, or start it.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out, or start it.")] = False,
     cache: options.CacheOption = None,
 ) -> None:
     """Train a model on your own text; data-parallel when started with torchrun."""
