@@ -27,7 +27,7 @@ from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transform
 from heed.backends.machine import device_name
 from heed.backends.select import InferenceRequest, inference_backend
 from heed.benchmarking.limits import now, peak_memory
-from heed.benchmarking.training import Step, pair_lengths, random_pairs, training_steps
+from heed.benchmarking.training import TrainStep, pair_lengths, random_pairs, training_steps
 from heed.benchmarking.translating import random_sources
 from heed.decoding.engine import Engine
 
@@ -135,7 +135,7 @@ def work(system: str, tokens: int, device: torch.device, *, compiled: bool) -> N
     print((peak_memory(device) or 0) - before, flush=True)
 
 
-def turn(step: Step, device: torch.device) -> float:
+def turn(step: TrainStep, device: torch.device) -> float:
     """Target tokens a second, of some steps."""
     began, learnt = now(device), 0
     while time.perf_counter() - began < SECONDS:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed import ModelConfig, Transformer
-from heed.benchmarking.training import Pair, Step
+from heed.benchmarking.training import PairLengths, TrainStep
 from heed.interop.marian import to_marian
 
 Ids = list[list[int]]
@@ -93,7 +93,7 @@ def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
     )
 
 
-def padded(pairs: list[Pair], config: ModelConfig, tokens: int, multiple: int, device: torch.device) -> Iterator[Batch]:
+def padded(pairs: list[PairLengths], config: ModelConfig, tokens: int, multiple: int, device: torch.device) -> Iterator[Batch]:
     """Batches of like lengths in rows of a multiple, at most so many tokens on either side. All there are, for ever."""
     batches, rows, longest = [], [], 0
     for pair in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
@@ -118,7 +118,7 @@ def padded(pairs: list[Pair], config: ModelConfig, tokens: int, multiple: int, d
         yield from made
 
 
-def peer_step(model: nn.Module, batches: Iterator[Batch], device: torch.device, *, compiled: bool = False) -> Step:
+def peer_step(model: nn.Module, batches: Iterator[Batch], device: torch.device, *, compiled: bool = False) -> TrainStep:
     """The step of a training script: on a GPU in bfloat16 with the fused Adam, elsewhere the loss is read each time."""
     on_gpu = device.type == "cuda"
     model = model.to(device).train()

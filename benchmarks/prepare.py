@@ -37,7 +37,7 @@ from heed.text.prepared import Prepared
 from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer
 from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.batches import Batches, Resegment
-from heed.training.bucketing import Shape, parts
+from heed.training.bucketing import BucketShape, split_to_fit
 
 WORDS, LONGEST, TOKENS, SOME = 8000, 256, 25_000, 10
 
@@ -72,11 +72,11 @@ def make_batches(pairs: Prepared, recut: Resegment | None) -> Callable[[], int]:
     """What makes some batches and counts their target tokens; other ones every time."""
     batches = Batches(pairs, TOKENS, 1, recut, mixed=True)
     order = iter([(numbers, epoch) for epoch in range(100) for numbers in batches.epoch(epoch)])
-    shape = Shape.for_batches_like([batches.batch(*next(order)) for _ in range(SOME)], LONGEST)
+    shape = BucketShape.for_batches_like([batches.batch(*next(order)) for _ in range(SOME)], LONGEST)
 
     def some() -> int:
-        made = [part for _ in range(SOME) for part in parts(batches.batch(*next(order)), shape)]
-        return sum(shape.batch(shape.fill(part), part.tokens).tokens for part in made)
+        made = [part for _ in range(SOME) for part in split_to_fit(batches.batch(*next(order)), shape)]
+        return sum(shape.batch(shape.pad(part), part.tokens).tokens for part in made)
 
     return some
 

@@ -31,7 +31,7 @@ from worker import Worker
 
 from heed import ModelConfig, RunConfig, TrainingConfig
 from heed.benchmarking.limits import matmul_throughput, training_flops
-from heed.benchmarking.training import Pair, Step, pair_lengths, random_pairs, training_steps
+from heed.benchmarking.training import PairLengths, TrainStep, pair_lengths, random_pairs, training_steps
 
 GPU = torch.device("cuda")
 MODEL = ModelConfig(vocab_size=32_000)
@@ -42,24 +42,24 @@ BATCHES = 24  # that the others learn from over and over, and as many steps are 
 # In a process of its own ----------------------------------------------------------------------------------------------
 
 
-def heed_step(pairs: list[Pair], _fresh: bool) -> Step:
+def heed_step(pairs: list[PairLengths], _fresh: bool) -> TrainStep:
     """The steps of `heed train`."""
     config = RunConfig(model=MODEL, training=TrainingConfig(tokens_per_batch=TOKENS))
     return training_steps(config, random_pairs(pairs, MODEL), GPU)
 
 
-def torch_step(pairs: list[Pair], fresh: bool) -> Step:
+def torch_step(pairs: list[PairLengths], fresh: bool) -> TrainStep:
     """A person's script around torch.nn.Transformer."""
     return compiled(TorchTransformer, pairs, fresh)
 
 
-def marian_step(pairs: list[Pair], fresh: bool) -> Step:
+def marian_step(pairs: list[PairLengths], fresh: bool) -> TrainStep:
     """A person's script around MarianMT: at its best without cuDNN's attention, fresh as it comes."""
     torch.backends.cuda.enable_cudnn_sdp(fresh)
     return compiled(Marian, pairs, fresh)
 
 
-def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[Pair], fresh: bool) -> Step:
+def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[PairLengths], fresh: bool) -> TrainStep:
     """Such a script, the model compiled for batches of any shape."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
@@ -67,14 +67,14 @@ def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[Pair], 
     return peer_step(make(MODEL), batches if fresh else cycle(list(islice(batches, BATCHES))), GPU, compiled=True)
 
 
-SYSTEMS: dict[str, Callable[[list[Pair], bool], Step]] = {
+SYSTEMS: dict[str, Callable[[list[PairLengths], bool], TrainStep]] = {
     "heed": heed_step,
     "torch.nn.Transformer, compiled": torch_step,
     "Hugging Face MarianMT, compiled": marian_step,
 }
 
 
-def measure(step: Step, steps: int) -> float:
+def measure(step: TrainStep, steps: int) -> float:
     """Real target tokens a second."""
     torch.cuda.synchronize()
     began = time.monotonic()

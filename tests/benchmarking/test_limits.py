@@ -1,72 +1,72 @@
 import pytest
 import torch
 
-from heed.benchmarking import limits as room
+from heed.benchmarking import limits as module
 from heed.benchmarking.limits import Dtype, matmul_throughput, measure_limits
 
 CPU = torch.device("cpu")
-DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 
 
 @pytest.fixture
-def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[Dtype]:
-    """Nothing large is done; in which arithmetic matrices are multiplied in this process."""
-    monkeypatch.setattr(room, "_MATRIX_SIZES", {"cpu": (16, 32)})
-    monkeypatch.setattr(room, "_BUFFER_FLOATS", {"cpu": 1000})
-    done: list[Dtype] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Dtype]:
+    """Makes matrices and buffers small; the dtypes whose matmuls are measured in this process."""
+    monkeypatch.setattr(module, "_MATRIX_SIZES", {"cpu": (16, 32)})
+    monkeypatch.setattr(module, "_BUFFER_FLOATS", {"cpu": 1000})
+    dtypes: list[Dtype] = []
 
-    def watched(arithmetic: Dtype, device: torch.device) -> float:
-        done.append(arithmetic)
-        return matmul_throughput(arithmetic, device)
+    def recording(dtype: Dtype, device: torch.device) -> float:
+        dtypes.append(dtype)
+        return matmul_throughput(dtype, device)
 
-    monkeypatch.setattr(room, "matmul_throughput", watched)
-    return done
+    monkeypatch.setattr(module, "matmul_throughput", recording)
+    return dtypes
 
 
-def test_a_cpu_that_dies_of_bfloat16_is_measured_without_it(
-    multiplied: list[Dtype], monkeypatch: pytest.MonkeyPatch
+def test_a_cpu_that_crashes_on_bfloat16_is_measured_without_it(
+    measured: list[Dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_BFLOAT16_CODE", DIES)
-    found = measure_limits(CPU)
-    assert found.operations.keys() == {"float32", "int8"}
-    assert found.without == {"bfloat16": "kills the process (SIGILL)"}
-    assert multiplied == ["float32", "int8"]
+    monkeypatch.setattr(module, "_BFLOAT16_CODE", CRASH)
+    result = measure_limits(CPU)
+    assert result.operations.keys() == {"float32", "int8"}
+    assert result.without == {"bfloat16": "kills the process (SIGILL)"}
+    assert measured == ["float32", "int8"]
 
 
-def test_the_bfloat16_of_a_cpu_is_what_another_process_found(
-    multiplied: list[Dtype], monkeypatch: pytest.MonkeyPatch
+def test_bfloat16_on_a_cpu_is_measured_in_another_process(
+    measured: list[Dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "_BFLOAT16_CODE", "print({threads} + 0.5)")
-    found = measure_limits(CPU)
-    assert found.operations["bfloat16"] == torch.get_num_threads() + 0.5
-    assert found.without == {}
-    assert found.bytes_read > 0
-    assert found.device == f"CPU, threads: {torch.get_num_threads()}"
-    assert "bfloat16" not in multiplied
+    monkeypatch.setattr(module, "_BFLOAT16_CODE", "print({threads} + 0.5)")
+    result = measure_limits(CPU)
+    assert result.operations["bfloat16"] == torch.get_num_threads() + 0.5
+    assert result.without == {}
+    assert result.bytes_read > 0
+    assert result.device == f"CPU, threads: {torch.get_num_threads()}"
+    assert "bfloat16" not in measured
 
 
 def test_the_code_for_the_other_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Dtype, torch.device]] = []
-    monkeypatch.setattr(room, "matmul_throughput", lambda *given: asked.append(given))
-    exec(room._BFLOAT16_CODE.format(threads=torch.get_num_threads()))  # noqa: S102 - our own
-    assert asked == [("bfloat16", CPU)]
+    calls: list[tuple[Dtype, torch.device]] = []
+    monkeypatch.setattr(module, "matmul_throughput", lambda *arguments: calls.append(arguments))
+    exec(module._BFLOAT16_CODE.format(threads=torch.get_num_threads()))  # noqa: S102 - our own
+    assert calls == [("bfloat16", CPU)]
 
 
-def test_the_quickest_try_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 0.0, 5.0, 5.0, 7.0, 7.0, 10.0])  # a beginning, and three tries of 5, 2 and 3 seconds
-    monkeypatch.setattr(room, "now", lambda _: next(clock))
-    monkeypatch.setattr(room, "_PATIENCE", -1.0)
-    assert room._quickest(lambda: None, CPU) == 2.0
+def test_the_fastest_run_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 5.0, 5.0, 7.0, 7.0, 10.0])  # the start, and three runs of 5, 2 and 3 seconds
+    monkeypatch.setattr(module, "now", lambda _: next(clock))
+    monkeypatch.setattr(module, "_TIME_LIMIT", -1.0)
+    assert module._best_seconds(lambda: None, CPU) == 2.0
 
 
-def test_a_slow_machine_is_spared_the_largest_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    sides: list[int] = []
+def test_larger_matmuls_are_skipped_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
 
-    def products(_arithmetic: Dtype, side: int, _device: torch.device) -> list[object]:
-        sides.append(side)
+    def matmuls(_dtype: Dtype, size: int, _device: torch.device) -> list[object]:
+        sizes.append(size)
         return [lambda: None]
 
-    monkeypatch.setattr(room, "_products", products)
-    monkeypatch.setattr(room, "_quickest", lambda *_: 0.05 * 8 ** (len(sides) - 1))
+    monkeypatch.setattr(module, "_matmuls", matmuls)
+    monkeypatch.setattr(module, "_best_seconds", lambda *_: 0.05 * 8 ** (len(sizes) - 1))
     assert matmul_throughput("float32", CPU) == pytest.approx(2 * 256**3 / 0.05)
-    assert sides == [256, 512]
+    assert sizes == [256, 512]

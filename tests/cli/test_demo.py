@@ -38,7 +38,7 @@ def test_the_demo_learns_the_small_world(tmp_path: Path, seed: int) -> None:
     _assert_paragraphs_come_back_whole(tmp_path / "demo")
     again = heed(*options)  # shown again without learning again
     assert again.stdout == out
-    assert "going on after step 900" in again.stderr
+    assert "resuming after step 900" in again.stderr
 
 
 def _assert_scores_come_back(demo: Path) -> None:

@@ -111,7 +111,7 @@ def test_without_text_the_machine_is_examined() -> None:
     ("arguments", "message"),
     [
         (["--source", "missing.en", "--target", "missing.fr"], "missing.en: cannot be opened: No such file"),
-        (["--valid-pairs", "a.tsv"], "there is nothing to learn from"),
+        (["--valid-pairs", "a.tsv"], "there is no training text"),
     ],
 )
 def test_what_cannot_be_looked_at_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

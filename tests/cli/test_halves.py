@@ -58,7 +58,7 @@ def pairs(folder: Path, ending: str = "tsv") -> list[str]:
 def language_model(folder: Path) -> Path:
     run = train(folder, "lm", 60, "--task", "language-model", *texts(folder))
     assert run.returncode == 0, run.stderr
-    assert "bits a byte" in run.stderr
+    assert "bits per byte" in run.stderr
     return folder / "lm"
 
 
@@ -168,7 +168,7 @@ def test_hidden_words_are_a_start_for_a_classifier(masked: Path, folder: Path) -
 def test_another_half_is_no_start(language_model: Path, folder: Path) -> None:
     run = train(folder, "no", 1, "--task", "classify", *pairs(folder), "--init-from", str(language_model))
     assert run.returncode == 2
-    assert "has a model of kind 'decoder', and task = 'classify' needs one of kind 'encoder'" in run.stderr
+    assert "is of kind 'decoder', and task = 'classify' needs one of kind 'encoder'" in run.stderr
 
 
 @pytest.mark.parametrize("task", ["language-model", "masked", "classify"])
@@ -225,8 +225,8 @@ def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: 
         (["evaluate", "--text", "{v}.txt"], "expected a model folder to evaluate"),
         (["evaluate", "{c}"], "no reference: expected --reference, --text or --pairs"),
         (["train", "--task", "nonsense", "--text", "a", "--out", "o"], "task = 'nonsense': input should be"),
-        (["train", "--task", "masked", "--pairs", "{v}.tsv", "--out", "{o}"], "learns from --text, a text a line"),
-        (["train", "--text", "{v}.txt", "--out", "{o}"], "task = 'translate' learns from --source and --target"),
+        (["train", "--task", "masked", "--pairs", "{v}.tsv", "--out", "{o}"], "trains on text files, one text per"),
+        (["train", "--text", "{v}.txt", "--out", "{o}"], "task = 'translate' trains on source and target files"),
         (["train", "--task", "classify", "--pairs", "{v}.tsv", "--out", "{o}", "--set", "training.best_by=bleu"],
          "training.best_by = 'bleu': task = 'classify' has loss and accuracy"),
         (["train", "--text", "a", "--out", "o", "--set", "model.kind=decoder"],

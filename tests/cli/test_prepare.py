@@ -23,13 +23,13 @@ def test_what_was_prepared_is_not_done_again(pairs: list[str], tmp_path: Path, s
     cache = ["--cache", f"{tmp_path}/cache"]
     prepared = heed("prepare", *options, *cache)
     assert prepared.returncode == 0, prepared.stderr
-    assert "learning a vocabulary …" in prepared.stderr
+    assert "training the tokenizer …" in prepared.stderr
     assert "kept 49 of 50: 1 empty, 0 longer than 256 tokens" in prepared.stderr
     assert "tokens written to " in prepared.stderr
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
     trained = heed("train", *options, *cache, "--out", f"{tmp_path}/run")
     assert trained.returncode == 0, trained.stderr
-    assert "learning a vocabulary" not in trained.stderr
+    assert "training the tokenizer" not in trained.stderr
     assert "kept 49 of 50" in trained.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
 
@@ -55,7 +55,7 @@ def test_other_text_or_settings_are_prepared_anew(pairs: list[str], tmp_path: Pa
     assert heed("prepare", *pairs, *SMALL, *cache).returncode == 0
     for changed in ([*pairs, "--set", "data.tokenizer=characters"], ["--pairs", f"{tmp_path}/other.tsv"]):
         (tmp_path / "other.tsv").write_text("a\tb\n" * 9)
-        assert "learning a vocabulary …" in heed("prepare", *changed, *SMALL, *cache).stderr
+        assert "training the tokenizer …" in heed("prepare", *changed, *SMALL, *cache).stderr
 
 
 def test_a_key_that_is_not_there_is_named(pairs: list[str], tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_a_key_that_is_not_there_is_named(pairs: list[str], tmp_path: Path) -> N
     assert run.returncode == 2
     assert f"{tmp_path}/pairs.jsonl:1: no key 'target', the keys are 'en', 'de', 'id'" in run.stderr
     run = heed("prepare", "--cache", f"{tmp_path}/cache")
-    assert run.stderr == "error: there is nothing to learn from: give --source and --target, or --pairs, or --text\n"
+    assert run.stderr == "error: there is no training text: give source and target files, or pairs, or text\n"

@@ -114,7 +114,7 @@ def test_resume_equals_uninterrupted(texts: list[str], whole: Path, tmp_path: Pa
     assert train(texts, out, cut).returncode == 0
     resumed = train(texts, out, 12, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert f"going on after step {cut}" in resumed.stderr
+    assert f"resuming after step {cut}" in resumed.stderr
     assert last(out, 12) == last(whole, 12)
     # The shorter run validated once more, at its own last step.
     ours, theirs = losses(out), losses(whole)
@@ -134,7 +134,7 @@ def test_an_interrupt_saves_and_exits_with_130(
     os.kill(run.pid, number)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "saved, go on with --resume" in said
+    assert "checkpoint saved: continue with --resume" in said
     assert "Traceback" not in said
     stopped = int(said.split("interrupted after step ")[1].split(":")[0])
     both = min(len(losses(out)), len(losses(whole)))
@@ -147,7 +147,7 @@ def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str],
     run = train(texts, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
     assert run.returncode == 2
     assert run.stderr.splitlines()[-3:] == [
-        "error: --resume goes on with the same settings and texts, but",
+        "error: a resumed run keeps its settings and texts, but",
         "  model.dropout was 0.2 and is now 0.1",
         "  training.seed was 1 and is now 2",
     ]
@@ -162,12 +162,13 @@ def test_a_run_is_never_overwritten_by_mistake(texts: list[str], whole: Path) ->
     run = train(texts, whole, 12)
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == (
-        f"error: {whole} already holds a run, up to step-00000012: add --resume, or choose another --out"
+        f"error: {whole} already holds a run, up to step-00000012: resume it (--resume, or resume=True), or choose "
+        "another output folder"
     )
     shutil.rmtree(whole / "checkpoints")
     run = train(texts, whole, 12, "--resume")
     assert run.returncode == 2
-    assert f"{whole} already holds a model, and no checkpoint to go on from: choose another --out" in run.stderr
+    assert f"{whole} already holds a model, and no checkpoint to resume from: choose another output" in run.stderr
 
 
 def test_resume_needs_no_more_than_the_folder_and_says_what_is_different(
@@ -184,7 +185,7 @@ def test_resume_needs_no_more_than_the_folder_and_says_what_is_different(
     said = resumed.stderr.splitlines()
     assert "training.max_steps was 5 and is now 12" in said
     assert "training.patience was 10 and is now none" in said
-    assert "bit for bit" not in resumed.stderr
+    assert "bit-exact" not in resumed.stderr
     assert last(out, 12) == last(whole, 12)
     again = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
     assert again.returncode == 0, again.stderr
@@ -195,7 +196,9 @@ def test_resume_needs_no_more_than_the_folder_and_says_what_is_different(
 def test_a_folder_that_records_no_run_is_said(tmp_path: Path) -> None:
     run = heed("train", "--resume", "--out", str(tmp_path))
     assert run.returncode == 2
-    assert run.stderr.startswith(f"error: there is nothing to learn from: {tmp_path}/run.json, where a run says what")
+    assert run.stderr.startswith(
+        f"error: there is no training text, and no earlier run recorded its own in {tmp_path}/run.json"
+    )
     (tmp_path / "run.json").write_text('{"training": 1}')
     run = heed("train", "--resume", "--out", str(tmp_path))
     assert run.returncode == 2
@@ -211,7 +214,7 @@ def test_other_arithmetic_than_the_checkpoints_is_said(texts: list[str], whole: 
     write_folder(newest, {**files, "progress.json": json.dumps(progress).encode()})
     run = train(texts, whole, 12, "--resume")
     assert run.returncode == 0, run.stderr
-    assert "threads: 7 before, 1 now, so the run does not go on bit for bit (OMP_NUM_THREADS=7 would)" in run.stderr
+    assert "threads: 7 before, 1 now, so the resumed run is not bit-exact (with OMP_NUM_THREADS=7 it is)" in run.stderr
     assert "kernels: torch's own before, " in run.stderr
 
 
@@ -241,8 +244,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
         (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),
         (["--set", "data.tokenizer=words"], "bpe_dropout = 0.3 needs tokenizer = 'bpe', found 'words'"),
         (["--preset", "huge"], "unknown preset 'huge': expected one of tiny, small, base, big"),
-        (["--source", "x"], "2 times --source and 1 times its target"),
-        (["--weight", "1", "--weight", "2"], "2 times --weight for 1 corpora"),
+        (["--source", "x"], "found 2 source and 1 target files for training"),
+        (["--weight", "1", "--weight", "2"], "found 2 weights for 1 corpora"),
         (["--config", "missing.toml"], "missing.toml: No such file or directory"),
         (["--valid-pairs", "missing.tsv"], "missing.tsv"),
     ],
@@ -286,7 +289,7 @@ def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_p
     blank = ["--pairs", f"{tmp_path}/blank.tsv"]
     (tmp_path / "blank.tsv").write_text("\t\n\t\n")
     run = train([*texts[8:], *blank], tmp_path / "a", 12)
-    assert run.stderr.splitlines()[-1].startswith("error: nothing to use is left: ")
+    assert run.stderr.splitlines()[-1].startswith("error: no usable pair is left: ")
     run = train([*texts[:4], *texts[8:], "--valid-pairs", f"{tmp_path}/blank.tsv"], tmp_path / "b", 12)
     assert run.stderr.splitlines()[-1].endswith("kept 0 of 2: 2 empty, 0 longer than 256 tokens")
     (tmp_path / "file").write_text("")
@@ -304,7 +307,7 @@ def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_p
             "a.src a.tgt",
             [],
             ("", ""),
-            "languages: unknown, since no name of a file says them; heed serve will call them",
+            "languages: unknown, since no file name tells; heed serve will call them",
         ),
     ],
 )

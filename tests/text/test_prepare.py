@@ -8,7 +8,7 @@ from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, prepare, survey
 from heed.text.prepared import Prepared, TokenizedSide
 from heed.text.tokenizer import Tokenizer, TokenizerType
-from tests.training.test_batches import prepared, words
+from tests.training.examples import prepared, random_corpus
 
 
 def abandoned(cache: Path, name: str, hours: float) -> Path:
@@ -24,7 +24,7 @@ def abandoned(cache: Path, name: str, hours: float) -> Path:
 def test_what_a_killed_process_left_half_built_is_swept_up_and_what_is_being_built_is_not(tmp_path: Path) -> None:
     old, young = (abandoned(tmp_path / "cache", f".building-{hours}", hours) for hours in (2, 0.5))
     done = abandoned(tmp_path / "cache", "0123456789abcdef", 2)
-    prepared(tmp_path, [(words(5), words(5, 1), 1.0)])
+    prepared(tmp_path, [random_corpus(5)])
     assert not old.exists()
     assert young.exists()
     assert done.exists()

@@ -1,6 +1,6 @@
-"""Run by test_captured in a process of its own, where signatures are not checked: the checks cannot be compiled.
+"""Run by test_captured in a process of its own, where jaxtyping checks are off, since they cannot be compiled.
 
-Steps of a small model, captured in every way there is, against plain ones; prints a line for each that agrees.
+Compares captured with eager training steps for each precision, R-Drop and compile setting; prints a line for each.
 """
 
 import sys
@@ -11,17 +11,17 @@ import torch
 
 from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
 from heed.backends.select import training_plan
-from heed.training.bucketing import Shape
+from heed.training.bucketing import BucketShape
 from heed.training.gradients import EagerGradients, Gradients, make_gradients
-from tests.training.test_bucketing import WORDS, random_batch
+from tests.training.examples import VOCABULARY, random_batch
 
 GPU = torch.device("cuda")
-KINDS = list(product(("float32", "bfloat16"), (0.0, 5.0), (False, True)))
+CASES = list(product(("float32", "bfloat16"), (0.0, 5.0), (False, True)))
 
 
-def a_model(dropout: float = 0.0) -> Transformer:
+def small_model(dropout: float = 0.0) -> Transformer:
     config = ModelConfig(
-        vocab_size=WORDS, d_model=64, heads=2, encoder_layers=2, decoder_layers=2, d_ff=96,
+        vocab_size=VOCABULARY, d_model=64, heads=2, encoder_layers=2, decoder_layers=2, d_ff=96,
         dropout=dropout, attention_dropout=dropout, activation_dropout=dropout,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -33,18 +33,18 @@ def run_config(model: Transformer, precision: str, r_drop: float, compiled: bool
     return RunConfig(model=model.config, training=TrainingConfig.model_validate(settings))
 
 
-def computed(gradients: Gradients, model: Transformer, seed: int = 3) -> list[torch.Tensor]:
-    """Those of three batches, one of which does not fit the shape."""
+def compute(gradients: Gradients, model: Transformer, seed: int = 3) -> list[torch.Tensor]:
+    """The accumulated gradients of three batches, one of which does not fit the shape."""
     for number in range(3):
         batch = random_batch(np.random.default_rng(number), 20 if number else 60)
         gradients.backward(gradients.prepare(batch), 0.01, seed)
-    found = [one.grad.clone() for one in model.parameters() if one.grad is not None]
+    accumulated = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
     gradients.zero_grad()
-    return found
+    return accumulated
 
 
-def shape() -> Shape:
-    return Shape.for_batches_like([random_batch(np.random.default_rng(9), 20)], 40)
+def shape() -> BucketShape:
+    return BucketShape.for_batches_like([random_batch(np.random.default_rng(9), 20)], 40)
 
 
 def captured(model: Transformer, config: RunConfig) -> Gradients:
@@ -53,30 +53,30 @@ def captured(model: Transformer, config: RunConfig) -> Gradients:
     return gradients
 
 
-def apart(some: list[torch.Tensor], others: list[torch.Tensor]) -> float:
-    """How far two gradients of a whole model lie apart, in lengths of the second."""
-    one, other = (torch.cat([part.flatten() for part in parts]) for parts in (some, others))
-    return ((one - other).norm() / other.norm()).item()
+def relative_error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The norm of the difference of two whole-model gradients, relative to that of the second."""
+    a, b = (torch.cat([gradient.flatten() for gradient in gradients]) for gradients in (actual, expected))
+    return ((a - b).norm() / b.norm()).item()
 
 
 def same_gradients(precision: str, r_drop: float, compiled: bool) -> bool:
-    model = a_model()
+    model = small_model()
     plain = run_config(model, "float32", r_drop, compiled=False)
-    wanted = computed(EagerGradients(model, plain, training_plan(plain, GPU)), model)
+    expected = compute(EagerGradients(model, plain, training_plan(plain, GPU)), model)
     gradients = captured(model, run_config(model, precision, r_drop, compiled))
-    computed(gradients, model)
-    found = computed(gradients, model)  # of a second round: what was captured first is not special
-    return apart(found, wanted) < (0.03 if precision == "bfloat16" else 1e-3)
+    compute(gradients, model)
+    replayed = compute(gradients, model)  # a second round: nothing depends on the batches of the capture
+    return relative_error(replayed, expected) < (0.03 if precision == "bfloat16" else 1e-3)
 
 
-def dropout_follows_from_the_seed(precision: str, r_drop: float, compiled: bool) -> bool:
-    model = a_model(dropout=0.2)
+def dropout_follows_the_seed(precision: str, r_drop: float, compiled: bool) -> bool:
+    model = small_model(dropout=0.2)
     gradients = captured(model, run_config(model, precision, r_drop, compiled))
-    first, again, other = (computed(gradients, model, seed) for seed in (3, 3, 4))
-    return apart(first, again) < 0.01 and apart(first, other) > 0.1
+    first, again, other = (compute(gradients, model, seed) for seed in (3, 3, 4))
+    return relative_error(first, again) < 0.01 and relative_error(first, other) > 0.1
 
 
 if __name__ == "__main__":
-    for kind in KINDS:
-        said = f"same gradients {same_gradients(*kind)}, seeded dropout {dropout_follows_from_the_seed(*kind)}"
-        sys.stdout.write(f"{kind}: {said}\n")
+    for case in CASES:
+        result = f"same gradients {same_gradients(*case)}, seeded dropout {dropout_follows_the_seed(*case)}"
+        sys.stdout.write(f"{case}: {result}\n")

@@ -7,42 +7,23 @@ import pytest
 import torch
 
 from heed.errors import DataError
-from heed.text.corpus import Corpus
-from heed.text.prepare import Encoders, prepare, survey
-from heed.text.prepared import Prepared
-from heed.text.tokenizer import BOS, EOS, Tokenizer
+from heed.text.tokenizer import BOS, EOS
 from heed.training.batches import Batches, Resegment, collate, in_order
-
-BYTES = Tokenizer.train([], "bytes", 259)
-
-
-def prepared(folder: Path, corpora: list[tuple[list[str], list[str], float]], max_tokens: int = 50) -> Prepared:
-    surveyed = []
-    for number, (sources, targets, weight) in enumerate(corpora):
-        for side, lines in (("source", sources), ("target", targets)):
-            (folder / f"{number}.{side}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        corpus = Corpus(str(folder / f"{number}.source"), str(folder / f"{number}.target"), weight=weight)
-        surveyed.append((corpus, survey(corpus)))
-    return prepare(surveyed, Encoders(BYTES, BYTES), max_tokens, folder / "cache")
+from tests.training.examples import BYTES, prepared, random_corpus, random_lines
 
 
-def words(count: int, seed: int = 0) -> list[str]:
-    random = np.random.default_rng(seed)
-    return ["x" * int(length) for length in random.integers(1, 20, count)]
-
-
-def test_every_pair_is_seen_exactly_once_an_epoch(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(500), words(500, 1), 1.0)])
+def test_every_pair_is_in_exactly_one_batch_per_epoch(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [random_corpus(500)])
     for epoch in range(3):
         order = Batches(pairs, tokens_per_batch=100, seed=7).epoch(epoch)
         assert sorted(np.concatenate(order).tolist()) == list(range(500))
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(500), words(500, 1), 1.0)])
+    pairs = prepared(tmp_path, [random_corpus(500)])
 
     def order(seed: int, epoch: int) -> list[list[int]]:
-        return [numbers.tolist() for numbers in Batches(pairs, 100, seed).epoch(epoch)]
+        return [indices.tolist() for indices in Batches(pairs, 100, seed).epoch(epoch)]
 
     assert order(7, 3) == order(7, 3)
     assert order(7, 3) != order(7, 4)
@@ -50,24 +31,24 @@ def test_the_order_is_a_pure_function_of_seed_and_epoch(tmp_path: Path) -> None:
 
 
 def test_a_batch_stays_within_its_budget_and_a_longer_sentence_goes_alone(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(300), [*words(299, 1), "y" * 45], 1.0)])
+    pairs = prepared(tmp_path, [(random_lines(300), [*random_lines(299, 1), "y" * 45], 1.0)])
     batches = Batches(pairs, tokens_per_batch=40, seed=1)
-    sizes = [(len(numbers), batches.batch(numbers, 0).tokens) for numbers in batches.epoch(0)]
+    sizes = [(len(indices), batches.batch(indices, 0).tokens) for indices in batches.epoch(0)]
     assert all(tokens <= 40 or count == 1 for count, tokens in sizes)
     assert (1, 46) in sizes
     assert np.mean([tokens for _, tokens in sizes]) > 25
 
 
-def test_weights_say_how_often_a_corpus_is_seen(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(100), words(100, 1), 2.0), (words(40), words(40, 1), 0.5)])
+def test_a_corpus_weight_is_how_often_its_pairs_are_seen_per_epoch(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [random_corpus(100, 2.0), random_corpus(40, 0.5)])
     seen = [Counter((np.concatenate(Batches(pairs, 100, 1).epoch(epoch)) % 140).tolist()) for epoch in range(2)]
     for counts in seen:
-        assert all(counts[number] == 2 for number in range(100))
-        assert sum(counts[number] for number in range(100, 140)) == 20
-    assert {number for number in seen[0] if number >= 100} != {number for number in seen[1] if number >= 100}
+        assert all(counts[index] == 2 for index in range(100))
+        assert sum(counts[index] for index in range(100, 140)) == 20
+    assert {index for index in seen[0] if index >= 100} != {index for index in seen[1] if index >= 100}
 
 
-def test_a_batch_teaches_each_word_from_those_before_it() -> None:
+def test_the_decoder_input_is_the_target_shifted_right() -> None:
     batch = collate([[5, 6], [7]], [[8], [9, 10, 11]])
     assert batch.src.tolist() == [5, 6, EOS, 7, EOS]
     assert batch.tgt_in.tolist() == [BOS, 8, BOS, 9, 10, 11]
@@ -77,8 +58,8 @@ def test_a_batch_teaches_each_word_from_those_before_it() -> None:
     assert batch.tokens == 6
 
 
-def test_validation_goes_through_the_pairs_in_order(tmp_path: Path) -> None:
-    sources, targets = words(50), words(50, 1)
+def test_validation_batches_hold_the_pairs_in_corpus_order(tmp_path: Path) -> None:
+    sources, targets = random_lines(50), random_lines(50, 1)
     pairs = prepared(tmp_path, [(sources, targets, 1.0)])
     batches = list(in_order(pairs, 100))
     assert len(batches) > 1
@@ -87,7 +68,7 @@ def test_validation_goes_through_the_pairs_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_empty_and_long_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_empty_and_too_long_pairs_are_dropped_and_counted(tmp_path: Path) -> None:
     pairs = prepared(tmp_path, [(["ab", "", "abcdef", "c"], ["x", "y", "z", "u" * 6], 1.0)], max_tokens=5)
     assert len(pairs) == 1
     assert pairs.source[0].tolist() == BYTES.encode(["ab"])[0]
@@ -108,22 +89,22 @@ def test_prepared_text_is_reused_only_if_nothing_changed(tmp_path: Path, changed
 
 
 def test_mixed_batches_have_sentences_of_all_lengths_and_every_pair_once(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(500), words(500, 1), 1.0)])
+    pairs = prepared(tmp_path, [random_corpus(500)])
     spreads = {}
     for mixed in (False, True):
         batches = Batches(pairs, tokens_per_batch=200, seed=7, mixed=mixed)
         order = batches.epoch(3)
         assert sorted(np.concatenate(order).tolist()) == list(range(500))
-        assert all(batches.batch(numbers, 3).tokens <= 200 for numbers in order)
+        assert all(batches.batch(indices, 3).tokens <= 200 for indices in order)
         lengths = pairs.target.lengths()
-        spreads[mixed] = np.mean([lengths[numbers].std() for numbers in order])
+        spreads[mixed] = np.mean([lengths[indices].std() for indices in order])
     assert spreads[True] > 3 * spreads[False]
 
 
-def test_a_weight_of_less_than_a_pair_an_epoch_is_seen_as_often_as_it_says(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(20), words(20, 1), 1.0), (words(20), words(20, 1), 0.01)])
+def test_a_weight_below_one_pair_per_epoch_is_exact_over_many_epochs(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [random_corpus(20), random_corpus(20, 0.01)])
     batches = Batches(pairs, 100, 1)
-    seen = [sum((numbers >= 20).sum() for numbers in batches.epoch(epoch)) for epoch in range(50)]
+    seen = [sum((indices >= 20).sum() for indices in batches.epoch(epoch)) for epoch in range(50)]
     assert sum(seen) == 50 * 0.01 * 20
     assert max(seen) == 1
 
@@ -131,28 +112,26 @@ def test_a_weight_of_less_than_a_pair_an_epoch_is_seen_as_often_as_it_says(tmp_p
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
-        (0.01, r"an epoch would have 0\.2 pairs \(weight times pairs: 0\.01 x 20\).*give a larger --weight"),
-        (1e9, r"an epoch would have 2e\+10 pairs .*give a smaller --weight"),
+        (0.01, r"an epoch would have 0\.2 pairs \(weight times pairs: 0\.01 x 20\).*give a larger weight"),
+        (1e9, r"an epoch would have 2e\+10 pairs .*give a smaller weight"),
     ],
 )
-def test_weights_that_leave_nothing_of_an_epoch_or_make_it_endless_are_refused(
-    tmp_path: Path, weight: float, message: str
-) -> None:
-    pairs = prepared(tmp_path, [(words(20), words(20, 1), weight)])
+def test_weights_that_make_an_epoch_empty_or_endless_are_refused(tmp_path: Path, weight: float, message: str) -> None:
+    pairs = prepared(tmp_path, [random_corpus(20, weight)])
     with pytest.raises(DataError, match=message):
         Batches(pairs, 100, 1)
 
 
-def test_bpe_dropout_cuts_a_sentence_anew_each_time_that_its_weight_shows_it(tmp_path: Path) -> None:
-    pairs = prepared(tmp_path, [(words(20), words(20, 1), 2.5)])
+def test_bpe_dropout_segments_each_repetition_of_a_weighted_pair_differently(tmp_path: Path) -> None:
+    pairs = prepared(tmp_path, [random_corpus(20, 2.5)])
     keys: list[str] = []
 
-    def cut(rows: Sequence[Sequence[int]], keyed: Sequence[str]) -> list[list[int]]:
-        keys.extend(keyed)
+    def record_keys(rows: Sequence[Sequence[int]], new_keys: Sequence[str]) -> list[list[int]]:
+        keys.extend(new_keys)
         return [list(row) for row in rows]
 
-    batches = Batches(pairs, 100, 1, Resegment(cut, cut, 50))
-    plain = Batches(pairs, 100, 1)
-    for numbers in batches.epoch(3):
-        assert torch.equal(batches.batch(numbers, 3).src, plain.batch(numbers, 3).src)
+    batches = Batches(pairs, 100, 1, Resegment(record_keys, record_keys, 50))
+    without_dropout = Batches(pairs, 100, 1)
+    for indices in batches.epoch(3):
+        assert torch.equal(batches.batch(indices, 3).src, without_dropout.batch(indices, 3).src)
     assert len(keys) == len(set(keys)) == 2 * 50

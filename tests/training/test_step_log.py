@@ -15,12 +15,12 @@ from heed.artifacts.checkpoint import Progress
 from heed.errors import FolderError
 from heed.training.step_log import Journal, Listener, StepReport, Validation, read_journal, tensorboard_listener
 from heed.training.trainer import run_training
-from tests.training.test_trainer import Notes, make_run
+from tests.training.examples import RecordingListener, make_run
 
 SAMPLE = ("*a* <b>", "# c", "d_e_f")
 
 
-def refuse(constant: str) -> None:
+def reject_constant(constant: str) -> None:
     raise AssertionError(f"{constant} is not JSON")
 
 
@@ -28,11 +28,11 @@ def refuse(constant: str) -> None:
 def test_a_loss_that_is_not_finite_is_null_in_strict_json(tmp_path: Path, loss: float) -> None:
     path = tmp_path / "journal.jsonl"
     Journal(path, after_step=0).write({"step": 1, "loss": loss, "rate": 0.5})
-    assert json.loads(path.read_text(), parse_constant=refuse) == {"step": 1, "loss": None, "rate": 0.5}
+    assert json.loads(path.read_text(), parse_constant=reject_constant) == {"step": 1, "loss": None, "rate": 0.5}
     assert read_journal(path) == [{"step": 1, "loss": None, "rate": 0.5}]
 
 
-def test_a_journal_that_says_nan_is_read_and_made_strict_on_resume(tmp_path: Path) -> None:
+def test_nan_in_an_old_journal_is_read_as_null_and_rewritten_on_resume(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"step": 1, "loss": NaN}\n{"step": 2, "loss": -Infinity}\n')
     assert read_journal(path) == [{"step": 1, "loss": None}, {"step": 2, "loss": None}]
@@ -41,7 +41,7 @@ def test_a_journal_that_says_nan_is_read_and_made_strict_on_resume(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["été 🦙", "one\u2028two\u2029three\x85four", "a\nb\r\nc\x0bd\x1ce", '"\\'])
-def test_any_text_of_a_sample_comes_back(tmp_path: Path, text: str) -> None:
+def test_any_sample_text_survives_the_journal(tmp_path: Path, text: str) -> None:
     entry: dict[str, Any] = {"step": 1, "validation_loss": 2.5, "bleu": None, "sample": [text, text, text]}
     journal = Journal(tmp_path / "journal.jsonl", after_step=0)
     journal.write(entry)
@@ -49,7 +49,7 @@ def test_any_text_of_a_sample_comes_back(tmp_path: Path, text: str) -> None:
     assert read_journal(tmp_path / "journal.jsonl") == [entry, {"step": 2}]
 
 
-def test_a_line_cut_off_anywhere_does_not_count(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, after_step=0)
     journal.write({"step": 1, "sample": "été"})
@@ -62,7 +62,7 @@ def test_a_line_cut_off_anywhere_does_not_count(tmp_path: Path) -> None:
     assert read_journal(tmp_path / "missing") == []
 
 
-def test_continuing_forgets_what_came_after_the_step(tmp_path: Path) -> None:
+def test_resuming_drops_the_lines_after_the_step(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, after_step=0)
     for step in (1, 2, 3):
@@ -72,7 +72,7 @@ def test_continuing_forgets_what_came_after_the_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{oops", "[1]", '{"loss": 1.0}', '{"step": "1"}', ""])
-def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+def test_a_damaged_line_is_reported_with_its_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
     with pytest.raises(FolderError) as caught:
@@ -80,25 +80,25 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     assert str(caught.value) == f"{path}:2: expected a JSON object with a step, found {line!r}"
 
 
-def written(folder: Path) -> EventAccumulator:
+def events(folder: Path) -> EventAccumulator:
     return EventAccumulator(str(folder / "tensorboard")).Reload()
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
-    return [(event.step, event.value) for event in written(folder).Scalars(tag)]
+    return [(event.step, event.value) for event in events(folder).Scalars(tag)]
 
 
 def in_float32(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(step, float(np.float32(value))) for step, value in points]
 
 
-def test_tensorboard_shows_what_the_journal_says(tmp_path: Path) -> None:
-    tried = iter([Validation(3.0, 12.5, SAMPLE), Validation(2.5), Validation(2.0, 20.25, SAMPLE)])
-    run = replace(make_run(tmp_path, validate_every=2), validate=lambda _model, _step: next(tried))
+def test_tensorboard_has_the_scalars_of_the_journal(tmp_path: Path) -> None:
+    validations = iter([Validation(3.0, 12.5, SAMPLE), Validation(2.5), Validation(2.0, 20.25, SAMPLE)])
+    run = replace(make_run(tmp_path, validate_every=2), validate=lambda _model, _step: next(validations))
     listener = tensorboard_listener(tmp_path, after_step=0)
     assert isinstance(listener, Listener)
     run_training(run, Progress(), listener)
-    del listener  # nobody else has to close it
+    del listener  # closes it
     journal = read_journal(tmp_path / "journal.jsonl")
     steps, tests = ([line for line in journal if key in line] for key in ("loss", "validation_loss"))
     assert len(steps) == 6
@@ -112,27 +112,27 @@ def test_tensorboard_shows_what_the_journal_says(tmp_path: Path) -> None:
         assert scalars(tmp_path, tag) == in_float32(expected), tag
 
 
-def test_the_sample_is_text_that_markdown_leaves_alone(tmp_path: Path) -> None:
+def test_the_tensorboard_sample_is_a_markdown_code_block(tmp_path: Path) -> None:
     listener = tensorboard_listener(tmp_path, after_step=0)
     assert listener is not None
     listener.validation(7, Validation(1.0, None, SAMPLE), True)  # noqa: FBT003
-    (event,) = written(tmp_path).Tensors("sample/text_summary")  # a validation is on disk at once
+    (event,) = events(tmp_path).Tensors("sample/text_summary")  # a validation is on disk at once
     assert event.step == 7
     (text,) = make_ndarray(event.tensor_proto)
-    assert text.decode() == "    source *a* <b>\n    wanted # c\n    got    d_e_f"
+    assert text.decode() == "    source    *a* <b>\n    reference # c\n    output    d_e_f"
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_resumed_run_has_no_point_twice(tmp_path: Path, killed: bool) -> None:
+def test_a_resumed_run_has_each_point_once_in_tensorboard(tmp_path: Path, killed: bool) -> None:
     def take(listener: Listener | None, steps: range, loss: float) -> None:
         assert listener is not None
         for step in steps:
             listener.step(StepReport(step, 0, loss, 0.1, 10, 0.5))
         if killed:
             listener.validation(steps[-1], Validation(loss), False)  # noqa: FBT003 - flushed, and never closed
-            left.append(listener)
+            unclosed.append(listener)
 
-    left: list[Listener] = []
+    unclosed: list[Listener] = []
     take(tensorboard_listener(tmp_path, after_step=0), range(1, 7), 3.0)
     take(tensorboard_listener(tmp_path, after_step=4), range(5, 9), 2.0)
     take(tensorboard_listener(tmp_path, after_step=8), range(9, 10), 1.0)
@@ -140,7 +140,7 @@ def test_a_resumed_run_has_no_point_twice(tmp_path: Path, killed: bool) -> None:
     assert scalars(tmp_path, "loss/training") == expected
 
 
-def test_a_loss_that_is_not_finite_is_passed_on(tmp_path: Path) -> None:
+def test_tensorboard_gets_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     listener = tensorboard_listener(tmp_path, after_step=0)
     assert listener is not None
     listener.step(StepReport(1, 0, math.nan, 0.1, 10, 0.5))
@@ -151,19 +151,19 @@ def test_a_loss_that_is_not_finite_is_passed_on(tmp_path: Path) -> None:
     assert math.isnan(value)
 
 
-def test_watching_changes_no_bit_of_the_model(tmp_path: Path) -> None:
+def test_tensorboard_does_not_change_the_trained_weights(tmp_path: Path) -> None:
     weights = []
-    for name in ("watched", "alone"):
+    for name in ("tensorboard", "none"):
         (tmp_path / name).mkdir()
-        listener = tensorboard_listener(tmp_path / name, after_step=0) if name == "watched" else Notes()
+        listener = tensorboard_listener(tmp_path / name, after_step=0) if name == "tensorboard" else RecordingListener()
         assert listener is not None
-        run = make_run(tmp_path / name, [3.0, 2.0, 1.0], validate_every=2)
+        run = make_run(tmp_path / name, [3.0, 2.0], validate_every=1, max_steps=2)
         run_training(run, Progress(), listener)
         weights.append(run.model.state_dict())
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-def test_without_the_package_there_is_no_listener_and_no_folder(
+def test_without_tensorboard_there_is_no_listener_and_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)

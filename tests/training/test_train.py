@@ -1,4 +1,4 @@
-"""`heed.train`: what the command line does, from Python."""
+"""`heed.train`: training from Python, with the results of the command line."""
 
 import io
 import logging
@@ -39,8 +39,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class Heard(heed.Listener):
-    """Keeps all that it is told."""
+class Recorder(heed.Listener):
+    """Keeps all that it is called with."""
 
     def __init__(self) -> None:
         self.work_done: set[str] = set()
@@ -63,7 +63,7 @@ class Heard(heed.Listener):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Words and the same words backwards, as arguments."""
+    """The arguments for files of random words and the same words reversed."""
     folder = tmp_path_factory.mktemp("texts")
     draw = random.Random(7)
     words = ["".join(draw.choices("abcdef", k=draw.randint(2, 6))) for _ in range(90)]
@@ -80,11 +80,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(texts: dict[str, Any], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Heard]:
-    """A run of six steps that nobody interrupted, and what its listener heard."""
-    heard = Heard()
+def whole(texts: dict[str, Any], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Recorder]:
+    """An uninterrupted run of six steps, and what its listener recorded."""
+    recorder = Recorder()
     out = tmp_path_factory.mktemp("whole") / "run"
-    return heed.train(**texts, out=out, settings=SETTINGS, cache=cache, listener=heard), heard
+    return heed.train(**texts, out=out, settings=SETTINGS, cache=cache, listener=recorder), recorder
 
 
 def weights(folder: Path, step: int) -> dict[str, bytes]:
@@ -93,7 +93,9 @@ def weights(folder: Path, step: int) -> dict[str, bytes]:
     return {name: (checkpoint / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
 
 
-def test_it_returns_what_was_trained_and_its_folder_translates(whole: tuple[Any, Heard]) -> None:
+def test_train_returns_a_folder_that_translates_the_best_validation_and_the_history(
+    whole: tuple[Any, Recorder],
+) -> None:
     run, _ = whole
     verify(run.folder)
     assert isinstance(heed.load(run.folder)("abc"), str)
@@ -104,16 +106,16 @@ def test_it_returns_what_was_trained_and_its_folder_translates(whole: tuple[Any,
     assert run.best.metric == "bleu"
 
 
-def test_a_listener_hears_of_text_steps_validations_and_notes(whole: tuple[Any, Heard]) -> None:
-    run, heard = whole
-    assert heard.work_done == {"reading", "learning a vocabulary", "preparing"}
-    assert [report.step for report in heard.steps] == [1, 2, 3, 4, 5, 6]
-    assert {report.max_steps for report in heard.steps} == {6}
-    assert [report.loss for report in heard.steps] == [line["loss"] for line in run.history if "loss" in line]
-    assert [step for step, _, _ in heard.validations] == [3, 6]
-    assert heard.validations[0][2]  # the first is the best so far
-    assert "settings: those of the preset tiny, and what you set" in heard.notes
-    assert heard.notes[-1] == f"done after step 6: the model of step {run.best.step} is in {run.folder}"
+def test_a_listener_is_called_for_text_steps_validations_and_notes(whole: tuple[Any, Recorder]) -> None:
+    run, recorder = whole
+    assert recorder.work_done == {"reading", "training the tokenizer", "tokenising"}
+    assert [report.step for report in recorder.steps] == [1, 2, 3, 4, 5, 6]
+    assert {report.max_steps for report in recorder.steps} == {6}
+    assert [report.loss for report in recorder.steps] == [line["loss"] for line in run.history if "loss" in line]
+    assert [step for step, _, _ in recorder.validations] == [3, 6]
+    assert recorder.validations[0][2]  # the first is the best so far
+    assert "settings: preset tiny, overridden by yours" in recorder.notes
+    assert recorder.notes[-1] == f"done after step 6: the model of step {run.best.step} is in {run.folder}"
 
 
 def test_without_a_listener_nothing_is_printed(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
@@ -124,20 +126,20 @@ def test_without_a_listener_nothing_is_printed(texts: dict[str, Any], cache: Pat
     assert len(run.history) == 2  # a step and the validation at its end
 
 
-def test_resume_goes_on_to_the_weights_of_an_uninterrupted_run(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
-    out, heard = tmp_path / "cut", Heard()
+    out, recorder = tmp_path / "resumed", Recorder()
     heed.train(**texts, out=out, settings={**SETTINGS, "training.max_steps": 3}, cache=cache)
-    torch.manual_seed(99)  # nothing random is carried along
-    run = heed.train(out=out, settings={"training": {"max_steps": 6}}, resume=True, listener=heard)
-    assert "going on after step 3" in heard.notes
+    torch.manual_seed(99)  # must not matter
+    run = heed.train(out=out, settings={"training": {"max_steps": 6}}, resume=True, listener=recorder)
+    assert "resuming after step 3" in recorder.notes
     assert weights(out, 6) == weights(whole[0].folder, 6)
     assert [line["step"] for line in run.history if "loss" in line] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_command_line_trains_the_same_weights(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     files = [word for name in ("source", "target") for word in (f"--{name}", str(texts[name]))]
     files += [word for name in ("source", "target") for word in (f"--valid-{name}", str(texts[f"valid_{name}"][0]))]
@@ -150,8 +152,8 @@ def test_the_command_line_trains_the_same_weights(
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
-def test_it_works_outside_the_main_thread_and_leaves_signals_alone(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+def test_training_in_another_thread_gives_the_same_weights_and_leaves_signal_handlers_alone(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     before, runs = signal.getsignal(signal.SIGINT), []
 
@@ -166,8 +168,8 @@ def test_it_works_outside_the_main_thread_and_leaves_signals_alone(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_saves_the_step_and_is_raised(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Heard], tmp_path: Path
+def test_ctrl_c_saves_a_checkpoint_to_resume_from_and_raises(
+    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     class Interrupting(heed.Listener):
         def step(self, report: StepReport) -> None:
@@ -191,12 +193,13 @@ def test_ctrl_c_saves_the_step_and_is_raised(
         ({"settings": {"trainin.max_steps": 3}}, heed.ConfigError, "unknown section 'trainin'"),
         ({"preset": "huge"}, heed.ConfigError, "unknown preset 'huge'"),
         ({"config": "missing.toml"}, heed.ConfigError, "missing.toml: No such file"),
-        ({"out": ""}, heed.ConfigError, "out = '' names no folder"),
+        ({"out": ""}, heed.ConfigError, "out = '', expected the path of a folder"),
         ({"source": "missing.en"}, heed.DataError, "missing.en"),
-        ({"source": ["a", "b"]}, heed.DataError, "2 times --source and 1 times its target"),
-        ({"weight": [1.0, 2.0, 3.0]}, heed.DataError, "3 times --weight for 1 corpora"),
-        ({"task": "masked"}, heed.DataError, "task = 'masked' learns from --text"),
-        ({"source_language": "english"}, heed.ConfigError, "'english': expected a language code"),
+        ({"source": ["a", "b"]}, heed.DataError, "found 2 source and 1 target files for training"),
+        ({"valid_target": []}, heed.DataError, "found 1 source and 0 target files for validation"),
+        ({"weight": [1.0, 2.0, 3.0]}, heed.DataError, "found 3 weights for 1 corpora"),
+        ({"task": "masked"}, heed.DataError, "task = 'masked' trains on text files"),
+        ({"source_language": "english"}, heed.ConfigError, "source language 'english': expected a language code"),
     ],
 )
 def test_bad_input_raises_with_the_offending_value(
@@ -206,29 +209,30 @@ def test_bad_input_raises_with_the_offending_value(
         heed.train(**{**texts, "out": tmp_path / "run", "cache": tmp_path / "cache", **more})
 
 
-def test_nothing_to_train_on_and_a_run_that_is_there_already_are_refused(
-    texts: dict[str, Any], whole: tuple[Any, Heard], tmp_path: Path
+def test_missing_training_text_and_an_existing_run_are_refused(
+    texts: dict[str, Any], whole: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
-    with pytest.raises(heed.DataError, match="there is nothing to learn from"):
+    with pytest.raises(heed.DataError, match="there is no training text"):
         heed.train(out=tmp_path)
-    with pytest.raises(heed.FolderError, match="already holds a run, up to step-00000006"):
+    with pytest.raises(heed.FolderError, match=r"already holds a run, up to step-00000006: resume it \(--resume, or"):
         heed.train(**texts, out=whole[0].folder)
 
 
 def test_a_warning_reaches_the_logger_and_the_listener(
     texts: dict[str, Any], cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    out, heard = tmp_path / "run", Heard()
-    heed.train(**texts, out=out, settings={**SETTINGS, "training.max_steps": 4}, cache=cache)
-    (out / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"nonsense")
+    out, recorder = tmp_path / "run", Recorder()
+    settings = {**SETTINGS, "training.max_steps": 2, "training.checkpoint_every": 1}
+    heed.train(**texts, out=out, settings=settings, cache=cache)
+    (out / "checkpoints" / "step-00000002" / "model.safetensors").write_bytes(b"nonsense")
     with caplog.at_level(logging.WARNING, logger="heed"):
-        heed.train(out=out, resume=True, listener=heard)
+        heed.train(out=out, resume=True, listener=recorder)
     (warning,) = caplog.messages
-    assert "step-00000004 is damaged: model.safetensors is not what manifest.json says" in warning
-    assert warning in heard.notes
+    assert "step-00000002 is damaged: model.safetensors is not what manifest.json says" in warning
+    assert warning in recorder.notes
 
 
-def test_other_tasks_and_files_train_as_well(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
+def test_language_models_and_classifiers_train_from_python(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("[training]\nseed = 3\nmax_steps = 9\n")
     settings = {**SETTINGS, "training.max_steps": 2, "training.accumulate": 1}
     run = heed.train(
@@ -251,6 +255,6 @@ def test_other_tasks_and_files_train_as_well(texts: dict[str, Any], cache: Path,
     assert classified.best.metric == "accuracy"
 
 
-def test_importing_heed_and_naming_its_parts_needs_no_torch() -> None:
+def test_importing_heed_and_its_listener_needs_no_torch() -> None:
     code = "import sys, heed; dir(heed); heed.Listener; heed.TrainingConfig; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,63 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from heed import ModelConfig, RunConfig, TrainingConfig, Transformer
+from heed import TrainingConfig
 from heed.artifacts.checkpoint import Progress, best_checkpoint, checkpoint_path, checkpoints
-from heed.backends.select import training_plan
 from heed.errors import FolderError, TrainingError
 from heed.training.batches import Batch, Batches
 from heed.training.distributed import ProcessGroup
 from heed.training.gradients import Gradients
-from heed.training.optimizer import EMA, make_optimizer
 from heed.training.run import Run
-from heed.training.step_log import Listener, StepReport, Validation, read_journal
+from heed.training.step_log import read_journal
 from heed.training.steps import micro_batches, take_step
 from heed.training.trainer import run_training
-from tests.training.test_batches import prepared, words
-
-MODEL = ModelConfig(
-    vocab_size=259, d_model=16, heads=2, encoder_layers=1, decoder_layers=1, d_ff=16, dropout=0.0, attention_dropout=0.0
-)
-CPU = torch.device("cpu")
-
-
-class Notes(Listener):
-    """A listener that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.steps: list[StepReport] = []
-        self.notes: list[str] = []
-
-    def step(self, report: StepReport) -> None:
-        self.steps.append(report)
-
-    def validation(self, step: int, result: Validation, best: bool) -> None:
-        self.notes.append(f"{step} {result.loss} {best}")
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
-def make_run(folder: Path, losses: list[float] | None = None, device: torch.device = CPU, **settings: object) -> Run:
-    training = {"max_steps": 6, "tokens_per_batch": 60, "warmup_steps": 2, "checkpoint_every": 2, **settings}
-    model_config = MODEL.model_copy(update={"activation_dropout": 0.0})
-    config = RunConfig(model=model_config, training=TrainingConfig.model_validate(training))
-    torch.manual_seed(0)
-    model = Transformer(config.model).to(device)
-    pairs = prepared(folder, [(words(40), words(40, 1), 1.0)])
-    given = iter(losses or [])
-    return Run(
-        folder,
-        config,
-        model,
-        make_optimizer(model, config),
-        Batches(pairs, config.training.tokens_per_batch, config.training.seed),
-        lambda _progress, _weights: {"model.safetensors": b""},
-        (lambda _model, _step: Validation(next(given))) if losses else None,
-        device,
-        training_plan(config, device),
-        ema=None if config.training.ema_decay is None else EMA(model, config.training.ema_decay),
-    )
+from tests.training.examples import RecordingListener, make_run
 
 
 def test_accumulated_steps_equal_one_big_batch(tmp_path: Path) -> None:
@@ -75,29 +29,24 @@ def test_accumulated_steps_equal_one_big_batch(tmp_path: Path) -> None:
             order = super().epoch(epoch)
             return [np.concatenate(order[start : start + 3]) for start in range(0, len(order), 3)]
 
-    many, one = make_run(tmp_path, accumulate=3), make_run(tmp_path)
-    big = OneBigBatch(one.batches._pairs, 60, 1)
-    heard = [Notes(), Notes()]
-    (tmp_path / "one").mkdir()
-    run_training(many, Progress(), heard[0])
-    run_training(Run(**{**vars(one), "batches": big, "folder": tmp_path / "one"}), Progress(), heard[1])
-    for ours, theirs in zip(heard[0].steps, heard[1].steps, strict=True):
+    accumulated, single = make_run(tmp_path, accumulate=3, max_steps=3), make_run(tmp_path, max_steps=3)
+    batches = OneBigBatch(single.batches._pairs, 60, 1)
+    listeners = [RecordingListener(), RecordingListener()]
+    (tmp_path / "single").mkdir()
+    run_training(accumulated, Progress(), listeners[0])
+    run_training(replace(single, batches=batches, folder=tmp_path / "single"), Progress(), listeners[1])
+    for ours, theirs in zip(*(listener.steps for listener in listeners), strict=True):
         assert ours.tokens == theirs.tokens
         assert math.isclose(ours.loss, theirs.loss, rel_tol=1e-5)
-    for name, weight in many.model.named_parameters():
-        if not name.endswith(
-            "key.bias"
-        ):  # it changes nothing in a softmax: its gradient is rounding, which Adam enlarges
-            torch.testing.assert_close(weight, one.model.get_parameter(name), rtol=1e-3, atol=1e-4)
+    for name, weight in accumulated.model.named_parameters():
+        if not name.endswith("key.bias"):  # softmax cancels it: its gradient is rounding noise, which Adam amplifies
+            torch.testing.assert_close(weight, single.model.get_parameter(name), rtol=1e-3, atol=1e-4)
 
 
 def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_path: Path) -> None:
-    run, heard = make_run(tmp_path, max_steps=50, checkpoint_every=1), Notes()
-    run_training(
-        Run(**{**vars(run), "config": run.config.model_copy(update={"training": TrainingConfig(max_steps=1)})}),
-        Progress(),
-        heard,
-    )
+    run, listener = make_run(tmp_path, max_steps=50, checkpoint_every=1), RecordingListener()
+    one_step = run.config.model_copy(update={"training": TrainingConfig(max_steps=1)})
+    run_training(replace(run, config=one_step), Progress(), listener)
     before = [weight.clone() for weight in run.model.parameters()]
     with torch.no_grad():
         run.model.vocabulary.embedding.weight[7] = math.nan
@@ -105,24 +54,24 @@ def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_
         TrainingError,
         match=r"not finite in 5 steps in a row, up to step \d+: the loss is nan; the last good checkpoint",
     ):
-        run_training(run, Progress(step=1), heard)
+        run_training(run, Progress(step=1), listener)
     skipped = [line for line in read_journal(tmp_path / "journal.jsonl") if line["loss"] is None]
     assert len(skipped) >= 5
-    assert any("so the step was skipped" in note for note in heard.notes)
-    assert [path.name for path in checkpoints(tmp_path)][-1] == f"step-{heard.steps[-6].step:08d}"
+    assert any("so the step was skipped" in note for note in listener.notes)
+    assert [path.name for path in checkpoints(tmp_path)][-1] == f"step-{listener.steps[-6].step:08d}"
     after = list(run.model.parameters())
     assert torch.equal(before[1], after[1])
 
 
 def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tmp_path: Path) -> None:
     run = make_run(tmp_path, [3.0, 2.0, 2.5, 2.2, 9.9], validate_every=1, patience=2, max_steps=50, keep_last=1)
-    progress = run_training(run, Progress(), Notes())
+    progress = run_training(run, Progress(), RecordingListener())
     assert (progress.step, progress.best_step, progress.best_loss) == (4, 2, 2.0)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000002", "step-00000004"]
 
 
-class Poisoned:
-    """Gradients of which one is not finite in some passes, as of an overflow in the backward pass; the loss is."""
+class OverflowingGradients:
+    """Makes a gradient infinite in some backward passes, as an overflow would; the loss stays finite."""
 
     def __init__(self, gradients: Gradients, run: Run, passes: set[int]) -> None:
         self._gradients, self._run, self._passes, self._pass = gradients, run, passes, 0
@@ -138,18 +87,19 @@ class Poisoned:
         return loss
 
 
-class PoisonedRun(Run):
-    """A run with such a gradients."""
+class OverflowingRun(Run):
+    """A run whose third backward pass overflows."""
 
     def gradients(self) -> Gradients:
-        return Poisoned(super().gradients(), self, {3})
+        return OverflowingGradients(super().gradients(), self, {3})
 
 
-def everything(run: Run) -> list[torch.Tensor]:
-    """All that a step changes: weights, moments, the EMA."""
+def state_tensors(run: Run) -> list[torch.Tensor]:
+    """A copy of all that a step changes: weights, moments, the EMA."""
     assert run.ema is not None
     moments = [moment for state in run.optimizer.state.values() for moment in state.values()]
-    return [one.detach().clone() for one in (*run.model.parameters(), *moments, *run.ema._average.values())]
+    tensors = (*run.model.parameters(), *moments, *run.ema._average.values())
+    return [tensor.detach().clone() for tensor in tensors]
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
@@ -157,34 +107,34 @@ def everything(run: Run) -> list[torch.Tensor]:
 def test_a_gradient_that_is_not_finite_changes_neither_weights_nor_moments_nor_ema(
     tmp_path: Path, device: torch.device, clip_norm: float | None, capture: bool
 ) -> None:
-    """On a GPU too (`--device cuda`), where only the device knows of it when the step is taken."""
+    """On a GPU (`--device cuda`) the device decides this itself, after the step is launched."""
     if device.type == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     run = make_run(tmp_path, device=device, ema_decay=0.9, clip_norm=clip_norm, capture=capture)
-    gradients = Poisoned(run.gradients(), run, {2})
-    states, taken = [], []
-    for step, numbers in enumerate(run.batches.epoch(0)[:3], start=1):
-        taken.append(take_step(run, gradients, micro_batches(run, gradients, [numbers], 0), step))
-        states.append(everything(run))
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(states[0], states[1], strict=True))
-    assert not all(torch.equal(ours, theirs) for ours, theirs in zip(states[1], states[2], strict=True))
-    assert all(one.isfinite().all() for one in states[2])
-    assert [math.isfinite(one.loss()) for one in taken] == [True, True, True]
-    assert [math.isfinite(one.gradient_norm()) for one in taken] == [True, False, True]
+    gradients = OverflowingGradients(run.gradients(), run, {2})
+    states, steps = [], []
+    for step, indices in enumerate(run.batches.epoch(0)[:3], start=1):
+        steps.append(take_step(run, gradients, micro_batches(run, gradients, [indices], 0), step))
+        states.append(state_tensors(run))
+    assert all(map(torch.equal, states[0], states[1]))
+    assert not all(map(torch.equal, states[1], states[2]))
+    assert all(tensor.isfinite().all() for tensor in states[2])
+    assert [math.isfinite(pending.loss()) for pending in steps] == [True, True, True]
+    assert [math.isfinite(pending.gradient_norm()) for pending in steps] == [True, False, True]
 
 
-def test_a_step_whose_gradient_is_not_finite_is_said_and_counted_and_the_run_goes_on(tmp_path: Path) -> None:
-    run, heard = PoisonedRun(**vars(make_run(tmp_path))), Notes()
-    progress = run_training(run, Progress(), heard)
+def test_a_step_whose_gradient_is_not_finite_is_skipped_reported_and_counted(tmp_path: Path) -> None:
+    run, listener = OverflowingRun(**vars(make_run(tmp_path))), RecordingListener()
+    progress = run_training(run, Progress(), listener)
     assert (progress.step, progress.skipped) == (6, 1)
-    assert heard.notes == ["step 3: the gradient's norm is inf, so the step was skipped"]
+    assert listener.notes == ["step 3: the gradient's norm is inf, so the step was skipped"]
     norms = [line["gradient_norm"] for line in read_journal(tmp_path / "journal.jsonl")]
     assert [norm is None for norm in norms] == [False, False, True, False, False, False]
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     run = make_run(tmp_path, max_steps=2)
-    progress = run_training(run, Progress(), Notes())
+    progress = run_training(run, Progress(), RecordingListener())
     for broken in (next(run.model.parameters()), next(iter(run.optimizer.state.values()))["exp_avg_sq"]):
         with torch.no_grad():
             before = broken.view(-1)[0].item()
@@ -197,24 +147,24 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
 
 
 def test_only_the_process_that_writes_checkpoints_removes_them(tmp_path: Path) -> None:
-    """Another may be there before the new one is written: what it removed could be the only best there is."""
+    """Another process may prune before the new checkpoint is written, and so remove the best one."""
     for step in (1, 2, 3):
         checkpoint_path(tmp_path, step).mkdir(parents=True)
     run = make_run(tmp_path, [1.0] * 9, validate_every=2, max_steps=4, keep_last=1)
-    run_training(Run(**{**vars(run), "group": ProcessGroup(rank=1)}), Progress(), Notes())
+    run_training(replace(run, group=ProcessGroup(rank=1)), Progress(), RecordingListener())
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001", "step-00000002", "step-00000003"]
 
 
-def test_a_best_checkpoint_that_is_gone_or_damaged_is_replaced_by_the_newest_and_said(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_best_checkpoint_is_replaced_by_the_newest_with_a_warning(tmp_path: Path) -> None:
     run = make_run(tmp_path, [1.0, 2.0, 3.0], validate_every=2)
-    progress = run_training(run, Progress(), Notes())
+    progress = run_training(run, Progress(), RecordingListener())
     assert best_checkpoint(tmp_path, progress) == (checkpoint_path(tmp_path, 2), None)
     (checkpoint_path(tmp_path, 2) / "progress.json").write_text("{}")
-    path, note = best_checkpoint(tmp_path, progress)
+    path, warning = best_checkpoint(tmp_path, progress)
     assert path == checkpoint_path(tmp_path, 6)
-    assert note is not None
-    assert "progress.json is not what manifest.json says" in note
-    assert note.endswith("the newest one, step-00000006, takes its place")
+    assert warning is not None
+    assert "progress.json is not what manifest.json says" in warning
+    assert warning.endswith("the newest one, step-00000006, takes its place")
     shutil.rmtree(checkpoint_path(tmp_path, 2))
     assert best_checkpoint(tmp_path, progress)[0] == path
     shutil.rmtree(tmp_path / "checkpoints")
@@ -222,19 +172,17 @@ def test_a_best_checkpoint_that_is_gone_or_damaged_is_replaced_by_the_newest_and
         best_checkpoint(tmp_path, progress)
 
 
-def test_the_journal_is_on_the_disk_before_the_checkpoint_that_follows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_journal_is_synced_to_disk_before_each_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    really = os.fsync
+    real_fsync = os.fsync
 
     def fsync(descriptor: int) -> None:
         synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
-        really(descriptor)
+        real_fsync(descriptor)
 
     run = make_run(tmp_path)
     monkeypatch.setattr(os, "fsync", fsync)
-    run_training(run, Progress(), Notes())
-    begun = [number for number, name in enumerate(synced) if name == "model.safetensors"]
-    assert len(begun) == 3
-    assert all(synced[number - 2 : number] == ["journal.jsonl", tmp_path.name] for number in begun)
+    run_training(run, Progress(), RecordingListener())
+    checkpoint_starts = [index for index, name in enumerate(synced) if name == "model.safetensors"]
+    assert len(checkpoint_starts) == 3
+    assert all(synced[start - 2 : start] == ["journal.jsonl", tmp_path.name] for start in checkpoint_starts)

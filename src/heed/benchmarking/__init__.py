@@ -1,1 +1,1 @@
-"""What a machine can do, and how much of it heed does: settings or a model to speeds, memory and shares of a limit."""
+"""Benchmarks: the hardware limits of a machine, and how fast heed trains and translates relative to them."""

@@ -1,8 +1,8 @@
-"""Engines side by side on one model and one text: how fast each is, and whether they say the same.
+"""Compares inference engines on one model and text: how fast each is, and how often their outputs agree.
 
-Each engine has a process of its own, as it would have in use: two libraries with threads in one process slow each other
-down. Each warms up on the whole text; then the rounds of all engines are interleaved, so that whatever else the machine
-does slows all of them alike. Imports no torch.
+Each engine runs in a process of its own, as it would in use: two multithreaded libraries in one process slow each other
+down. Each warms up on the whole text; then the rounds of all engines are interleaved, so that other load on the machine
+slows all of them alike. Imports no torch.
 """
 
 import json
@@ -19,73 +19,74 @@ from typing import Any
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
 
-_ALONE = 10  # sentences that are also translated one by one
+_SINGLE_SENTENCES = 10  # also translated one by one
 
 
 @dataclass(frozen=True)
 class EngineTiming:
-    """What one engine did."""
+    """The translations and times of one engine."""
 
     engine: EngineName
     threads: int
     texts: tuple[str, ...]  # its translations
-    batch_seconds: tuple[float, ...]  # seconds for all sentences at once, by round
-    single_seconds: tuple[float, ...]  # seconds for a sentence by itself, by round
+    batch_seconds: tuple[float, ...]  # for all sentences at once, by round
+    single_seconds: tuple[float, ...]  # for one sentence at a time, mean per sentence, by round
 
     def agreement(self, other: "EngineTiming") -> float:
-        """The share of sentences that both translate alike."""
-        return statistics.mean(one == two for one, two in zip(self.texts, other.texts, strict=True))
+        """The share of sentences that both engines translate identically."""
+        return statistics.mean(mine == theirs for mine, theirs in zip(self.texts, other.texts, strict=True))
 
 
-def speedup(one: Sequence[float], other: Sequence[float]) -> float:
-    """How many times faster the first is: the median of the rounds' ratios, each of two neighbours in time."""
-    return statistics.median(slow / fast for fast, slow in zip(one, other, strict=True))
+def speedup(seconds: Sequence[float], baseline: Sequence[float]) -> float:
+    """How many times faster than the baseline: the median of the rounds' ratios."""
+    return statistics.median(slow / fast for fast, slow in zip(seconds, baseline, strict=True))
 
 
 def race(
     model: Path, texts: Sequence[str], engines: Sequence[EngineName], *, beam: int, rounds: int, threads: int | None
 ) -> list[EngineTiming]:
-    """Let engines translate the texts, `rounds` times each; threads: of each, none: as many as it takes by itself."""
+    """Translate the texts `rounds` times with each engine. threads: per engine; None: the engine's own default."""
     workers: list[_Worker] = []
-    opened: list[dict[str, Any]] = []
-    with ExitStack() as ending:
-        for engine in engines:  # one after another: they warm up undisturbed
-            workers.append(_Worker(ending, threads))
-            asked = {"model": str(model), "engine": engine, "texts": list(texts), "beam": beam, "alone": _ALONE}
-            opened.append(workers[-1].ask(asked))
-        done = [[worker.ask({}) for worker in workers] for _ in range(rounds)]
-    together, alone = (
-        [tuple(each[number][kind] for each in done) for number in range(len(engines))] for kind in ("together", "alone")
+    loaded: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        for engine in engines:  # one after another, so that they do not disturb each other's warm-up
+            workers.append(_Worker(stack, threads))
+            request = {"model": str(model), "engine": engine, "texts": list(texts), "beam": beam}
+            loaded.append(workers[-1].request({**request, "single_sentences": _SINGLE_SENTENCES}))
+        timings = [[worker.request({}) for worker in workers] for _ in range(rounds)]
+    batch, single = (
+        [tuple(timing[index][name] for timing in timings) for index in range(len(engines))]
+        for name in ("batch_seconds", "single_seconds")
     )
     return [
-        EngineTiming(engine, one["threads"], tuple(one["texts"]), *times)
-        for engine, one, *times in zip(engines, opened, together, alone, strict=True)
+        EngineTiming(engine, reply["threads"], tuple(reply["texts"]), *seconds)
+        for engine, reply, *seconds in zip(engines, loaded, batch, single, strict=True)
     ]
 
 
 class _Worker:
-    """A process in which one engine translates when asked to: a JSON object a line in, one out."""
+    """A process in which one engine translates on request: one JSON object per line in, one out."""
 
-    def __init__(self, ending: ExitStack, threads: int | None) -> None:
+    def __init__(self, stack: ExitStack, threads: int | None) -> None:
         limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        self._process = ending.enter_context(
+        self._process = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "heed.benchmarking.engine_worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # an interruption is for us; they end when nobody asks any more
+                start_new_session=True,  # Ctrl-C does not reach the workers; they end when their stdin is closed
                 env={**os.environ, **limited},
             )
         )
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Have it do something, and wait for what comes of it."""
-        asked, answered = self._process.stdin, self._process.stdout
-        if asked is None or answered is None:
-            raise RuntimeError("a process with pipes has none")
-        print(json.dumps(question), file=asked, flush=True)
-        answer = json.loads(answered.readline() or '{"error": "the engine\'s process has ended; see above"}')
-        if "error" in answer:
-            raise ConfigError(answer["error"])
-        return dict(answer)
+    def request(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for the reply."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("the worker process has no pipes")
+        print(json.dumps(request), file=stdin, flush=True)
+        reply = json.loads(stdout.readline() or '{"error": "the engine\'s process has ended; see above"}')
+        if "error" in reply:
+            raise ConfigError(reply["error"])
+        return dict(reply)

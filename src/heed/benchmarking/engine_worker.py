@@ -1,7 +1,7 @@
-"""One engine in a process of its own, for `engine_race`: a JSON object a line in, one out.
+"""The worker process of `engine_race`: loads one engine and times it, one JSON object per line in, one out.
 
-The first line says what to open and what to translate, and is answered with the translations and the number of
-threads; every further line is a round, answered with the seconds it took.
+The first request names the model, the engine and the texts; its reply has the translations and the number of threads.
+Every further request is a round; its reply has the seconds it took.
 """
 
 import json
@@ -15,36 +15,38 @@ from heed.inference.open import load
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Serve requests until standard input is closed."""
     try:
-        _answer()
+        _serve()
     except HeedError as error:
-        _say({"error": str(error)})
+        _reply({"error": str(error)})
 
 
-def _answer() -> None:
-    asked = json.loads(sys.stdin.readline())
-    translator = load(asked["model"], engine=asked["engine"])
-    texts: list[str] = asked["texts"]
-    alone = texts[: asked["alone"]]
+def _serve() -> None:
+    request = json.loads(sys.stdin.readline())
+    translator = load(request["model"], engine=request["engine"])
+    texts: list[str] = request["texts"]
+    single = texts[: request["single_sentences"]]
 
-    def translate(some: list[str]) -> list[str]:
-        return [one.text for one in translator.translate(some, beam=asked["beam"], nbest=1, align=False)]
+    def translate(batch: list[str]) -> list[str]:
+        translations = translator.translate(batch, beam=request["beam"], nbest=1, align=False)
+        return [translation.text for translation in translations]
 
-    _say({"texts": translate(texts), "threads": torch.get_num_threads()})
-    for text in alone:
+    _reply({"texts": translate(texts), "threads": torch.get_num_threads()})
+    for text in single:  # warm-up
         translate([text])
     for _ in sys.stdin:
         started = time.perf_counter()
         translate(texts)
-        between = time.perf_counter()
-        for text in alone:
+        batch_done = time.perf_counter()
+        for text in single:
             translate([text])
-        _say({"together": between - started, "alone": (time.perf_counter() - between) / len(alone)})
+        single_seconds = (time.perf_counter() - batch_done) / len(single)
+        _reply({"batch_seconds": batch_done - started, "single_seconds": single_seconds})
 
 
-def _say(answer: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _reply(reply: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(reply) + "\n")
     sys.stdout.flush()
 
 

@@ -1,7 +1,7 @@
-"""What a machine can do at most, found out by trying: products of large matrices, and reading memory.
+"""Measures matmul throughput and memory bandwidth, the roofline for the speed of training and decoding.
 
-Enters: a device. Leaves: operations and bytes a second, the best of several tries, since whatever else a machine does
-only slows. So a speed can be given as a share; it may be more than all where some of the weights stay in a cache.
+Enters: a device. Leaves: operations/s and bytes/s, the best of several runs, since other load only slows a machine.
+Speeds can then be given as a share of the limit; it may exceed 100 % where weights stay in a CPU cache.
 """
 
 import importlib
@@ -25,71 +25,74 @@ from heed.config import ModelConfig
 
 @dataclass(frozen=True)
 class WeightCounts:
-    """Numbers in the matrices of an encoder and decoder that a token meets."""
+    """Weights in the matrices of an encoder-decoder, by how often they are applied."""
 
-    source: int  # once for each source token: the encoder, and keys and values for the decoder
-    target: int  # once for each target token: the rest of the decoder, and the words
+    per_source_token: int  # the encoder, and the key and value projections of cross-attention
+    per_target_token: int  # the rest of the decoder, and the output projection
 
     @classmethod
     def of(cls, config: ModelConfig) -> "WeightCounts":
-        """Of a model with these settings."""
+        """The counts of a model with these settings."""
         d, inner = config.d_model, (3 if config.activation == "swiglu" else 2) * config.d_model * config.d_ff
         source = config.encoder_layers * (4 * d * d + inner) + config.decoder_layers * 2 * d * d
         return cls(source, config.decoder_layers * (6 * d * d + inner) + d * config.vocab_size)
 
 
 def training_flops(config: ModelConfig, sources: float, targets: float) -> float:
-    """Of learning from so many source and target tokens."""
+    """Matmul FLOPs of a training step: forward and backward pass over this many source and target tokens."""
     weights = WeightCounts.of(config)
-    return 6 * (weights.source * sources + weights.target * targets)
+    return 6 * (weights.per_source_token * sources + weights.per_target_token * targets)
 
 
 @dataclass(frozen=True)
 class SearchWorkload:
-    """A search as a machine sees it: sentences at once, hypotheses each; tokens read and written a sentence."""
+    """The work of decoding one batch of sentences."""
 
     batch: int
     beam: int
-    sources: float
-    targets: float
+    source_tokens: float  # per sentence
+    target_tokens: float  # per sentence
 
-    def operations(self, config: ModelConfig) -> float:
-        """Of all its products."""
+    def flops(self, config: ModelConfig) -> float:
+        """Matmul FLOPs of encoder and decoder."""
         weights = WeightCounts.of(config)
-        return 2 * self.batch * (weights.source * self.sources + weights.target * self.beam * self.targets)
+        decoder = weights.per_target_token * self.beam * self.target_tokens
+        return 2 * self.batch * (weights.per_source_token * self.source_tokens + decoder)
 
-    def numbers_read(self, config: ModelConfig) -> float:
-        """Weights read from memory: the encoder's once, the decoder's at every step, for however many sentences."""
+    def weights_read(self, config: ModelConfig) -> float:
+        """Weights read from memory: the encoder's once, the decoder's at every step, whatever the batch size."""
         weights = WeightCounts.of(config)
-        return weights.source + weights.target * self.targets
+        return weights.per_source_token + weights.per_target_token * self.target_tokens
 
-    def roofline_seconds(self, config: ModelConfig, operations: float, bytes_read: float, bytes_each: int) -> float:
-        """What no machine that does and reads so many a second goes below, unless it has the weights in a cache."""
-        return max(self.operations(config) / operations, self.numbers_read(config) * bytes_each / bytes_read)
+    def roofline_seconds(
+        self, config: ModelConfig, throughput: float, bandwidth: float, bytes_per_weight: int
+    ) -> float:
+        """A lower bound on the time, given operations/s and bytes/s; weights in a CPU cache can be faster."""
+        return max(self.flops(config) / throughput, self.weights_read(config) * bytes_per_weight / bandwidth)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes: of a GPU those that torch had in use, of a CPU all that this process had; None where nobody says."""
+    """Peak bytes: on a GPU those torch allocated, on a CPU those of the whole process; None where it is unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if platform.system() == "Linux":  # getrusage would count what the process had that started this one
+    if platform.system() == "Linux":  # getrusage would include the peak of the parent process before exec
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status, flags=re.MULTILINE)
-        return None if found is None else 1024 * int(found[1])
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", status, flags=re.MULTILINE)
+        return None if peak is None else 1024 * int(peak[1])
     if importlib.util.find_spec("resource") is None:  # Windows
         return None
     resource = importlib.import_module("resource")
-    most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return most if platform.system() == "Darwin" else 1024 * most
+    max_rss = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return max_rss if platform.system() == "Darwin" else 1024 * max_rss
 
 
 Dtype = Literal["float32", "bfloat16", "int8"]
 
 _MATRIX_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
-_BUFFER_FLOATS = {"cpu": 2**26, "cuda": 2**28}  # of four bytes: many times what a cache holds
-_FEWEST, _MOST = 3, 20  # tries
-_PATIENCE = 1.0  # seconds for one kind of work; a try that has begun is finished
-_APART = 120.0  # seconds for a process that has torch to import first
+_BUFFER_FLOATS = {"cpu": 2**26, "cuda": 2**28}  # float32 values: many times the size of a cache
+_MIN_RUNS, _MAX_RUNS = 3, 20
+_TIME_LIMIT = 1.0  # seconds per measurement; a run that has begun is finished
+_PROCESS_TIMEOUT = 120.0  # seconds for a process that imports torch first
 _BFLOAT16_CODE = """
 import torch
 from heed.benchmarking.limits import matmul_throughput
@@ -100,22 +103,22 @@ print(matmul_throughput("bfloat16", torch.device("cpu")))
 
 @dataclass(frozen=True)
 class MachineLimits:
-    """What a device can do in a second."""
+    """The measured limits of a device."""
 
     device: str
-    operations: dict[Dtype, float]  # in products of large matrices: two for each multiplication
-    bytes_read: float
-    without: dict[Dtype, str]  # arithmetic it does not have, and what happens
+    operations: dict[Dtype, float]  # operations/s of large matmuls; a multiply-add counts as two
+    bytes_read: float  # memory bandwidth, bytes/s
+    without: dict[Dtype, str]  # unsupported dtypes, and what goes wrong with them
 
 
 def measure_limits(device: torch.device) -> MachineLimits:
-    """All of them; a CPU's bfloat16 is tried in a process of its own, since some CPUs advertise it and die of it."""
+    """Measure all limits. bfloat16 on a CPU runs in another process: some CPUs report support but crash with SIGILL."""
     operations: dict[Dtype, float] = {"float32": matmul_throughput("float32", device)}
     without: dict[Dtype, str] = {}
     if device.type == "cuda":
         operations["bfloat16"] = matmul_throughput("bfloat16", device)
     else:
-        said, wrong = run_in_subprocess(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _APART)
+        said, wrong = run_in_subprocess(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _PROCESS_TIMEOUT)
         if wrong:
             without["bfloat16"] = wrong
         else:
@@ -124,50 +127,48 @@ def measure_limits(device: torch.device) -> MachineLimits:
     return MachineLimits(device_name(device), operations, memory_bandwidth(device), without)
 
 
-def matmul_throughput(arithmetic: Dtype, device: torch.device) -> float:
-    """Of a product of square matrices, the largest that do not take too long. Not bfloat16 on a CPU: see `limits`."""
+def matmul_throughput(dtype: Dtype, device: torch.device) -> float:
+    """Operations/s of square matmuls of the fastest size. bfloat16 may crash on a CPU: use `measure_limits`."""
     best = 0.0
-    for side in _MATRIX_SIZES[device.type]:
-        took = min(_quickest(product, device) for product in _products(arithmetic, side, device))
-        best = max(best, 2 * side**3 / took)
-        if 8 * took > _PATIENCE:
+    for size in _MATRIX_SIZES[device.type]:
+        seconds = min(_best_seconds(matmul, device) for matmul in _matmuls(dtype, size, device))
+        best = max(best, 2 * size**3 / seconds)
+        if 8 * seconds > _TIME_LIMIT:  # the next size would take too long
             break
     return best
 
 
 def memory_bandwidth(device: torch.device) -> float:
-    """Read from memory."""
-    numbers = torch.ones(_BUFFER_FLOATS[device.type], dtype=torch.float32, device=device)
-    return numbers.nbytes / _quickest(numbers.sum, device)
+    """Bytes/s read from memory, of a sum over a large tensor."""
+    buffer = torch.ones(_BUFFER_FLOATS[device.type], dtype=torch.float32, device=device)
+    return buffer.nbytes / _best_seconds(buffer.sum, device)
 
 
-def _products(arithmetic: Dtype, side: int, device: torch.device) -> list[Callable[[], object]]:
-    """The ways there are; float32 on a CPU by either of torch's libraries, since which is quicker is up to the CPU."""
-    if arithmetic == "int8":
-        one, other = (torch.randint(-100, 100, (side, side), dtype=torch.int8, device=device) for _ in range(2))
-        return [lambda: torch._int_mm(one, other)]
-    one, other = (
-        torch.randn(side, side, dtype=torch.float32, device=device).to(getattr(torch, arithmetic)) for _ in range(2)
-    )
-    by_torch: list[Callable[[], object]] = [lambda: one @ other]
-    if arithmetic == "float32" and device.type == "cpu" and has_onednn():
-        laid = prepacked_linear(other, None)
-        by_torch.append(lambda: laid(one))
-    return by_torch
+def _matmuls(dtype: Dtype, size: int, device: torch.device) -> list[Callable[[], object]]:
+    """The available implementations: float32 on a CPU has BLAS and oneDNN, and which is faster depends on the CPU."""
+    if dtype == "int8":
+        a, b = (torch.randint(-100, 100, (size, size), dtype=torch.int8, device=device) for _ in range(2))
+        return [lambda: torch._int_mm(a, b)]
+    a, b = (torch.randn(size, size, dtype=torch.float32, device=device).to(getattr(torch, dtype)) for _ in range(2))
+    matmuls: list[Callable[[], object]] = [lambda: a @ b]
+    if dtype == "float32" and device.type == "cpu" and has_onednn():
+        prepacked = prepacked_linear(b, None)
+        matmuls.append(lambda: prepacked(a))
+    return matmuls
 
 
-def _quickest(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds that it takes at its best."""
-    began, best, tries = now(device), math.inf, 0
-    while tries < _FEWEST or (tries < _MOST and time.perf_counter() - began < _PATIENCE):
+def _best_seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The time of the fastest run."""
+    began, best, runs = now(device), math.inf, 0
+    while runs < _MIN_RUNS or (runs < _MAX_RUNS and time.perf_counter() - began < _TIME_LIMIT):
         start = now(device)
         work()
-        best, tries = min(best, now(device) - start), tries + 1
+        best, runs = min(best, now(device) - start), runs + 1
     return best
 
 
 def now(device: torch.device) -> float:
-    """A clock to take differences of, once all that was asked of the device is done."""
+    """The time in seconds, after all work queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

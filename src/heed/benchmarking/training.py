@@ -1,7 +1,7 @@
-"""Training speed on this machine: the steps that `heed train` takes, on random ids.
+"""Measures training speed on this machine: target tokens/s of the steps of `heed train`, on random ids.
 
 Enters: settings. Leaves: target tokens/s, memory, and the share of the machine's limit. Lengths are like those of real
-sentences; batches, learner, optimiser and loop are the trainer's own.
+sentences; batches, gradients, optimiser and training loop are those of the trainer.
 """
 
 import math
@@ -24,13 +24,13 @@ from heed.text.prepared import Prepared
 from heed.training.estimate import pairs_of_random_ids, trial_run
 from heed.training.steps import launch_steps
 
-Step = Callable[[], int]  # takes a step, returns its target tokens
-Pair = tuple[int, int]  # tokens of a source and its target, EOS included
+TrainStep = Callable[[], int]  # takes a training step, returns its number of target tokens
+PairLengths = tuple[int, int]  # source and target tokens, EOS included
 
 _LONGEST, _MEAN = 128, 30  # tokens of a target
-_BATCHES = 40  # that there are sentences for, in an epoch
+_BATCHES = 40  # batches in an epoch
 _WARM_UP = {"cpu": 2, "cuda": 12}  # steps
-_FEWEST = 3  # steps that are timed
+_MIN_STEPS = 3  # to time
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class TrainingSpeed:
 
     device: str
     parameters: int
-    steps: int  # that were timed
-    tokens_per_step: float  # real target tokens, on average
+    steps: int  # timed steps
+    tokens_per_step: float  # target tokens without padding, on average
     tokens_per_second: float
     seconds_per_step: float
     arithmetic: Dtype
@@ -50,24 +50,24 @@ class TrainingSpeed:
     peak_memory: int | None  # bytes
 
 
-def pair_lengths(count: int) -> list[Pair]:
-    """Lengths like those of real sentence pairs: about 28 tokens of a source, 30 of a target, 128 at most."""
-    draw, found = random.Random(0), list[Pair]()  # noqa: S311 - nothing here is secret
-    while len(found) < count:
+def pair_lengths(count: int) -> list[PairLengths]:
+    """Lengths like those of real sentence pairs: about 28 source and 30 target tokens, at most 128; always the same."""
+    draw, lengths = random.Random(0), list[PairLengths]()  # noqa: S311 - nothing here is secret
+    while len(lengths) < count:
         source = round(math.exp(draw.gauss(3.2, 0.55)))
         target = max(2, round(source * math.exp(draw.gauss(0.05, 0.18))))
         if 3 <= source <= _LONGEST and target <= _LONGEST:
-            found.append((source, target))
-    return found
+            lengths.append((source, target))
+    return lengths
 
 
-def random_pairs(lengths: Sequence[Pair], config: ModelConfig) -> Prepared:
-    """Pairs of random ids, of such lengths."""
+def random_pairs(lengths: Sequence[PairLengths], config: ModelConfig) -> Prepared:
+    """Pairs of random ids with these lengths."""
     return pairs_of_random_ids(np.array(lengths) - 1, config)
 
 
-def training_steps(config: RunConfig, pairs: Prepared, device: torch.device) -> Step:
-    """A function that takes the next step of `heed train`, for ever; nothing is validated, saved or written down."""
+def training_steps(config: RunConfig, pairs: Prepared, device: torch.device) -> TrainStep:
+    """A function that takes the next step of `heed train`; nothing is validated, saved or logged."""
     run = trial_run(config, pairs, device)
     steps = launch_steps(run, run.gradients(), Progress())
     return lambda: next(steps).tokens
@@ -76,7 +76,7 @@ def training_steps(config: RunConfig, pairs: Prepared, device: torch.device) -> 
 def measure_training(
     config: RunConfig, device: torch.device, seconds: float, report: Callable[[str], None] = lambda _: None
 ) -> TrainingSpeed:
-    """Take steps for about so many seconds, after a warm-up. The limit is measured before and after."""
+    """Time training steps for about this many seconds, after a warm-up; matmul throughput before and after."""
     settings = config.training
     plan = training_plan(config, device)
     if settings.shard:
@@ -84,7 +84,7 @@ def measure_training(
     lengths = pair_lengths(max(1000, _BATCHES * settings.tokens_per_batch * settings.accumulate // _MEAN))
     sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
     arithmetic: Dtype = "bfloat16" if plan.bfloat16 else "float32"
-    report("the limit: large matmuls")
+    report("measuring the limit: large matmuls")
     limit = matmul_throughput(arithmetic, device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -94,11 +94,11 @@ def measure_training(
     for number in range(_WARM_UP[device.type]):
         step()
         report(f"warming up: {number + 1} of {_WARM_UP[device.type]} steps")
-    steps, tokens, took = _timed(step, seconds, device, report)
+    steps, tokens, elapsed = _time_steps(step, seconds, device, report)
     memory = peak_memory(device)
-    report("the limit once more")
+    report("measuring the limit again")
     limit = max(limit, matmul_throughput(arithmetic, device))
-    speed = tokens / took
+    speed = tokens / elapsed
     operations = speed * training_flops(config.model, sources / targets, 1.0)
     return TrainingSpeed(
         device=device_name(device),
@@ -106,7 +106,7 @@ def measure_training(
         steps=steps,
         tokens_per_step=tokens / steps,
         tokens_per_second=speed,
-        seconds_per_step=took / steps,
+        seconds_per_step=elapsed / steps,
         arithmetic=arithmetic,
         operations_per_second=operations,
         limit=limit,
@@ -115,10 +115,12 @@ def measure_training(
     )
 
 
-def _timed(step: Step, seconds: float, device: torch.device, report: Callable[[str], None]) -> tuple[int, int, float]:
-    """Steps, their target tokens and the seconds they took."""
+def _time_steps(
+    step: TrainStep, seconds: float, device: torch.device, report: Callable[[str], None]
+) -> tuple[int, int, float]:
+    """The number of steps, their target tokens and the seconds they took."""
     steps, tokens, began = 0, 0, now(device)
-    while steps < _FEWEST or time.perf_counter() - began < seconds:
+    while steps < _MIN_STEPS or time.perf_counter() - began < seconds:
         tokens += step()
         steps += 1
         report(f"{steps} steps, {tokens / (time.perf_counter() - began):,.0f} target tokens/s")

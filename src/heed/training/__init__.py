@@ -1,1 +1,1 @@
-"""Ids and a model to a trained model."""
+"""Training: prepared text and settings to a trained model folder; `heed.train` is its entry point."""

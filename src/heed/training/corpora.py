@@ -1,4 +1,4 @@
-"""Files that a command or a call names, to corpora for training and for validation. Needs no torch."""
+"""Turns the text files given to `heed train` or `heed.train` into training and validation corpora."""
 
 import os
 from collections.abc import Iterable
@@ -12,22 +12,21 @@ Paths: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def path_list(paths: Paths) -> list[str]:
-    """One path or several, as a list."""
     return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files of text: parallel ones, ones of pairs, and ones of text alone."""
+    """The paths of text files, by format."""
 
-    source: list[str]
-    target: list[str]
-    pairs: list[str]
-    text: list[str]
+    source: list[str]  # parallel text: line n of a source file
+    target: list[str]  # and line n of its target file are a pair
+    pairs: list[str]  # .tsv, .csv or .jsonl
+    text: list[str]  # monolingual text
 
     @classmethod
     def of(cls, source: Paths, target: Paths, pairs: Paths, text: Paths) -> "TextFiles":
-        """From one path or several each."""
+        """From one path or several of each format."""
         return cls(path_list(source), path_list(target), path_list(pairs), path_list(text))
 
     def __bool__(self) -> bool:
@@ -36,7 +35,7 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class PairFileOptions:
-    """How files of pairs are read."""
+    """How .tsv, .csv and .jsonl files of pairs are read."""
 
     source_key: str = "source"
     target_key: str = "target"
@@ -45,37 +44,36 @@ class PairFileOptions:
 
     def corpora(self, pairs: Iterable[str]) -> list[Corpus]:
         """One corpus per file."""
-        found = [Corpus(pairs=path, **vars(replace(self, columns=None))) for path in pairs]
-        tables = [corpus.format in ("tsv", "csv") for corpus in found]
-        if self.columns is not None and found and not any(tables):
-            raise DataError(f"--columns {self.columns} is for .tsv and .csv files, found {found[0].name}")
+        corpora = [Corpus(pairs=path, **vars(replace(self, columns=None))) for path in pairs]
+        has_columns = [corpus.format in ("tsv", "csv") for corpus in corpora]
+        if self.columns is not None and corpora and not any(has_columns):
+            raise DataError(f"columns = {self.columns!r} is for .tsv and .csv files, found {corpora[0].name}")
         return [
-            replace(corpus, columns=self.columns) if table else corpus
-            for corpus, table in zip(found, tables, strict=True)
+            replace(corpus, columns=self.columns) if is_table else corpus
+            for corpus, is_table in zip(corpora, has_columns, strict=True)
         ]
 
 
-def training_corpora(files: TextFiles, reading: PairFileOptions, weight: Iterable[float] = ()) -> list[Corpus]:
-    """The corpora to train on, of which there must be one. weight: one for each, in order, or none."""
-    found = _corpora("source", files, reading, [float(one) for one in weight])
-    if not found:
-        raise DataError("there is nothing to learn from: give --source and --target, or --pairs, or --text")
-    return found
+def training_corpora(files: TextFiles, options: PairFileOptions, weight: Iterable[float] = ()) -> list[Corpus]:
+    """The corpora to train on, at least one. weight: one for each corpus, in order, or none."""
+    corpora = _corpora("training", files, options)
+    if not corpora:
+        raise DataError("there is no training text: give source and target files, or pairs, or text")
+    weights = [float(number) for number in weight] or [1.0] * len(corpora)
+    if len(weights) != len(corpora):
+        raise DataError(f"found {len(weights)} weights for {len(corpora)} corpora: give one for each, or none")
+    return [replace(corpus, weight=number) for corpus, number in zip(corpora, weights, strict=True)]
 
 
-def validation_corpora(files: TextFiles, reading: PairFileOptions) -> list[Corpus]:
-    """The corpora to validate on, of which there may be none."""
-    return _corpora("valid-source", files, reading, [])
+def validation_corpora(files: TextFiles, options: PairFileOptions) -> list[Corpus]:
+    """The corpora to validate on, possibly none."""
+    return _corpora("validation", files, options)
 
 
-def _corpora(name: str, files: TextFiles, reading: PairFileOptions, weight: list[float]) -> list[Corpus]:
-    source, target, pairs, text = files.source, files.target, files.pairs, files.text
-    if len(source) != len(target):
-        raise DataError(f"{len(source)} times --{name} and {len(target)} times its target: they go together")
-    count = len(source) + len(pairs) + len(text)
-    if weight and len(weight) != count:
-        raise DataError(f"{len(weight)} times --weight for {count} corpora: give one for each, or none")
-    found = [Corpus(one, other) for one, other in zip(source, target, strict=True)]
-    found += reading.corpora(pairs)
-    found += [Corpus(text=one) for one in text]
-    return [replace(one, weight=heavy) for one, heavy in zip(found, weight or [1.0] * count, strict=True)]
+def _corpora(purpose: str, files: TextFiles, options: PairFileOptions) -> list[Corpus]:
+    if len(files.source) != len(files.target):
+        raise DataError(
+            f"found {len(files.source)} source and {len(files.target)} target files for {purpose}: give as many of each"
+        )
+    parallel = [Corpus(source, target) for source, target in zip(files.source, files.target, strict=True)]
+    return parallel + options.corpora(files.pairs) + [Corpus(text=path) for path in files.text]

@@ -1,4 +1,4 @@
-"""Several processes that train one model: sums, gradients and bytes between them, and sharded weights (FSDP2).
+"""Distributed training: collective operations between the processes of a job, and sharded weights (FSDP2).
 
 `torchrun --nproc-per-node 2 -m heed train …` starts the processes and sets the rank of each; `join` makes a
 `ProcessGroup` of them. A single process is a group of one, in which every method does nothing, so the rest of training
@@ -23,12 +23,12 @@ from heed.backends.select import has_gpu
 from heed.errors import TrainingError
 from heed.model.transformer import Transformer
 
-_TIMEOUT = timedelta(hours=12)  # the others wait while the first prepares text; a death is noticed at once
+_TIMEOUT = timedelta(hours=12)  # ranks wait while rank 0 prepares text; a process that dies is noticed at once
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of one job, as one of them sees it."""
+    """One process of a job: its rank, the number of processes, and the collectives between them."""
 
     rank: int = 0
     size: int = 1
@@ -47,7 +47,7 @@ class ProcessGroup:
         """Each number summed over all processes."""
         total = torch.tensor(numbers, dtype=torch.float64)
         if self.size > 1:
-            with _explaining_deaths():
+            with _collective_errors():
                 distributed.all_reduce(total)
         return total.tolist()
 
@@ -55,30 +55,30 @@ class ProcessGroup:
         """Replace every gradient by its sum over all processes; a missing one counts as zero."""
         if self.size == 1:
             return
-        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in parameters]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
-        with _explaining_deaths():
+        with _collective_errors():
             distributed.all_reduce(flat)
-        pieces = flat.split([gradient.numel() for gradient in gradients])
-        for one, piece in zip(parameters, pieces, strict=True):
-            one.grad = piece.view_as(one)
+        summed = flat.split([gradient.numel() for gradient in gradients])
+        for weight, gradient in zip(parameters, summed, strict=True):
+            weight.grad = gradient.view_as(weight)
 
-    def from_first(self, content: bytes) -> bytes:
-        """The first process's content, in all of them; that of the others is ignored."""
+    def broadcast(self, content: bytes) -> bytes:
+        """Rank 0's content, in all processes; that of the others is ignored."""
         return self.gather(content)[0]
 
     def gather(self, content: bytes) -> list[bytes]:
-        """Every process's content, by rank, in all of them."""
+        """All-gather: every process's content, by rank, in all processes."""
         if self.size == 1:
             return [content]
-        own = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(0, dtype=torch.uint8)
+        sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(0, dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        with _explaining_deaths():
-            distributed.all_gather(lengths, torch.tensor([len(own)]))
+        with _collective_errors():
+            distributed.all_gather(lengths, torch.tensor([len(sent)]))
             longest = max(int(length) for length in lengths)
             padded = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
-            distributed.all_gather(padded, nn.functional.pad(own, (0, longest - len(own))))
-        return [each[: int(length)].numpy().tobytes() for each, length in zip(padded, lengths, strict=True)]
+            distributed.all_gather(padded, nn.functional.pad(sent, (0, longest - len(sent))))
+        return [received[: int(length)].numpy().tobytes() for received, length in zip(padded, lengths, strict=True)]
 
 
 @contextmanager
@@ -100,20 +100,20 @@ def join() -> Iterator[ProcessGroup]:
 
 
 @contextmanager
-def _explaining_deaths() -> Iterator[None]:
+def _collective_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         raise TrainingError(
-            f"another process of this job has ended, so this one cannot go on: {str(error).splitlines()[0]}. "
-            "Start the job again with --resume"
+            f"another process of this job has ended, so this one cannot continue: {str(error).splitlines()[0]}. "
+            "Start the job again and resume it (--resume, or resume=True)"
         ) from error
 
 
 def shard(model: Transformer, group: ProcessGroup) -> None:
-    """Shard every weight over the processes; a layer is gathered only while it runs (FSDP2).
+    """Shard every weight over the processes with FSDP2, one unit per layer.
 
-    A unit is gathered when it is called. The key and value projections of cross-attention are called before their
+    A unit is gathered while it is called. The key and value projections of cross-attention are called before their
     layer, so they are units of their own.
     """
     mesh = init_device_mesh(group.device().type, (group.size,))
@@ -127,13 +127,13 @@ def shard(model: Transformer, group: ProcessGroup) -> None:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, gathered if it is sharded; all processes must call it."""
+    """The tensor, all-gathered if it is sharded: then all processes must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(tensor: Tensor, pattern: Tensor) -> Tensor:
-    """A whole tensor, which every process has, sharded as `pattern` is: each keeps its shard, nothing is sent."""
+    """A full tensor, the same in every process, sharded as `pattern` is: each keeps its shard, nothing is sent."""
     if isinstance(pattern, DTensor):
-        own = tensor.to(pattern.device)
-        return distribute_tensor(own, pattern.device_mesh, pattern.placements, src_data_rank=None)
+        full = tensor.to(pattern.device)
+        return distribute_tensor(full, pattern.device_mesh, pattern.placements, src_data_rank=None)
     return tensor

@@ -1,7 +1,7 @@
-"""A batch to gradients: the part of a training step that takes the time.
+"""Computes the gradients of a batch: forward and backward pass, eagerly or by replaying a CUDA graph.
 
-Two ways, and the same gradients: `EagerGradients` runs one operation after another, on any device and in any layout;
-`GraphGradients` replays a CUDA graph. A backend brings the operations (`heed.backends.base.TrainingOps`).
+Both ways give the same gradients: `EagerGradients` runs on any device and with any batch; `GraphGradients` replays a
+CUDA graph on batches of one static shape. The operations come from a backend (`heed.backends.base.TrainingOps`).
 """
 
 from typing import Protocol, cast, runtime_checkable
@@ -15,43 +15,43 @@ from heed.backends.select import TrainingPlan, training_ops
 from heed.config import RunConfig
 from heed.model.transformer import Transformer
 from heed.training.batches import Batch
-from heed.training.bucketing import Shape, parts
+from heed.training.bucketing import BucketShape, split_to_fit
 from heed.training.tasks import task_of
 
-_WARM_UP = 3  # passes in which kernels are built and libraries take the memory they want
+_WARM_UP = 3  # passes before capture: kernels are compiled, libraries allocate their workspaces
 
 
 @runtime_checkable
 class Gradients(Protocol):
-    """Whatever computes gradients."""
+    """Computes the gradients of batches."""
 
     def prepare(self, batch: Batch) -> list[Batch]:
-        """What can be done for a batch ahead of time: the batches it is best run in, ready to be sent."""
+        """What can be done for a batch ahead of time: the batches to run instead of it, in host memory."""
 
     def backward(self, prepared: list[Batch], scale: float, seed: int) -> Float[Tensor, ""]:
-        """Add to the gradients those of a batch's loss times `scale`; returns the loss. The seed decides on dropout."""
+        """Accumulate the gradients of a batch's loss times `scale`; returns the loss. seed: of dropout."""
 
     def zero_grad(self) -> None:
-        """Begin anew: no gradients."""
+        """Set all gradients to None."""
 
 
-def make_gradients(model: Transformer, config: RunConfig, plan: TrainingPlan, shape: Shape | None) -> Gradients:
-    """By the plan; shape: to which all batches are padded, where a graph is captured."""
+def make_gradients(model: Transformer, config: RunConfig, plan: TrainingPlan, shape: BucketShape | None) -> Gradients:
+    """The `Gradients` that the plan asks for. shape: the static shape of batches, where a graph is captured."""
     if plan.is_captured and shape is not None:
         return GraphGradients(model, config, plan, shape)
     return EagerGradients(model, config, plan)
 
 
 class EagerGradients:
-    """One operation after another."""
+    """Forward and backward pass in eager mode."""
 
     def __init__(self, model: Transformer, config: RunConfig, plan: TrainingPlan) -> None:
         self._model, self._config, self._task = model, config, task_of(config)
         self._device, self._bfloat16 = model.vocabulary.embedding.weight.device, plan.bfloat16
         self._ops = training_ops(model, plan.eager(), is_sharded=config.training.shard)
 
-    def bytes_of_logits(self, tokens: int) -> int:
-        """Memory for the logits of so many tokens, their gradients and such."""
+    def logits_bytes(self, tokens: int) -> int:
+        """Memory for the logits of a batch, their gradients and the intermediate results of the loss."""
         model, r_drop, held = self._config.model, self._config.training.r_drop, self._ops.logits_in_memory
         logits = tokens * (model.labels or model.vocab_size)
         if held is None or model.labels or r_drop:
@@ -59,11 +59,9 @@ class EagerGradients:
         return 4 * min(held, logits)
 
     def prepare(self, batch: Batch) -> list[Batch]:
-        """Nothing is to be done."""
         return [batch]
 
     def backward(self, prepared: list[Batch], scale: float, seed: int) -> Float[Tensor, ""]:
-        """Forward and backward pass."""
         torch.manual_seed(seed)
         (batch,) = (part.to(self._device) for part in prepared)
         ops = self._ops
@@ -74,23 +72,22 @@ class EagerGradients:
         return total.detach()
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         self._model.zero_grad()
 
 
 class GraphGradients:
-    """Forward and backward pass captured once as a CUDA graph, and replayed.
+    """Forward and backward pass captured once as a CUDA graph, then replayed for every batch.
 
-    A small model's many small kernels take longer to launch than to run, so nothing is launched twice: every batch is
-    padded to one shape and copied to one place, and the graph reads it there. Where a copy of the model in bfloat16
-    does the work, the graph begins by rounding the weights into it and ends by copying its gradients to theirs. What is
-    random follows from the generator's seed, which a graph reads anew at each replay.
+    A small model's many small kernels take longer to launch than to run; a replay launches them all at once. Every
+    batch is padded to one static shape and copied to the graph's input buffers. In bfloat16 the graph runs a copy of
+    the model: it first casts the float32 weights into the copy, and last casts the copy's gradients to float32. Dropout
+    follows the generator's seed, which the graph reads at each replay.
     """
 
-    def __init__(self, model: Transformer, config: RunConfig, plan: TrainingPlan, shape: Shape) -> None:
+    def __init__(self, model: Transformer, config: RunConfig, plan: TrainingPlan, shape: BucketShape) -> None:
         self._config, self._shape, self._task = config, shape, task_of(config)
         self._device = device = model.vocabulary.embedding.weight.device
-        self._batch = shape.batch(torch.zeros(shape.numbers, dtype=torch.int64, device=device))
+        self._batch = shape.batch(torch.zeros(shape.numel, dtype=torch.int64, device=device))
         self._scale = torch.zeros((), dtype=torch.float32, device=device)
         self._loss = torch.zeros((), dtype=torch.float32, device=device)
         self._ops, self._is_copy = training_ops(model, plan, is_sharded=False), plan.bfloat16
@@ -99,33 +96,30 @@ class GraphGradients:
         self._graph: Captured | None = None
 
     def prepare(self, batch: Batch) -> list[Batch]:
-        """The batch padded to the shape, or its parts, in memory that the GPU can fetch from."""
-        return [
-            self._shape.batch(self._shape.fill(part).pin_memory(), part.tokens) for part in parts(batch, self._shape)
-        ]
+        """The batch, split if it is too large, padded to the static shape, in pinned memory."""
+        shape = self._shape
+        return [shape.batch(shape.pad(part).pin_memory(), part.tokens) for part in split_to_fit(batch, shape)]
 
     def backward(self, prepared: list[Batch], scale: float, seed: int) -> Float[Tensor, ""]:
-        """Copy the batch and replay the graph."""
         total = torch.zeros_like(self._loss)
         self._scale.fill_(scale)
-        for number, part in enumerate(prepared):
-            for own, new in zip(self._batch.tensors(), part.tensors(), strict=True):
-                own.copy_(new, non_blocking=True)
+        for index, part in enumerate(prepared):
+            for buffer, new in zip(self._batch.tensors(), part.tensors(), strict=True):
+                buffer.copy_(new, non_blocking=True)
             if self._graph is None:
                 self._graph = capture(self._forward_and_backward, self._device, warm_up=_WARM_UP)
                 self.zero_grad()
-            torch.manual_seed(seed + number)
-            self._add_gradients(self._graph)
+            torch.manual_seed(seed + index)
+            self._accumulate_gradients(self._graph)
             total += self._loss
         return total
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for weight in self._weights:
             weight.grad = None
 
-    def _add_gradients(self, graph: Captured) -> None:
-        """A graph puts gradients in the place of its last ones; so whatever was there already is kept and added."""
+    def _accumulate_gradients(self, graph: Captured) -> None:
+        """Replay the graph. It overwrites its gradient buffers, so earlier gradients are saved and added back."""
         if self._weights[0].grad is None:
             graph()
             for weight, gradient in zip(self._weights, self._gradients, strict=True):

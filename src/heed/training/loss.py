@@ -1,7 +1,7 @@
 """The training loss: label-smoothed cross-entropy (paper, section 5.4) and R-Drop.
 
-Enters: logits and target tokens. Leaves: a sum and the number of tokens it is over, so that a step's loss is divided
-once, by all its tokens, however many micro-batches it has. Knows nothing of models.
+Enters: logits and target tokens. Leaves: the sum over tokens and their number, so that a step's loss is divided once,
+by all its tokens, however many micro-batches it has. Knows nothing of models.
 """
 
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from torch.nn import functional
 def smoothed_cross_entropy(
     logits: Float[Tensor, "*tokens V"], tgt_out: Int[Tensor, "*tokens"], pad_id: int, smoothing: float
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-    """Cross-entropy summed over all tokens but padding, and how many those are.
+    """Cross-entropy summed over the tokens that are not padding, and their number.
 
     The target distribution is 1 - smoothing on the target token plus smoothing / V on each of the V vocabulary entries.
     """
@@ -25,21 +25,21 @@ def smoothed_cross_entropy(
 def loss_of_logits(
     logits: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int, smoothing: float, r_drop: float
 ) -> Float[Tensor, ""]:
-    """Smoothed cross-entropy; with R-Drop the batch is doubled, and the divergence of its two halves is added."""
+    """Smoothed cross-entropy; with R-Drop the batch holds every sentence twice, and their divergence is added."""
     total, _ = smoothed_cross_entropy(logits, tgt_out, pad_id, smoothing)
     if not r_drop:
         return total
-    one, other = logits.chunk(2)
-    return (total + r_drop * symmetric_kl(one, other, tgt_out[: len(one)], pad_id)) / 2
+    first, second = logits.chunk(2)
+    return (total + r_drop * symmetric_kl(first, second, tgt_out[: len(first)], pad_id)) / 2
 
 
 def symmetric_kl(
-    one: Float[Tensor, "N V"], other: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int
+    first: Float[Tensor, "N V"], second: Float[Tensor, "N V"], tgt_out: Int[Tensor, "N"], pad_id: int
 ) -> Float[Tensor, ""]:
-    """The mean of both Kullback-Leibler divergences between two predictions, summed over tokens but padding.
+    """The mean of the two Kullback-Leibler divergences between two predictions, summed over all tokens but padding.
 
-    R-Drop (Liang et al. 2021) adds it to the loss of two passes that differ in dropout only.
+    R-Drop (Liang et al. 2021) adds it to the loss of two forward passes that differ in dropout only.
     """
-    p, q = one.float().log_softmax(-1), other.float().log_softmax(-1)
-    apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-    return apart.masked_fill(tgt_out == pad_id, 0.0).sum() / 2
+    p, q = first.float().log_softmax(-1), second.float().log_softmax(-1)
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)
+    return divergence.masked_fill(tgt_out == pad_id, 0.0).sum() / 2

@@ -1,4 +1,4 @@
-"""Settings in layers: a preset for the size of the corpus, a TOML file, and single settings on top. Needs no torch."""
+"""Merges a run's settings from a preset, a TOML file and single settings, later layers on top, and checks them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from heed.errors import ConfigError
 from heed.settings import did_you_mean
 from heed.text.language_codes import check_language_code
 
-NestedSettings = dict[str, dict[str, Any]]
+NestedSettings = dict[str, dict[str, Any]]  # by section, then by name: {"training": {"max_steps": 2000}}
 
 
 def preset_for(pairs: int) -> str:
@@ -48,14 +48,14 @@ def training_preset(name: str) -> dict[str, Any]:
 
 
 def check_settings(settings: NestedSettings) -> None:
-    """Find mistakes in what a person has set before any text is read."""
+    """Raise for mistakes in the user's settings, before any text is read."""
     data = DataConfig.model_validate(settings["data"])
     TrainingConfig.model_validate(settings["training"])
     SearchConfig.model_validate(settings["search"])
-    follows = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "the task: set data.task"}
-    follows |= {"source_vocab_size": follows["vocab_size"], "labels": "the text: set data.labels"}
-    for name in follows.keys() & settings["model"].keys():
-        raise ConfigError(f"model.{name} follows from {follows[name]} instead")
+    derived = {"vocab_size": "the tokenizer: set data.vocab_size", "kind": "the task: set data.task"}
+    derived |= {"source_vocab_size": derived["vocab_size"], "labels": "the text: set data.labels"}
+    for name in derived.keys() & settings["model"].keys():
+        raise ConfigError(f"model.{name} follows from {derived[name]} instead")
     for name in settings["model"]:
         if name not in ModelConfig.model_fields:
             raise ConfigError(
@@ -65,9 +65,9 @@ def check_settings(settings: NestedSettings) -> None:
 
 
 def check_positions(model: Mapping[str, Any], max_tokens: int) -> None:
-    """A sentence of `max_tokens` and its BOS or EOS must have learned positions.
+    """Raise where learned positions are too few for a sentence of `max_tokens` and its BOS or EOS.
 
-    Not a rule of `RunConfig`: a model with fewer positions, imported say, may well be used.
+    Not a rule of `RunConfig`: a model with fewer positions, such as an imported one, can be used for inference.
     """
     longest = model.get("max_length", ModelConfig.model_fields["max_length"].default)
     if model.get("positions") == "learned" and isinstance(longest, int) and longest <= max_tokens:
@@ -79,7 +79,7 @@ def check_positions(model: Mapping[str, Any], max_tokens: int) -> None:
 
 
 def merge_settings(*layers: NestedSettings) -> NestedSettings:
-    """Several layers of settings as one, the later ones on top."""
+    """One set of settings from several layers; later layers override earlier ones."""
     result: NestedSettings = {name: {} for name in RunConfig.model_fields}
     for layer in layers:
         for section, settings in layer.items():
@@ -97,11 +97,11 @@ def setting_layers(
     target_language: str | None,
     preset: str | None = None,
 ) -> tuple[NestedSettings, ...]:
-    """What a person has set, the later layers on top: a TOML file, single settings, and those with an argument.
+    """The user's settings, lowest layer first: the TOML file, single settings, and those with arguments of their own.
 
-    Checked as far as it can be before any text is read.
+    They are checked as far as possible before any text is read.
     """
-    layers = (settings_file(config), settings, _named_settings(task, source_language, target_language))
+    layers = (read_settings(config), settings, _named_settings(task, source_language, target_language))
     check_settings(merge_settings(*layers))
     if preset is not None:
         training_preset(preset)
@@ -109,16 +109,15 @@ def setting_layers(
 
 
 def _named_settings(task: str | None, source_language: str | None, target_language: str | None) -> NestedSettings:
-    languages = {"source": source_language, "target": target_language}
     data: dict[str, Any] = {} if task is None else {"task": task}
-    for side, code in languages.items():
+    for side, code in {"source": source_language, "target": target_language}.items():
         if code is not None:
-            data[f"{side}_language"] = check_language_code(code, f"--{side}-language")
+            data[f"{side}_language"] = check_language_code(code, f"{side} language")
     return {"data": data}
 
 
-def nested(settings: Mapping[str, Any]) -> NestedSettings:
-    """`{"training.max_steps": 2000}` as {"training": {"max_steps": 2000}}; sections may be given whole, too."""
+def nest_settings(settings: Mapping[str, Any]) -> NestedSettings:
+    """`{"training.max_steps": 2000}` as {"training": {"max_steps": 2000}}; whole sections are accepted, too."""
     result: NestedSettings = {}
     for name, value in settings.items():
         section, dot, field = name.partition(".")
@@ -131,8 +130,8 @@ def nested(settings: Mapping[str, Any]) -> NestedSettings:
     return result
 
 
-def settings_file(path: Path | None) -> NestedSettings:
-    """The settings of a TOML file with the tables [model], [data] and [training]."""
+def read_settings(path: Path | None) -> NestedSettings:
+    """The settings of a TOML file with a table per section: [model], [data], [training], …"""
     if path is None:
         return {}
     try:
@@ -144,6 +143,6 @@ def settings_file(path: Path | None) -> NestedSettings:
     for section, value in settings.items():
         if not isinstance(value, dict):
             raise ConfigError(
-                f"{path}: {section} = {value!r} stands outside a table; settings are in [model], [data] …"
+                f"{path}: {section} = {value!r} is outside a table: put settings into [model], [data], [training] …"
             )
     return settings

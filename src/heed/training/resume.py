@@ -1,7 +1,7 @@
-"""Resuming: may a run go on from the checkpoint in its folder, and what is different now?
+"""Checks whether a run can resume from the checkpoint in its folder, and reports what has changed since.
 
-Enters: a run's folder, settings and texts. Leaves: the checkpoint to go on from and what to report, or an error: texts,
-and settings that decide what is trained, must be those the run began with. Knows no tensors.
+Enters: a run's folder, settings and texts. Leaves: the checkpoint to resume from and notes, or an error: texts, and
+settings that decide what is trained, must be those the run began with. Knows no tensors.
 """
 
 import json
@@ -33,7 +33,7 @@ _PATHS = ("source", "target", "pairs", "text")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """`run.json`: the texts and settings of a run, the model it began with and where its prepared text is cached."""
+    """`run.json`: a run's texts and settings, the model it was initialised from, and the cache of prepared text."""
 
     training: list[Corpus]
     validation: list[Corpus]
@@ -42,7 +42,7 @@ class RunRecord:
     cache: Path
 
     def write(self, folder: Path) -> None:
-        """Write it to the run's folder; paths become absolute, since a run may be resumed from anywhere."""
+        """Write `run.json`; paths become absolute, since a run may be resumed from another folder."""
         record = {
             "training": _described(self.training),
             "validation": _described(self.validation),
@@ -59,20 +59,20 @@ class RunRecord:
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":
-        """The record in a run's folder."""
+        """Read `run.json` of a run's folder."""
         file = folder / _FILE
         try:
             record = parse_json(read_regular(file))
-            training, validation = ([Corpus(**one) for one in record[part]] for part in ("training", "validation"))
+            training, validation = ([Corpus(**item) for item in record[name]] for name in ("training", "validation"))
             init_from = None if record["init_from"] is None else Path(record["init_from"])
             return cls(training, validation, dict(record["settings"]), init_from, Path(record["cache"]))
         except OSError as error:
             raise DataError(
-                f"there is nothing to learn from: {file}, where a run says what its text was: {error.strerror}. Give "
-                "--source and --target, or --pairs, or --text"
+                f"there is no training text, and no earlier run recorded its own in {file}: {error.strerror}. Give "
+                "source and target files, or pairs, or text"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
-            raise FolderError(f"{file} is damaged: {error!r}. Give the whole command instead") from None
+            raise FolderError(f"{file} is damaged: {error!r}. Give all arguments of the run again") from None
 
 
 def _described(corpora: Sequence[Corpus]) -> list[dict[str, object]]:
@@ -83,35 +83,35 @@ def _described(corpora: Sequence[Corpus]) -> list[dict[str, object]]:
 
 
 def arithmetic_of(plan: TrainingPlan, device: torch.device, processes: int) -> dict[str, str]:
-    """What the bits of a run depend on besides its settings, by name."""
-    found = {"heed": __version__, "torch": torch.__version__, "processes": str(processes)}
-    found["layers"] = "compiled by torch" if plan.is_compiled else "as they are"
+    """What the exact weights of a run depend on besides its settings: versions, device and kernels, by name."""
+    facts = {"heed": __version__, "torch": torch.__version__, "processes": str(processes)}
+    facts["layers"] = "compiled by torch" if plan.is_compiled else "as they are"
     if device.type == "cuda":
-        found["device"] = torch.cuda.get_device_name(device)
-        found["precision"], found["steps"] = plan.choice.dtype, "captured" if plan.is_captured else "not captured"
-        return found
-    found["device"] = device.type
-    found["threads"] = str(torch.get_num_threads())
-    found["instructions"] = cpu_instructions()
-    found["kernels"] = "compiled C" if plan.choice.backend == "cpu" else "torch's"
+        facts["device"] = torch.cuda.get_device_name(device)
+        facts["precision"], facts["steps"] = plan.choice.dtype, "captured" if plan.is_captured else "not captured"
+        return facts
+    facts["device"] = device.type
+    facts["threads"] = str(torch.get_num_threads())
+    facts["instructions"] = cpu_instructions()
+    facts["kernels"] = "compiled C" if plan.choice.backend == "cpu" else "torch's"
     if plan.has_native_matmul:
-        found["kernels"] += ", linear layers too"
-    return found
+        facts["kernels"] += ", linear layers too"
+    return facts
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """One sentence per difference; none for checkpoints of old versions, which record nothing."""
+def arithmetic_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """One sentence per difference of `arithmetic_of`; none for checkpoints of old versions, which did not record it."""
     if not before:
         return []
     return [
-        f"{name}: {before.get(name, 'none')} before, {now.get(name, 'none')} now, so the run does not go on bit for bit"
-        + (f" (OMP_NUM_THREADS={before[name]} would)" if name == "threads" and name in before else "")
+        f"{name}: {before.get(name, 'none')} before, {now.get(name, 'none')} now, so the resumed run is not bit-exact"
+        + (f" (with OMP_NUM_THREADS={before[name]} it is)" if name == "threads" and name in before else "")
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]
 
 
-# Settings that may differ when a run is resumed: they change how long it goes on, what it keeps and over how many
+# Settings that may change when a run is resumed: they decide how long it trains, what it keeps and over how many
 # processes a step is distributed, not what is trained.
 _MAY_CHANGE = (
     "training.max_steps",
@@ -127,34 +127,36 @@ _MAY_CHANGE = (
 
 
 def checkpoint_of(folder: Path, listener: Listener, *, resume: bool) -> Path | None:
-    """The checkpoint to go on from, if there is one. A run is never overwritten by mistake."""
+    """The checkpoint to resume from, if there is one; raises rather than overwrite a run."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FolderError(f"{folder}: {error.strerror}") from None
-    checkpoint, complaints = newest_checkpoint(folder)
+    checkpoint, problems = newest_checkpoint(folder)
     if checkpoint is not None and not resume:
         raise FolderError(
-            f"{folder} already holds a run, up to {checkpoint.name}: add --resume, or choose another --out"
+            f"{folder} already holds a run, up to {checkpoint.name}: resume it (--resume, or resume=True), or choose "
+            "another output folder"
         )
-    if checkpoint is None and complaints:
+    if checkpoint is None and problems:
         raise FolderError(
-            f"{folder} has no checkpoint to resume from: {'; '.join(complaints)}. Remove them, or choose another --out"
+            f"{folder} has no checkpoint to resume from: {'; '.join(problems)}. Remove them, or choose another output "
+            "folder"
         )
     if checkpoint is None and (folder / MANIFEST).exists():
         raise FolderError(
-            f"{folder} already holds a model, and no checkpoint to go on from: choose another --out; "
-            f"--init-from {folder} begins with its weights"
+            f"{folder} already holds a model, and no checkpoint to resume from: choose another output folder; to start "
+            "from this model's weights there, use --init-from, or init_from="
         )
     if checkpoint is None and resume:
         listener.note(f"there is no checkpoint in {folder} yet: training starts from the beginning")
-    for complaint in complaints:
-        listener.warning(complaint)
+    for problem in problems:
+        listener.warning(problem)
     return checkpoint
 
 
 def differences(saved: ModelFolder, config: RunConfig, texts: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Settings that differ from the checkpoint's and may, one sentence each; those that may not are an error."""
+    """One sentence per setting that differs from the checkpoint's; raises for those that must not change."""
     old = dict(_flat({**saved.run.model_dump(mode="json"), "texts": saved.trained.get("texts", {})}))
     new = dict(_flat({**config.model_dump(mode="json"), "texts": texts}))
     changed = {
@@ -162,12 +164,12 @@ def differences(saved: ModelFolder, config: RunConfig, texts: dict[str, list[dic
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name) and not name.endswith(".name")
     }
-    refused = [what for name, what in changed.items() if not name.startswith(_MAY_CHANGE)]
+    refused = [change for name, change in changed.items() if not name.startswith(_MAY_CHANGE)]
     if refused:
-        raise ConfigError("\n  ".join(("--resume goes on with the same settings and texts, but", *refused)))
+        raise ConfigError("\n  ".join(("a resumed run keeps its settings and texts, but", *refused)))
     if "training.max_steps" in changed and config.training.schedule == "cosine":
         step = read_progress(saved.path).step + 1
-        before, now = (learning_rate(step, one.training, one.model.d_model) for one in (saved.run, config))
+        before, now = (learning_rate(step, run.training, run.model.d_model) for run in (saved.run, config))
         changed["training.max_steps"] += (
             f", where the cosine schedule ends: the learning rate of step {step} is {now:.3g} instead of {before:.3g}"
         )

@@ -1,4 +1,4 @@
-"""A run in memory: model, optimiser, batches, device; made from `RunInputs`, new or restored from a checkpoint."""
+"""Builds the model, optimiser and batches of a run, new or restored from a checkpoint, and writes checkpoints."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,11 +21,11 @@ from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.language_identification import trigram_profile
 from heed.training.batches import Batches, Resegment
-from heed.training.bucketing import Shape
+from heed.training.bucketing import BucketShape
 from heed.training.distributed import ProcessGroup, full_tensor, shard, shard_like
 from heed.training.gradients import Gradients, make_gradients
 from heed.training.optimizer import EMA, make_optimizer
-from heed.training.resume import arithmetic_of, changes
+from heed.training.resume import arithmetic_changes, arithmetic_of
 from heed.training.run_inputs import RunInputs
 from heed.training.step_log import METRICS, Listener
 from heed.training.tasks import task_of
@@ -36,14 +36,14 @@ _EXAMPLES = 16  # batches whose sizes decide the static shape of captured steps
 
 @dataclass(frozen=True)
 class Run:
-    """All that training needs."""
+    """A training run in memory: model, optimiser, batches, and how they are trained, validated and saved."""
 
     folder: Path
     config: RunConfig
     model: Transformer
     optimizer: Optimizer
     batches: Batches
-    files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # a model folder's, with these weights
+    files: Callable[[Progress, Mapping[str, Tensor]], Mapping[str, bytes]]  # the files of a model folder, by name
     validate: Validate | None
     device: torch.device
     plan: TrainingPlan  # how gradients are computed
@@ -52,20 +52,20 @@ class Run:
 
     @property
     def reads_losses_late(self) -> bool:
-        """Whether a step is launched before the loss of the last is read: a single GPU then never waits."""
+        """Whether a step is launched before the previous step's loss is read: so a single GPU never idles."""
         return self.device.type == "cuda" and self.group.size == 1
 
     def gradients(self) -> Gradients:
-        """What computes gradients on this device."""
+        """Make what computes this run's gradients."""
         shape = None
         if self.plan.is_captured:
-            examples = [self.batches.batch(numbers, 0) for numbers in self.batches.epoch(0)[:_EXAMPLES]]
-            shape = Shape.for_batches_like(examples, self.config.data.max_tokens + 1)
+            examples = [self.batches.batch(indices, 0) for indices in self.batches.epoch(0)[:_EXAMPLES]]
+            shape = BucketShape.for_batches_like(examples, self.config.data.max_tokens + 1)
         return make_gradients(self.model, self.config, self.plan, shape)
 
     @contextmanager
     def inference_weights(self) -> Iterator[Mapping[str, Tensor] | None]:
-        """Within it the model has the weights it is saved and validated with: the EMA's, if any. Gives the raw ones."""
+        """The model has the weights to validate and save in this context: the EMA's, if any. Yields the raw weights."""
         if self.ema is None:
             yield None
         else:
@@ -73,7 +73,7 @@ class Run:
                 yield raw_weights
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint, unless a number in it is not finite. All processes gather what is sharded; one writes."""
+        """Write a checkpoint; raises if a weight is not finite. All processes gather sharded weights, rank 0 writes."""
         with self.inference_weights() as raw_weights:
             weights = {name: full_tensor(weight) for name, weight in self.model.state_dict().items()}
             state = training_state(self.model, self.optimizer, raw_weights, full_tensor)
@@ -90,7 +90,7 @@ def prepare_run(
     listener: Listener,
     init_from: ModelFolder | None = None,
 ) -> tuple[Run, Progress]:
-    """A run and the progress to start from. init_from: a model whose weights to begin with."""
+    """The run and the progress to start from. init_from: the model folder to take initial weights from."""
     config, device = inputs.config, group.device()
     _check(config, group)
     plan = training_plan(config, device)
@@ -100,20 +100,20 @@ def prepare_run(
     optimizer = make_optimizer(model, config)
     ema = None if config.training.ema_decay is None else EMA(model, config.training.ema_decay)
     progress = Progress(mixed=plan.is_captured, compiled=plan.is_compiled)
-    for warning in _notes(config, plan):
+    if (warning := _capture_warning(config, plan)) is not None:
         listener.warning(warning)
     if inputs.checkpoint is not None:
         has_ema = ema is not None
         progress, raw = restore_checkpoint(inputs.checkpoint, model, optimizer, has_ema=has_ema, shard_like=shard_like)
         if ema is not None:
             ema.resume(raw)
-    as_begun = training_plan(config, device, compiled=progress.compiled)
-    if as_begun.is_compiled != plan.is_compiled:
-        stays = "" if as_begun.is_compiled else "not "
-        listener.note(f"layers stay {stays}compiled, as the run began, whatever max_steps is now")
-    plan = as_begun
+    original_plan = training_plan(config, device, compiled=progress.compiled)
+    if original_plan.is_compiled != plan.is_compiled:
+        stays = "" if original_plan.is_compiled else "not "
+        listener.note(f"layers stay {stays}compiled, as when the run began, whatever max_steps is now")
+    plan = original_plan
     arithmetic = arithmetic_of(plan, device, group.size)
-    for warning in changes(progress.arithmetic, arithmetic):
+    for warning in arithmetic_changes(progress.arithmetic, arithmetic):
         listener.warning(warning)
     progress = replace(progress, arithmetic=arithmetic)
     batches, validate = _batches(inputs, mixed=progress.mixed), _validator(inputs, group)
@@ -130,7 +130,7 @@ def _check(config: RunConfig, group: ProcessGroup) -> None:
 
 
 def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transformer:
-    """Random weights, or those of `init_from`; a classifier head for other labels stays random."""
+    """A model with random weights, or those of `init_from`; a classifier head for other labels stays random."""
     torch.manual_seed(config.training.seed)
     with float32_by_default():
         model = Transformer(config.model)
@@ -138,7 +138,7 @@ def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transfor
         return model
     if init_from.run.model.kind != model.config.kind:
         raise ConfigError(
-            f"--init-from {init_from.path} has a model of kind {init_from.run.model.kind!r}, and task = "
+            f"the initial model {init_from.path} is of kind {init_from.run.model.kind!r}, and task = "
             f"{config.data.task!r} needs one of kind {model.config.kind!r}"
         )
     weights = init_from.weights()
@@ -149,11 +149,12 @@ def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transfor
     return model
 
 
-def _notes(config: RunConfig, plan: TrainingPlan) -> list[str]:
-    wanted = plan.choice.device != "cpu" and config.training.capture and not config.training.shard
-    if wanted and not plan.is_captured:
-        return [f"training is several times slower than it could be; {plan.choice.reason}"]
-    return []
+def _capture_warning(config: RunConfig, plan: TrainingPlan) -> str | None:
+    """A warning where steps could be captured as a CUDA graph but for something that is missing."""
+    wants_capture = plan.choice.device != "cpu" and config.training.capture and not config.training.shard
+    if wants_capture and not plan.is_captured:
+        return f"training is several times slower than it could be; {plan.choice.reason}"
+    return None
 
 
 def _batches(inputs: RunInputs, *, mixed: bool) -> Batches:
@@ -161,9 +162,9 @@ def _batches(inputs: RunInputs, *, mixed: bool) -> Batches:
     resegment = None
     if data.bpe_dropout:
         source, target = inputs.tokenizers
-        of_source = bpe_dropout(source, data.bpe_dropout)
-        of_target = of_source if target is source else bpe_dropout(target, data.bpe_dropout)
-        resegment = Resegment(of_source, of_target, data.max_tokens)
+        source_dropout = bpe_dropout(source, data.bpe_dropout)
+        target_dropout = source_dropout if target is source else bpe_dropout(target, data.bpe_dropout)
+        resegment = Resegment(source_dropout, target_dropout, data.max_tokens)
     return Batches(
         inputs.pairs,
         settings.tokens_per_batch,
@@ -210,7 +211,9 @@ def _card(config: RunConfig, texts: dict[str, list[dict[str, Any]]], progress: P
     if progress.best_score is not None:
         best += f", {METRICS[task_of(config).metric].format(progress.best_score)}"
     tokens = config.training.tokens_per_batch * config.training.accumulate * processes
-    corpora = "\n".join(f"- {one['name']}: {one['pairs']:,} pairs, weight {one['weight']}" for one in texts["training"])
+    corpora = "\n".join(
+        f"- {corpus['name']}: {corpus['pairs']:,} pairs, weight {corpus['weight']}" for corpus in texts["training"]
+    )
     languages = f"{config.data.source_language or '?'} to {config.data.target_language or '?'}"
     task = f"{config.data.task}{': ' + ', '.join(config.data.labels) if config.data.labels else ''}"
     return f"""# A Transformer trained with heed

@@ -1,8 +1,8 @@
-"""Raw text and settings to what a run is made from: ids on disk, tokenizers, and the settings in force.
+"""Prepares a run's inputs from raw text and settings: token ids on disk, tokenizers, and the complete settings.
 
-Text is read through once before anything else, so that its first mistake is found at once; then tokenizers are trained
-(a resumed run keeps its own) and all pairs become ids in the cache. Of several processes the first does all this and
-sends the others the result as bytes: the ids themselves are on the disk. Knows text, no tensors.
+All text is read once before anything else, so that the first mistake in it is reported at once; then tokenizers are
+trained (a resumed run keeps its own) and all pairs become ids in the cache. Of several processes rank 0 does all this
+and sends the others the result as bytes, with the paths of the ids. Knows text, no tensors.
 """
 
 import json
@@ -30,14 +30,14 @@ from heed.training.step_log import Listener
 from heed.training.tasks import task_named
 from heed.training.tasks.base import Task
 
-_SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all
+_SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all of them
 
-Report = Callable[[str, int, int | None], None]  # `Listener.work`: what is done, pairs done, pairs in all if known
+ReportWork = Callable[[str, int, int | None], None]  # `Listener.work`: activity, pairs done, total pairs if known
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run's text and settings have become."""
+    """A run's prepared text and complete settings."""
 
     config: RunConfig
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -45,16 +45,16 @@ class RunInputs:
     validation: Prepared | None
     samples: list[list[str]]  # source and reference of validation sentences to translate
     texts: dict[str, list[dict[str, Any]]]  # names and digests of the texts, for the model card and for resuming
-    lengths: SourceLengths | None  # of the training sources; none where there are none
-    checkpoint: Path | None  # to go on from
+    lengths: SourceLengths | None  # of the training sources; None where the task has no source
+    checkpoint: Path | None  # to resume from
 
     def to_bytes(self) -> bytes:
-        """For the other processes of the group."""
+        """JSON for the other processes of the group."""
         source, target = self.tokenizers
         content = {
             "config": self.config.model_dump(mode="json"),
-            "tokenizers": [one.to_json() for one in ([target] if source is target else [source, target])],
-            "folders": [str(one.folder) for one in (self.pairs, self.validation) if one is not None],
+            "tokenizers": [tokenizer.to_json() for tokenizer in ([target] if source is target else [source, target])],
+            "folders": [str(pairs.folder) for pairs in (self.pairs, self.validation) if pairs is not None],
             "samples": self.samples,
             "texts": self.texts,
             "lengths": None if self.lengths is None else self.lengths.to_json(),
@@ -64,7 +64,7 @@ class RunInputs:
 
     @classmethod
     def from_bytes(cls, received: bytes) -> "RunInputs":
-        """What `to_bytes` wrote."""
+        """The inverse of `to_bytes`."""
         content = json.loads(received)
         config = RunConfig.model_validate_json(json.dumps(content["config"]))
         tokenizers = [Tokenizer.from_json(text, config.data.tokenizer) for text in content["tokenizers"]]
@@ -90,20 +90,19 @@ def gather_inputs(
     *,
     resume: bool,
 ) -> RunInputs:
-    """The inputs of the run in `folder`, whose record is then written there.
+    """Prepare the inputs of the run in `folder`, and write its record there.
 
-    layers: settings on top of those recorded, or of the preset, which the size of the corpus chooses if none is named.
+    layers: settings that override the recorded ones, or the preset's; preset None: chosen by the size of the corpus.
     """
     data = DataConfig.model_validate(merge_settings(start.settings, *layers)["data"])
     task = task_named(data.task)
-    training = survey_all([task.corpus(one, data) for one in start.training], listener.work)
+    training = survey_all([task.corpus(corpus, data) for corpus in start.training], listener.work)
     is_translation = data.task == "translate"
-    languages, said = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
+    languages, language_note = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
     defaults = merge_settings(task.defaults, languages)
-    pairs = sum(found.pairs for _, found in training)
-    settings, origin = _settings(folder, start, preset, defaults, layers, pairs)
-    validation = survey_all([task.corpus(one, data) for one in start.validation], listener.work)
-    for note in filter(None, (origin, said)):
+    settings, settings_note = _settings(folder, start, preset, defaults, layers, count_pairs(training))
+    validation = survey_all([task.corpus(corpus, data) for corpus in start.validation], listener.work)
+    for note in filter(None, (settings_note, language_note)):
         listener.note(note)
     record = replace(start, settings=settings)
     inputs = _prepare_all(folder, record, training, validation, listener, resume=resume)
@@ -119,45 +118,49 @@ def _settings(
     layers: Sequence[NestedSettings],
     pairs: int,
 ) -> tuple[NestedSettings, str]:
-    """All settings in force, and a sentence on where they come from."""
+    """The complete settings, and a note on where they come from."""
     if start.settings:
-        named = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
-        note = f"texts and settings: as recorded in {folder}, and what you set"
-        return merge_settings(start.settings, *named, *layers), note
+        presets = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
+        note = f"texts and settings: as recorded in {folder}, overridden by yours"
+        return merge_settings(start.settings, *presets, *layers), note
     name = preset or preset_for(pairs)
-    shape = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
-    settings = merge_settings({"training": training_preset(name)}, shape, defaults, *layers)
-    return settings, f"settings: those of the preset {name}, and what you set"
+    model = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
+    settings = merge_settings({"training": training_preset(name)}, model, defaults, *layers)
+    return settings, f"settings: preset {name}, overridden by yours"
 
 
-def survey_all(corpora: Iterable[Corpus], report: Report) -> SurveyedCorpora:
-    """Read every corpus through; none may be empty."""
+def survey_all(corpora: Iterable[Corpus], report: ReportWork) -> SurveyedCorpora:
+    """Read every corpus once; raises for an empty one."""
     surveyed = []
     for corpus in corpora:
-        found = survey(corpus, lambda done: report("reading", done, None))
-        if found.pairs == 0:
+        result = survey(corpus, lambda done: report("reading", done, None))
+        if result.pairs == 0:
             raise DataError(f"{corpus.name} is empty")
-        surveyed.append((corpus, found))
+        surveyed.append((corpus, result))
     return surveyed
+
+
+def count_pairs(surveyed: SurveyedCorpora) -> int:
+    return sum(result.pairs for _, result in surveyed)
 
 
 def language_settings(
     training: Sequence[Corpus], validation: Sequence[Corpus], data: DataConfig
 ) -> tuple[NestedSettings, str]:
-    """The language codes in the files' names, as settings, and a sentence on all codes in force."""
-    set_, found = (data.source_language, data.target_language), infer_languages(training) or infer_languages(validation)
-    if all(set_):
-        return {}, f"languages: {' → '.join(set_)}, as set"
-    if len(found) == 1:
-        codes = set_[0] or found[0].source, set_[1] or found[0].target
-        otherwise = "--source-language and --target-language say otherwise"
-        settings = {"source_language": codes[0], "target_language": codes[1]}
-        return {"data": settings}, f"languages: {' → '.join(codes)}, from {found[0].origin} ({otherwise})"
-    why = "the files' names say " + " and ".join(f"{one.source} → {one.target}" for one in found)
+    """The language codes in the file names, as settings, and a note on the languages of the run."""
+    set_codes = data.source_language, data.target_language
+    detected = infer_languages(training) or infer_languages(validation)
+    if all(set_codes):
+        return {}, f"languages: {' → '.join(set_codes)}, as set"
+    change = "set data.source_language and data.target_language to change them"
+    if len(detected) == 1:
+        source, target = set_codes[0] or detected[0].source, set_codes[1] or detected[0].target
+        settings = {"source_language": source, "target_language": target}
+        return {"data": settings}, f"languages: {source} → {target}, from {detected[0].origin} ({change})"
+    conflict = "the file names say " + " and ".join(f"{codes.source} → {codes.target}" for codes in detected)
     return {}, (
-        f"languages: unknown, since {why if found else 'no name of a file says them'}; heed serve will call them "
-        "'source' and 'target' unless you say them: --source-language en --target-language de here, or --languages "
-        "en-de there"
+        f"languages: unknown, since {conflict if detected else 'no file name tells'}; heed serve will call them "
+        f"'source' and 'target' ({change})"
     )
 
 
@@ -169,33 +172,33 @@ def with_validation(
     *,
     hold_some_out: bool = True,
 ) -> tuple[SurveyedCorpora, SurveyedCorpora]:
-    """Text to train on and text to validate on, held out of the first where none is given."""
+    """The training and the validation text; without validation text, pairs are held out of the training text."""
     if validation:
         if data.hold_out:
             raise ConfigError(f"data.hold_out = {data.hold_out} is for runs without validation text, and some is given")
         return training, validation
-    pairs = sum(found.pairs for _, found in training)
+    pairs = count_pairs(training)
     if hold_some_out and (count := pairs_to_hold_out(pairs, data.hold_out)):
         sides = task_named(data.task).sides
         training, validation = hold_out(training, count, sides, lambda done: listener.work("holding out", done, pairs))
-    if held_out := sum(found.pairs for _, found in validation):
+    if held_out := count_pairs(validation):
         listener.note(
             f"validation: no text was given, so {held_out:,} of {pairs:,} are held out (data.hold_out=0 holds out none)"
         )
     else:
-        why = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
-        listener.note(f"validation: none ({why}): no early stopping, and the last checkpoint becomes the model")
+        reason = "as set" if data.hold_out == 0 or not hold_some_out else f"{pairs:,} are too few to hold some out"
+        listener.note(f"validation: none ({reason}): no early stopping, and the last checkpoint becomes the model")
     return training, validation
 
 
 def prepare_texts(
-    surveyed: SurveyedCorpora, encoders: Encoders, max_tokens: int, cache: Path, report: Report
+    surveyed: SurveyedCorpora, encoders: Encoders, max_tokens: int, cache: Path, report: ReportWork
 ) -> Prepared:
-    """The ids of all pairs that are neither empty nor too long; there must be some."""
-    count = sum(found.pairs for _, found in surveyed)
-    pairs = prepare(surveyed, encoders, max_tokens, cache, lambda done: report("preparing", done, count))
+    """The ids of all pairs that are neither empty nor too long; raises where none is left."""
+    count = count_pairs(surveyed)
+    pairs = prepare(surveyed, encoders, max_tokens, cache, lambda done: report("tokenising", done, count))
     if len(pairs) == 0:
-        raise DataError(f"nothing to use is left: {'; '.join(str(kept) for kept in pairs.corpora)}")
+        raise DataError(f"no usable pair is left: {'; '.join(str(kept) for kept in pairs.corpora)}")
     return pairs
 
 
@@ -210,12 +213,12 @@ def _prepare_all(
 ) -> RunInputs:
     settings, cache = record.settings, record.cache
     checkpoint = checkpoint_of(folder, listener, resume=resume)
-    wanted = DataConfig.model_validate(settings["data"])
-    task = task_named(wanted.task)
+    data = DataConfig.model_validate(settings["data"])
+    task = task_named(data.task)
     saved = None if checkpoint is None else read_model_folder(checkpoint)
     began_without = saved is not None and not saved.trained.get("texts", {}).get("validation")
-    training, validation = with_validation(training, validation, wanted, listener, hold_some_out=not began_without)
-    data = task.complete_data_config(wanted, (corpus for corpus, _ in training))
+    training, validation = with_validation(training, validation, data, listener, hold_some_out=not began_without)
+    data = task.complete_data_config(data, (corpus for corpus, _ in training))
     if saved is not None:
         tokenizers = saved.tokenizers
     elif record.init_from is not None:
@@ -239,9 +242,9 @@ def _prepare_all(
 def train_tokenizers(
     training: SurveyedCorpora, data: DataConfig, sides: tuple[str, ...], cache: Path, listener: Listener
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Tokenizers trained on this text, or those in the cache."""
+    """Source and target tokenizer, trained on this text or read from the cache."""
     trained = train_or_load_tokenizers(
-        training, data, sides, cache, partial(listener.work, "learning a vocabulary", 0, None)
+        training, data, sides, cache, partial(listener.work, "training the tokenizer", 0, None)
     )
     for note in trained.notes:
         listener.note(note)
@@ -250,7 +253,7 @@ def train_tokenizers(
 
 def _lengths(training: SurveyedCorpora, pairs: Prepared) -> SourceLengths | None:
     tokens = pairs.source.lengths()
-    return source_lengths(tokens, max(found.sentences for _, found in training)) if tokens.any() else None
+    return source_lengths(tokens, max(result.sentences for _, result in training)) if tokens.any() else None
 
 
 def _with_vocabulary(settings: NestedSettings, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
@@ -266,14 +269,14 @@ def _with_vocabulary(settings: NestedSettings, tokenizers: tuple[Tokenizer, Toke
 
 
 def _samples(validation: SurveyedCorpora, sides: tuple[str, ...]) -> list[list[str]]:
-    """The first pairs that lack no side."""
-    read = (pair for corpus, _ in validation for pair in read_pairs(corpus))
-    complete = (pair for pair in read if all(getattr(pair, side) for side in sides))
+    """The first validation pairs with text on every side that the task needs."""
+    pairs = (pair for corpus, _ in validation for pair in read_pairs(corpus))
+    complete = (pair for pair in pairs if all(getattr(pair, side) for side in sides))
     return [[pair.source, pair.target] for pair in islice(complete, _SAMPLES)]
 
 
 def _describe(surveyed: SurveyedCorpora) -> list[dict[str, Any]]:
     return [
-        {"name": corpus.name, "weight": corpus.weight, "pairs": found.pairs, "digest": found.digest}
-        for corpus, found in surveyed
+        {"name": corpus.name, "weight": corpus.weight, "pairs": result.pairs, "digest": result.digest}
+        for corpus, result in surveyed
     ]

@@ -1,7 +1,7 @@
-"""What a run reports while it trains: to `journal.jsonl`, to TensorBoard, and to whoever listens.
+"""Logs training steps and validations to `journal.jsonl`, TensorBoard and a `Listener`.
 
 Enters: reports of steps and validations. Leaves: one JSON object per line in `RUN/journal.jsonl`, TensorBoard events in
-`RUN/tensorboard`, calls of a `Listener`. The JSON is strict: a number that is not finite is written as null. Needs no
+`RUN/tensorboard`, calls of a `Listener`. The JSON is strict: a number that is not finite is written as null. Imports no
 torch, unless TensorBoard is installed.
 """
 
@@ -20,15 +20,15 @@ from heed.artifacts.writing import sync, write_and_sync
 from heed.errors import FolderError
 
 JOURNAL = "journal.jsonl"
-METRICS = {"bleu": "BLEU {:.1f}", "bits_per_byte": "{:.3f} bits a byte", "accuracy": "accuracy {:.1f} %"}
-_FLUSH_SECONDS = 10  # of TensorBoard: what a kill may lose of the copy
+METRICS = {"bleu": "BLEU {:.1f}", "bits_per_byte": "{:.3f} bits per byte", "accuracy": "accuracy {:.1f} %"}
+_FLUSH_SECONDS = 10  # of TensorBoard events: as much may be lost when the process is killed
 _LOG = logging.getLogger("heed.training")
-_LOG.addHandler(logging.NullHandler())  # a listener shows warnings: the logger prints them only where it is set up to
+_LOG.addHandler(logging.NullHandler())  # listeners show warnings; the logger prints them only where it is configured
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One optimiser step: its mean loss per target token, learning rate, target tokens and seconds."""
+    """One optimiser step: mean loss per target token, learning rate, number of target tokens, seconds."""
 
     step: int
     epoch: int
@@ -49,90 +49,84 @@ class Validation:
     sample: tuple[str, str, str] | None = None  # source, reference, output
     metric: str = "bleu"  # one of METRICS
     outputs: int = 0  # translations made for the score
-    truncated: int = 0  # those that the length limit ended
+    truncated: int = 0  # of these, translations that the length limit ended
 
 
 class Listener:
-    """Whoever wants to follow a run: override the methods of interest, the others do nothing."""
+    """Callbacks of a run: override the methods of interest, the others do nothing."""
 
     def work(self, doing: str, done: int, total: int | None) -> None:
-        """Text is being read or tokenised: so many pairs are done, of a total if it is known."""
+        """Called while text is read or tokenised: the activity, the pairs done, and their total where it is known."""
 
     def step(self, report: StepReport) -> None:
-        """A step is done."""
+        """Called after each optimiser step."""
 
     def validation(self, step: int, result: Validation, best: bool) -> None:
-        """The model was validated; best: better than at any validation before."""
+        """Called after each validation. best: whether it is the best so far."""
 
     def note(self, message: str) -> None:
-        """A line for a person to read."""
+        """Called with a line of information for the user."""
 
     def warning(self, message: str) -> None:
-        """A line about something that may be wrong; a note, unless overridden."""
+        """Called with a line about a possible problem; calls `note` unless overridden."""
         self.note(message)
 
 
 class Listeners(Listener):
-    """Several listeners as one; warnings also reach the logger `heed.training`."""
+    """Forwards to several listeners; warnings also go to the logger `heed.training`."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
     def work(self, doing: str, done: int, total: int | None) -> None:
-        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.work(doing, done, total)
 
     def step(self, report: StepReport) -> None:
-        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.step(report)
 
     def validation(self, step: int, result: Validation, best: bool) -> None:
-        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.validation(step, result, best)
 
     def note(self, message: str) -> None:
-        """Forwarded to each listener."""
         for listener in self._listeners:
             listener.note(message)
 
     def warning(self, message: str) -> None:
-        """Logged, and forwarded to each listener."""
         _LOG.warning(message)
         for listener in self._listeners:
             listener.warning(message)
 
 
 class Journal:
-    """`journal.jsonl` of a run. Continuing from a step drops the lines after it."""
+    """`journal.jsonl` of a run. Resuming from a step drops the lines after it."""
 
     def __init__(self, path: Path, after_step: int) -> None:
         self._path = path
         kept = [line for line in read_journal(path) if line["step"] <= after_step]
-        with _explaining(path):
+        with _write_errors(path):
             building = path.with_suffix(".writing")
             write_and_sync(building, "".join(_line(entry) for entry in kept).encode())
             building.replace(path)
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Append a line."""
-        with _explaining(self._path), self._path.open("a", encoding="utf-8") as file:
+        with _write_errors(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write(_line(entry))
 
     def sync(self) -> None:
-        """Flush all lines to the disk, before the checkpoint that follows them."""
-        with _explaining(self._path):
+        """Flush all lines to disk, before the checkpoint that follows them."""
+        with _write_errors(self._path):
             sync(self._path)
             sync(self._path.parent)
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All complete lines; a last one that was cut off while being written does not count."""
+    """All complete lines, parsed; an incomplete last line, from a killed process, is ignored."""
     if not path.exists():
         return []
-    # Bytes: the cut may go through a letter, and text has line ends that JSON does not escape (U+2028).
+    # Bytes, not text: the last line may end within a character, and str.splitlines splits at U+2028, which JSON allows.
     complete, _, _ = path.read_bytes().rpartition(b"\n")
     return [_entry(path, number, line) for number, line in enumerate(complete.splitlines(), start=1)]
 
@@ -143,8 +137,8 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         entry = None
     if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
-        found = line[:40].decode(errors="replace")
-        raise FolderError(f"{path}:{number}: expected a JSON object with a step, found {found!r}")
+        start = line[:40].decode(errors="replace")
+        raise FolderError(f"{path}:{number}: expected a JSON object with a step, found {start!r}")
     return entry
 
 
@@ -156,7 +150,7 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -169,30 +163,25 @@ def tensorboard_listener(folder: Path, after_step: int) -> Listener | None:
 
 
 class TensorBoard(Listener):
-    """Reports as TensorBoard's scalars and text, a copy of the journal. Continuing from a step hides what came after.
-
-    Nothing reads it back.
-    """
+    """Writes the journal's numbers as TensorBoard scalars and text. Resuming from a step hides what came after it."""
 
     def __init__(self, folder: Path, after_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - fails without the package
 
         self._writer = SummaryWriter(str(folder), purge_step=after_step + 1, flush_secs=_FLUSH_SECONDS)
-        weakref.finalize(self, self._writer.close)  # at the latest when Python ends, so no caller has to remember it
+        weakref.finalize(self, self._writer.close)  # so that no caller has to close it
 
     def step(self, report: StepReport) -> None:
-        """Loss, learning rate and speed."""
         self._writer.add_scalar("loss/training", report.loss, report.step)
         self._writer.add_scalar("learning_rate", report.rate, report.step)
         self._writer.add_scalar("tokens_per_second", report.tokens / report.seconds, report.step)
 
     def validation(self, step: int, result: Validation, best: bool) -> None:  # noqa: ARG002 - the listener's signature
-        """Loss, score and a sample."""
         self._writer.add_scalar("loss/validation", result.loss, step)
         if result.score is not None:
             self._writer.add_scalar(result.metric, result.score, step)
         if result.sample is not None:
-            named = zip(("source", "wanted", "got"), result.sample, strict=True)
-            # TensorBoard reads Markdown: four spaces keep the user's text as it is.
-            self._writer.add_text("sample", "\n".join(f"    {name:<7}{text}" for name, text in named), step)
+            named = zip(("source", "reference", "output"), result.sample, strict=True)
+            # TensorBoard renders Markdown: four spaces make a code block, which keeps the text as it is.
+            self._writer.add_text("sample", "\n".join(f"    {name:<10}{text}" for name, text in named), step)
         self._writer.flush()

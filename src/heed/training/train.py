@@ -1,4 +1,4 @@
-"""`heed.train`: text files and settings to a trained model folder, from Python; `heed train` is its command line."""
+"""`heed.train`: trains a model on text files and writes a model folder; `heed train` is its command line."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from heed.model.size import parameter_counts
 from heed.paths import cache_folder
 from heed.training.corpora import PairFileOptions, Paths, TextFiles, training_corpora, validation_corpora
 from heed.training.distributed import ProcessGroup, join
-from heed.training.presets import NestedSettings, nested, setting_layers
+from heed.training.presets import NestedSettings, nest_settings, setting_layers
 from heed.training.resume import RunRecord
 from heed.training.run import Run, prepare_run
 from heed.training.run_inputs import RunInputs, gather_inputs
@@ -31,17 +31,17 @@ class Best:
     """The best validation of a run: its step, loss, and score by the task's metric."""
 
     step: int
-    loss: float | None  # none where it was not finite
+    loss: float | None  # None where it was not finite
     score: float | None
     metric: str
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What `train` leaves: a model folder that `heed.load` opens, its best validation, and its history."""
+    """The result of `train`: a model folder that `heed.load` opens, the best validation, and the history."""
 
     folder: Path
-    best: Best | None  # none where nothing was validated
+    best: Best | None  # None where nothing was validated
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -76,33 +76,33 @@ def train(  # noqa: PLR0913 - the options of `heed train`
     cache: AnyPath | None = None,
     listener: Listener | None = None,
 ) -> TrainedRun:
-    """Train a model on files of text, as `heed train` does with the options of the same names.
+    """Train a model on text files, as `heed train` does with the options of the same names.
 
-    settings: single settings, `{"training.max_steps": 2000}`, on top of `config`, a TOML file, on top of the preset.
-    resume: go on with the run in `out`, which records all other arguments; or start it. listener: follows the run;
-    without one nothing is printed. Ctrl-C ends the step, saves a checkpoint and raises KeyboardInterrupt. One training
-    at a time per process: torch's random generator belongs to it meanwhile.
+    settings: single settings, `{"training.max_steps": 2000}`, which override `config`, a TOML file, which overrides the
+    preset. resume: continue the run in `out`, which records all other arguments; if there is none, start it. listener:
+    its methods are called as the run proceeds; without one nothing is printed. Ctrl-C finishes the step, saves a
+    checkpoint and raises KeyboardInterrupt. Run one training at a time per process: it sets torch's random seed.
     """
     file = None if config is None else Path(config)
-    layers = setting_layers(file, nested(settings or {}), task, source_language, target_language, preset)
+    layers = setting_layers(file, nest_settings(settings or {}), task, source_language, target_language, preset)
     if not os.fspath(out):
-        raise ConfigError("out = '' names no folder")
-    folder, reading = Path(out), PairFileOptions(source_key, target_key, columns, pairs_format)
+        raise ConfigError("out = '', expected the path of a folder")
+    folder, options = Path(out), PairFileOptions(source_key, target_key, columns, pairs_format)
     files = TextFiles.of(source, target, pairs, text)
     held_out = TextFiles.of(valid_source, valid_target, valid_pairs, valid_text)
     if resume and not (files or held_out):
         start = RunRecord.read(folder)
     else:
-        validation = validation_corpora(held_out, reading)
-        start = RunRecord(training_corpora(files, reading, weight), validation, {}, None, cache_folder())
+        validation = validation_corpora(held_out, options)
+        start = RunRecord(training_corpora(files, options, weight), validation, {}, None, cache_folder())
     start = replace(
         start,
         init_from=start.init_from if init_from is None else Path(init_from),
         cache=start.cache if cache is None else Path(cache),
     )
     with join() as group:
-        heard = Listeners(*([] if listener is None else [listener])) if group.is_first else Listener()
-        return _train(folder, start, preset, layers, group, heard, resume=resume)
+        forwarding = Listeners(*([] if listener is None else [listener])) if group.is_first else Listener()
+        return _train(folder, start, preset, layers, group, forwarding, resume=resume)
 
 
 def _train(
@@ -117,18 +117,18 @@ def _train(
 ) -> TrainedRun:
     if group.is_first:
         inputs = gather_inputs(folder, start, preset, layers, listener, resume=resume)
-        group.from_first(inputs.to_bytes())
+        group.broadcast(inputs.to_bytes())
     else:
-        inputs = RunInputs.from_bytes(group.from_first(b""))
-    begins = start.init_from is not None and inputs.checkpoint is None
-    initial = read_model_folder(start.init_from) if begins and start.init_from is not None else None
-    run, progress = prepare_run(folder, inputs, group, listener, initial)
+        inputs = RunInputs.from_bytes(group.broadcast(b""))
+    is_new = inputs.checkpoint is None
+    init_from = read_model_folder(start.init_from) if is_new and start.init_from is not None else None
+    run, progress = prepare_run(folder, inputs, group, listener, init_from)
     _describe(run, progress, listener)
-    board = tensorboard_listener(folder, progress.step) if group.is_first else None
-    progress = run_training(run, progress, listener if board is None else Listeners(listener, board))
+    tensorboard = tensorboard_listener(folder, progress.step) if group.is_first else None
+    progress = run_training(run, progress, listener if tensorboard is None else Listeners(listener, tensorboard))
     if group.is_first:
         _publish(folder, progress, listener)
-    group.from_first(b"")  # no process returns before the model is in its folder
+    group.broadcast(b"")  # a barrier: no process returns before the model is in its folder
     metric = task_of(run.config).metric
     step = progress.best_step
     return TrainedRun(folder, None if step is None else Best(step, progress.best_loss, progress.best_score, metric))
@@ -137,15 +137,15 @@ def _train(
 def _describe(run: Run, progress: Progress, listener: Listener) -> None:
     size, processes = sum(part.total for part in parameter_counts(run.config.model)), run.group.size
     where = f"{run.device}" if processes == 1 else f"{processes} processes, this one on {run.device}"
-    listener.note(f"{size:,} parameters, {run.config.model.vocab_size:,} tokens, on {where}")
+    listener.note(f"{size:,} parameters, a vocabulary of {run.config.model.vocab_size:,}, on {where}")
     if progress.step:
-        listener.note(f"going on after step {progress.step:,}")
+        listener.note(f"resuming after step {progress.step:,}")
 
 
 def _publish(folder: Path, progress: Progress, listener: Listener) -> None:
-    """Make the best checkpoint the run's model."""
-    best, complaint = best_checkpoint(folder, progress)
-    if complaint is not None:
-        listener.warning(complaint)
+    """Copy the best checkpoint's model to the run's folder."""
+    best, warning = best_checkpoint(folder, progress)
+    if warning is not None:
+        listener.warning(warning)
     publish(folder, read_model_files(best))
     listener.note(f"done after step {progress.step:,}: the model of step {int(best.name[5:]):,} is in {folder}")

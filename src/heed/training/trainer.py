@@ -1,8 +1,8 @@
-"""The trainer: steps, with a log, validation, checkpoints and interrupts around them.
+"""The trainer: runs training steps, and logs, validates, saves checkpoints and handles interrupts.
 
-Enters: a run and how far it has come. Leaves: checkpoints and a journal in the run's folder. A run that is cut off
-anywhere goes on from its last checkpoint as if nothing had happened. All processes of a group go through this loop and
-take the same decisions at the same step; the first one writes. Knows nothing of text or terminals.
+Enters: a run and its progress. Leaves: checkpoints and a journal in the run's folder. A run that is killed at any
+moment resumes from its last checkpoint to the same weights. All processes of a group run this loop and take the same
+decisions at the same step; rank 0 writes. Knows nothing of text or terminals.
 """
 
 import math
@@ -23,15 +23,15 @@ from heed.training.run import Run
 from heed.training.step_log import JOURNAL, Journal, Listener, StepReport
 from heed.training.steps import PendingStep, launch_steps
 
-_SKIPPED_IN_A_ROW = 5  # steps whose loss or gradient is not finite, before the run ends
+_MAX_SKIPPED_IN_A_ROW = 5  # steps whose loss or gradient is not finite, before the run ends
 
 
 @torch_defaults()
 @torch.enable_grad()
 def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
-    """Train from `progress` to `max_steps`, or until validation stops improving; returns how far it came.
+    """Train from `progress` to `max_steps`, or until validation stops improving; returns the final progress.
 
-    An interrupt (Ctrl-C or SIGTERM) lets the step end, saves a checkpoint and then raises KeyboardInterrupt.
+    An interrupt (Ctrl-C or SIGTERM) lets the step finish, saves a checkpoint and then raises KeyboardInterrupt.
     """
     settings = run.config.training
     journal = Journal(run.folder / JOURNAL, after_step=progress.step) if run.group.is_first else None
@@ -45,17 +45,17 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
             log.add(pending)
             checkpoint_due = step % settings.checkpoint_every == 0
             read_now = checkpoint_due or _is_validation_due(run, step) or not run.reads_losses_late
-            progress = log.read(progress, but=0 if read_now else 1)
+            progress = log.read(progress, leave=0 if read_now else 1)
             progress, improved = _validate_if_due(run, progress, journal, listener)
             interrupted = run.group.sum(interrupts.requested)[0] > 0
             stopping = interrupted or step == settings.max_steps or _has_stalled(run, progress)
-            # After steps without effect there is nothing new to keep.
+            # After skipped steps there is nothing new to save.
             if improved or stopping or (checkpoint_due and not log.skipped_in_a_row):
                 progress = log.read(progress)
                 _save(run, progress, journal)
                 progress = replace(progress, previous=step)
             if interrupted:
-                listener.note(f"interrupted after step {step}: saved, go on with --resume")
+                listener.note(f"interrupted after step {step}, checkpoint saved: continue with --resume (resume=True)")
                 raise KeyboardInterrupt
     return progress
 
@@ -70,24 +70,18 @@ class StepLog:
         self.skipped_in_a_row = 0
 
     def add(self, pending: PendingStep) -> None:
-        """A step that was launched."""
         self._pending.append(pending)
 
-    def read(self, progress: Progress, *, but: int = 0) -> Progress:
-        """Wait for all steps but so many of the last; returns the progress with those skipped counted."""
+    def read(self, progress: Progress, *, leave: int = 0) -> Progress:
+        """Wait for and report all pending steps except the last `leave`; returns progress with the skipped counted."""
         skipped = progress.skipped
-        while len(self._pending) > but:
+        while len(self._pending) > leave:
             skipped += self._report(self._pending.popleft())
         return replace(progress, skipped=skipped)
 
     def _report(self, pending: PendingStep) -> bool:
-        step, tokens, rate, loss, norm = (
-            pending.step,
-            pending.tokens,
-            pending.rate,
-            pending.loss(),
-            pending.gradient_norm(),
-        )
+        step, tokens, rate = pending.step, pending.tokens, pending.rate
+        loss, norm = pending.loss(), pending.gradient_norm()
         now = time.monotonic()
         seconds = now - max(pending.began, self._last_read)
         self._last_read = now
@@ -104,7 +98,7 @@ class StepLog:
 
     def _warn(self, step: int, reason: str) -> None:
         self._listener.warning(f"step {step}: {reason}, so the step was skipped")
-        if self.skipped_in_a_row >= _SKIPPED_IN_A_ROW:
+        if self.skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingError(
                 f"the loss or the gradient was not finite in {self.skipped_in_a_row} steps in a row, up to step "
                 f"{step}: {reason}; {recovery_hint(self._run.folder)}"
@@ -115,7 +109,7 @@ def _save(run: Run, progress: Progress, journal: Journal | None) -> None:
     if journal is not None:
         journal.sync()
     run.save(progress)
-    if run.group.is_first:  # which wrote it: for the others the new checkpoint may not be there yet
+    if run.group.is_first:  # rank 0 wrote it: the other processes may not see the new checkpoint yet
         prune_checkpoints(run.folder, run.config.training.keep_last, progress.best_step)
 
 
@@ -125,15 +119,15 @@ def _validate_if_due(
     if run.validate is None or not _is_validation_due(run, progress.step):
         return progress, False
     with run.inference_weights():
-        found = run.validate(run.model, progress.step)
-    after = progress.validated(found.loss, found.score, by_score=run.config.training.best_by != "loss")
+        result = run.validate(run.model, progress.step)
+    after = progress.validated(result.loss, result.score, by_score=run.config.training.best_by != "loss")
     improved = after.best_step == progress.step
-    entry = {"step": progress.step, "validation_loss": found.loss, found.metric: found.score, "best": improved}
-    if found.outputs:
-        entry |= {"outputs": found.outputs, "truncated": found.truncated}
+    entry = {"step": progress.step, "validation_loss": result.loss, result.metric: result.score, "best": improved}
+    if result.outputs:
+        entry |= {"outputs": result.outputs, "truncated": result.truncated}
     if journal is not None:
-        journal.write({**entry, "sample": found.sample})
-    listener.validation(progress.step, found, improved)
+        journal.write({**entry, "sample": result.sample})
+    listener.validation(progress.step, result, improved)
     return after, improved
 
 
@@ -147,23 +141,23 @@ def _has_stalled(run: Run, progress: Progress) -> bool:
 
 
 class _Interrupts:
-    """Within it the first Ctrl-C or SIGTERM is only remembered; a second one acts at once.
+    """A context in which the first Ctrl-C or SIGTERM only sets `requested`; a second one raises at once.
 
-    Python lets only the main thread handle signals: in another thread they go their usual way.
+    Python handles signals in the main thread only: in another thread this changes nothing.
     """
 
     def __init__(self) -> None:
         self.requested = False
 
     def __enter__(self) -> "_Interrupts":
-        numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-        self._before = {number: signal.signal(number, self._remember) for number in numbers}
+        signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        self._handlers = {number: signal.signal(number, self._request) for number in signals}
         return self
 
-    def _remember(self, number: int, _frame: FrameType | None) -> None:
+    def _request(self, number: int, _frame: FrameType | None) -> None:
         self.requested = True
         signal.signal(number, signal.default_int_handler)
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)

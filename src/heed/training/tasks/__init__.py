@@ -1,4 +1,4 @@
-"""What a model can be trained to do, by the name in `data.task`; the only place that tells tasks apart."""
+"""The training tasks by their name in `data.task`: translate, language-model, masked, classify."""
 
 from heed.config import RunConfig
 from heed.training.tasks.base import Task
@@ -9,7 +9,7 @@ from heed.training.tasks.translate import TranslationTask
 
 
 def task_named(name: str, masked_share: float = 0.15) -> Task:
-    """The task of a name in `data.task`."""
+    """The task with this name in `data.task`. masked_share: share of tokens selected by the task `masked`."""
     tasks: dict[str, Task] = {
         "translate": TranslationTask(),
         "language-model": LanguageModelTask(),
@@ -20,5 +20,4 @@ def task_named(name: str, masked_share: float = 0.15) -> Task:
 
 
 def task_of(config: RunConfig) -> Task:
-    """The task of a run."""
     return task_named(config.data.task, config.training.masked_share)

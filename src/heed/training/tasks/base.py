@@ -1,7 +1,7 @@
-"""What a task is, and what tasks share: the loss over target tokens, and passes over validation text.
+"""The interface of training tasks, and what they share: the loss over target tokens, and validation passes.
 
-A `Task` defines what its text is, what a batch holds, what the loss is and what validation measures; the trainer knows
-nothing else of it. `heed.training.tasks` has them all.
+A `Task` defines its text, its batches, its loss and its validation; the trainer knows nothing else about it. All tasks
+are in `heed.training.tasks`.
 """
 
 import json
@@ -25,7 +25,7 @@ from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
 from heed.text.sentence_split import SourceLengths
 from heed.text.tokenizer import Tokenizer
-from heed.training.batches import Batch, Numbers, Ragged, Random, collate_pairs, in_order, target_tokens
+from heed.training.batches import Batch, IntArray, Ragged, Random, collate_pairs, in_order, target_tokens
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
 from heed.training.step_log import Validation
@@ -36,51 +36,51 @@ Validate: TypeAlias = Callable[[Transformer, int], Validation]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Validation text: all of it as ids, and the first source and target texts."""
+    """Validation text."""
 
-    pairs: Prepared
-    samples: list[list[str]]
+    pairs: Prepared  # all of it, as ids
+    samples: list[list[str]]  # source and target of the first pairs, as text
     lengths: SourceLengths | None = None  # of the training sources
 
 
 class Task(ABC):
-    """What a run trains a model to do. Pairs become batches, and the loss is over target tokens, unless overridden."""
+    """What a model is trained to do. By default batches hold pairs, and the loss is over target tokens."""
 
-    kind: ClassVar[Literal["encoder-decoder", "decoder", "encoder"]]  # of model
+    kind: ClassVar[Literal["encoder-decoder", "decoder", "encoder"]]  # of the model
     metric: ClassVar[str]  # the validation score besides the loss; one of METRICS
-    sides: ClassVar[tuple[str, ...]]  # of a pair, those that are text and train the tokenizer
-    defaults: ClassVar[dict[str, dict[str, Any]]] = {}  # settings that replace a preset's
+    sides: ClassVar[tuple[str, ...]]  # the sides of a pair that are text; the tokenizer is trained on them
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {}  # settings that override a preset's
 
     @abstractmethod
     def corpus(self, corpus: Corpus, data: DataConfig) -> Corpus:
-        """The corpus as this task reads it; raises for one it cannot train on."""
+        """The corpus as this task reads it; raises for a corpus it cannot train on."""
 
     @abstractmethod
     def complete_data_config(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
-        """The settings completed with what follows from the text; raises for those that cannot be honoured."""
+        """The data settings, completed from the text (labels); raises for settings that do not fit the task."""
 
     @abstractmethod
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
-        """What turns both sides of a pair into ids."""
+        """The encoders that turn both sides of a pair into ids."""
 
     @abstractmethod
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """The arguments of the model."""
+        """The model's keyword arguments for a batch."""
 
     @abstractmethod
     def validator(self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup) -> Validate:
-        """A function that validates a model at a step."""
+        """The function that validates a model at a step."""
 
     def model_settings(self, data: DataConfig) -> dict[str, Any]:  # noqa: ARG002 - for tasks that override it
-        """Model settings that follow from the text, besides the vocabulary."""
+        """Model settings that follow from the data settings, such as the number of labels."""
         return {}
 
-    def sizes(self, pairs: Prepared) -> Numbers:
-        """The tokens each pair takes of a batch's budget: the target's."""
+    def sizes(self, pairs: Prepared) -> IntArray:
+        """The tokens that each pair takes of a batch's budget: those of its target."""
         return target_tokens(pairs)
 
     def collate(self, source: Ragged, target: Ragged, random: Random) -> Batch:
-        """A batch of pairs; whatever is random about it is drawn from `random`."""
+        """A batch of pairs; masking and the like draw from `random`."""
         return collate_pairs(source, target, random)
 
     def loss(
@@ -93,8 +93,8 @@ class Task(ABC):
     ) -> Float[Tensor, ""]:
         """Label-smoothed cross-entropy, summed over a batch on the model's device.
 
-        fused_loss: computes it from the hidden states before the output projection; none: from the logits, as R-Drop
-        must in any case.
+        fused_loss: computes it from the hidden states before the output projection; None: from the logits, as R-Drop
+        always does.
         """
         pad_id, settings = config.model.pad_id, config.training
         if fused_loss is not None and not settings.r_drop:
@@ -107,34 +107,30 @@ class Task(ABC):
 
 
 class TextTask(Task):
-    """A task on texts alone: the target of a pair, whose source is empty."""
+    """A task on monolingual text: the target of a pair whose source is empty."""
 
     sides = ("target",)
 
     def corpus(self, corpus: Corpus, data: DataConfig) -> Corpus:
-        """A text per line, or documents."""
         if corpus.text is None:
-            raise DataError(f"task = {data.task!r} learns from --text, a text a line, found {corpus.name}")
+            raise DataError(f"task = {data.task!r} trains on text files, one text per line, found {corpus.name}")
         return replace(corpus, documents=data.documents)
 
     def complete_data_config(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
-        """Nothing follows from the text."""
-        check_one_sided(data)
+        check_single_vocabulary(data)
         if data.labels:
             raise ConfigError(f"labels are for task = 'classify', found {data.task!r}")
         return data
 
 
-def check_one_sided(data: DataConfig) -> None:
-    """A pair with text on one side has one vocabulary."""
+def check_single_vocabulary(data: DataConfig) -> None:
+    """Raise for separate vocabularies: only translation has text on both sides."""
     if data.separate_vocabularies:
-        raise ConfigError(
-            f"separate_vocabularies needs task = 'translate', found {data.task!r}: there is one side only"
-        )
+        raise ConfigError(f"separate_vocabularies needs task = 'translate', found {data.task!r}: it has one side only")
 
 
 class AccuracyValidator:
-    """Loss and accuracy: a model's predictions against `tgt_out`, wherever that is not padding."""
+    """Validates by loss and accuracy: predictions against `tgt_out`, wherever that is not padding."""
 
     def __init__(
         self,
@@ -149,29 +145,28 @@ class AccuracyValidator:
 
     @torch.no_grad()
     def __call__(self, model: Transformer, _step: int) -> Validation:
-        """Mean loss, and accuracy in percent."""
         model.eval()
 
         def measure(batch: Batch) -> tuple[float, int, int]:
-            right = int((self._predict(model, batch) == batch.tgt_out).sum())
-            return unsmoothed_loss(model, self._task, self._config, batch), right, batch.tokens
+            correct = int((self._predict(model, batch) == batch.tgt_out).sum())
+            return unsmoothed_loss(model, self._task, self._config, batch), correct, batch.tokens
 
-        loss, right, count = summed(measure, 3, self._task, self._config, self._held_out.pairs, self._group)
-        return Validation(loss / count, 100 * right / count, None, self._task.metric)
+        loss, correct, count = sum_over_batches(measure, 3, self._task, self._config, self._held_out.pairs, self._group)
+        return Validation(loss / count, 100 * correct / count, None, self._task.metric)
 
 
 def validation_group(config: RunConfig, group: ProcessGroup) -> ProcessGroup:
-    """The processes that split validation: a group of one where weights are sharded, since all must do every pass."""
+    """The processes that share validation; with sharded weights a group of one, since all must run every pass."""
     return ProcessGroup() if config.training.shard else group
 
 
 def mean_loss(model: Transformer, task: Task, config: RunConfig, pairs: Prepared, group: ProcessGroup) -> float:
-    """The loss per token, without label smoothing or R-Drop."""
+    """The validation loss per token, without label smoothing or R-Drop."""
 
     def measure(batch: Batch) -> tuple[float, int]:
         return unsmoothed_loss(model, task, config, batch), batch.tokens
 
-    total, tokens = summed(measure, 2, task, config, pairs, group)
+    total, tokens = sum_over_batches(measure, 2, task, config, pairs, group)
     return total / tokens
 
 
@@ -181,7 +176,7 @@ def unsmoothed_loss(model: Transformer, task: Task, config: RunConfig, batch: Ba
     return task.loss(model, batch, config.model_copy(update={"training": plain}), fused_attention).item()
 
 
-def summed(
+def sum_over_batches(
     measure: Callable[[Batch], Sequence[float]],
     count: int,
     task: Task,
@@ -189,16 +184,16 @@ def summed(
     pairs: Prepared,
     group: ProcessGroup,
 ) -> list[float]:
-    """The `count` numbers measured of each validation batch, summed over all batches and processes."""
+    """The `count` values that `measure` gives for each validation batch, summed over all batches and processes."""
     sums, device = [0.0] * count, group.device()
-    for number, batch in enumerate(in_order(pairs, config.training.tokens_per_batch, task.collate, task.sizes)):
-        if number % group.size == group.rank:
-            sums = [before + one for before, one in zip(sums, measure(batch.to(device)), strict=True)]
+    for index, batch in enumerate(in_order(pairs, config.training.tokens_per_batch, task.collate, task.sizes)):
+        if index % group.size == group.rank:
+            sums = [total + value for total, value in zip(sums, measure(batch.to(device)), strict=True)]
     return group.sum(*sums)
 
 
 def distributed_map(texts: Sequence[str], work: Callable[[list[str]], list[Any]], group: ProcessGroup) -> list[Any]:
-    """`work` on all texts, as JSON has its results, in order; each process works on a part."""
+    """`work(texts)` with the texts split over the processes; results, in order, must survive JSON."""
     gathered = group.gather(json.dumps(work(list(texts[group.rank :: group.size]))).encode())
     results: list[Any] = [None] * len(texts)
     for rank, part in enumerate(gathered):
@@ -207,5 +202,5 @@ def distributed_map(texts: Sequence[str], work: Callable[[list[str]], list[Any]]
 
 
 def sample_index(step: int, samples: Sequence[object]) -> int:
-    """Which sample to show: a different one at every step, always the same at the same step."""
+    """The index of the sample to show: pseudo-random, a function of the step."""
     return zlib.crc32(str(step).encode()) % len(samples)

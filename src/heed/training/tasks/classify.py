@@ -1,4 +1,4 @@
-"""Classification: an encoder-only model trained to label a text, or two texts."""
+"""The task `classify`: an encoder-only model trained to label a text or a pair of texts."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,14 +19,14 @@ from heed.text.labels import FIRST_LABEL_ID, LabelEncoder, TextPairEncoder
 from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
 from heed.text.tokenizer import EOS
-from heed.training.batches import Batch, Numbers, Ragged, Random
+from heed.training.batches import Batch, IntArray, Ragged, Random
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
-from heed.training.tasks.base import AccuracyValidator, HeldOut, Task, Tokenizers, check_one_sided
+from heed.training.tasks.base import AccuracyValidator, HeldOut, Task, Tokenizers, check_single_vocabulary
 
 
 class ClassificationTask(Task):
-    """One label per text, with accuracy as its score."""
+    """Text classification, scored by accuracy."""
 
     kind = "encoder"
     metric = "accuracy"
@@ -34,35 +34,33 @@ class ClassificationTask(Task):
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
-        """A label and one or two texts per row."""
+        """Rows of a label and one or two texts."""
         if corpus.pairs is None:
-            raise DataError(f"task = 'classify' learns from --pairs, a label and a text a row, found {corpus.name}")
+            raise DataError(f"task = 'classify' trains on pairs files, a label and a text per row, found {corpus.name}")
         if (corpus.source_key, corpus.target_key) == ("source", "target"):  # the defaults
             corpus = replace(corpus, source_key="text", target_key="label")
         return replace(corpus, labelled=True)
 
     def complete_data_config(self, data: DataConfig, corpora: Iterable[Corpus]) -> DataConfig:
-        """The labels are those of the text, unless they are set."""
-        check_one_sided(data)
+        """Unless `labels` is set, it becomes the labels in the text."""
+        check_single_vocabulary(data)
         for name in ("documents", "bpe_dropout"):
             if getattr(data, name):
-                raise ConfigError(f"{name} = {getattr(data, name)!r} is of no use to task = 'classify'")
+                raise ConfigError(f"{name} = {getattr(data, name)!r} does not apply to task = 'classify'")
         if data.labels:
             LabelEncoder.from_names(data.labels)
             return data
-        found = LabelEncoder.from_corpus(pair.target for corpus in corpora for pair in read_pairs(corpus))
-        return data.model_copy(update={"labels": found.names})
+        labels = LabelEncoder.from_corpus(pair.target for corpus in corpora for pair in read_pairs(corpus))
+        return data.model_copy(update={"labels": labels.names})
 
     def model_settings(self, data: DataConfig) -> dict[str, Any]:
-        """As many classes as there are labels."""
         return {"labels": len(data.labels)}
 
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
-        """A tokenizer for the text, and the labels."""
         return Encoders(TextPairEncoder(tokenizers[0]), LabelEncoder(data.labels))
 
-    def sizes(self, pairs: Prepared) -> Numbers:
-        """The text's tokens."""
+    def sizes(self, pairs: Prepared) -> IntArray:
+        """The tokens of each text, EOS included."""
         return pairs.source.lengths() + 1
 
     def collate(self, source: Ragged, target: Ragged, _random: Random) -> Batch:
@@ -90,7 +88,6 @@ class ClassificationTask(Task):
         )
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """The text only."""
         return {"src": batch.src, "src_layout": batch.src_layout}
 
     def predict(self, model: Transformer, batch: Batch) -> Int[Tensor, "B"]:
@@ -100,11 +97,10 @@ class ClassificationTask(Task):
     def validator(
         self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> AccuracyValidator:
-        """Loss and accuracy."""
         return AccuracyValidator(self, self.predict, config, held_out, group)
 
 
 def _labels(batch: Batch) -> Int[Tensor, "B"]:
-    """The label of each text; padding for texts that only pad a batch, of which the last may have no token."""
+    """The label of each text; padding for the sentences of padding, the last of which may be empty."""
     positions = batch.tgt_layout.cu_seqlens[:-1].clamp(max=len(batch.tgt_out) - 1)
     return batch.tgt_out[positions]

@@ -1,4 +1,4 @@
-"""Language modelling: a decoder-only model trained to predict the next token."""
+"""The task `language-model`: a decoder-only model trained to predict the next token."""
 
 import math
 from typing import Any, ClassVar
@@ -16,30 +16,27 @@ from heed.training.tasks.base import HeldOut, TextTask, Tokenizers, mean_loss, s
 
 
 class LanguageModelTask(TextTask):
-    """Next-token prediction, with bits per byte as its score."""
+    """Next-token prediction, scored by bits per byte."""
 
     kind = "decoder"
     metric = "bits_per_byte"
-    # Label smoothing would bias the probabilities, and here they are what counts.
+    # No label smoothing: it would bias the probabilities, which are what the score measures.
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 
     def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
-        """One tokenizer, for the target."""
         return Encoders(None, tokenizers[1], chunk_long_texts=data.documents)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """The target only."""
         return {"tgt_in": batch.tgt_in, "tgt_layout": batch.tgt_layout}
 
     def validator(
         self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> "LanguageModelValidator":
-        """Loss, bits per byte, and a continuation of a text."""
         return LanguageModelValidator(self, config, tokenizers, held_out, group)
 
 
 class LanguageModelValidator:
-    """Validates a language model."""
+    """Validates a language model by loss and bits per byte, and shows a continuation of a text."""
 
     def __init__(
         self, task: LanguageModelTask, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
@@ -47,16 +44,14 @@ class LanguageModelValidator:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
         self._group = validation_group(config, group)
         pairs = held_out.pairs
-        texts = tokenizers[1].decode([pairs.target[number].tolist() for number in range(len(pairs))])
+        texts = tokenizers[1].decode([pairs.target[index].tolist() for index in range(len(pairs))])
         tokens = len(pairs.target.ids) + len(texts)
-        # The end of a text counts as one byte: in its file it has a line end.
-        self._bits_per_byte = (
-            tokens / (sum(len(text.encode()) for text in texts) + len(texts)) / math.log(2)
-        )  # of a nat per token
+        size = sum(len(text.encode()) for text in texts) + len(texts)  # EOS counts as one byte: a file has a line end
+        self._bits_per_byte = tokens / size / math.log(2)  # per nat per token
 
     @torch.no_grad()
     def __call__(self, model: Transformer, step: int) -> Validation:
-        """Loss, bits per byte, and a greedy continuation of a text that changes with the step."""
+        """The sample is a greedy continuation of a text that changes with the step."""
         model.eval()
         loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._group)
         samples = self._held_out.samples

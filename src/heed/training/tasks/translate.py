@@ -1,4 +1,4 @@
-"""Translation, or any other sequence to sequence: an encoder-decoder trained on pairs."""
+"""The task `translate`: an encoder-decoder trained on pairs, for translation or any other sequence-to-sequence task."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,43 +30,38 @@ from heed.training.tasks.base import (
 
 
 class TranslationTask(Task):
-    """Sequence to sequence, with BLEU as its score."""
+    """Sequence to sequence, scored by BLEU."""
 
     kind = "encoder-decoder"
     metric = "bleu"
     sides = ("source", "target")
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
-        """The corpus of pairs, unchanged."""
         if corpus.text is not None:
-            raise DataError(f"task = 'translate' learns from --source and --target, or --pairs: found {corpus.name}")
+            raise DataError(f"task = 'translate' trains on source and target files, or pairs, found {corpus.name}")
         return corpus
 
     def complete_data_config(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
-        """Nothing follows from the text."""
         for name in ("labels", "documents"):
             if getattr(data, name):
-                raise ConfigError(f"{name} = {getattr(data, name)!r} is of no use to task = 'translate'")
+                raise ConfigError(f"{name} = {getattr(data, name)!r} does not apply to task = 'translate'")
         return data
 
     def encoders(self, tokenizers: Tokenizers, _data: DataConfig) -> Encoders:
-        """One tokenizer per side."""
         return Encoders(*tokenizers)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
-        """Source and target."""
-        both = {"src_layout": batch.src_layout, "tgt_layout": batch.tgt_layout}
-        return {"src": batch.src, "tgt_in": batch.tgt_in, **both}
+        layouts = {"src_layout": batch.src_layout, "tgt_layout": batch.tgt_layout}
+        return {"src": batch.src, "tgt_in": batch.tgt_in, **layouts}
 
     def validator(
         self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
     ) -> "TranslationValidator":
-        """Loss, BLEU of greedy translations, one sample."""
         return TranslationValidator(self, config, tokenizers, held_out, group)
 
 
 class TranslationValidator:
-    """Validates a translation model."""
+    """Validates a translation model by loss and BLEU, and shows a translation."""
 
     def __init__(
         self, task: TranslationTask, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
@@ -76,7 +71,7 @@ class TranslationValidator:
 
     @torch.no_grad()
     def __call__(self, model: Transformer, step: int) -> Validation:
-        """Loss without label smoothing, BLEU of greedy translations, and a sample that changes with the step."""
+        """BLEU is of greedy translations; the sample is one of them and changes with the step."""
         model.eval()
         samples = self._held_out.samples
         greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
@@ -92,12 +87,13 @@ class TranslationValidator:
         )
 
         def translate(texts: list[str]) -> list[Any]:
-            return [(one.text, one.truncated) for one in translator.translate(texts, align=False)]
+            translations = translator.translate(texts, align=False)
+            return [(translation.text, translation.truncated) for translation in translations]
 
         results = distributed_map([source for source, _ in samples], translate, self._group)
-        translations, truncated = [text for text, _ in results], sum(cut_off for _, cut_off in results)
-        source, reference = samples[number := sample_index(step, samples)]
+        translations, truncated = [text for text, _ in results], sum(is_truncated for _, is_truncated in results)
+        source, reference = samples[index := sample_index(step, samples)]
         score = bleu(translations, [reference for _, reference in samples])
         loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._group)
-        sample = (source, reference, translations[number])
+        sample = (source, reference, translations[index])
         return Validation(loss, score, sample, outputs=len(results), truncated=truncated)
