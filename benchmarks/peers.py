@@ -17,7 +17,7 @@ from heed.interop.marian import to_marian
 
 Ids = list[list[int]]
 Translate = Callable[[Ids, int, int], Ids]  # sources, a beam and a length to translations, special tokens left out
-Batch = tuple[Tensor, Tensor, int]  # source and target ids, target tokens
+PaddedBatch = tuple[Tensor, Tensor, int]  # source ids, target ids, number of target tokens without padding
 
 
 class TorchTransformer(nn.Module):
@@ -93,8 +93,10 @@ def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
     )
 
 
-def padded(pairs: list[PairLengths], config: ModelConfig, tokens: int, multiple: int, device: torch.device) -> Iterator[Batch]:
-    """Batches of like lengths in rows of a multiple, at most so many tokens on either side. All there are, for ever."""
+def padded(
+    pairs: list[PairLengths], config: ModelConfig, tokens: int, multiple: int, device: torch.device
+) -> Iterator[PaddedBatch]:
+    """Endless padded batches of random ids, sorted by length, with lengths rounded up to a multiple; at most `tokens`."""
     batches, rows, longest = [], [], 0
     for pair in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
         if rows and (len(rows) + 1) * max(longest, *pair) > tokens:
@@ -118,7 +120,9 @@ def padded(pairs: list[PairLengths], config: ModelConfig, tokens: int, multiple:
         yield from made
 
 
-def peer_step(model: nn.Module, batches: Iterator[Batch], device: torch.device, *, compiled: bool = False) -> TrainStep:
+def peer_step(
+    model: nn.Module, batches: Iterator[PaddedBatch], device: torch.device, *, compiled: bool = False
+) -> TrainStep:
     """The step of a training script: on a GPU in bfloat16 with the fused Adam, elsewhere the loss is read each time."""
     on_gpu = device.type == "cuda"
     model = model.to(device).train()
