@@ -96,7 +96,7 @@ def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
 def padded(
     pairs: list[PairLengths], config: ModelConfig, tokens: int, multiple: int, device: torch.device
 ) -> Iterator[PaddedBatch]:
-    """Endless padded batches of random ids, sorted by length, with lengths rounded up to a multiple; at most `tokens`."""
+    """Endless padded batches of random ids, sorted by length, rounded up to a multiple; at most `tokens` per side."""
     batches, rows, longest = [], [], 0
     for pair in sorted(pairs, key=lambda pair: (pair[1], pair[0])):
         if rows and (len(rows) + 1) * max(longest, *pair) > tokens:
