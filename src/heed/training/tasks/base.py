@@ -36,7 +36,7 @@ Validate: TypeAlias = Callable[[Transformer, int], Validation]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Validation text."""
+    """Validation text, as ids and as samples to show."""
 
     pairs: Prepared  # all of it, as ids
     samples: list[list[str]]  # source and target of the first pairs, as text
