@@ -102,7 +102,7 @@ def test_a_look_shows_what_the_model_makes_of_the_text(runs: Path, task: str, to
         assert out.stat().st_size > 1000
     wrong = heed("look", str(runs / task), "The cat.", "--target", "b")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    assert "has one text to look at, found a target too: 'b'" in wrong.stderr
+    assert "takes one text, found a target too: 'b'" in wrong.stderr
 
 
 def test_a_classifiers_labels_are_printed_with_their_share(runs: Path) -> None:

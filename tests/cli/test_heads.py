@@ -79,7 +79,7 @@ def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch
     [
         ("model --source s --target short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
         ("model --source empty", "empty is empty: expected sentences"),
-        ("model --source blank --target blank", "no token has a choice of what to look at"),
+        ("model --source blank --target blank", "no row has more than one key to attend to"),
         ("decoder --source s --target s", "--target needs an encoder-decoder model: this one is decoder-only"),
     ],
 )

@@ -48,7 +48,7 @@ def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("kind", "count", "message"),
     [
-        ("encoder-decoder", "3", "expected an even number of sentences, one half for either meaning; found 3"),
+        ("encoder-decoder", "3", "expected an even number of sentences, one half per antecedent, found 3"),
         ("decoder", "4", "model is a decoder-only model, trained with task = 'translate', and does not translate"),
     ],
 )

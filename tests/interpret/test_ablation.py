@@ -177,7 +177,7 @@ def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
     sources = [f"{'a ' * (number % 4)}{('dog', 'bird', 'cat')[number % 3]} {number}" for number in range(40)]
     wanted = ["DIE KATZE", "HUND"] * 20
     off = components(translator.model.config)[:2]
-    found = ablate(translator, sources, wanted, off=off, resamples=2000)
+    found = ablate(translator, sources, wanted, chosen=off, resamples=2000)
     whole = translator.token_scores(sources, wanted)
     draw = np.random.default_rng(1)
     for one in found.changes:
@@ -211,12 +211,12 @@ def test_a_head_that_does_nothing_changes_nothing() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     translator = small_translator()
-    with pytest.raises(DataError, match="1 sources cannot be scored with 2 references"):
+    with pytest.raises(DataError, match="found 1 sources and 2 references"):
         ablate(translator, ["a"], ["A", "B"])
-    with pytest.raises(DataError, match="nothing to score: found no sentences"):
+    with pytest.raises(DataError, match="found no sentences to score"):
         ablate(translator, [], [])
     for kind in ("encoder", "decoder"):
-        with pytest.raises(HeedError, match=f"kind = '{kind}' makes none: expected 'encoder-decoder'"):
+        with pytest.raises(HeedError, match=f"expected kind = 'encoder-decoder', found kind = '{kind}'"):
             ablate(small_translator(kind=kind), ["a"], ["A"])
 
     class Fixed(Engine):
@@ -233,5 +233,5 @@ def test_what_cannot_be_measured_is_refused() -> None:
     off = components(translator.model.config)[:1]
     assert ablate(with_pytorch_modules(elsewhere), ["a"], ["A"], "exact", off, resamples=9).changes[0].piece == off[0]
     together = Translator(translator.models * 2, translator.tokenizers)
-    with pytest.raises(HeedError, match="of one model at a time, found 2 that translate together"):
+    with pytest.raises(HeedError, match="of one model, found an ensemble of 2"):
         ablate(together, ["a"], ["A"])

@@ -103,9 +103,9 @@ def test_every_branch_says_why_it_ended() -> None:
 
 
 def test_what_is_no_beam_is_refused() -> None:
-    with pytest.raises(InputError, match=r"search\.sample = true draws tokens at random"):
+    with pytest.raises(InputError, match=r"search\.sample = true samples tokens"):
         tree_of(Short(0, 4), 5, SearchConfig(sample=True))
-    with pytest.raises(InputError, match="a beam is shown for one sentence, found 2"):
+    with pytest.raises(InputError, match="a beam tree is of one sentence, found 2"):
         beam_tree(Short(0, 4).start([0, 1]), 5, SearchConfig(), str)
     with pytest.raises(InputError, match=r"sentence 0 has log-probability -inf: .* no_repeat_ngram = 1"):
         tree_of(Tables(0, 2), 4, SearchConfig(no_repeat_ngram=1, min_length=3))

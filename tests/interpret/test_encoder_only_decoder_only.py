@@ -49,7 +49,7 @@ def test_two_texts_are_read_together_with_an_end_after_each(classifier: TextMode
     assert "".join(trace.source.text[slice(*span)] for span in trace.source.spans) == "a dogthe cat"
     assert trace.source.spans[6] == (6, 7)
     for wrong in ("a dog\t", "\ta dog"):
-        with pytest.raises(InputError, match="look takes one line of words"):
+        with pytest.raises(InputError, match="look takes one line that is not blank"):
             look(classifier, wrong)
 
 
@@ -84,7 +84,7 @@ def test_a_hole_is_filled_without_a_look_at_what_was_there(monkeypatch: pytest.M
 
 
 def test_what_has_no_hidden_words_has_no_holes(classifier: TextModel) -> None:
-    with pytest.raises(InputError, match="holes are for an encoder that says words: found 'encoder', labels 3"):
+    with pytest.raises(InputError, match="found kind = 'encoder', labels = 3"):
         look(classifier, "a dog").holes()
     with pytest.raises(InputError, match="found 'decoder', labels None"):
         look(small_model(kind="decoder"), "EIN").holes()

@@ -9,7 +9,7 @@ import torch
 from heed import ModelConfig, Transformer
 from heed.errors import DataError
 from heed.interpret import head_statistics as module
-from heed.interpret.head_statistics import HeadStatistics, batches, head_statistics, measured
+from heed.interpret.head_statistics import HeadStatistics, attention_statistics, batches, head_statistics
 from heed.interpret.observe import observe
 from heed.interpret.parts import attentions
 from tests.model.examples import SHAPE, make
@@ -105,7 +105,7 @@ def shown(path: str, weights: np.ndarray) -> HeadStatistics:
     rows, columns = weights.shape
     own = path == "decoder.1.self"
     mask = torch.ones(1, rows, columns, dtype=torch.bool)
-    found = measured(
+    found = attention_statistics(
         path,
         torch.tensor(weights, dtype=torch.float32)[None, None],
         mask.tril() if own else mask,
@@ -129,13 +129,13 @@ ONE_COLUMN = lambda _: 2  # noqa: E731
 @pytest.mark.parametrize(
     ("path", "weights", "description"),
     [
-        ("encoder.1.self", looking((6, 6), lambda row: row - 1), "previous word"),
-        ("encoder.1.self", looking((6, 6), lambda row: row + 1), "next word"),
-        ("encoder.1.self", looking((6, 6), lambda row: row), "same word"),
+        ("encoder.1.self", looking((6, 6), lambda row: row - 1), "previous token"),
+        ("encoder.1.self", looking((6, 6), lambda row: row + 1), "next token"),
+        ("encoder.1.self", looking((6, 6), lambda row: row), "same token"),
         ("encoder.1.self", looking((6, 6), lambda _: -1), "end"),
         ("encoder.1.self", looking((6, 6), lambda _: 0, 0.1), "broad"),
         ("encoder.1.self", looking((6, 6), lambda row: row + 3), "mixed"),
-        ("decoder.1.self", looking((6, 6), lambda row: row - 1).clip(0), "previous word"),
+        ("decoder.1.self", looking((6, 6), lambda row: row - 1).clip(0), "previous token"),
         ("decoder.1.self", looking((6, 6), lambda _: 0), "start"),
         ("decoder.1.cross", looking((6, 5), lambda row: (2, 0, 3, 1, 0, 4)[row]), "alignment"),
         ("decoder.1.cross", looking((6, 5), lambda _: 4), "end"),
@@ -167,7 +167,7 @@ def test_numbers_of_a_hand_built_matrix() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     model = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
-    with pytest.raises(DataError, match="no token has a choice"):
+    with pytest.raises(DataError, match="no row has more than one key"):
         head_statistics(model, batches(model, [[]], [[]]))
 
 

@@ -70,7 +70,7 @@ def test_text_cannot_do_anything(trace: Trace) -> None:
 def test_what_is_too_long_for_a_picture_says_where_it_is(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.interpret.saving.LARGEST_PICTURE", 2)
     assert not _pictures(trace._repr_html_())
-    assert "trace.save('look.html') has it all" in trace._repr_html_()
+    assert "see trace.save('look.html')" in trace._repr_html_()
 
 
 def test_dir_shows_what_is_public() -> None:

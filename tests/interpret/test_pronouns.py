@@ -9,17 +9,17 @@ import torch
 from heed import ModelConfig, SearchConfig, Transformer, Translator
 from heed.errors import DataError, InputError
 from heed.interpret.pronouns import (
-    LOOKERS,
-    REMOVED,
-    Case,
+    OCCLUDED,
+    QUERY_WORDS,
+    Occluded,
+    PronounSentence,
     Rate,
-    Removed,
-    case_of,
+    antecedent_weights,
+    disambiguating_examples,
     greedy,
     log_odds,
-    looks,
-    pronoun_case,
-    telling,
+    measure_pronouns,
+    pronoun_sentence,
     untrained,
 )
 from heed.interpret.tokens import TextModel
@@ -28,13 +28,13 @@ from heed.microworld.corpus import Example, split_of
 from heed.microworld.words import ANIMALS, HINDRANCES
 from heed.text.tokenizer import Tokenizer, TokenizerType
 
-EXAMPLES = telling(24, seed=3)
+EXAMPLES = disambiguating_examples(24, seed=3)
 SHAPE = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 16}
 
 
 @cache
 def tokenizer(kind: TokenizerType) -> Tokenizer:
-    texts = [text for one in telling(200, seed=3) for text in (one.source, one.target)]
+    texts = [text for one in disambiguating_examples(200, seed=3) for text in (one.source, one.target)]
     return Tokenizer.train(texts, kind, 259 if kind == "bytes" else 800)
 
 
@@ -45,8 +45,8 @@ def text_model(segments: TokenizerType = "words", **settings: Any) -> TextModel:
     return TextModel(Transformer(config).eval(), (words, words), SearchConfig(beam=1))
 
 
-def cases(kind: TokenizerType = "words") -> list[Case]:
-    return [case_of(example, tokenizer(kind)) for example in EXAMPLES]
+def cases(kind: TokenizerType = "words") -> list[PronounSentence]:
+    return [pronoun_sentence(example, tokenizer(kind)) for example in EXAMPLES]
 
 
 def test_wilsons_interval_is_the_known_one() -> None:
@@ -73,8 +73,8 @@ def test_sentences_are_held_out_different_and_balanced_and_french_must_know() ->
         assert subject != goal
         meant = subject if example.antecedent == "subject" else goal
         assert f"parce qu'{'il' if meant == 'masculine' else 'elle'} " in example.target
-    assert telling(24, seed=3) == EXAMPLES
-    assert telling(24, seed=4) != EXAMPLES
+    assert disambiguating_examples(24, seed=3) == EXAMPLES
+    assert disambiguating_examples(24, seed=4) != EXAMPLES
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe", "characters", "bytes"])
@@ -90,7 +90,7 @@ def test_words_are_found_however_many_tokens_they_are(kind: TokenizerType) -> No
 
 
 def test_planted_attention_is_counted() -> None:
-    """Head 1 looks at animals and head 2 at what they meet, from everywhere."""
+    """Head 1 antecedent_weights at animals and head 2 at what they meet, from everywhere."""
     planted = text_model(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
     with torch.no_grad():
         assert planted.encoder is not None
@@ -106,10 +106,10 @@ def test_planted_attention_is_counted() -> None:
         for head in (0, 1):
             attention.query.bias[head * 4] = 3
             attention.key.weight[head * 4, head] = 1
-    found = looks(planted, cases())
-    assert found.shape == (24, len(LOOKERS), 1, 2, 2)
+    found = antecedent_weights(planted, cases())
+    assert found.shape == (24, len(QUERY_WORDS), 1, 2, 2)
     is_subject = np.array([example.antecedent == "subject" for example in EXAMPLES])
-    for looker in range(len(LOOKERS)):
+    for looker in range(len(QUERY_WORDS)):
         right = found[:, looker, 0, :, 0] > found[:, looker, 0, :, 1]
         assert right.tolist() == np.stack((is_subject, ~is_subject), 1).tolist()
     assert found[is_subject, :, 0, 0, 0].min() > 0.5
@@ -121,10 +121,10 @@ def test_counts_and_weights_are_those_of_traces_one_by_one(
 ) -> None:
     monkeypatch.setattr("heed.interpret.pronouns.greedy", lambda _, sources: [""] * len(sources))
     asked = text_model(kind)
-    found = pronoun_case(asked, 6, seed=3)
-    chosen = [case_of(example, tokenizer(kind)) for example in telling(6, seed=3)]
+    found = measure_pronouns(asked, 6, seed=3)
+    chosen = [pronoun_sentence(example, tokenizer(kind)) for example in disambiguating_examples(6, seed=3)]
     assert [(one.looker, one.layer, one.head) for one in found.findings] == [
-        (looker, layer, head) for looker in LOOKERS for layer in (1, 2) for head in (1, 2)
+        (looker, layer, head) for looker in QUERY_WORDS for layer in (1, 2) for head in (1, 2)
     ]
     fresh = TextModel(untrained(asked.model, 3), asked.tokenizers)
     traces, others = ([traced(of, case) for case in chosen] for of in (asked, fresh))
@@ -147,20 +147,20 @@ def test_counts_and_weights_are_those_of_traces_one_by_one(
         np.testing.assert_allclose([getattr(glance, name) for name in names], means, rtol=1e-4)
 
 
-def traced(of: TextModel, case: Case) -> Trace:
+def traced(of: TextModel, case: PronounSentence) -> Trace:
     """A sentence and its translation as far as the pronoun, so that the last row predicts it."""
     return look(of, case.example.source, case.example.target.split("parce qu'")[0] + "parce qu'")
 
 
-def weights_on(rows: list[np.ndarray], chosen: list[Case], names: Sequence[str]) -> np.ndarray:
+def weights_on(rows: list[np.ndarray], chosen: list[PronounSentence], names: Sequence[str]) -> np.ndarray:
     return np.array(
         [[row[list(getattr(case, name))].sum() for name in names] for row, case in zip(rows, chosen, strict=True)]
     )
 
 
-def shortened(case: Case, removed: Removed) -> list[int]:
+def shortened(case: PronounSentence, removed: Occluded) -> list[int]:
     """The ids with the word cut out and not padded over."""
-    gone: dict[Removed, tuple[int, ...]] = {
+    gone: dict[Occluded, tuple[int, ...]] = {
         "nothing": (),
         "antecedent": case.antecedent,
         "other noun": case.other,
@@ -173,7 +173,7 @@ def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)
     asked, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
     chosen, translator = cases()[:2], Translator([asked.model], asked.tokenizers, asked.search)
-    for removed in REMOVED:
+    for removed in OCCLUDED:
         sources = [case.without(removed, 0) for case in chosen]
         odds = log_odds(asked, [case.example for case in chosen], sources)
         texts = greedy(asked, sources)
@@ -192,11 +192,11 @@ def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.
 
 def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = text_model()
-    chosen = telling(6, seed=3)
-    found_cases = [case_of(example, tokenizer("words")) for example in chosen]
-    removed = {tuple(case.without(name, 0)): name for case in found_cases for name in REMOVED}
-    forced = dict(zip(REMOVED, (6, 1, 5, 3), strict=True))
-    written = dict(zip(REMOVED, (6, 2, 4, 0), strict=True))
+    chosen = disambiguating_examples(6, seed=3)
+    found_cases = [pronoun_sentence(example, tokenizer("words")) for example in chosen]
+    removed = {tuple(case.without(name, 0)): name for case in found_cases for name in OCCLUDED}
+    forced = dict(zip(OCCLUDED, (6, 1, 5, 3), strict=True))
+    written = dict(zip(OCCLUDED, (6, 2, 4, 0), strict=True))
 
     def planted_odds(_: TextModel, _examples: list[Example], sources: list[list[int]]) -> list[float]:
         count = forced[removed[tuple(sources[0])]]
@@ -208,18 +208,18 @@ def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("heed.interpret.pronouns.log_odds", planted_odds)
     monkeypatch.setattr("heed.interpret.pronouns.greedy", planted_texts)
-    found = pronoun_case(asked, 6, seed=3).removals
-    assert [one.removed for one in found] == list(REMOVED)
+    found = measure_pronouns(asked, 6, seed=3).removals
+    assert [one.removed for one in found] == list(OCCLUDED)
     assert [(one.forced.found, one.written.found) for one in found] == [(6, 6), (1, 2), (5, 4), (3, 0)]
     assert {one.forced.of for one in found} == {one.written.of for one in found} == {6}
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
     asked = text_model()
-    with pytest.raises(DataError, match="expected an even number of sentences, one half for either meaning; found 7"):
-        pronoun_case(asked, 7)
+    with pytest.raises(DataError, match="expected an even number of sentences, one half per antecedent, found 7"):
+        measure_pronouns(asked, 7)
     with pytest.raises(DataError, match=r"expected a sentence with 'because it was', found 'A dog runs\.'"):
-        case_of(Example("A dog runs.", "Un chien court.", "plain"), tokenizer("words"))
+        pronoun_sentence(Example("A dog runs.", "Un chien court.", "plain"), tokenizer("words"))
     for kind in ("encoder", "decoder"):
         with pytest.raises(InputError, match=f"kind = '{kind}' does not translate"):
-            pronoun_case(text_model(kind=kind))
+            measure_pronouns(text_model(kind=kind))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed import ModelConfig, SearchConfig, Trace, Transformer, Translator
-from heed.interpret.report import assembled, deflated_json, escaped, followed_layers, html_report, packed
+from heed.interpret.report import assemble, deflated_json, embedded_layers, html_report, json_for_script, quantized
 from heed.interpret.saving import trace_document
 from heed.interpret.trace import look
 from heed.text.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
 def test_the_vectors_are_the_models_own_to_three_digits(settings: dict[str, str]) -> None:
     trace = small_translator(**settings).look("a dog", "EIN HUND")
     data = embedded(html_report(trace, trace_document(trace)).decode())
-    found = unpacked(data["vectors"])
+    found = unpacked(data["activations"])
     names = [name for name in found if name in trace.names() and not name.endswith(".hidden")]
     assert {"encoder.embedding", "decoder.3.cross.value", "decoder.output"} <= set(names)
     for name, part in trace.parts(names).items():
@@ -82,7 +82,7 @@ def test_the_vectors_are_the_models_own_to_three_digits(settings: dict[str, str]
     hidden = json.loads(inflated(data["document"]))["hidden"]["encoder.2.feed_forward.hidden"]
     whole = trace.part("encoder.2.feed_forward.hidden").values
     assert hidden["active"] == (whole > 0).sum(-1).tolist()
-    kept = np.take_along_axis(whole, np.array(hidden["places"]), -1)
+    kept = np.take_along_axis(whole, np.array(hidden["units"]), -1)
     assert np.abs(found["encoder.2.feed_forward.hidden"] - kept).max() <= np.abs(whole).max() / 1000
 
 
@@ -96,8 +96,8 @@ def test_the_page_is_a_small_file() -> None:
     trace = translator.look(" ".join(words[:30]) + "!" * 8, " ".join(words[10:40]) + "?" * 8)
     assert len(trace.source_ids) == len(trace.target_ids) == 39
     assert len(html_report(trace, trace_document(trace))) < 500_000
-    assert followed_layers(trace) == 1
-    assert followed_layers(trace, full=True) == 3
+    assert embedded_layers(trace) == 1
+    assert embedded_layers(trace, full=True) == 3
 
 
 def test_the_policy_names_the_hashes_of_the_one_script_and_the_one_style(page: str) -> None:
@@ -142,19 +142,21 @@ def tags(page: str) -> list[str]:
     | st.sampled_from(["</script>", "<!--", "<!--<script>", "]]>"])
 )
 def test_no_text_can_become_markup(text: str) -> None:
-    alone = escaped({"text": text})
+    alone = json_for_script({"text": text})
     assert not set(alone) & set("<>&\u2028\u2029")
     assert json.loads(alone) == {"text": text}
-    page = assembled({"document": deflated_json([text]), "text": text})
-    assert tags(page) == tags(assembled({}))
+    page = assemble({"document": deflated_json([text]), "text": text})
+    assert tags(page) == tags(assemble({}))
     assert json.loads(inflated(embedded(page)["document"])) == [text]
 
 
 @pytest.mark.parametrize("values", [[[0.0, 0.0]], [[1.0, -3.0], [1e-9, 0.0]], [[[-511.0, 511.0, 1.0]]]], ids=str)
 def test_packed_numbers_come_back(values: list[Any]) -> None:
     array = np.array(values, np.float32)
-    np.testing.assert_allclose(unpacked(packed({"a": array}, 511))["a"], array, atol=float(np.abs(array).max()) / 1000)
-    assert unpacked(packed({}, 511)) == {}
+    np.testing.assert_allclose(
+        unpacked(quantized({"a": array}, 511))["a"], array, atol=float(np.abs(array).max()) / 1000
+    )
+    assert unpacked(quantized({}, 511)) == {}
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
@@ -162,4 +164,4 @@ def test_half_a_model_has_a_page_too(kind: str) -> None:
     trace = look(small_model(kind=kind), "EIN HUND" if kind == "decoder" else "a dog")
     data = embedded(html_report(trace, trace_document(trace)).decode())
     assert list(data["attention"]["shapes"]) == [kind]
-    assert all(name.startswith(kind) for name in data["vectors"]["shapes"])
+    assert all(name.startswith(kind) for name in data["activations"]["shapes"])

@@ -50,7 +50,7 @@ def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trac
     assert (tmp_path / "look.html").read_text().startswith("<!doctype html>")
     svg = (tmp_path / "look.svg").read_text()
     rows = [f"{read}→{predicted}" for read, predicted in (("⟨s⟩", "EIN"), ("EIN", "HUND"), ("LÄUFT", "⟨/s⟩"))]
-    assert all(row in svg for row in ["Attention to the source: layer 2, mean of the heads", *rows])
+    assert all(row in svg for row in ["Cross-attention, layer 2, mean of the heads", *rows])
     strongest = trace.cross_attention[1].mean(0)[0, 3]  # the last but one of three layers
     assert f"⟨s⟩→EIN → o: {strongest:.3g}" in svg
     assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
@@ -77,7 +77,7 @@ def test_what_was_drawn_at_random_is_saved_without_a_beam(tmp_path: Path) -> Non
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, trace: Trace) -> None:
-    with pytest.raises(InputError, match=r"look.txt: a trace cannot be saved as '.txt'; known are .json, .html"):
+    with pytest.raises(InputError, match=r"look.txt: a trace cannot be saved as '.txt': expected .json, .html"):
         trace.save(tmp_path / "look.txt")
     with pytest.raises(DataError, match=r"nowhere/look.json: No such file"):
         trace.save(tmp_path / "nowhere" / "look.json")

@@ -150,11 +150,11 @@ def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_sid
     assert decoder.part("logits").predicts == decoder.predicted_tokens
     with pytest.raises(InputError, match="kind = 'encoder' has no decoder layers"):
         encoder.lens()
-    with pytest.raises(InputError, match="removal needs a source and a target, and kind = 'decoder' has only one"):
+    with pytest.raises(InputError, match="removal needs an encoder-decoder, found kind = 'decoder'"):
         decoder.removal()
-    with pytest.raises(InputError, match="beam search needs a source and a target, and kind = 'encoder'"):
+    with pytest.raises(InputError, match="beam needs an encoder-decoder, found kind = 'encoder'"):
         encoder.beam()
-    with pytest.raises(InputError, match="kind = 'decoder' has one text to look at, found a target too: 'HUND'"):
+    with pytest.raises(InputError, match="kind = 'decoder' takes one text, found a target too: 'HUND'"):
         look(decoder.text_model, "EIN", "HUND")
 
 
@@ -167,7 +167,7 @@ def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
     both = Translator([translator.model] * 2, translator.tokenizers)
     with pytest.raises(InputError, match="look shows one model at a time, found 2"):
         both.look(TEXT)
-    with pytest.raises(InputError, match="needs a target to look at: found neither a target nor a translate"):
+    with pytest.raises(InputError, match="needs a target: found neither `target` nor `translate`"):
         look(small_model(), TEXT)
 
 

@@ -68,7 +68,7 @@ def test_a_look_inside_is_the_trace_and_the_parts_asked_for(server: Running, tra
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        ({"q": "two\nlines"}, "Invalid request: look takes one line of words"),
+        ({"q": "two\nlines"}, "Invalid request: look takes one line that is not blank"),
         ({"parts": ["nothing"]}, "Invalid request: unknown part 'nothing'"),
         ({"q": "dogs " * 13}, "Invalid request: 65 tokens exceed the limit of 64 for a trace"),
         ({"target": "en"}, "en is not available as a target language from en"),

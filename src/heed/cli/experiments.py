@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heed.inference.translator import Translator
     from heed.interpret.ablation import Ablation, Change
     from heed.interpret.head_statistics import HeadStatistics
-    from heed.interpret.pronouns import PronounCase, Rate
+    from heed.interpret.pronouns import PronounResults, Rate
     from heed.interpret.tokens import TextModel
 
 
@@ -226,24 +226,24 @@ def pronouns(
 
     The sentences are from the test set of the built-in corpus; an untrained model is the baseline.
     """
-    from heed.interpret.pronouns import pronoun_case  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interpret.pronouns import measure_pronouns  # noqa: PLC0415 - torch takes seconds to import
     from heed.interpret.tokens import TextModel  # noqa: PLC0415
 
     translator = open_translator(model, [], {})
     typer.echo(f"measuring {sentences:,} sentences …", err=True)
-    case = pronoun_case(TextModel(translator.model, translator.tokenizers), sentences, seed)
+    case = measure_pronouns(TextModel(translator.model, translator.tokenizers), sentences, seed)
     if as_json:
         typer.echo(json.dumps(asdict(case), indent=2))
     else:
         output_console().print(*tables(case), sep="\n")
 
 
-def tables(case: "PronounCase") -> list[Table]:
+def tables(case: "PronounResults") -> list[Table]:
     """The three tables of `heed pronouns`, at most 80 columns wide."""
     return [_encoder_table(case), _cross_attention_table(case), _removal_table(case)]
 
 
-def _encoder_table(case: "PronounCase") -> Table:
+def _encoder_table(case: "PronounResults") -> Table:
     table = _pronoun_table(
         f"Share of {case.sentences:,} sentences with more weight on the antecedent",
         ("query, head", "trained", "95 % interval", "untrained", "antecedent", "other"),
@@ -258,7 +258,7 @@ def _encoder_table(case: "PronounCase") -> Table:
     return table
 
 
-def _cross_attention_table(case: "PronounCase") -> Table:
+def _cross_attention_table(case: "PronounResults") -> Table:
     words = ("it", "antecedent", "other", "adjective")
     table = _pronoun_table("Mean weight on each source word when il or elle is predicted", ("cross head", *words))
     for head in case.glances:
@@ -266,7 +266,7 @@ def _cross_attention_table(case: "PronounCase") -> Table:
     return table
 
 
-def _removal_table(case: "PronounCase") -> Table:
+def _removal_table(case: "PronounResults") -> Table:
     table = _pronoun_table(
         "Accuracy of the pronoun when a source word is removed",
         ("removed", "forced", "95 % interval", "decoded", "95 % interval"),

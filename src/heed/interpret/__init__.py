@@ -1,1 +1,1 @@
-"""A model and a text to a trace of the forward pass, to experiments, to pages."""
+"""Looking inside a model: traces of forward passes, ablation, head statistics, and pages that show them."""

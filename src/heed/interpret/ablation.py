@@ -1,12 +1,12 @@
-"""Ablation: a model's score without one head, one sub-layer, one layer, or one kind of sub-layer in every layer.
+"""Ablation: the score of a model without one head, one sub-layer, one layer, or one kind of sub-layer.
 
     ablation = ablate(translator, sources, references)
     ablation.changes[0].piece.name, .change, .low, .high
 
 An ablated sub-layer adds zeros to the residual stream; the residual connection and the norms stay. An ablated head
-gives zeros to W_O. Nothing is trained again, so this measures what the model as it is relies on, not what a model could
-do without. The model needs no change: forward hooks that exist only while it is scored do it, in forced passes and in a
-search alike.
+gives zeros to W_O. Nothing is retrained, so this measures what the trained model relies on, not what a model could do
+without. The model needs no change: it is done by forward hooks that exist only while the model is scored, in forced
+decoding and in a search alike.
 
 Changes have a 95 % interval by the paired bootstrap: both models are scored on the same sentences, resampled with
 replacement. Enters: texts. Leaves: numbers. Knows nothing of tables and files.
@@ -36,22 +36,22 @@ from heed.model.transformer import Transformer
 
 Group = Literal["kind", "layer", "sub-layer", "head"]
 Metric = Literal["log-prob", "exact", "bleu"]
-Statistics = Float[np.ndarray, "sentences statistics"]  # summed over sentences, they give the score
+Statistics = Float[np.ndarray, "sentences statistics"]  # the score is a function of their sum over sentences
 
-_SEED = 12345  # sacreBLEU's
-_AT_A_TIME = 50  # resamples in memory at once
+_SEED = 12345  # the same as sacreBLEU's
+_RESAMPLES_PER_CHUNK = 50  # in memory at once
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """What is scored: a `Translator`, whose model's own modules must run, since the hooks are on them."""
+    """A `Translator` that runs the model's PyTorch modules, since the hooks are on them."""
 
     @property
     def models(self) -> list[Transformer]:
-        """The model that is ablated; an ensemble is refused."""
+        """The model to ablate; an ensemble is refused."""
 
     def token_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
-        """The log-probability of each token of each target, and of the end after them."""
+        """The log-probability of each token of each target, and of eos."""
 
     def __call__(self, texts: list[str]) -> list[str]:
         """The translation of each text."""
@@ -59,9 +59,9 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class Component:
-    """What is ablated together: whole sub-layers, or one head of one."""
+    """What is ablated together: one or more sub-layers, or one head."""
 
-    name: str  # `encoder.*.self`, `encoder.1`, `encoder.1.self` or `encoder.1.self.3`; all numbers count from 1
+    name: str  # `encoder.*.self`, `encoder.1`, `encoder.1.self` or `encoder.1.self.3`; numbers count from 1
     group: Group
     sublayers: tuple[str, ...]
     head: int | None = None
@@ -69,18 +69,18 @@ class Component:
 
 @dataclass(frozen=True)
 class Change:
-    """The score without a piece."""
+    """The score without a component."""
 
-    piece: Component
+    piece: Component  # `piece` is its key in the JSON of `heed ablate`
     value: float
-    change: float  # value minus that of the whole model: below zero, the piece helped
-    low: float
+    change: float  # value minus the whole model's: below zero, the component helped
+    low: float  # of the 95 % interval of the change
     high: float
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """The whole model's score, and that without each piece."""
+    """The score of the whole model, and the change without each component."""
 
     metric: Metric
     sentences: int
@@ -88,14 +88,17 @@ class Ablation:
     changes: tuple[Change, ...]
 
     def head_changes(self) -> tuple[Float[np.ndarray, "attentions heads"], list[str]]:
-        """The changes without each head, a row for each attention, and the rows' names."""
-        heads = [one for one in self.changes if one.piece.group == "head"]
-        rows = [(path, [one.change for one in row]) for (path,), row in groupby(heads, lambda one: one.piece.sublayers)]
+        """The changes without each head, a row per attention sub-layer, and the names of the rows."""
+        heads = [change for change in self.changes if change.piece.group == "head"]
+        rows = [
+            (path, [change.change for change in row])
+            for (path,), row in groupby(heads, lambda change: change.piece.sublayers)
+        ]
         return np.array([row for _, row in rows]), [path for path, _ in rows]
 
 
 @dataclass(frozen=True)
-class _Measure:
+class _Score:
     """A score in two steps, so that sentences can be resampled without translating them again."""
 
     statistics: Callable[[Scorer, Sequence[str], Sequence[str]], Statistics]
@@ -103,17 +106,17 @@ class _Measure:
 
 
 def components(config: ModelConfig) -> list[Component]:
-    """Every piece that can be ablated in a model of these settings, largest first."""
+    """Every component that can be ablated in a model of these settings, largest first."""
     sublayers = [name.removesuffix(".residual") for name in parts(config) if name.endswith(".residual")]
 
-    def together(group: Group, name: Callable[[str], str]) -> list[Component]:
+    def grouped(group: Group, name: Callable[[str], str]) -> list[Component]:
         names = dict.fromkeys(map(name, sublayers))
-        return [Component(one, group, tuple(path for path in sublayers if name(path) == one)) for one in names]
+        return [Component(each, group, tuple(path for path in sublayers if name(path) == each)) for each in names]
 
     return [
-        *together("kind", lambda path: re.sub(r"\d+", "*", path)),
-        *together("layer", lambda path: path.rpartition(".")[0]),
-        *together("sub-layer", lambda path: path),
+        *grouped("kind", lambda path: re.sub(r"\d+", "*", path)),
+        *grouped("layer", lambda path: path.rpartition(".")[0]),
+        *grouped("sub-layer", lambda path: path),
         *(
             Component(f"{path}.{head}", "head", (path,), head)
             for path in attentions(config)
@@ -123,27 +126,27 @@ def components(config: ModelConfig) -> list[Component]:
 
 
 @contextmanager
-def ablated(model: Transformer, piece: Component) -> Iterator[None]:
-    """While this lasts, every forward pass is without the piece; an error if the model's modules were not run."""
+def ablated(model: Transformer, component: Component) -> Iterator[None]:
+    """A context in which forward passes run without the component; raises if the model's modules were never run."""
     sublayers, runs = _sublayers(model), [0]
 
     def count(*_: Any) -> None:
         runs[0] += 1
 
     with ExitStack() as hooks:
-        for path in piece.sublayers:
+        for path in component.sublayers:
             around, attention = sublayers[path]
             hooks.enter_context(around.dropout.register_forward_hook(count))
-            if piece.head is None:
+            if component.head is None:
                 # The last module before the residual sum, whatever the order of norm and sum.
                 hooks.enter_context(around.dropout.register_forward_hook(_zeros))
             elif attention is not None:
-                zero = partial(_without_head, piece.head - 1, attention.split)
+                zero = partial(_without_head, component.head - 1, attention.split)
                 hooks.enter_context(attention.output.register_forward_pre_hook(zero))
         yield
     if not runs[0]:
         raise InputError(
-            f"{piece.name} was not ablated: an engine with its own copy of the weights ran, not the model's modules; "
+            f"{component.name} was not ablated: an engine with its own copy of the weights ran, not PyTorch modules; "
             "score heed.inference.open.with_pytorch_modules(translator) instead"
         )
 
@@ -160,15 +163,15 @@ def _without_head(head: int, split: tuple[int, int], _: nn.Module, inputs: tuple
 
 def _sublayers(model: Transformer) -> dict[str, tuple[Residual, MultiHeadAttention | None]]:
     """The residual connection around each sub-layer, and its attention if it has one."""
-    found: dict[str, tuple[Residual, MultiHeadAttention | None]] = {}
+    sublayers: dict[str, tuple[Residual, MultiHeadAttention | None]] = {}
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, module in enumerate(stack.layers if stack is not None else (), 1):
             layer = cast("EncoderLayer | DecoderLayer", module)
-            found[f"{side}.{number}.self"] = layer.around_attention, layer.attention
+            sublayers[f"{side}.{number}.self"] = layer.around_attention, layer.attention
             if isinstance(layer, DecoderLayer) and layer.around_cross_attention is not None:
-                found[f"{side}.{number}.cross"] = layer.around_cross_attention, layer.cross_attention
-            found[f"{side}.{number}.feed_forward"] = layer.around_feed_forward, None
-    return found
+                sublayers[f"{side}.{number}.cross"] = layer.around_cross_attention, layer.cross_attention
+            sublayers[f"{side}.{number}.feed_forward"] = layer.around_feed_forward, None
+    return sublayers
 
 
 @torch_defaults()
@@ -177,62 +180,60 @@ def ablate(
     sources: Sequence[str],
     references: Sequence[str],
     metric: Metric = "log-prob",
-    off: Iterable[Component] | None = None,
+    chosen: Iterable[Component] | None = None,
     resamples: int = 1000,
 ) -> Ablation:
-    """Score the whole model, then the model without each piece in turn; off: the components, by default all.
+    """Score the whole model, then the model without each component in turn; chosen: which ones, by default all.
 
-    log-prob    mean log-probability of a reference token, sentence ends included: a forced pass, fast and precise
-    exact       translations equal to their reference, in percent
+    log-prob    mean log-probability per reference token, eos included: forced decoding, fast and precise
+    exact       percentage of translations equal to their reference
     bleu        sacreBLEU's default
     """
     check(scorer, sources, references)
-    (model,), measure = scorer.models, _MEASURES[metric]
-    whole = measure.statistics(scorer, sources, references)
-    tried: list[Component] = []
-    each = [whole]
-    for piece in components(model.config) if off is None else off:
-        with ablated(model, piece):
-            each.append(measure.statistics(scorer, sources, references))
-        tried.append(piece)
-    values = [measure.value(statistics.sum(0)) for statistics in each]
-    bounds = _intervals(np.stack(each), measure.value, resamples)
+    (model,), score = scorer.models, _SCORES[metric]
+    ablations: list[Component] = []
+    statistics = [score.statistics(scorer, sources, references)]
+    for component in components(model.config) if chosen is None else chosen:
+        with ablated(model, component):
+            statistics.append(score.statistics(scorer, sources, references))
+        ablations.append(component)
+    values = [score.value(of_system.sum(0)) for of_system in statistics]
+    bounds = _intervals(np.stack(statistics), score.value, resamples)
     changes = (
-        Change(piece, value, value - values[0], low, high)
-        for piece, value, (low, high) in zip(tried, values[1:], bounds, strict=True)
+        Change(component, value, value - values[0], low, high)
+        for component, value, (low, high) in zip(ablations, values[1:], bounds, strict=True)
     )
     return Ablation(metric, len(sources), values[0], tuple(changes))
 
 
 def check(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse what cannot be scored before minutes are spent on it."""
+    """Refuse models and texts that cannot be scored, before minutes are spent on them."""
     model, *others = scorer.models
     if (kind := model.config.kind) != "encoder-decoder":
-        raise InputError(f"ablation scores translations, and kind = {kind!r} makes none: expected 'encoder-decoder'")
+        raise InputError(f"ablation scores translations: expected kind = 'encoder-decoder', found kind = {kind!r}")
     if others:
-        raise InputError(f"ablation is of one model at a time, found {len(scorer.models)} that translate together")
+        raise InputError(f"ablation is of one model, found an ensemble of {len(scorer.models)}")
     if len(sources) != len(references):
-        raise DataError(f"{len(sources)} sources cannot be scored with {len(references)} references")
+        raise DataError(f"found {len(sources)} sources and {len(references)} references: expected as many of each")
     if not sources:
-        raise DataError("there is nothing to score: found no sentences")
+        raise DataError("found no sentences to score")
 
 
 def _intervals(
     each: Float[np.ndarray, "systems sentences statistics"], value: Callable[[np.ndarray], float], resamples: int
 ) -> list[tuple[float, float]]:
-    """Of each system but the first, the 95 % interval of its score minus the first system's."""
+    """The 95 % interval of the score of each system but the first, minus the first system's."""
     systems, sentences, statistics = each.shape
     flat = each.transpose(1, 0, 2).reshape(sentences, -1)
-    draw = np.random.default_rng(_SEED)
+    generator = np.random.default_rng(_SEED)
     differences = []
-    for start in range(0, resamples, _AT_A_TIME):
-        count = min(_AT_A_TIME, resamples - start)
-        times = draw.multinomial(
-            sentences, np.full(sentences, 1 / sentences), count
-        )  # how often each sentence is drawn
-        sums = (times.astype(flat.dtype) @ flat).reshape(count, systems, statistics)
-        for drawn in sums:
-            first, *others = map(value, drawn)
+    for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
+        count = min(_RESAMPLES_PER_CHUNK, resamples - start)
+        # How often each sentence is drawn.
+        draws = generator.multinomial(sentences, np.full(sentences, 1 / sentences), count)
+        sums = (draws.astype(flat.dtype) @ flat).reshape(count, systems, statistics)
+        for resample in sums:
+            first, *others = map(value, resample)
             differences.append([other - first for other in others])
     low, high = np.quantile(np.array(differences), (0.025, 0.975), axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
@@ -248,20 +249,20 @@ def _matches(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) 
 
 
 def _bleu_counts(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> Statistics:
-    """Of each sentence: matching n-grams, all n-grams, and both lengths."""
-    bleu = BLEU(force=True, effective_order=True)  # of one sentence; the counts do not depend on it
+    """Per sentence: matching n-grams, all n-grams, and the lengths of translation and reference."""
+    bleu = BLEU(force=True, effective_order=True)  # for sentence scores; the counts do not depend on it
     pairs = zip(scorer(list(sources)), references, strict=True)
-    found = [bleu.sentence_score(text, [reference]) for text, reference in pairs]
-    return np.array([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in found], np.float64)
+    scores = [bleu.sentence_score(text, [reference]) for text, reference in pairs]
+    return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores], np.float64)
 
 
 def _bleu(sums: np.ndarray) -> float:
-    *counts, written, wanted = (int(number) for number in sums)
-    return float(BLEU.compute_bleu(counts[:4], counts[4:], written, wanted, smooth_method="exp").score)
+    *counts, length, reference_length = (int(number) for number in sums)
+    return float(BLEU.compute_bleu(counts[:4], counts[4:], length, reference_length, smooth_method="exp").score)
 
 
-_MEASURES: dict[Metric, _Measure] = {
-    "log-prob": _Measure(_log_probs, lambda sums: float(sums[0] / sums[1])),
-    "exact": _Measure(_matches, lambda sums: float(100 * sums[0] / sums[1])),
-    "bleu": _Measure(_bleu_counts, _bleu),
+_SCORES: dict[Metric, _Score] = {
+    "log-prob": _Score(_log_probs, lambda sums: float(sums[0] / sums[1])),
+    "exact": _Score(_matches, lambda sums: float(100 * sums[0] / sums[1])),
+    "bleu": _Score(_bleu_counts, _bleu),
 }

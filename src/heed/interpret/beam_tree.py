@@ -1,8 +1,8 @@
 """Beam search as a tree: every candidate, its score, and why its branch ended.
 
 Enters: a `Start`, as for any search, for one sentence. Leaves: a `BeamTree` whose results are those of `beam_search`.
-`beam_search` works on batches of tensors and drops what loses; this is the same search on lists, written plainly, and
-keeps everything. Tests prove that they agree. Knows neither text nor Transformers.
+`beam_search` works on batches of tensors and drops losing hypotheses; this is the same search on lists, and keeps them
+all. Tests prove that the two agree. Knows neither text nor Transformers.
 
 At each step the tree holds the top 2·W expansions: the W that stay in the beam are among them, since at most W of those
 ranked before them can finish.
@@ -22,10 +22,10 @@ from heed.decoding.search import Constraints
 from heed.errors import InputError
 from heed.model.torch_state import torch_defaults
 
-Fate = Literal[
+Fate = Literal[  # also the values in saved traces
     "went on",  # it stayed in the beam, and its expansions are in the tree
     "ended",  # with eos, among the top W: finished, with a score
-    "greatest length",  # finished by the length limit: the model would have gone on
+    "greatest length",  # finished by the length limit, not by the model
     "fell out of the beam",  # others ranked higher
     "could not win any more",  # the search stopped: no expansion of it could beat the finished ones
     "enough had ended",  # the search stopped since stop = 'first', or the beam is 1
@@ -34,18 +34,18 @@ Fate = Literal[
 
 @dataclass(frozen=True)
 class Node:
-    """One token of one hypothesis, which is the path from the root to it."""
+    """One token of one hypothesis; the hypothesis is the path from the root."""
 
     parent: int | None  # its index in the list of nodes; none for the root
     step: int  # the length of the hypothesis, this token included; 0 for the root
     id: int
     token: str
-    log_prob: float  # of this token after those before it
+    log_prob: float  # of this token, given those before it
     total: float  # of all tokens so far
     rank: int  # by `total` among all expansions of its step, from 1
     fate: Fate
-    score: float | None = None  # of a finished one: total / length penalty
-    place: int | None = None  # rank among the search's results, from 1; none: it is no result
+    score: float | None = None  # of a finished hypothesis: total / length penalty
+    place: int | None = None  # rank among the results, from 1; none: not a result
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class BeamTree:
 
     nodes: tuple[Node, ...]
 
-    def written(self, place: int) -> tuple[int, ...]:
+    def written(self, index: int) -> tuple[int, ...]:
         """The hypothesis that ends at this node."""
         tokens: list[int] = []
-        node = self.nodes[place]
+        node = self.nodes[index]
         while node.parent is not None:
             tokens.append(node.id)
             node = self.nodes[node.parent]
@@ -65,44 +65,44 @@ class BeamTree:
 
     def results(self) -> list[Hypothesis]:
         """The results of the search, best first."""
-        found = [(node.place, number) for number, node in enumerate(self.nodes) if node.place is not None]
+        ranked = sorted((node.place, index) for index, node in enumerate(self.nodes) if node.place is not None)
         return [
-            Hypothesis(self.written(number)[:-1], node.total, node.score or 0.0, node.fate == "greatest length")
-            for _, number in sorted(found)
-            for node in [self.nodes[number]]
+            Hypothesis(self.written(index)[:-1], node.total, node.score or 0.0, node.fate == "greatest length")
+            for _, index in ranked
+            for node in [self.nodes[index]]
         ]
 
 
 @torch_defaults()
 @torch.no_grad()
-def beam_tree(start: Start[S], longest: int, config: SearchConfig, show: Callable[[int], str]) -> BeamTree:
-    """The search for a translation of at most `longest` tokens; show: a token id as text."""
+def beam_tree(start: Start[S], max_length: int, config: SearchConfig, show: Callable[[int], str]) -> BeamTree:
+    """The search for a translation of at most `max_length` tokens; show: a token id as text."""
     if config.sample:
-        raise InputError("search.sample = true draws tokens at random: there is no beam to show")
+        raise InputError("search.sample = true samples tokens: there is no beam to show")
     if len(start.first) != 1:
-        raise InputError(f"a beam is shown for one sentence, found {len(start.first)}")
-    constraints, state, root = Constraints.of(start, [longest], config, None), start.state, int(start.first[0])
-    search = _Search(config, start.eos_id, longest, show, [Node(None, 0, root, show(root), 0.0, 0.0, 1, "went on")])
-    live, why_over = [0], None
-    while why_over is None:
-        log_probs, state = start.step(start.first.new_tensor([search.nodes[at].id for at in live]), state)
-        written = start.first.new_tensor([search.tree().written(at) for at in live])
-        (allowed,), cut_off = constraints.apply(log_probs.float()[None], written[None])
+        raise InputError(f"a beam tree is of one sentence, found {len(start.first)}")
+    constraints, state, root = Constraints.of(start, [max_length], config, None), start.state, int(start.first[0])
+    search = _Search(config, start.eos_id, max_length, show, [Node(None, 0, root, show(root), 0.0, 0.0, 1, "went on")])
+    live, stop_reason = [0], None
+    while stop_reason is None:
+        log_probs, state = start.step(start.first.new_tensor([search.nodes[node].id for node in live]), state)
+        written = start.first.new_tensor([search.tree().written(node) for node in live])
+        (allowed,), truncated = constraints.apply(log_probs.float()[None], written[None])
         values, ids = topk(allowed, config.beam + 1)
-        search.cut_off = (
-            set() if cut_off is None else {at for at, cut in zip(live, cut_off[0].tolist(), strict=True) if cut}
+        search.truncated = (
+            set() if truncated is None else {node for node, cut in zip(live, truncated[0].tolist(), strict=True) if cut}
         )
-        before, live = live, search.grow(live, values.tolist(), ids.tolist())
-        why_over = search.over(live)
-        if why_over is None:
-            rows = [before.index(parent) for at in live if (parent := search.nodes[at].parent) is not None]
+        parents, live = live, search.beam_step(live, values.tolist(), ids.tolist())
+        stop_reason = search.stop_reason(live)
+        if stop_reason is None:
+            rows = [parents.index(parent) for node in live if (parent := search.nodes[node].parent) is not None]
             state = state.select(start.first.new_tensor([rows]))
-    for at in live:
-        search.settle(at, why_over)
-    results = search.best_ended()
+    for node in live:
+        search.set_fate(node, stop_reason)
+    results = search.best_finished()
     constraints.check(0, results[0][1] if results else -inf)
-    for place, (at, _, _) in enumerate(results, 1):
-        search.nodes[at] = replace(search.nodes[at], place=place)
+    for place, (node, _, _) in enumerate(results, 1):
+        search.nodes[node] = replace(search.nodes[node], place=place)
     return search.tree()
 
 
@@ -112,61 +112,61 @@ class _Search:
 
     config: SearchConfig
     eos_id: int
-    longest: int
+    max_length: int
     show: Callable[[int], str]
     nodes: list[Node]
-    cut_off: set[int] = field(default_factory=set)  # live nodes that the length limit ends, and not the model
+    truncated: set[int] = field(default_factory=set)  # live nodes that the length limit ends, not the model
 
     def tree(self) -> BeamTree:
-        """The tree as it is now."""
         return BeamTree(tuple(self.nodes))
 
-    def grow(self, live: list[int], values: list[list[float]], ids: list[list[int]]) -> list[int]:
-        """One beam step: add the top expansions of the live nodes, and return the nodes that stay in the beam."""
+    def beam_step(self, live: list[int], values: list[list[float]], ids: list[list[int]]) -> list[int]:
+        """Add the top expansions of the live nodes, and return the nodes that stay in the beam."""
         width, step = self.config.beam, self.nodes[live[0]].step + 1
-        thought_of = [
+        expansions = [
             (self.nodes[parent].total + log_prob, log_prob, token, parent)
-            for parent, of_parent, tokens in zip(live, values, ids, strict=True)
-            for log_prob, token in zip(of_parent, tokens, strict=True)
+            for parent, log_probs, tokens in zip(live, values, ids, strict=True)
+            for log_prob, token in zip(log_probs, tokens, strict=True)
             if log_prob > -inf
         ]
-        best = sorted(thought_of, key=lambda each: -each[0])[: 2 * width]  # a stable sort: ties keep their order
-        living: list[int] = []
+        best = sorted(expansions, key=lambda expansion: -expansion[0])[
+            : 2 * width
+        ]  # a stable sort: ties keep their order
+        staying: list[int] = []
         for rank, (total, log_prob, token, parent) in enumerate(best, 1):
-            fate, score = self._fate(token, rank, parent, len(living)), None
+            fate, score = self._fate(token, rank, parent, len(staying)), None
             if fate == "went on":
-                living.append(len(self.nodes))
+                staying.append(len(self.nodes))
             elif fate != "fell out of the beam":
                 score = total / length_penalty(step, self.config.length_penalty)
             self.nodes.append(Node(parent, step, token, self.show(token), log_prob, total, rank, fate, score))
         continued = {parent for *_, parent in best}
         for parent in live:
             if parent not in continued:
-                self.settle(parent, "fell out of the beam")
-        return living
+                self.set_fate(parent, "fell out of the beam")
+        return staying
 
-    def _fate(self, token: int, rank: int, parent: int, living: int) -> Fate:
+    def _fate(self, token: int, rank: int, parent: int, staying: int) -> Fate:
         if token == self.eos_id:
-            ended: Fate = "greatest length" if parent in self.cut_off else "ended"
+            ended: Fate = "greatest length" if parent in self.truncated else "ended"
             return ended if rank <= self.config.beam else "fell out of the beam"
-        return "went on" if living < self.config.beam else "fell out of the beam"
+        return "went on" if staying < self.config.beam else "fell out of the beam"
 
-    def over(self, living: list[int]) -> Fate | None:
-        """Why the search stops here, if it does."""
-        config, results = self.config, self.best_ended()
+    def stop_reason(self, live: list[int]) -> Fate | None:
+        """Why the search stops after this step; none: it does not."""
+        config, results = self.config, self.best_finished()
         worst = results[-1][2] if len(results) == config.nbest else -inf
         if config.stop == "first" or config.beam == 1:
-            return "enough had ended" if worst > -inf or not living else None
+            return "enough had ended" if worst > -inf or not live else None
         step = self.nodes[-1].step
-        penalties = (length_penalty(length + 1, config.length_penalty) for length in (step, self.longest))
-        bound = max((self.nodes[at].total for at in living), default=-inf) / max(penalties)
+        penalties = (length_penalty(length + 1, config.length_penalty) for length in (step, self.max_length))
+        bound = max((self.nodes[node].total for node in live), default=-inf) / max(penalties)
         return None if bound > worst else "could not win any more"
 
-    def best_ended(self) -> list[tuple[int, float, float]]:
+    def best_finished(self) -> list[tuple[int, float, float]]:
         """The nbest best finished nodes: index in the list of nodes, log-probability, score."""
-        ended = [(at, node.total, node.score) for at, node in enumerate(self.nodes) if node.score is not None]
-        return sorted(ended, key=lambda each: -each[2])[: self.config.nbest]
+        finished = [(index, node.total, node.score) for index, node in enumerate(self.nodes) if node.score is not None]
+        return sorted(finished, key=lambda node: -node[2])[: self.config.nbest]
 
-    def settle(self, at: int, fate: Fate) -> None:
-        """Record what became of a node."""
-        self.nodes[at] = replace(self.nodes[at], fate=fate)
+    def set_fate(self, index: int, fate: Fate) -> None:
+        self.nodes[index] = replace(self.nodes[index], fate=fate)

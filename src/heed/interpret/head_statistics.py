@@ -1,4 +1,4 @@
-"""What each head does, over a corpus: statistics of its attention weights, and a word that sums them up.
+"""Statistics of the attention weights of each head over a corpus, and a one-word description of the head.
 
 A row is one query, and each number is the mean over all rows of a head with more than one key: the decoder's first
 token, for instance, can attend only to itself. Tokens are those of the model's vocabulary. On the target side, the row
@@ -8,7 +8,7 @@ of a token is the one that reads it and predicts the next.
     evenness     entropy divided by its maximum: 1 is uniform attention
     distance     mean distance of the attended tokens; self-attention only
     previous     the weight on the token before, over rows that may attend to one
-    same, next   the weight on the token itself, and on the one after, likewise
+    same, next   the weight on the token itself, and on the one after, over rows that may attend to it
     end          the weight on ⟨/s⟩, where keys are source tokens
     start        the weight on ⟨s⟩, where keys are target tokens
     sharpness    the largest weight on one source token, over rows that predict a token; cross-attention only
@@ -37,22 +37,21 @@ from heed.model.attention import fused_attention
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 
-Description = Literal["previous word", "next word", "same word", "end", "start", "alignment", "broad", "mixed"]
+Description = Literal["previous token", "next token", "same token", "end", "start", "alignment", "broad", "mixed"]
 
-Batch = tuple[
-    list[Sequence[int]], list[Sequence[int]]
-]  # sources and targets, without special tokens; empty where there is no such side
+# Token ids of sources and of targets, without special tokens; empty for a side that the model does not have.
+Batch = tuple[list[Sequence[int]], list[Sequence[int]]]
 Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and the number of summands
 
-DOMINANT_WEIGHT = 0.5  # the weight that makes a head one of previous, next or same word, end or start
-ALIGNMENT_SHARPNESS, ALIGNMENT_COVERAGE = 0.5, 0.5  # the sharpness and coverage that make it one of alignment
-BROAD_EVENNESS = 0.8  # the evenness that makes it broad
-_CELLS = 2**25  # attention weights in memory at once
+DOMINANT_WEIGHT = 0.5  # from this mean weight on, a head is described by where it attends to
+ALIGNMENT_SHARPNESS, ALIGNMENT_COVERAGE = 0.5, 0.5  # from these on, as an alignment head
+BROAD_EVENNESS = 0.8  # from this on, as broad
+_MAX_WEIGHTS = 2**25  # attention weights in memory at once
 
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """One head; none where a statistic is not defined for its kind of attention."""
+    """The statistics of one head; none where one is not defined for its kind of attention."""
 
     path: str  # of its attention, such as `encoder.1.self`
     head: int  # from 1
@@ -69,11 +68,11 @@ class HeadStatistics:
 
     @property
     def description(self) -> Description:
-        """One word for what the head does; mixed if none fits."""
+        """What the head does; mixed if nothing fits."""
         shares: dict[Description, float | None] = {
-            "previous word": self.previous,
-            "next word": self.next,
-            "same word": self.same,
+            "previous token": self.previous,
+            "next token": self.next,
+            "same token": self.same,
             "end": self.end,
             "start": self.start,
         }
@@ -87,16 +86,16 @@ class HeadStatistics:
 
 def batches(model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Batch]:
     """Pairs of similar length, as many per batch as memory allows for their attention weights."""
-    each = model.config.heads * len(attentions(model.config))  # matrices of a pair
+    matrices = model.config.heads * len(attentions(model.config))  # per sentence pair
     pairs = sorted(zip(sources, targets, strict=True), key=_longest)
-    found: list[Batch] = []
+    result: list[Batch] = []
     for source, target in pairs:
-        rows = len(found[-1][0]) + 1 if found else 0
-        if not found or rows * each * _longest((source, target)) ** 2 > _CELLS:
-            found.append(([], []))
-        found[-1][0].append(source)
-        found[-1][1].append(target)
-    return found
+        rows = len(result[-1][0]) + 1 if result else 0
+        if not result or rows * matrices * _longest((source, target)) ** 2 > _MAX_WEIGHTS:
+            result.append(([], []))
+        result[-1][0].append(source)
+        result[-1][1].append(target)
+    return result
 
 
 @torch_defaults()
@@ -109,15 +108,17 @@ def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStat
         src, tgt_in, _ = teacher_forcing_batch(model, sources, targets)
         names = [f"{path}.{part}" for path in paths for part in ("weights", "mask")]
         sides = src if model.encoder is not None else None, tgt_in if model.decoder is not None else None
-        seen = observe(model, *sides, names=names, attend=fused_attention)
+        activations = observe(model, *sides, names=names, attend=fused_attention)
         for path in paths:
-            real = (src if path.startswith("encoder") else tgt_in) != model.config.pad_id
-            found = measured(path, seen[f"{path}.weights"].float(), seen[f"{path}.mask"], real)
-            for name, (total, count) in found.items():
+            is_token = (src if path.startswith("encoder") else tgt_in) != model.config.pad_id
+            statistics = attention_statistics(
+                path, activations[f"{path}.weights"].float(), activations[f"{path}.mask"], is_token
+            )
+            for name, (total, count) in statistics.items():
                 sums[path, name] += total.cpu().numpy()
                 counts[path, name] += int(count)
     if not all(counts[path, "entropy"] for path in paths):
-        raise DataError("no token has a choice of what to look at: expected sentences of more than one token")
+        raise DataError("no row has more than one key to attend to: expected sentences of more than one token")
     means = {key: sums[key] / count for key, count in counts.items() if count}
     return [
         HeadStatistics(path, head + 1, **{name: float(mean[head]) for (at, name), mean in means.items() if at == path})
@@ -126,34 +127,34 @@ def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStat
     ]
 
 
-def measured(
-    path: str, weights: Float[Tensor, "B H R C"], mask: Bool[Tensor, "B R C"], real: Bool[Tensor, "B R"]
+def attention_statistics(
+    path: str, weights: Float[Tensor, "B H R C"], mask: Bool[Tensor, "B R C"], is_token: Bool[Tensor, "B R"]
 ) -> dict[str, Total]:
-    """The statistics of this kind of attention, over the rows of a batch that are real and have two keys or more."""
-    visible = mask.sum(-1)
-    rows = real & (visible > 1)
+    """The statistics of this kind of attention, over the rows of a batch that are not padding and have several keys."""
+    keys = mask.sum(-1)
+    rows = is_token & (keys > 1)
     entropy = -(weights * weights.clamp(min=torch.finfo(weights.dtype).tiny).log2()).sum(-1)
-    found = {
+    statistics = {
         "entropy": _total(entropy, rows),
-        "evenness": _total(entropy / visible.clamp(min=2).log2()[:, None], rows),
+        "evenness": _total(entropy / keys.clamp(min=2).log2()[:, None], rows),
     }
     if path.endswith("self"):
-        found["distance"] = _total((weights * _distances(weights)).sum(-1), rows)
+        statistics["distance"] = _total((weights * _distances(weights)).sum(-1), rows)
         for name, offset in (("previous", -1), ("same", 0), ("next", 1)):
             where = (mask & rows[..., None]).diagonal(offset, -2, -1)
-            found[name] = _total(weights.diagonal(offset, -2, -1), where)
+            statistics[name] = _total(weights.diagonal(offset, -2, -1), where)
     if path.startswith("decoder") and path.endswith("self"):
-        return found | {"start": _total(weights[..., 0], rows)}
+        return statistics | {"start": _total(weights[..., 0], rows)}
     tokens = mask.any(1).sum(-1)  # of each source
     end = functional.one_hot(tokens - 1, weights.shape[-1]).bool()[:, None, None]  # (B, 1, 1, C)
-    found["end"] = _total(weights.masked_fill(~end, 0.0).sum(-1), rows)
+    statistics["end"] = _total(weights.masked_fill(~end, 0.0).sum(-1), rows)
     if path.endswith("cross"):
-        last = functional.one_hot(real.sum(-1) - 1, weights.shape[-2]).bool()  # the row that predicts the end
-        found |= _aligned(weights.masked_fill(end, 0.0), rows & ~last, tokens - 1)
-    return found
+        last = functional.one_hot(is_token.sum(-1) - 1, weights.shape[-2]).bool()  # the row that predicts eos
+        statistics |= _alignment_statistics(weights.masked_fill(end, 0.0), rows & ~last, tokens - 1)
+    return statistics
 
 
-def _aligned(
+def _alignment_statistics(
     weights: Float[Tensor, "B H R C"], rows: Bool[Tensor, "B R"], tokens: Int[Tensor, "B"]
 ) -> dict[str, Total]:
     """Sharpness and coverage, from weights with ⟨/s⟩ masked out."""

@@ -1,10 +1,10 @@
-"""A tensor of a forward pass with the tokens of its own rows and columns, so that no picture can mislabel it.
+"""A tensor of a forward pass with the tokens of its own rows and columns, shown as a heat map in notebooks.
 
-Rows are queries and columns are keys wherever attention is meant. A target row is labelled with the token that the
-decoder reads there (the first is ⟨s⟩); `predicts` names the token predicted from that row, one further on.
+So no picture can mislabel it. In attention, rows are queries and columns are keys. A target row is labelled with the
+token that the decoder reads there (the first is ⟨s⟩); `predicts` has the token predicted from that row, the next one.
 
-In a notebook a matrix shows itself as a heat map, or as a table of its first values. The HTML fetches nothing and runs
-nothing: every text is escaped, and a picture is an image, in which no script can run.
+In a notebook a matrix is displayed as a heat map, or as a table of its first values. The HTML loads nothing and runs no
+script: texts are escaped, and pictures are images.
 """
 
 from base64 import b64encode
@@ -49,7 +49,7 @@ class Matrix:
         return head + (self._picture(values) or self._first_values(values))
 
     def _picture(self, values: Float[np.ndarray, "*heads rows columns"]) -> str | None:
-        """A map of tokens by tokens; none where that cannot be drawn."""
+        """A heat map of tokens by tokens; none where that cannot be drawn."""
         if self.columns is None or not values.size or max(values.shape[-2:]) > LARGEST_PICTURE:
             return None
         if not np.isfinite(values).all():
@@ -61,7 +61,7 @@ class Matrix:
         return image_html(draw(values, self.rows, self.columns).encode())
 
     def _first_values(self, values: Float[np.ndarray, "*heads rows columns"]) -> str:
-        """A table of the first rows and columns, of the first head; and how many there are."""
+        """A table of the first rows and columns, of the first head, and the shape of the whole."""
         shown = values[(0,) * (values.ndim - 2)][:_FIRST, :_FIRST] if values.size else np.zeros((0, 0))
         names = [str(number) for number in range(1, shown.shape[1] + 1)] if self.columns is None else self.columns
         heading = "".join(f"<th>{text_html(name)}</th>" for name in ("", *names[: shown.shape[1]]))
@@ -80,7 +80,7 @@ def image_html(svg: bytes) -> str:
 
 
 def text_html(text: str) -> str:
-    """Text as HTML, with a sign for every character that cannot be seen."""
+    """Text escaped for HTML, with a visible symbol for every invisible character."""
     return escape(
         show_invisible(text) if text.strip(" ") == "" else " ".join(show_invisible(word) for word in text.split(" "))
     )

@@ -1,15 +1,14 @@
-"""A trace as an interactive page: one HTML file that needs no network and no other file.
+"""The page of `heed look`: a trace as one interactive HTML file that needs no network and no other file.
 
-Enters: a trace. Leaves: the bytes of the page. Its sources are in `page/`, hand-written: a template, a style sheet and
-a script per view. The page embeds the trace as look.json has it (`saving.trace_document`), except that attention
-weights, and the activations that the view `step by step` shows, are quantised (`packed`).
+Enters: a trace. Leaves: the bytes of the page. Its sources are in `page/`: a template, a style sheet and a script per
+view. The page embeds the trace as look.json has it (`saving.trace_document`), except that attention
+weights, and the activations that the view `step by step` shows, are quantised (`quantized`).
 
-No text of a trace can become markup. It enters the page compressed, in base64, whose letters are no markup; the scripts
-insert it as text, never as HTML. And should both fail, the Content-Security-Policy lets nothing load and nothing run
-but the one script and the one style sheet whose hashes it names.
+No text of a trace can become markup: it is compressed and in base64, and the scripts insert it as text, never as HTML.
+Should both fail, the Content-Security-Policy allows nothing but the script and the style sheet whose hashes it lists.
 
-The activations are those of the first layers, as many as fit into a budget, at least one; full: of all layers. What
-follows from them by simple arithmetic (scores, weights, sums, norms) is computed in the page.
+The activations are those of the first layers, as many as fit into a budget, at least one; full: of all layers. The page
+computes scores, weights, sums and norms from them.
 """
 
 import base64
@@ -44,32 +43,34 @@ SCRIPTS = (
     "page",
 )
 BUDGET = 200_000  # activations that a page may embed: about 300 KB
-STRONGEST = 24  # of the feed-forward's hidden activations that are kept of each token
+TOP_HIDDEN = 24  # hidden activations of the feed-forward network kept per token, the largest
 
 
 def html_report(trace: "heed.interpret.trace.Trace", document: dict[str, Any], *, full: bool = False) -> bytes:
-    """The page of a trace; `document` has everything of it but the activations."""
-    layers = followed_layers(trace, full=full)
+    """The page of a trace; document: its JSON document, which has everything but the activations."""
+    layers = embedded_layers(trace, full=full)
     activations = _activations(trace, layers)
-    middle = {name: activations.pop(name) for name in list(activations) if name.endswith(".hidden")}
-    places = {name: np.argsort(-np.abs(values), -1, "stable")[:, :STRONGEST] for name, values in middle.items()}
-    activations |= {name: np.take_along_axis(middle[name], some, -1) for name, some in places.items()}
+    hidden = {name: activations.pop(name) for name in list(activations) if name.endswith(".hidden")}
+    units = {name: np.argsort(-np.abs(values), -1, "stable")[:, :TOP_HIDDEN] for name, values in hidden.items()}
+    activations |= {name: np.take_along_axis(hidden[name], indices, -1) for name, indices in units.items()}
     shown = {
         **{key: value for key, value in document.items() if key != "attention"},
-        "followed_layers": layers,
+        "embedded_layers": layers,
         "alignment_layer": alignment_layer(trace.config),
         "hidden": {
-            name: {"places": some.tolist(), "active": (middle[name] > 0).sum(-1).tolist()}
-            for name, some in places.items()
+            name: {"units": indices.tolist(), "active": (hidden[name] > 0).sum(-1).tolist()}
+            for name, indices in units.items()
         },
     }
     maps = {kind: np.array(values) for kind, values in document["attention"].items() if values}
     data = {
         "document": deflated_json(shown),
-        "attention": packed({kind: map_.reshape(*map_.shape[:2], -1) for kind, map_ in maps.items()}, levels=1023),
-        "vectors": packed(activations | _norms(trace, layers), levels=511),
+        "attention": quantized(
+            {kind: weights.reshape(*weights.shape[:2], -1) for kind, weights in maps.items()}, levels=1023
+        ),
+        "activations": quantized(activations | _norms(trace, layers), levels=511),
     }
-    return assembled(data).encode()
+    return assemble(data).encode()
 
 
 def alignment_layer(config: ModelConfig) -> int | None:
@@ -77,16 +78,16 @@ def alignment_layer(config: ModelConfig) -> int | None:
     return max(1, config.decoder_layers - 1) if config.kind == "encoder-decoder" else None
 
 
-def assembled(data: dict[str, Any]) -> str:
-    """The template with its style, its script and its data, and a Content-Security-Policy that allows just these."""
+def assemble(data: dict[str, Any]) -> str:
+    """Fill the template with style, script, data and a Content-Security-Policy that allows only these."""
     style, script = style_and_script()
     policy = (
         f"default-src 'none'; script-src '{csp_hash(script)}'; style-src '{csp_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     page = _page("report.html")
-    for place, text in {"policy": policy, "style": style, "script": script, "data": escaped(data)}.items():
-        page = page.replace("{{" + place + "}}", text)
+    for field, text in {"policy": policy, "style": style, "script": script, "data": json_for_script(data)}.items():
+        page = page.replace("{{" + field + "}}", text)
     return page
 
 
@@ -96,25 +97,25 @@ def style_and_script() -> tuple[str, str]:
 
 
 def csp_hash(text: str) -> str:
-    """The hash by which a Content-Security-Policy names a text."""
+    """The hash of an inline script or style in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def escaped(data: Any) -> str:
-    """JSON that can stand in a <script> whatever it holds, and means the same."""
+def json_for_script(data: Any) -> str:
+    """JSON escaped so that it is safe inside a <script> element."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def followed_layers(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> int:
-    """How many layers, from the first, have their activations in the page."""
+def embedded_layers(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> int:
+    """The number of layers, from the first, whose activations the page embeds."""
     config = trace.config
     known, lengths = parts(config), sizes(config, len(trace.source.ids), len(trace.target.ids))
     for layers in range(max(_layers(config).values()), 1, -1):
-        needed = (known[name].shape(lengths) for name in _names(config, layers) if not name.endswith(".hidden"))
-        if full or sum(int(np.prod(shape)) for shape in needed) <= BUDGET:
+        shapes = (known[name].shape(lengths) for name in _names(config, layers) if not name.endswith(".hidden"))
+        if full or sum(int(np.prod(shape)) for shape in shapes) <= BUDGET:
             return layers
     return 1
 
@@ -125,25 +126,28 @@ def _layers(config: ModelConfig) -> dict[str, int]:
         ("encoder", config.has_encoder, config.encoder_layers),
         ("decoder", config.has_decoder, config.decoder_layers),
     )
-    return {side: layers for side, there, layers in sides if there}
+    return {side: layers for side, exists, layers in sides if exists}
 
 
 def _names(config: ModelConfig, layers: int) -> list[str]:
     """The parts embedded for so many layers; the page computes all others from them."""
-    turned = ("turned_query", "turned_key") if config.positions == "rotary" else ()
-    ends = ("query", "key", "value", *turned, "output", "hidden")
-    inside = tuple(f"{side}.{number}." for side in ("encoder", "decoder") for number in range(1, layers + 1))
-    ever = {"encoder.embedding", "decoder.embedding"}
+    rotated = ("turned_query", "turned_key") if config.positions == "rotary" else ()
+    ends = ("query", "key", "value", *rotated, "output", "hidden")
+    layer_paths = tuple(f"{side}.{number}." for side in ("encoder", "decoder") for number in range(1, layers + 1))
+    always = {"encoder.embedding", "decoder.embedding"}
     if config.positions == "learned":
-        ever |= {"encoder.positions", "decoder.positions"}
-    ever |= {f"{side}.output" for side, number in _layers(config).items() if number <= layers}
-    return [name for name in parts(config) if name in ever or (name.startswith(inside) and name.split(".")[-1] in ends)]
+        always |= {"encoder.positions", "decoder.positions"}
+    always |= {f"{side}.output" for side, number in _layers(config).items() if number <= layers}
+    return [
+        name
+        for name in parts(config)
+        if name in always or (name.startswith(layer_paths) and name.split(".")[-1] in ends)
+    ]
 
 
 def _activations(trace: "heed.interpret.trace.Trace", layers: int) -> dict[str, np.ndarray]:
     """A row per token, with the heads concatenated."""
-    found = trace.parts(_names(trace.config, layers))
-    values = {name: part.values for name, part in found.items()}
+    values = {name: part.values for name, part in trace.parts(_names(trace.config, layers)).items()}
     return {
         name: rows.transpose(1, 0, 2).reshape(rows.shape[1], -1) if rows.ndim == 3 else rows
         for name, rows in values.items()
@@ -151,7 +155,7 @@ def _activations(trace: "heed.interpret.trace.Trace", layers: int) -> dict[str, 
 
 
 def _norms(trace: "heed.interpret.trace.Trace", layers: int) -> dict[str, np.ndarray]:
-    """Gain and bias of every layer norm, by the name of its sub-layer."""
+    """Gain and bias of every layer norm, by the path of its sub-layer."""
     return {
         f"{name}.{end}": values.detach().float().cpu().numpy()[None]
         for name, norm in _all_norms(trace.text_model.model, layers)
@@ -170,7 +174,7 @@ def _all_norms(model: nn.Module, layers: int) -> Iterator[tuple[str, nn.LayerNor
                 yield f"{side}.{int(path[1]) + 1}.{sub_layers[path[2]]}.{path[3]}", module
 
 
-def packed(arrays: Mapping[str, np.ndarray], levels: int) -> dict[str, Any]:
+def quantized(arrays: Mapping[str, np.ndarray], levels: int) -> dict[str, Any]:
     """Arrays as {shapes: {name: shape}, data: base64}, quantised along the last axis to ±`levels`.
 
     The data are deflated: all scales as float32, then all low bytes of the int16 values, then all high bytes.
@@ -187,12 +191,12 @@ def packed(arrays: Mapping[str, np.ndarray], levels: int) -> dict[str, Any]:
 
 
 def deflated(data: bytes) -> str:
-    """Compressed bytes in base64, which is no markup wherever it stands."""
+    """Compressed bytes in base64, which cannot be markup."""
     return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
 def deflated_json(value: Any) -> str:
-    """Compressed JSON, likewise."""
+    """JSON, compressed and in base64."""
     return deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
 
 

@@ -1,6 +1,8 @@
-"""A trace for the world outside: a file, a notebook cell, bertviz. The path's ending says which format a file has.
+"""Writing a trace as JSON, HTML or a picture, displaying it in a notebook, and passing it to bertviz.
 
-    .json           for any program; below
+The suffix of the path is the format:
+
+    .json           for any program; described below
     .html           an interactive page: see `report`
     .svg .png .pdf  cross-attention of the layer that alignment is read off; without cross-attention, all heads
 
@@ -13,7 +15,7 @@ The JSON is one object. Numbers have four significant digits; what this kind of 
     target              {text, ids, tokens, spans}: the decoder's input, the target rows; the first token is ⟨s⟩
     predicted           {text, ids, tokens, spans, log_probs}: what each target row is to predict, one log_prob per row
     attention           {encoder: [L][H][S][S], decoder: [L][H][T][T], cross: [L][H][T][S]}; [query][key] last
-    top                 [row][rank] {token, id, probability}: the top ten tokens at each row of the output; of a
+    top                 [row][rank] {token, id, probability}: the top 10 tokens at each row of the output; of a
                         classifier all labels, most probable first, in one row
     lens                {top: [layer][row][rank] {token, id, probability}, log_probs: [layer][row]}: logit lens, top 5
     holes               {top: [position][rank] {token, id, probability}, log_probs: [position]}: of a masked LM, the
@@ -55,7 +57,7 @@ FORMAT, VERSION = "heed.trace", 1
 def save(trace: "heed.interpret.trace.Trace", path: Path, *, full: bool = False) -> None:
     """Write a trace in the format of the path's ending."""
     if path.suffix not in _WRITERS:
-        raise InputError(f"{path}: a trace cannot be saved as {path.suffix!r}; known are {', '.join(_WRITERS)}")
+        raise InputError(f"{path}: a trace cannot be saved as {path.suffix!r}: expected {', '.join(_WRITERS)}")
     data = _WRITERS[path.suffix](trace, full)
     try:
         path.write_bytes(data)
@@ -66,7 +68,7 @@ def save(trace: "heed.interpret.trace.Trace", path: Path, *, full: bool = False)
 def trace_document(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> dict[str, Any]:
     """A trace as the JSON object described above."""
     config = trace.config
-    both, search = config.kind == "encoder-decoder", trace.text_model.search
+    is_encoder_decoder, search = config.kind == "encoder-decoder", trace.text_model.search
     lens = trace.lens(5) if config.has_decoder else None
     holes = trace.holes(5) if config.kind == "encoder" and config.labels is None else None
     return {
@@ -87,8 +89,8 @@ def trace_document(trace: "heed.interpret.trace.Trace", *, full: bool = False) -
         and {"top": [[_candidates(row) for row in layer] for layer in lens.top], "log_probs": rounded(lens.log_probs)},
         "holes": holes and {"top": [_candidates(row) for row in holes.top], "log_probs": rounded(holes.log_probs)},
         "labels": list(trace.labels),
-        "removal": rounded(trace.removal().values) if both or trace.labels else None,
-        "beam": _beam(trace) if both and not search.sample else None,
+        "removal": rounded(trace.removal().values) if is_encoder_decoder or trace.labels else None,
+        "beam": _beam(trace) if is_encoder_decoder and not search.sample else None,
         "parts": _parts(trace, full=full),
         "full_bytes": trace.size(),
     }
@@ -98,23 +100,23 @@ def rounded(values: np.ndarray) -> Any:
     """Nested lists with four significant digits."""
     if values.dtype == np.bool_:
         return values.tolist()
-    digits = [_four(value) for value in values.ravel().tolist()]
-    return np.array(digits, object).reshape(values.shape).tolist()
+    numbers = [_round(value) for value in values.ravel().tolist()]
+    return np.array(numbers, object).reshape(values.shape).tolist()
 
 
-def _four(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
 def _candidates(row: list[Candidate]) -> list[dict[str, Any]]:
-    return [{**each._asdict(), "probability": _four(each.probability)} for each in row]
+    return [{**candidate._asdict(), "probability": _round(candidate.probability)} for candidate in row]
 
 
 def _beam(trace: "heed.interpret.trace.Trace") -> dict[str, Any]:
     nodes = [asdict(node) for node in trace.beam().nodes]
     return {
         "nodes": [
-            {name: _four(value) if isinstance(value, float) else value for name, value in node.items()}
+            {name: _round(value) if isinstance(value, float) else value for name, value in node.items()}
             for node in nodes
         ]
     }
@@ -140,19 +142,19 @@ def _html(trace: "heed.interpret.trace.Trace", full: bool) -> bytes:
     return html_report(trace, trace_document(trace), full=full)
 
 
-def picture(trace: "heed.interpret.trace.Trace", kind: ImageFormat) -> bytes:
+def picture(trace: "heed.interpret.trace.Trace", image_format: ImageFormat) -> bytes:
     """Cross-attention of the layer that alignment is read off; without cross-attention, all heads."""
     if layer := alignment_layer(trace.config):
-        title = f"Attention to the source: layer {layer}, mean of the heads"
+        title = f"Cross-attention, layer {layer}, mean of the heads"
         svg = heat_map(trace.cross_attention[layer - 1].mean(0), _rows(trace), trace.source_tokens, title)
-        return render(svg, kind)
+        return render(svg, image_format)
     weights = trace.encoder_attention if trace.source.ids else trace.decoder_attention
     tokens = trace.source if trace.source.ids else trace.target
-    return render(head_grid(weights, tokens.tokens, tokens.tokens, tokens.text), kind)
+    return render(head_grid(weights, tokens.tokens, tokens.tokens, tokens.text), image_format)
 
 
 def _rows(trace: "heed.interpret.trace.Trace") -> list[str]:
-    """Decoder input → prediction, without the space that begins most tokens and would be drawn."""
+    """Decoder input → prediction, without the space that most tokens begin with."""
     pairs = zip(trace.target_tokens, trace.predicted_tokens, strict=True)
     return [f"{read.strip() or read}→{predicted.strip() or predicted}" for read, predicted in pairs]
 
@@ -161,7 +163,7 @@ def trace_html(trace: "heed.interpret.trace.Trace") -> str:
     """The texts and the picture that `trace.save` draws, for a notebook."""
     texts = " → ".join(text_html(text) for text in (trace.source.text, trace.target.text) if text)
     if max(len(trace.source.ids), len(trace.target.ids)) > LARGEST_PICTURE:
-        return f"<p>{texts}</p><p>too long for a picture: trace.save('look.html') has it all</p>"
+        return f"<p>{texts}</p><p>too long for a picture: see trace.save('look.html')</p>"
     return f"<p>{texts}</p>{image_html(picture(trace, 'svg'))}"
 
 
@@ -186,7 +188,7 @@ def _layers(weights: Float[np.ndarray, "L H T S"]) -> list[Tensor]:
     return [torch.from_numpy(layer)[None] for layer in weights]
 
 
-# From a trace, and whether the values of every part are wanted, to the bytes of a file.
+# By suffix: a trace, and whether to include the values of every part, to the bytes of a file.
 _WRITERS: dict[str, Callable[["heed.interpret.trace.Trace", bool], bytes]] = {
     ".json": _json,
     ".html": _html,

@@ -1,4 +1,4 @@
-"""Text as a model reads it: a model with its tokenizers, and a text as tokens with their spans.
+"""A model with its tokenizers, and a text as token ids, token texts and character spans.
 
 A token is bytes, and may be part of a character. It is then shown as �, and its span is that of the whole character:
 the span of a token is the shortest stretch of text that holds all its bytes, so tokens that share a character have
@@ -25,12 +25,12 @@ Span = tuple[int, int]  # text[start:end]
 
 @dataclass(frozen=True, eq=False)
 class TextModel:
-    """One model of any kind, and what is needed to run text through it."""
+    """A model of any kind with its tokenizers and settings."""
 
     model: Transformer
     tokenizers: tuple[Tokenizer, Tokenizer]  # of source and target; the same twice where a model has one
     search: SearchConfig = field(default_factory=SearchConfig)
-    max_tokens: int = 256  # of the longest text that may be traced
+    max_tokens: int = 256  # the maximum length of a traced text
     labels: tuple[str, ...] = ()  # names of a classifier's labels, in the order of its logits; none: numbers from 1
 
     @classmethod
@@ -43,7 +43,7 @@ class TextModel:
     ) -> "TextModel":
         """The one model of a translator; an ensemble is refused."""
         if len(models) > 1:
-            raise InputError(f"look shows one model at a time, found {len(models)} that translate together")
+            raise InputError(f"look shows one model at a time, found an ensemble of {len(models)}")
         return cls(models[0], tokenizers, search, max_tokens)
 
     @property
@@ -64,12 +64,12 @@ class TextModel:
 
 @dataclass(frozen=True)
 class Tokens:
-    """One text, or none: then everything is empty."""
+    """The tokens of one text; empty for a side that a model does not have."""
 
     text: str = ""
     ids: tuple[int, ...] = ()
-    tokens: tuple[str, ...] = ()  # each token as text to be shown
-    spans: tuple[Span, ...] = ()  # where each stands in `text`, in characters
+    tokens: tuple[str, ...] = ()  # the text of each token
+    spans: tuple[Span, ...] = ()  # start and end of each token in `text`, in characters
 
     @classmethod
     def of(
@@ -78,13 +78,13 @@ class Tokens:
         """The text that these ids decode to, with special tokens before and after."""
         (text,) = tokenizer.decode([ids])
         spans = (*((0, 0) for _ in before), *_spans(tokenizer.pieces(ids), text), *((len(text),) * 2 for _ in after))
-        everything = (*before, *ids, *after)
-        return cls(text, everything, tuple(shown(tokenizer, everything)), spans)
+        all_ids = (*before, *ids, *after)
+        return cls(text, all_ids, tuple(shown(tokenizer, all_ids)), spans)
 
     def and_then(self, other: "Tokens") -> "Tokens":
         """Two texts of one input, as one with a tab between them."""
-        past = len(self.text) + 1
-        spans = ((start + past, end + past) for start, end in other.spans)
+        offset = len(self.text) + 1
+        spans = ((start + offset, end + offset) for start, end in other.spans)
         return Tokens(
             f"{self.text}\t{other.text}", self.ids + other.ids, self.tokens + other.tokens, (*self.spans, *spans)
         )
@@ -99,9 +99,9 @@ class Candidate(NamedTuple):
 
 
 def shown(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Each token as text to be shown, special ones by their names."""
-    plain = tokenizer.tokens(ids)
-    return [SPECIAL[token] if token < len(SPECIAL) else text for token, text in zip(ids, plain, strict=True)]
+    """The text of each token; of special tokens, their names."""
+    texts = tokenizer.tokens(ids)
+    return [SPECIAL[token] if token < len(SPECIAL) else text for token, text in zip(ids, texts, strict=True)]
 
 
 def candidates(
@@ -110,28 +110,28 @@ def candidates(
     """The top-k tokens of each row, most probable first; names: of the columns, where they are not the vocabulary."""
     values, ids = topk(log_probs, count)
 
-    def called(numbers: list[int]) -> list[str]:
-        return [names[number] for number in numbers] if names else shown(tokenizer, numbers)
+    def texts(columns: list[int]) -> list[str]:
+        return [names[column] for column in columns] if names else shown(tokenizer, columns)
 
     return [
-        [Candidate(*each) for each in zip(called(numbers), numbers, probabilities, strict=True)]
-        for numbers, probabilities in zip(ids.tolist(), values.exp().tolist(), strict=True)
+        [Candidate(*values) for values in zip(texts(columns), columns, probabilities, strict=True)]
+        for columns, probabilities in zip(ids.tolist(), values.exp().tolist(), strict=True)
     ]
 
 
 def _spans(pieces: Sequence[bytes], text: str) -> list[Span]:
     joined = b"".join(pieces)
     characters = _characters(joined)
-    put_before = joined.decode(errors="replace").rfind(text)  # 1 where the text begins with a space of the tokenizer's
+    offset = joined.decode(errors="replace").rfind(text)  # 1 where the tokenizer puts a space before the text
     spans: list[Span] = []
     for start, end in pairwise(accumulate(map(len, pieces), initial=0)):
-        touched = [place - put_before for place in characters[start:end]]
+        covered = [index - offset for index in characters[start:end]]
         here = spans[-1][1] if spans else 0
-        inside = [min(max(place, 0), len(text)) for place in (touched[0], touched[-1] + 1)] if touched else [here, here]
+        inside = [min(max(index, 0), len(text)) for index in (covered[0], covered[-1] + 1)] if covered else [here, here]
         spans.append((inside[0], inside[1]))
     return spans
 
 
 def _characters(data: bytes) -> list[int]:
-    """The number of the character that each byte belongs to; bytes that are none belong to the � shown for them."""
+    """The index of the character that each byte belongs to; of invalid bytes, that of the � shown for them."""
     return [len(data[:end].decode(errors="replace")) - 1 for end in range(1, len(data) + 1)]

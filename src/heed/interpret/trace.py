@@ -1,6 +1,6 @@
-"""One forward pass over one text, or one text and its translation: every tensor of it, labelled with its tokens.
+"""The `Trace`: every activation of one forward pass, labelled with the tokens of the text and its translation.
 
-    trace = translator.look("A dog runs.")              its own translation; or look(source, target): the given one
+    trace = translator.look("A dog runs.")              its translation; or look(source, target)
     trace.cross_attention[2, 0]                         layer 3, head 1: rows are target tokens, columns source tokens
     trace.part("decoder.3.cross.query").values          any activation, by the names of `parts`
 
@@ -25,10 +25,10 @@ from heed.config import ModelConfig
 from heed.decoding.engine import max_output_lengths
 from heed.errors import InputError
 from heed.interpret.beam_tree import BeamTree, beam_tree
-from heed.interpret.lens import hole_log_probs, layer_log_probs, removal_effects
+from heed.interpret.lens import layer_log_probs, masked_log_probs, occlusion_effects
 from heed.interpret.matrix import Matrix
 from heed.interpret.observe import observe
-from heed.interpret.parts import Part, attentions, parts, sizes
+from heed.interpret.parts import PartSpec, attentions, parts, sizes
 from heed.interpret.saving import bertviz_arguments, save, trace_html
 from heed.interpret.tokens import Candidate, TextModel, Tokens, candidates, shown
 from heed.model.torch_state import torch_defaults
@@ -38,18 +38,18 @@ from heed.text.tokenizer import check_texts
 
 @dataclass(frozen=True, eq=False)
 class Lens:
-    """The logit lens: what each decoder layer would predict if it were the last."""
+    """The logit lens: what each decoder layer predicts if it is taken for the last."""
 
     top: list[list[list[Candidate]]]  # by layer and target row, most probable first
     log_probs: Float[np.ndarray, "L T"]  # of the tokens of `predicted`
 
 
 @dataclass(frozen=True, eq=False)
-class Holes:
+class MaskedPredictions:
     """What a masked LM predicts at each position when the token there is masked."""
 
     top: list[list[Candidate]]  # by position, most probable first; ⟨/s⟩ is never masked
-    log_probs: Float[np.ndarray, "positions"]  # of the tokens that are there
+    log_probs: Float[np.ndarray, "positions"]  # of the original tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,38 +148,41 @@ class Trace:
         tokenizer = self.text_model.output_tokenizer
         return Lens([candidates(layer, count, tokenizer) for layer in log_probs], _array(of_predicted))
 
-    def holes(self, count: int = 5) -> Holes:
+    def holes(self, count: int = 5) -> MaskedPredictions:
         """The top-k tokens at each position when the token there is masked; of a masked LM."""
         model, config = self.text_model.model, self.config
         if config.kind != "encoder" or config.labels is not None:
-            raise InputError(f"holes are for an encoder that says words: found {config.kind!r}, labels {config.labels}")
-        log_probs = hole_log_probs(model, _row(model, self.source))[:-1]
-        own = log_probs[range(len(log_probs)), list(self.source.ids[:-1])]
-        return Holes(candidates(log_probs, count, self.text_model.output_tokenizer), _array(own))
+            raise InputError(
+                f"holes needs a masked LM (kind = 'encoder', no labels): found kind = {config.kind!r}, "
+                f"labels = {config.labels}"
+            )
+        log_probs = masked_log_probs(model, _row(model, self.source))[:-1]
+        of_original = log_probs[range(len(log_probs)), list(self.source.ids[:-1])]
+        return MaskedPredictions(candidates(log_probs, count, self.text_model.output_tokenizer), _array(of_original))
 
     def removal(self) -> Matrix:
         """Occlusion: the change of each predicted token's log-probability (of a classifier: the top label's) without
         one source token.
         """
         model = self.text_model.model
-        meaning = "change of the log-probability of what the row predicts without the column's token"
+        meaning = "change of the log-probability of the row's prediction without the column's token"
         if self.labels:
             compared = torch.tensor([[int(self.logits.argmax())]], device=model.vocabulary.embedding.weight.device)
         else:
-            self._needs_both_sides("removal")
+            self._require_encoder_decoder("removal")
             compared = _row(model, self.predicted)
-        effects = removal_effects(model, _row(model, self.source), _ids(model, self.target), compared)
-        return self._labelled(Part("removal", ("1" if self.labels else "T", "S"), meaning), _array(effects))
+        changes = occlusion_effects(model, _row(model, self.source), _ids(model, self.target), compared)
+        return self._labelled(PartSpec("removal", ("1" if self.labels else "T", "S"), meaning), _array(changes))
 
     @torch_defaults()
     def beam(self) -> BeamTree:
         """The beam search for a translation of the source, as a tree."""
-        self._needs_both_sides("beam search")
+        self._require_encoder_decoder("beam")
         model, search, sources = self.text_model.model, self.text_model.search, [self.source.ids[:-1]]
-        (longest,) = max_output_lengths([model.config], sources, search)
+        (max_length,) = max_output_lengths([model.config], sources, search)
         tokenizer = self.text_model.output_tokenizer
         start = inference_backend([model], whole_search=False).start(sources)
-        return beam_tree(start, longest, search, lambda token: shown(tokenizer, [token])[0])
+        return beam_tree(start, max_length, search, lambda token: shown(tokenizer, [token])[0])
 
     def for_bertviz(self) -> dict[str, Any]:
         """The arguments of bertviz.head_view and model_view: ``head_view(**trace.for_bertviz())``."""
@@ -192,7 +195,7 @@ class Trace:
     def _repr_html_(self) -> str:
         return trace_html(self)
 
-    def _labelled(self, part: Part, values: np.ndarray) -> Matrix:
+    def _labelled(self, part: PartSpec, values: np.ndarray) -> Matrix:
         labels = {"S": self.source.tokens, "T": self.target.tokens, "1": ("the text",), "N": self.labels}
         if part.axes[-1] == "V":
             labels["V"] = tuple(shown(self.text_model.output_tokenizer, range(values.shape[-1])))
@@ -206,9 +209,9 @@ class Trace:
             predicts=self.predicted.tokens if part.axes[-2] == "T" else None,
         )
 
-    def _needs_both_sides(self, what: str) -> None:
+    def _require_encoder_decoder(self, method: str) -> None:
         if (kind := self.config.kind) != "encoder-decoder":
-            raise InputError(f"{what} needs a source and a target, and kind = {kind!r} has only one of them")
+            raise InputError(f"{method} needs an encoder-decoder, found kind = {kind!r}")
 
 
 @torch_defaults()
@@ -224,10 +227,10 @@ def look(
     """
     model, config = text_model.model, text_model.config
     _check(text_model, source, target)
-    read, rows, predicted = _sides(text_model, source, target, translate)
+    source_tokens, target_tokens, predicted = _inputs(text_model, source, target, translate)
     paths = attentions(config)
     names = [*(f"{path}.weights" for path in paths), "logits"]
-    values = observe(model, _ids(model, read), _ids(model, rows), names=names)
+    values = observe(model, _ids(model, source_tokens), _ids(model, target_tokens), names=names)
 
     def layers(side: str, kind: str, shape: tuple[int, int]) -> np.ndarray:
         of_kind = [path for path in paths if path.startswith(side) and path.endswith(kind)]
@@ -235,10 +238,10 @@ def look(
             return np.zeros((0, config.heads, *shape), np.float32)
         return np.stack([_array(values[f"{path}.weights"][0]) for path in of_kind])
 
-    s, t = len(read.ids), len(rows.ids)
+    s, t = len(source_tokens.ids), len(target_tokens.ids)
     return Trace(
-        read,
-        rows,
+        source_tokens,
+        target_tokens,
         predicted,
         layers("encoder", "self", (s, s)),
         layers("decoder", "self", (t, t)),
@@ -249,43 +252,46 @@ def look(
 
 
 def _check(text_model: TextModel, source: str, target: str | None) -> None:
-    config, longest = text_model.config, text_model.max_tokens
+    config, max_tokens = text_model.config, text_model.max_tokens
     check_texts([source if target is None else target, source])
     if target is not None and config.kind != "encoder-decoder":
-        raise InputError(f"kind = {config.kind!r} has one text to look at, found a target too: {target[:50]!r}")
+        raise InputError(f"kind = {config.kind!r} takes one text, found a target too: {target[:50]!r}")
     (ids,) = text_model.tokenizers[0 if config.has_encoder else 1].encode([source])
     one_line = source.splitlines() == [source] and all(text.strip() for text in _texts(config, source))
-    if not one_line or len(ids) > longest:
+    if not one_line or len(ids) > max_tokens:
         raise InputError(
-            f"look takes one line of words, of at most {longest} tokens; found {len(ids)} tokens: {source[:50]!r}"
+            f"look takes one line that is not blank, of at most {max_tokens} tokens; found {len(ids)} tokens: "
+            f"{source[:50]!r}"
         )
 
 
-def _sides(
+def _inputs(
     text_model: TextModel, source: str, target: str | None, translate: Callable[[str], Sequence[int]] | None
 ) -> tuple[Tokens, Tokens, Tokens]:
-    """The encoder's input, the decoder's input and what the decoder is to predict."""
+    """The encoder's input, the decoder's input and the tokens that the decoder is to predict."""
     config = text_model.config
-    of_source, of_target = text_model.tokenizers
-    first, end = (config.bos_id,), (config.eos_id,)
-    read = Tokens()
+    source_tokenizer, target_tokenizer = text_model.tokenizers
+    bos, eos = (config.bos_id,), (config.eos_id,)
+    source_tokens = Tokens()
     if config.has_encoder:
-        read, *others = (Tokens.of(of_source, ids, after=end) for ids in of_source.encode(_texts(config, source)))
+        source_tokens, *others = (
+            Tokens.of(source_tokenizer, ids, after=eos) for ids in source_tokenizer.encode(_texts(config, source))
+        )
         for other in others:
-            read = read.and_then(other)
+            source_tokens = source_tokens.and_then(other)
     if not config.has_decoder:
-        return read, Tokens(), Tokens()
+        return source_tokens, Tokens(), Tokens()
     if not config.has_encoder or target is not None:
-        ids: Sequence[int] = of_target.encode([source if target is None else target])[0]
+        ids: Sequence[int] = target_tokenizer.encode([source if target is None else target])[0]
     elif translate is not None:
         ids = translate(source)
     else:
-        raise InputError("kind = 'encoder-decoder' needs a target to look at: found neither a target nor a translate")
-    return read, Tokens.of(of_target, ids, before=first), Tokens.of(of_target, ids, after=end)
+        raise InputError("kind = 'encoder-decoder' needs a target: found neither `target` nor `translate`")
+    return source_tokens, Tokens.of(target_tokenizer, ids, before=bos), Tokens.of(target_tokenizer, ids, after=eos)
 
 
 def _texts(config: ModelConfig, source: str) -> list[str]:
-    """A classifier may read two texts at once, with a tab between."""
+    """The text, or a classifier's pair of texts, which a tab separates."""
     return [source] if config.labels is None else source.split("\t")
 
 
@@ -294,11 +300,11 @@ def _row(model: Transformer, tokens: Tokens) -> Int[Tensor, "1 n"]:
 
 
 def _ids(model: Transformer, tokens: Tokens) -> Int[Tensor, "1 n"] | None:
-    """As the model takes them; none for a side that it does not have."""
+    """A batch of one row; none for a side that the model does not have."""
     return _row(model, tokens) if tokens.ids else None
 
 
 def _array(values: Tensor) -> np.ndarray:
-    """In the memory of the CPU, as float32 unless bool."""
+    """On the CPU, as float32 unless bool."""
     values = values.detach().cpu()
     return (values if values.dtype == torch.bool else values.float()).numpy()

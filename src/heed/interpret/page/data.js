@@ -15,7 +15,7 @@ async function readData() {
   if (trace.model.kind === "encoder") KINDS.encoder.says = "words look at words";
   if (trace.model.kind === "decoder") KINDS.decoder.says = "words look at the words before them";
   unpack("attention.", data.attention.shapes, await inflated(data.attention.data)); // kind: [layers, heads, rows · columns]
-  unpack("", data.vectors.shapes, await inflated(data.vectors.data));
+  unpack("", data.activations.shapes, await inflated(data.activations.data));
 }
 
 function unpack(prefix, shapes, bytes) {

@@ -200,12 +200,12 @@ function aboutBlock(name, goTo) {
   if (kind === "self" || kind === "cross") {
     const attention = kind === "cross" ? "cross" : side;
     links.push(["open its heads", () => goTo("heads", { kind: attention, layer: Number(layer) })]);
-    if (Number(layer) <= trace.followed_layers)
+    if (Number(layer) <= trace.embedded_layers)
       links.push(["follow a word through it", () => goTo("steps", { kind: attention, layer: Number(layer) })]);
   } else if (kind === "positions") links.push(["see the codes", () => goTo("positions")]);
   else if (kind === "logits" || kind === "mean" || (kind === "output" && side === "decoder"))
     links.push(["see what it said", () => goTo("output")]);
-  else if (layer === undefined || Number(layer) <= trace.followed_layers || kind === "embedding" || kind === "output")
+  else if (layer === undefined || Number(layer) <= trace.embedded_layers || kind === "embedding" || kind === "output")
     links.push(["follow a word through it", () => goTo("steps", { kind: side, layer: Number(layer) || 1 })]);
   return [
     make(

@@ -24,7 +24,7 @@ function stepsView() {
     list.replaceChildren(...stepsOf(followed, refresh));
   };
   refresh();
-  const few = trace.followed_layers < Math.max(...kinds().map(layersOf));
+  const few = trace.embedded_layers < Math.max(...kinds().map(layersOf));
   const view = make(
     "section",
     { class: "view" },
@@ -38,7 +38,7 @@ function stepsView() {
       ? make(
           "p",
           { class: "faint" },
-          `To keep this file small it has the vectors of ${trace.followed_layers === 1 ? "the first layer" : `the first ${trace.followed_layers} layers`} only; heed look --full puts all of them in.`,
+          `To keep this file small it has the vectors of ${trace.embedded_layers === 1 ? "the first layer" : `the first ${trace.embedded_layers} layers`} only; heed look --full puts all of them in.`,
         )
       : null,
     controls,
@@ -49,7 +49,7 @@ function stepsView() {
 
 function settle() {
   const { rows, columns } = KINDS[followed.kind];
-  followed.layer = Math.min(followed.layer, layersOf(followed.kind), trace.followed_layers);
+  followed.layer = Math.min(followed.layer, layersOf(followed.kind), trace.embedded_layers);
   followed.row = Math.min(followed.row, tokensOf(rows).length - 1);
   followed.key ??= strongest(attend(followed.kind, followed.layer, followed.head, followed.row).weights, 1)[0].place;
   followed.key = Math.min(followed.key, tokensOf(columns).length - 1);
@@ -65,7 +65,7 @@ function stepControls(refresh) {
   const { kind, layer, head, row } = followed;
   const layers = numbered(layersOf(kind)).map((option) => ({
     ...option,
-    disabled: option.value > trace.followed_layers,
+    disabled: option.value > trace.embedded_layers,
   }));
   const first = {
     kind: choose(
@@ -216,7 +216,7 @@ function feedForwardSteps(path, row, passed) {
   const hidden = trace.hidden[`${path}.hidden`];
   const values = rowOf(`${path}.hidden`, row);
   const most = [...values.slice(0, 5)]
-    .map((value, place) => `${hidden.places[row][place] + 1}: ${number(value)}`)
+    .map((value, index) => `${hidden.units[row][index] + 1}: ${number(value)}`)
     .join(",  ");
   const before = trace.model.norm === "post" ? [] : [normStep("Norm before feed-forward", passed.stream, passed.norm)];
   return [
