@@ -88,7 +88,7 @@ def test_how_pairs_are_batched_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     together = batches(model, SOURCES, TARGETS)
     assert len(together) == 1
     matrices = 2 * len(attentions(model.config))
-    monkeypatch.setattr(module, "_CELLS", 200 * matrices)
+    monkeypatch.setattr(module, "_MAX_WEIGHTS", 200 * matrices)
     split = batches(model, SOURCES, TARGETS)
     assert len(split) > 2
     for sources, targets in split:

@@ -70,14 +70,14 @@ def visible(page: Page) -> list[str]:
     )
 
 
-def test_a_block_a_map_and_a_link_lead_to_what_they_name(browser: Browser, tmp_path: Path, trace: Trace) -> None:
+def test_blocks_maps_and_links_open_the_view_they_name(browser: Browser, tmp_path: Path, trace: Trace) -> None:
     with opened(browser, saved(tmp_path, trace)) as here:
         page = here.page
         page.focus('[data-name="decoder.2.cross"]')
         page.keyboard.press("Enter")
-        assert "Decoder, layer 2: Cross attention" in page.inner_text("#view-overview")
+        assert "Decoder, layer 2: Cross-attention" in page.inner_text("#view-overview")
         assert "2 × 4 × 11" in page.inner_text("#view-overview")  # heads, target rows, source columns
-        page.click("text=follow a word through it")
+        page.click("text=follow a token through it")
         assert chosen(page, "steps") == ["cross", "2", "1", "1"]
         page.click("#tab-maps")
         page.click('[aria-label^="decoder layer 3, head 2"]')
@@ -91,7 +91,7 @@ def chosen(page: Page, view: str) -> list[str]:
     return page.evaluate(f"[...document.querySelectorAll('#view-{view} input:checked')].map((input) => input.value)")
 
 
-def test_a_word_that_is_looked_at_alone_says_what_it_reads_and_predicts(
+def test_focusing_a_token_shows_only_its_lines_and_what_it_reads_and_predicts(
     browser: Browser, tmp_path: Path, trace: Trace
 ) -> None:
     with opened(browser, saved(tmp_path, trace)) as here:
@@ -101,7 +101,7 @@ def test_a_word_that_is_looked_at_alone_says_what_it_reads_and_predicts(
         assert rows.all_inner_texts() == ["⟨s⟩\n→ EIN", "EIN\n→ HUND", "HUND\n→ LÄUFT", "LÄUFT\n→ ⟨/s⟩"]
         rows.nth(1).focus()
         assert 0 < here.page.locator("#view-heads .lines path").count() < everything
-        assert "EIN\u2069, from which \u2068HUND\u2069 is predicted, looks at" in here.page.inner_text("#view-heads")
+        assert "EIN\u2069, from which \u2068HUND\u2069 is predicted, attends to" in here.page.inner_text("#view-heads")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_word_that_is_looked_at_alone_says_what_it_reads_and_predicts(
     ],
     ids=lambda settings: settings["norm"],
 )
-def test_what_the_page_works_out_is_what_the_model_did(
+def test_activations_computed_in_the_page_equal_the_models(
     browser: Browser, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     trace = small_translator(**settings).look("a dog runs", "EIN HUND LÄUFT")
@@ -178,7 +178,7 @@ def test_no_view_is_wider_than_a_phone(browser: Browser, tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("labels", [None, 3])
-def test_half_a_model_shows_what_it_says_and_hostile_words_are_text(
+def test_an_encoder_only_model_shows_its_predictions_and_hostile_tokens_as_text(
     browser: Browser, tmp_path: Path, labels: int | None
 ) -> None:
     trace = look(small_model(kind="encoder", labels=labels), "a dog runs")
@@ -189,13 +189,13 @@ def test_half_a_model_shows_what_it_says_and_hostile_words_are_text(
         for tab in page.locator("[role=tab]").all():
             tab.click()
             assert page.locator(".view:not([hidden]) .panel").count() or tab.inner_text() == "Heads"
-        said = page.inner_text("#view-output")
-        assert "<img" in said
+        output = page.inner_text("#view-output")
+        assert "<img" in output
         if labels:
-            assert "What it needed, for" in said
+            assert "Attribution of" in output
             assert page.locator("#view-output tbody tr").count() == 3 + 11
         else:
-            assert "The likeliest words, were it hidden" in said
-            page.locator("#view-output input").last.check()  # the end, which is never hidden
-            assert "were it hidden" not in page.inner_text("#view-output .beside")
+            assert "Most probable tokens with this one masked" in output
+            page.locator("#view-output input").last.check()  # eos, which is never masked
+            assert "with this one masked" not in page.inner_text("#view-output .beside")
         assert page.locator("img").count() == 0

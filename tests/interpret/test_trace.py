@@ -131,7 +131,7 @@ def test_removal_is_what_is_lost_when_a_token_was_never_there(positions: str, mo
             without = model(torch.tensor([rest]), tgt_in)[0].log_softmax(-1)
         lost = without[range(4), list(trace.predicted_ids)].numpy() - trace.predicted_log_probs
         np.testing.assert_allclose(removal.values[:, place], lost, atol=1e-5)
-    monkeypatch.setattr("heed.interpret.lens._TOKENS_AT_A_TIME", 9)
+    monkeypatch.setattr("heed.interpret.lens._TOKENS_PER_CHUNK", 9)
     np.testing.assert_allclose(trace.removal().values, removal.values, atol=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_sid
     assert decoder.decoder_attention.shape == (3, 2, 4, 4)
     assert decoder.lens(2).log_probs.shape == (3, 4)
     assert decoder.part("logits").predicts == decoder.predicted_tokens
-    with pytest.raises(InputError, match="kind = 'encoder' has no decoder layers"):
+    with pytest.raises(InputError, match="the logit lens needs decoder layers"):
         encoder.lens()
     with pytest.raises(InputError, match="removal needs an encoder-decoder, found kind = 'decoder'"):
         decoder.removal()

@@ -1,11 +1,11 @@
-/* What follows from the vectors in the page: the model's own arithmetic, done again, one token at a time. */
+/* The model's arithmetic, recomputed from the embedded activations, one token at a time. */
 
-function dot(one, other) {
-  return one.reduce((sum, value, place) => sum + value * other[place], 0);
+function dot(a, b) {
+  return a.reduce((sum, value, index) => sum + value * b[index], 0);
 }
 
-function plus(one, other) {
-  return one.map((value, place) => value + other[place]);
+function plus(a, b) {
+  return a.map((value, index) => value + b[index]);
 }
 
 function layerNorm(values, name) {
@@ -16,19 +16,19 @@ function layerNorm(values, name) {
   return {
     mean,
     deviation,
-    values: values.map((value, place) => ((value - mean) / deviation) * gain[place] + bias[place]),
+    values: values.map((value, index) => ((value - mean) / deviation) * gain[index] + bias[index]),
   };
 }
 
 /* PE[pos, 2i] = sin(pos / 10000^(2i/d)), PE[pos, 2i+1] = cos(the same). */
 function sinusoid(position, width) {
-  return Float32Array.from({ length: width }, (_, place) => {
-    const angle = position / 10000 ** ((place - (place % 2)) / width);
-    return place % 2 ? Math.cos(angle) : Math.sin(angle);
+  return Float32Array.from({ length: width }, (_, index) => {
+    const angle = position / 10000 ** ((index - (index % 2)) / width);
+    return index % 2 ? Math.cos(angle) : Math.sin(angle);
   });
 }
 
-/* The code that is added to the embedding of a token; none where positions are rotary. */
+/* The positional encoding added to the embedding of a token; none where positions are rotary. */
 function positionCode(side, token) {
   if (trace.model.positions === "rotary") return null;
   return trace.model.positions === "learned" ? rowOf(`${side}.positions`, token) : sinusoid(token, trace.model.d_model);
@@ -46,7 +46,7 @@ function subLayers(side) {
     : ["self", "feed_forward"];
 }
 
-/* One sub-layer with all that stands around it: x enters it, `leaving` goes on to the next. */
+/* One sub-layer with residual connection and norm: x is its input, `leaving` the input of the next. */
 function pass(stream, path, token) {
   const output = rowOf(`${path}.output`, token);
   if (trace.model.norm === "post") {
@@ -60,7 +60,7 @@ function pass(stream, path, token) {
   return { stream, x: norm.values, output, outer, residual, norm, leaving: residual };
 }
 
-/* What a token has become when it comes to a layer. */
+/* The hidden state of a token at the input of a layer. */
 function arriving(side, token, layer) {
   let stream = entering(side, token).sum;
   for (let number = 1; number < layer; number++) {
@@ -69,7 +69,7 @@ function arriving(side, token, layer) {
   return stream;
 }
 
-/* One query of one head against every key: scores, scaled, seen, weights, and what it gathers. */
+/* One query of one head against every key: scores, scaled scores, mask, weights and output. */
 function attend(kind, layer, head, row) {
   const path = KINDS[kind].path(layer);
   const width = trace.model.d_model / trace.model.heads;
@@ -84,10 +84,10 @@ function attend(kind, layer, head, row) {
   const seen = keys.map((_, token) => kind !== "decoder" || token <= row);
   const largest = Math.max(...scaled.filter((_, token) => seen[token]));
   const powers = scaled.map((score, token) => (seen[token] ? Math.exp(score - largest) : 0));
-  const sum = powers.reduce((one, other) => one + other, 0);
+  const sum = powers.reduce((a, b) => a + b, 0);
   const weights = powers.map((power) => power / sum);
   const gathered = new Float32Array(width);
-  values.forEach((value, token) => value.forEach((part, place) => (gathered[place] += weights[token] * part)));
+  values.forEach((value, token) => value.forEach((part, index) => (gathered[index] += weights[token] * part)));
   return {
     path,
     width,

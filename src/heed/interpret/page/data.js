@@ -1,4 +1,4 @@
-/* The trace, as the page holds it: look.json, and packed numbers by name (see packed.py and report.py). */
+/* The data of the page: look.json, and dequantised arrays by name (see `quantized` in report.py). */
 
 let trace = null;
 const arrays = new Map(); // name: {shape, values}
@@ -12,8 +12,8 @@ async function inflated(text) {
 async function readData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   trace = JSON.parse(new TextDecoder().decode(await inflated(data.document)));
-  if (trace.model.kind === "encoder") KINDS.encoder.says = "words look at words";
-  if (trace.model.kind === "decoder") KINDS.decoder.says = "words look at the words before them";
+  if (trace.model.kind === "encoder") KINDS.encoder.says = "tokens attend to all tokens";
+  if (trace.model.kind === "decoder") KINDS.decoder.says = "tokens attend to the tokens before them";
   unpack("attention.", data.attention.shapes, await inflated(data.attention.data)); // kind: [layers, heads, rows · columns]
   unpack("", data.activations.shapes, await inflated(data.activations.data));
 }
@@ -21,7 +21,7 @@ async function readData() {
 function unpack(prefix, shapes, bytes) {
   const sizes = Object.entries(shapes).map(([name, shape]) => {
     const width = shape.at(-1);
-    const count = shape.reduce((one, other) => one * other, 1);
+    const count = shape.reduce((product, length) => product * length, 1);
     return { name, shape, width, count, rows: width ? count / width : 0 };
   });
   const rows = sizes.reduce((sum, size) => sum + size.rows, 0);
@@ -29,21 +29,21 @@ function unpack(prefix, shapes, bytes) {
   const scales = new DataView(bytes.buffer, bytes.byteOffset, 4 * rows);
   const low = 4 * rows;
   const high = low + count;
-  let place = 0;
+  let offset = 0;
   let row = 0;
   for (const size of sizes) {
     const values = new Float32Array(size.count);
     for (let at = 0; at < size.count; at++) {
-      const step = ((bytes[high + place + at] << 24) >> 16) | bytes[low + place + at];
+      const step = ((bytes[high + offset + at] << 24) >> 16) | bytes[low + offset + at];
       values[at] = step * scales.getFloat32(4 * (row + Math.floor(at / size.width)), true);
     }
     arrays.set(prefix + size.name, { shape: size.shape, values });
-    place += size.count;
+    offset += size.count;
     row += size.rows;
   }
 }
 
-/* One row of a matrix that has a row a token. */
+/* One row of a matrix with a row per token. */
 function rowOf(name, token) {
   const { shape, values } = arrays.get(name);
   const width = shape.at(-1);
@@ -54,21 +54,21 @@ function rowOf(name, token) {
 const KINDS = {
   encoder: {
     title: "encoder",
-    says: "source words look at source words",
+    says: "source tokens attend to source tokens",
     rows: "source",
     columns: "source",
     path: (layer) => `encoder.${layer}.self`,
   },
   decoder: {
     title: "decoder",
-    says: "target words look at the target so far",
+    says: "target tokens attend to the target so far",
     rows: "target",
     columns: "target",
     path: (layer) => `decoder.${layer}.self`,
   },
   cross: {
     title: "cross",
-    says: "target words look at source words",
+    says: "target tokens attend to source tokens",
     rows: "target",
     columns: "source",
     path: (layer) => `decoder.${layer}.cross`,

@@ -1,7 +1,7 @@
-/* How things get on the page: elements whose text is text, words, choices, strips of numbers. Nothing here reads HTML. */
+/* Building blocks: elements, token labels, radio buttons, heat maps, strips of values. Text is never parsed as HTML. */
 
 const SVG = "http://www.w3.org/2000/svg";
-const painters = []; // what must be drawn again in other colours
+const painters = []; // canvases to repaint when the theme changes
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
@@ -22,7 +22,7 @@ function draw(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/* A token as it is shown: one space before a word goes without saying, and what cannot be seen gets a sign. */
+/* The label of a token: without its leading space, and with a visible symbol for every invisible character. */
 function label(token) {
   const text = /^ \S/u.test(token) ? token.slice(1) : token;
   const signs = { "\n": "⏎", "\t": "⇥" };
@@ -33,11 +33,11 @@ function label(token) {
   return (/^\p{M}/u.test(seen) ? "◌" : "") + seen || "∅";
 }
 
-function word(token) {
+function tokenText(token) {
   return make("bdi", {}, label(token));
 }
 
-/* The same where no element can stand, as in an aria-label: kept apart from its neighbours by marks. */
+/* The label in plain text, as for an aria-label, with Unicode bidi isolates around it. */
 function named(token) {
   return `\u2068${label(token)}\u2069`;
 }
@@ -54,7 +54,7 @@ function percent(share) {
   return share > 0.9995 ? "100%" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
 }
 
-/* Text with x_i and x^i as they are written by hand. */
+/* Text with x_i and x^i as subscripts and superscripts. */
 function symbols(text) {
   return text.split(/([_^]\{[^}]*\}|[_^].)/u).map((piece) => {
     const found = /^([_^])\{?([^}]*)\}?$/u.exec(piece);
@@ -92,14 +92,14 @@ function choose(legend, options, chosen, onChange) {
   return make("fieldset", {}, make("legend", {}, legend), buttons);
 }
 
-/* One word of a side to choose; a target word is what the decoder reads there, and says what it predicts. */
-function chooseWord(legend, side, chosen, onChange) {
+/* Choice of one token of a side; target tokens also show what is predicted there. */
+function chooseToken(legend, side, chosen, onChange) {
   const options = tokensOf(side).map((token, row) => {
     const predicted = predictedBy(side, row);
     return {
       value: row,
-      face: word(token),
-      note: predicted === null ? null : ["→ ", word(predicted)],
+      face: tokenText(token),
+      note: predicted === null ? null : ["→ ", tokenText(predicted)],
       label: predicted === null ? named(token) : `reads ${named(token)}, predicts ${named(predicted)}`,
     };
   });
@@ -116,7 +116,7 @@ function colours() {
   return { more: read("--more"), less: read("--less") };
 }
 
-/* A map of numbers, a pixel each: the larger, the stronger the colour; another colour below zero. */
+/* A heat map, a pixel per value: the larger, the stronger the colour; another colour below zero. */
 function mapCanvas(rows, columns, values, top) {
   const canvas = make("canvas", { width: columns, height: rows });
   const largest = top ?? (values.reduce((most, value) => Math.max(most, Math.abs(value)), 0) || 1);
@@ -145,13 +145,13 @@ function cellUnder(event, canvas) {
   };
 }
 
-/* A map with the words of its own rows and columns; the pointer tells the number. */
+/* A heat map with the tokens of its rows and columns; pointing at a cell shows its value. */
 function labelledMap(title, { rows, columns, values }, rowSide, columnSide, say) {
   const canvas = mapCanvas(rows, columns, values);
   canvas.setAttribute("role", "img");
   canvas.setAttribute(
     "aria-label",
-    `${title}: a row for each of ${rows} words that look, a column for each of ${columns} words`,
+    `${title}: ${rows} rows (queries), ${columns} columns (keys)`,
   );
   const told = make("output", { class: "faint" }, "Point at the map to read it.");
   const rowName = (row) =>
@@ -164,7 +164,7 @@ function labelledMap(title, { rows, columns, values }, rowSide, columnSide, say)
   });
   const left = tokensOf(rowSide).map((token, row) => {
     const predicted = predictedBy(rowSide, row);
-    return make("li", {}, word(token), predicted === null ? null : make("small", {}, " → ", word(predicted)));
+    return make("li", {}, tokenText(token), predicted === null ? null : make("small", {}, " → ", tokenText(predicted)));
   });
   const grid = make(
     "div",
@@ -172,7 +172,7 @@ function labelledMap(title, { rows, columns, values }, rowSide, columnSide, say)
     make(
       "ol",
       { class: "over" },
-      tokensOf(columnSide).map((token) => make("li", {}, word(token))),
+      tokensOf(columnSide).map((token) => make("li", {}, tokenText(token))),
     ),
     make("ol", { class: "left" }, left),
     canvas,
@@ -180,18 +180,18 @@ function labelledMap(title, { rows, columns, values }, rowSide, columnSide, say)
   return make("div", { class: "panel" }, make("div", { class: "scroll" }, grid), told);
 }
 
-/* The numbers of one vector as a strip. The pointer tells each; `mark` says which stretch is the head's own. */
+/* One vector as a strip; pointing shows a value. mark: the range of dimensions of the selected head. */
 function strip(name, values, mark = null) {
   const canvas = mapCanvas(1, values.length, values);
   const extremes = [Math.min(...values), Math.max(...values)];
-  const rest = `${values.length} numbers, ${number(extremes[0])} to ${number(extremes[1])}`;
+  const rest = `${values.length} values, ${number(extremes[0])} to ${number(extremes[1])}`;
   const told = make("output", {}, rest);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${name}: ${rest}`);
   canvas.addEventListener("pointermove", (event) => {
     const at = cellUnder(event, canvas).column;
     const own = mark && at >= mark[0] && at < mark[1] ? ", this head’s" : "";
-    told.textContent = `number ${at + 1}: ${number(values[at])}${own}`;
+    told.textContent = `dimension ${at + 1}: ${number(values[at])}${own}`;
   });
   canvas.addEventListener("pointerleave", () => (told.textContent = rest));
   return make(

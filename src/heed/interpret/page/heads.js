@@ -1,4 +1,4 @@
-/* One head at a time: the words that look, the words they look at, and a line for every glance. */
+/* One head at a time: queries on the left, keys on the right, and a line for every attention weight. */
 
 const shown = { kind: null, layer: 1, head: 1 }; // shared with the view of all heads, which opens heads here
 
@@ -16,7 +16,7 @@ function headsView() {
       make(
         "div",
         { class: "panel" },
-        make("h3", {}, "The same as a map"),
+        make("h3", {}, "The same weights as a heat map"),
         labelledMap("weights", map, rows, columns, (weight) => percent(weight)),
       ),
     );
@@ -30,7 +30,7 @@ function headsView() {
     make(
       "p",
       { class: "prose" },
-      "Words on the left look at words on the right. The stronger a line, the larger the weight; the weights of a word add up to one. Point at a word, or move to it with the Tab key, to see only its lines; press it to keep them.",
+      "Tokens on the left (queries) attend to tokens on the right (keys). The stronger a line, the larger the attention weight; the weights of a query add up to one. Point at a token, or move to it with the Tab key, to see only its lines; select it to keep them.",
     ),
     controls,
     told,
@@ -86,7 +86,7 @@ function headLines({ kind, layer, head }, told) {
             type: "button",
             class: "word",
             "aria-pressed": "false",
-            "aria-label": lookText(map, kind, side, place),
+            "aria-label": attentionText(map, kind, side, place),
             pointerenter: () => show({ side, place }),
             pointerleave: () => show(null),
             focus: () => show({ side, place }),
@@ -98,8 +98,8 @@ function headLines({ kind, layer, head }, told) {
               show(null);
             },
           },
-          word(token),
-          predicted === null ? null : make("small", {}, "→ ", word(predicted)),
+          tokenText(token),
+          predicted === null ? null : make("small", {}, "→ ", tokenText(predicted)),
         );
         buttons[side].push(button);
         const share = make("span", { class: "share" });
@@ -140,30 +140,30 @@ function showLines({ map, kind, stage, svg, told, buttons }, focus) {
     side === "left" ? map.values[place * map.columns + focus.place] : map.values[focus.place * map.columns + place];
   for (const [side, list] of Object.entries(buttons)) {
     list.forEach((button, place) => {
-      const looked = focus !== null && focus.side !== side;
-      const share = looked ? weight(side, place) : 0;
+      const isOther = focus !== null && focus.side !== side;
+      const share = isOther ? weight(side, place) : 0;
       button.style.setProperty("--share", share);
-      button.classList.toggle("lit", looked ? share >= 0.01 : focus?.place === place);
+      button.classList.toggle("lit", isOther ? share >= 0.01 : focus?.place === place);
       const beside = button.parentElement?.querySelector(".share");
       if (beside) beside.textContent = share >= 0.005 ? percent(share) : "";
     });
   }
   told.textContent = focus
-    ? lookText(map, kind, focus.side, focus.place)
+    ? attentionText(map, kind, focus.side, focus.place)
     : `${KINDS[kind].says[0].toUpperCase()}${KINDS[kind].says.slice(1)}.`;
 }
 
-function lookText(map, kind, side, place) {
+function attentionText(map, kind, side, place) {
   const { rows, columns } = KINDS[kind];
   if (side === "left") {
     const best = strongest(map.values.subarray(place * map.columns, (place + 1) * map.columns), 3);
-    const seen = best.map(({ value, place: at }) => `${named(tokensOf(columns)[at])} ${percent(value)}`).join(", ");
+    const keys = best.map(({ value, place: at }) => `${named(tokensOf(columns)[at])} ${percent(value)}`).join(", ");
     const predicted = predictedBy(rows, place);
-    return `${named(tokensOf(rows)[place])}${predicted === null ? "" : `, from which ${named(predicted)} is predicted,`} looks at ${seen}`;
+    return `${named(tokensOf(rows)[place])}${predicted === null ? "" : `, from which ${named(predicted)} is predicted,`} attends to ${keys}`;
   }
   const from = Array.from({ length: map.rows }, (_, row) => map.values[row * map.columns + place]);
-  const seen = strongest(from, 3)
+  const queries = strongest(from, 3)
     .map(({ value, place: at }) => `${named(tokensOf(rows)[at])} ${percent(value)}`)
     .join(", ");
-  return `${named(tokensOf(columns)[place])} is looked at by ${seen}`;
+  return `${named(tokensOf(columns)[place])} is attended to by ${queries}`;
 }

@@ -1,4 +1,4 @@
-/* The heart of the step by step view: one query against every key, and the one key that is looked at closely. */
+/* The attention steps of the step-by-step view: one query against every key, and the selected key in detail. */
 
 function keyTable(kind, found, chosen, onChoose) {
   const tokens = tokensOf(KINDS[kind].columns);
@@ -8,7 +8,7 @@ function keyTable(kind, found, chosen, onChoose) {
     const button = make(
       "button",
       { type: "button", "aria-pressed": String(place === chosen), click: () => onChoose(place), "data-key": place },
-      word(token),
+      tokenText(token),
     );
     return make(
       "tr",
@@ -16,7 +16,7 @@ function keyTable(kind, found, chosen, onChoose) {
       make("th", { scope: "row" }, button),
       make("td", { class: "n" }, number(found.scores[place])),
       make("td", { class: "n" }, number(found.scaled[place])),
-      make("td", {}, seen ? "yes" : "no: later"),
+      make("td", {}, seen ? "no" : "yes: later"),
       make("td", { class: "n" }, found.weights[place].toFixed(3)),
       make("td", {}, meter(found.weights[place] / best)),
     );
@@ -25,15 +25,15 @@ function keyTable(kind, found, chosen, onChoose) {
     "key",
     { face: formula("q · k"), number: true },
     { face: formula("/ √d_k"), number: true },
-    "seen",
+    "masked",
     { face: formula("softmax"), number: true },
     "",
   ];
   return make("div", { class: "scroll" }, table(heads, rows, { class: "wide" }));
 }
 
-/* Q, K and the sum of their products, for the chosen key. */
-function productSteps(state, found) {
+/* Query, key and their dot product, for the selected key. */
+function scoreSteps(state, found) {
   const { row, key, kind } = state;
   const [query, other] = [tokensOf(KINDS[kind].rows)[row], tokensOf(KINDS[kind].columns)[key]];
   const products = found.query.map((value, place) => value * found.keys[key][place]);
@@ -41,28 +41,28 @@ function productSteps(state, found) {
   const sum = best
     .map((place) => `${number(found.query[place], 2)} × ${number(found.keys[key][place], 2)}`)
     .join("  +  ");
-  const turned = found.turned ? [strip("q before it is turned by its place", found.plainQuery)] : [];
+  const turned = found.turned ? [strip("q before rotation", found.plainQuery)] : [];
   return [
     step(
       "Query, key, value",
       "q = x W_Q + b_Q,  k = c W_K + b_K,  v = c W_V + b_V",
-      "Each head has its own share of the three. c is what is looked at: the same side’s words, or in cross attention the encoder’s output.",
+      "Each head has its own projections. c is what the query attends to: the hidden states of the same side, or in cross-attention the encoder’s output.",
       ...turned,
       strip(`q of ${named(query)}`, found.query),
       strip(`k of ${named(other)}`, found.keys[key]),
       strip(`v of ${named(other)}`, found.values[key]),
     ),
     step(
-      "Query times key",
+      "Dot product",
       "q · k = Σ_i q_i k_i",
-      "How well the two fit. The table below has it for every key; press a key to look at it here.",
-      strip("q times k, number by number", products),
+      "The score of this query and key. The table below has the scores of all keys; select a key to see it here.",
+      strip("q ⊙ k, elementwise", products),
       make("p", { class: "number" }, `${sum}  + …  = `, make("b", {}, number(found.scores[key]))),
     ),
   ];
 }
 
-/* The weights times the values: the strongest few, and their sum over all. */
+/* Weights times values: the largest terms, and the sum over all keys. */
 function gatherStep(state, found) {
   const tokens = tokensOf(KINDS[state.kind].columns);
   const most = strongest(found.weights, 3).filter(({ value }) => value >= 0.005);
@@ -73,9 +73,9 @@ function gatherStep(state, found) {
     ),
   );
   return step(
-    "Times V",
+    "Weighted sum of values",
     "head = Σ_j weight_j v_j",
-    "What the word takes along from those it looks at: their values, mixed by the weights.",
+    "The output of the head: the values of all keys, weighted by attention.",
     ...strips,
     strip(`the sum over all ${tokens.length}`, found.gathered),
   );

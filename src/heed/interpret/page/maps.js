@@ -1,4 +1,4 @@
-/* Every layer and head as a small map, to find the one worth opening. */
+/* Every head as a small heat map, to find the ones worth opening. */
 
 function mapsView(open) {
   const parts = kinds().map((kind) => {
@@ -22,7 +22,7 @@ function mapsView(open) {
     make(
       "p",
       { class: "prose" },
-      "A map for each head, a row of maps for each layer. In a map every row is a word that looks, every column a word it looks at. The number is the peak: the largest weight of a row, on average over the rows; 1 would be a head that always looks at one word only. Press a map to open it.",
+      "A heat map per head, a row of maps per layer. Within a map each row is a query and each column a key. The number is the peak: the largest weight of a row, averaged over the rows; 1 is a head that always attends to a single token. Select a map to open it.",
     ),
     parts,
   );
@@ -46,7 +46,7 @@ function smallMap(kind, layer, head, open) {
   );
 }
 
-/* A word that can see no other is left out. */
+/* The first row of the decoder, which can attend only to itself, is left out. */
 function peakOf(kind, { rows, columns, values }) {
   const first = kind === "decoder" && rows > 1 ? 1 : 0;
   let sum = 0;

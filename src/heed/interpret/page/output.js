@@ -1,12 +1,12 @@
-/* What the model said: the likeliest words at each step, layer by layer, and what it looked at beside what it needed. */
+/* The predictions: top tokens, logit lens, and cross-attention beside attribution by occlusion. */
 
-const asked = { row: 0 };
+const selected = { row: 0 };
 
-/* A classifier says one thing, of the whole text. */
-function topWords(row) {
+/* A classifier has one prediction, for the whole text. */
+function topTokens(row) {
   return trace.labels.length
     ? candidateTable("label", trace.top[0], trace.top[0][0].id)
-    : candidateTable("word", trace.top[row], trace.predicted.ids[row]);
+    : candidateTable("token", trace.top[row], trace.predicted.ids[row]);
 }
 
 function candidateTable(title, candidates, chosen) {
@@ -14,12 +14,12 @@ function candidateTable(title, candidates, chosen) {
     make(
       "tr",
       {},
-      make("th", { scope: "row", class: candidate.id === chosen ? "hit" : null }, word(candidate.token)),
+      make("th", { scope: "row", class: candidate.id === chosen ? "hit" : null }, tokenText(candidate.token)),
       make("td", { class: "n" }, percent(candidate.probability)),
       make("td", {}, meter(candidate.probability)),
     ),
   );
-  return table([title, { face: "share", number: true }, ""], rows, { class: "wide" });
+  return table([title, { face: "probability", number: true }, ""], rows, { class: "wide" });
 }
 
 function outputView() {
@@ -32,14 +32,14 @@ function outputView() {
       make(
         "div",
         { "data-field": "row" },
-        chooseWord(side === "target" ? "the decoder reads" : "place", side, asked.row, (row) => {
-          asked.row = row;
+        chooseToken(side === "target" ? "the decoder reads" : "position", side, selected.row, (row) => {
+          selected.row = row;
           refresh();
           focusChoice("row");
         }),
       ),
     );
-    panels.replaceChildren(...answers(side, asked.row));
+    panels.replaceChildren(...predictionPanels(side, selected.row));
   };
   refresh();
   const view = make(
@@ -50,8 +50,8 @@ function outputView() {
       "p",
       { class: "prose" },
       side === "target"
-        ? "At each place the decoder has read the words up to here and predicts the next one. Choose a place: the word it reads there, and after the arrow the word that it is asked for."
-        : "Which word the model believes to stand at each place: as it has read it, and had it been hidden.",
+        ? "At each position the decoder has read the tokens up to here and predicts the next one. Choose a position: the token it reads there and, after the arrow, the token it is to predict."
+        : "The token predicted at each position: given the whole text, and with the token there masked.",
     ),
     controls,
     panels,
@@ -66,14 +66,14 @@ function labelsView() {
     "section",
     { class: "view" },
     make("h2", {}, "Output"),
-    make("p", { class: "prose" }, "How likely the model finds each label, for the text as a whole."),
-    make("div", { class: "beside" }, make("div", { class: "panel" }, make("h3", {}, "Labels"), topWords(0)), neededWords()),
+    make("p", { class: "prose" }, "The probability of each label, for the text as a whole."),
+    make("div", { class: "beside" }, make("div", { class: "panel" }, make("h3", {}, "Labels"), topTokens(0)), labelAttribution()),
   );
   return { view };
 }
 
-/* What each word did for the likeliest label. */
-function neededWords() {
+/* Attribution of the most probable label to each token. */
+function labelAttribution() {
   const [best] = trace.top[0];
   const [changes] = trace.removal;
   const most = Math.max(...changes.map(Math.abs)) || 1;
@@ -81,7 +81,7 @@ function neededWords() {
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, word(token)),
+      make("th", { scope: "row" }, tokenText(token)),
       make("td", { class: "n" }, change(changes[place])),
       make("td", {}, meter(Math.abs(changes[place]) / most, changes[place] > 0)),
     ),
@@ -89,65 +89,65 @@ function neededWords() {
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "What it needed, for ", word(best.token)),
-    table(["word", { face: "if removed", number: true }, ""], rows, { class: "wide" }),
+    make("h3", {}, "Attribution of ", tokenText(best.token)),
+    table(["token", { face: "leave-one-out", number: true }, ""], rows, { class: "wide" }),
     make(
       "p",
       { class: "faint" },
-      "The change of the label’s log-probability when that word is taken away; blue, it had helped; orange, it had been in the way.",
+      "Leave-one-out: the change of the label’s log-probability without that token. Blue: the token raises it; orange: it lowers it.",
     ),
   );
 }
 
-/* What would stand at a place whose word the model cannot see. */
-function holeAt(row) {
+/* The prediction at a position whose token is masked. */
+function maskedPrediction(row) {
   const there = trace.source.ids[row];
   const share = Math.exp(trace.holes.log_probs[row]);
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "The likeliest words, were it hidden"),
-    candidateTable("word", trace.holes.top[row], there),
-    make("p", { class: "faint" }, word(trace.source.tokens[row]), ` itself has ${percent(share)}.`),
+    make("h3", {}, "Most probable tokens with this one masked"),
+    candidateTable("token", trace.holes.top[row], there),
+    make("p", { class: "faint" }, tokenText(trace.source.tokens[row]), ` itself: ${percent(share)}.`),
   );
 }
 
-function answers(side, row) {
-  const panels = [make("div", { class: "panel" }, make("h3", {}, "The likeliest words here"), topWords(row))];
-  if (trace.removal) panels.unshift(causes(row));
+function predictionPanels(side, row) {
+  const panels = [make("div", { class: "panel" }, make("h3", {}, "Most probable tokens"), topTokens(row))];
+  if (trace.removal) panels.unshift(attributionPanel(row));
   if (trace.lens) panels.push(lensOf(row));
-  if (trace.holes && row < trace.holes.top.length) panels.push(holeAt(row));
+  if (trace.holes && row < trace.holes.top.length) panels.push(maskedPrediction(row));
   return panels;
 }
 
-function causes(row) {
-  const looked = weightsOf("cross", trace.alignment_layer, 0);
-  const weights = looked.values.subarray(row * looked.columns, (row + 1) * looked.columns);
+function attributionPanel(row) {
+  const attention = weightsOf("cross", trace.alignment_layer, 0);
+  const weights = attention.values.subarray(row * attention.columns, (row + 1) * attention.columns);
   const changes = trace.removal[row];
   const most = Math.max(...trace.removal.flat().map(Math.abs)) || 1;
   const rows = tokensOf("source").map((token, place) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, word(token)),
+      make("th", { scope: "row" }, tokenText(token)),
       make("td", { class: "n" }, percent(weights[place])),
       make("td", {}, meter(weights[place])),
       make("td", { class: "n" }, change(changes[place])),
       make("td", {}, meter(Math.abs(changes[place]) / most, changes[place] > 0)),
     ),
   );
-  const heads = ["source word", { face: "looked at", number: true }, "", { face: "if removed", number: true }, ""];
+  const heads = ["source token", { face: "attention", number: true }, "", { face: "leave-one-out", number: true }, ""];
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "What it looked at, and what it needed, for ", word(trace.predicted.tokens[row])),
+    make("h3", {}, "Cross-attention and attribution of ", tokenText(trace.predicted.tokens[row])),
     table(heads, rows, { class: "wide" }),
     make(
       "p",
       { class: "faint" },
-      `Looked at: cross attention of layer ${trace.alignment_layer}, mean of its heads. If removed: the change of the log-probability of `,
-      word(trace.predicted.tokens[row]),
-      " when that source word is taken away; blue, it had helped; orange, it had been in the way. Attention is not an explanation: a word can be looked at and not be needed, and the other way round.",
+      `Attention: cross-attention of layer ${trace.alignment_layer}, mean of its heads. Leave-one-out: the change of the log-probability of `,
+      tokenText(trace.predicted.tokens[row]),
+      " without that source token; blue: the token raises it, orange: it lowers it. Attention is not an explanation: a token can be attended to without affecting the prediction, and the other way round.",
     ),
   );
 }
@@ -160,14 +160,14 @@ function lensOf(row) {
       "tr",
       {},
       make("th", { scope: "row", class: "n" }, String(number + 1)),
-      make("td", { class: hit ? "hit" : null }, word(first.token)),
+      make("td", { class: hit ? "hit" : null }, tokenText(first.token)),
       make("td", { class: "n" }, percent(first.probability)),
       make(
         "td",
         { class: "faint" },
         [second, third]
           .filter(Boolean)
-          .flatMap((other, place) => [place ? ", " : "", word(other.token), ` ${percent(other.probability)}`]),
+          .flatMap((other, place) => [place ? ", " : "", tokenText(other.token), ` ${percent(other.probability)}`]),
       ),
       make("td", { class: "n" }, percent(Math.exp(trace.lens.log_probs[number][row]))),
     );
@@ -175,48 +175,48 @@ function lensOf(row) {
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "What each layer would have said"),
+    make("h3", {}, "Logit lens: the prediction after each layer"),
     table(
       [
         "layer",
-        "first",
-        { face: "share", number: true },
-        "then",
-        { face: [word(trace.predicted.tokens[row])], number: true },
+        "top token",
+        { face: "probability", number: true },
+        "next",
+        { face: [tokenText(trace.predicted.tokens[row])], number: true },
       ],
       rows,
     ),
     make(
       "p",
       { class: "faint" },
-      "The logit lens: what leaves a layer goes through the last norm and the output matrix at once, as if no layer followed. The last layer says what the model says.",
+      "The output of each layer goes straight through the final norm and the output projection, as if no layer followed. The last row is the model’s own prediction.",
     ),
   );
 }
 
 /* Both over the whole sentence, side by side: rows are the target's, columns the source's. */
 function bothMaps() {
-  const looked = weightsOf("cross", trace.alignment_layer, 0);
-  const needed = { ...looked, values: Float32Array.from(trace.removal.flat().map((change) => -change)) }; // what helped, in the first colour
+  const attention = weightsOf("cross", trace.alignment_layer, 0);
+  const attribution = { ...attention, values: Float32Array.from(trace.removal.flat().map((change) => -change)) }; // helpful tokens in the first colour
   return make(
     "div",
     { class: "beside" },
     make(
       "div",
       { class: "panel" },
-      make("h3", {}, `Looked at: cross attention, layer ${trace.alignment_layer}`),
-      labelledMap("cross attention", looked, "target", "source", percent),
+      make("h3", {}, `Cross-attention, layer ${trace.alignment_layer}`),
+      labelledMap("cross-attention", attention, "target", "source", percent),
     ),
     make(
       "div",
       { class: "panel" },
-      make("h3", {}, "Needed: by removal"),
-      labelledMap("removal", needed, "target", "source", (loss) => `log-probability ${change(-loss)} without it`),
+      make("h3", {}, "Attribution: leave-one-out"),
+      labelledMap("leave-one-out", attribution, "target", "source", (loss) => `log-probability ${change(-loss)} without it`),
     ),
   );
 }
 
-/* A change of a log-probability; what is too small to matter is zero. */
+/* A change of a log-probability; below 0.005 it is shown as 0. */
 function change(value) {
   return Math.abs(value) < 0.005 ? "0" : `${value > 0 ? "+" : ""}${number(value, 2)}`;
 }
@@ -227,25 +227,25 @@ function wholeLens() {
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, word(token)),
+      make("th", { scope: "row" }, tokenText(token)),
       trace.lens.top.map((layer) => {
         const best = layer[row][0];
         return make(
           "td",
           { class: best.id === trace.predicted.ids[row] ? "shade hit" : "shade", "--share": best.probability },
-          word(best.token),
+          tokenText(best.token),
           " ",
           make("span", { class: "faint" }, percent(best.probability)),
         );
       }),
-      make("td", {}, word(trace.predicted.tokens[row])),
+      make("td", {}, tokenText(trace.predicted.tokens[row])),
     ),
   );
-  const heads = ["reads", ...Array.from({ length: layers }, (_, layer) => `layer ${layer + 1}`), "asked for"];
+  const heads = ["reads", ...Array.from({ length: layers }, (_, layer) => `layer ${layer + 1}`), "to predict"];
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "The same for every place: when does the answer appear?"),
+    make("h3", {}, "Logit lens at every position"),
     make("div", { class: "scroll" }, table(heads, rows)),
   );
 }

@@ -1,28 +1,28 @@
-/* The two stacks of the model. Every block is a button that tells what it does, in what shapes, and where to see it. */
+/* The layer stacks of the model. Every block is a button that shows what it computes, its shapes, and the view for it. */
 
 const BLOCKS = {
-  embedding: ["Embedding", "Every word becomes the vector of numbers that the model has learned for it."],
-  positions: ["Position", "Where each word stands, so that order is not lost."],
+  embedding: ["Embedding", "Each token becomes its embedding: its row of a trained matrix."],
+  positions: ["Position", "Encodes the position of each token, so that order is not lost."],
   self: [
     "Self-attention",
-    "Every word looks at the words of its own side and takes along what it finds; the only place, with cross attention, where words meet.",
+    "Each token attends to the tokens of its own side and sums up their values. Only self- and cross-attention mix tokens.",
   ],
-  cross: ["Cross attention", "Every target word looks at the source: here the translation meets what is translated."],
-  feed_forward: ["Feed-forward", "Each word on its own: widened, bent and narrowed again."],
-  output: ["Output", "What leaves the stack."],
-  mean: ["Mean", "All words together: the mean of their vectors, one vector for the whole text."],
-  logits: ["Softmax", "A score for every word of the vocabulary, made into shares that add up to one."],
+  cross: ["Cross-attention", "Each target token attends to the source tokens: the encoder’s output."],
+  feed_forward: ["Feed-forward", "Each token on its own: projected to d_ff, through the activation function, and back to d_model."],
+  output: ["Output", "The output of the last layer."],
+  mean: ["Mean", "The mean of all tokens’ hidden states: one embedding of the whole text."],
+  logits: ["Softmax", "A logit for every vocabulary entry, turned into probabilities by a softmax."],
 };
 
-const LABELS = "A score for every label, made into shares that add up to one.";
+const LABELS = "A logit for every label, turned into probabilities by a softmax.";
 
-/* What the model does as a whole, by its kind; of a classifier, by its labels. */
+/* What the whole model does, by kind. */
 const WHOLE = {
   "encoder-decoder":
-    "The encoder reads the whole source at once; the decoder reads what has been written so far and, from each place, predicts the word that comes next.",
-  decoder: "The decoder reads what has been written so far and, from each place, predicts the word that comes next.",
-  encoder: "The encoder reads the whole text at once and says, at each place, which word it believes to stand there.",
-  classifier: "The encoder reads the whole text at once; the mean of what it makes of the words decides on the label.",
+    "The encoder reads the whole source at once; the decoder reads the target so far and, at each position, predicts the next token.",
+  decoder: "The decoder reads the text so far and, at each position, predicts the next token.",
+  encoder: "The encoder reads the whole text at once and, at each position, predicts the token there.",
+  classifier: "The encoder reads the whole text at once; a linear layer maps the mean of its hidden states to the labels.",
 };
 
 function overviewView(goTo) {
@@ -33,14 +33,14 @@ function overviewView(goTo) {
       "div",
       {},
       make("p", { class: "faint" }, title),
-      make("div", { class: "chips" }, trace[side].tokens.map(word)),
+      make("div", { class: "chips" }, trace[side].tokens.map(tokenText)),
     );
   const bottom = [
     trace.source.tokens.length ? chips("source", "the encoder reads") : null,
     trace.target.tokens.length ? chips("target", "the decoder reads") : null,
   ];
   const top = trace.predicted.tokens.length
-    ? [both ? make("div", {}) : null, chips("predicted", "predicted from each place")]
+    ? [both ? make("div", {}) : null, chips("predicted", "predicted at each position")]
     : [];
   const svg = stacks((name, block) => {
     svg.querySelectorAll(".block").forEach((other) => other.setAttribute("aria-pressed", String(other === block)));
@@ -50,7 +50,7 @@ function overviewView(goTo) {
     make(
       "p",
       { class: "prose" },
-      `Words enter at the bottom and flow up. ${WHOLE[trace.labels.length ? "classifier" : trace.model.kind]} Press a block.`,
+      `Tokens enter at the bottom. ${WHOLE[trace.labels.length ? "classifier" : trace.model.kind]} Select a block.`,
     ),
   );
   const picture = make(
@@ -69,7 +69,7 @@ function overviewView(goTo) {
   return { view };
 }
 
-/* Blocks from the bottom up, as [name of the parts, what stands on it]. */
+/* Blocks from the bottom up, as [path of the parts, key of BLOCKS]. */
 function blocksOf(side, layers) {
   const blocks = [
     [`${side}.embedding`, "embedding"],
@@ -201,12 +201,12 @@ function aboutBlock(name, goTo) {
     const attention = kind === "cross" ? "cross" : side;
     links.push(["open its heads", () => goTo("heads", { kind: attention, layer: Number(layer) })]);
     if (Number(layer) <= trace.embedded_layers)
-      links.push(["follow a word through it", () => goTo("steps", { kind: attention, layer: Number(layer) })]);
-  } else if (kind === "positions") links.push(["see the codes", () => goTo("positions")]);
+      links.push(["follow a token through it", () => goTo("steps", { kind: attention, layer: Number(layer) })]);
+  } else if (kind === "positions") links.push(["see the encodings", () => goTo("positions")]);
   else if (kind === "logits" || kind === "mean" || (kind === "output" && side === "decoder"))
-    links.push(["see what it said", () => goTo("output")]);
+    links.push(["see the predictions", () => goTo("output")]);
   else if (layer === undefined || Number(layer) <= trace.embedded_layers || kind === "embedding" || kind === "output")
-    links.push(["follow a word through it", () => goTo("steps", { kind: side, layer: Number(layer) || 1 })]);
+    links.push(["follow a token through it", () => goTo("steps", { kind: side, layer: Number(layer) || 1 })]);
   return [
     make(
       "h3",
@@ -222,6 +222,6 @@ function aboutBlock(name, goTo) {
         make("button", { type: "button", class: "link", click }, text),
       ]),
     ),
-    make("div", { class: "scroll" }, table(["number", "what it is", { face: "shape", number: true }], rows)),
+    make("div", { class: "scroll" }, table(["part", "meaning", { face: "shape", number: true }], rows)),
   ];
 }

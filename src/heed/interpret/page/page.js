@@ -1,4 +1,4 @@
-/* The page itself: its head, its tabs and its theme. A view is built when it is first opened. */
+/* The page: header, tabs and theme. A view is built when it is first opened. */
 
 const VIEWS = [
   ["overview", "Overview", () => overviewView(goTo)],
@@ -11,7 +11,7 @@ const VIEWS = [
 ];
 const opened = new Map();
 
-function there() {
+function availableViews() {
   return VIEWS.filter(([id]) => id !== "search" || trace.beam);
 }
 
@@ -22,7 +22,7 @@ function openView(id) {
     document.getElementById("views").append(built.view);
     opened.set(id, built);
   }
-  for (const [other] of there()) {
+  for (const [other] of availableViews()) {
     const tab = document.getElementById(`tab-${other}`);
     tab.setAttribute("aria-selected", String(other === id));
     tab.setAttribute("tabindex", other === id ? "0" : "-1");
@@ -41,15 +41,15 @@ function goTo(id, chosen = {}) {
 }
 
 function buildTabs() {
-  const ids = there().map(([id]) => id);
+  const ids = availableViews().map(([id]) => id);
   const move = (id, by) => {
     const next = by === "first" ? 0 : by === "last" ? ids.length - 1 : (ids.indexOf(id) + by + ids.length) % ids.length;
     openView(ids[next]);
     document.getElementById(`tab-${ids[next]}`).focus();
   };
-  const ways = { ArrowRight: 1, ArrowLeft: -1, Home: "first", End: "last" };
+  const moves = { ArrowRight: 1, ArrowLeft: -1, Home: "first", End: "last" };
   document.getElementById("tabs").append(
-    ...there().map(([id, title]) =>
+    ...availableViews().map(([id, title]) =>
       make(
         "button",
         {
@@ -59,9 +59,9 @@ function buildTabs() {
           "aria-controls": `view-${id}`,
           click: () => openView(id),
           keydown: (event) => {
-            if (!(event.key in ways)) return;
+            if (!(event.key in moves)) return;
             event.preventDefault();
-            move(id, ways[event.key]);
+            move(id, moves[event.key]);
           },
         },
         title,
@@ -105,14 +105,14 @@ function buildHead() {
 }
 
 async function start() {
-  const wish = window.matchMedia("(prefers-color-scheme: dark)");
-  const said = document.documentElement.dataset.theme; // by a page that shows this one within it
-  setTheme(said ? said === "dark" : wish.matches);
+  const preference = window.matchMedia("(prefers-color-scheme: dark)");
+  const given = document.documentElement.dataset.theme; // set by a page that embeds this one
+  setTheme(given ? given === "dark" : preference.matches);
   await readData();
   buildHead();
   buildTabs();
   openView("overview");
-  if (!said) wish.addEventListener("change", (event) => setTheme(event.matches));
+  if (!given) preference.addEventListener("change", (event) => setTheme(event.matches));
   document
     .getElementById("theme")
     .addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));

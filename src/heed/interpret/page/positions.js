@@ -1,4 +1,4 @@
-/* How the model knows where a word stands: the codes of places, and how alike two of them are by their distance. */
+/* Positional encodings, and their dot product by distance. */
 
 function positionsView() {
   const kind = trace.model.positions;
@@ -8,23 +8,23 @@ function positionsView() {
   const about = {
     sinusoidal: [
       "p[pos, 2i] = sin(pos / 10000^{2i/d}),   p[pos, 2i+1] = cos(pos / 10000^{2i/d})",
-      "A row for every place, a column for every number of its code: quick waves on the left, slow ones on the right. No two rows are alike, and the code of a place so much further on is a fixed rotation of this one.",
+      "A row per position, a column per dimension: high frequencies on the left, low ones on the right. All rows differ, and the encoding of position pos + k is a fixed rotation of that of pos.",
     ],
-    learned: ["p = P[pos]", "A row for every place of this sentence, as the model learned it."],
+    learned: ["p = P[pos]", "A row per position of this sentence, as trained."],
     rotary: [
       "angle = pos / 10000^{2i/d_k}",
-      "A row for every place: the cosine of the angle by which each pair of a query and of a key is turned. Nothing is added to the embedding.",
+      "A row per position: the cosine of the angle by which each pair of dimensions of a query or key is rotated. Nothing is added to the embedding.",
     ],
   }[kind];
   const canvas = mapCanvas(codes.length, codes[0].length, Float32Array.from(codes.flatMap((code) => [...code])));
   const told = make("output", { class: "faint" }, "Point at the picture to read it.");
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `codes of ${codes.length} places, ${codes[0].length} numbers each`);
+  canvas.setAttribute("aria-label", `encodings of ${codes.length} positions, ${codes[0].length} dimensions each`);
   canvas.classList.add("codes");
   canvas.addEventListener("pointermove", (event) => {
-    const { row: place, column: at } = cellUnder(event, canvas);
-    const here = place < tokens.length ? `, ${named(tokens[place])}` : "";
-    told.textContent = `place ${place}${here}, number ${at}: ${number(codes[place][at])}`;
+    const { row: position, column: at } = cellUnder(event, canvas);
+    const here = position < tokens.length ? `, ${named(tokens[position])}` : "";
+    told.textContent = `position ${position}${here}, dimension ${at}: ${number(codes[position][at])}`;
   });
   canvas.style.height = `${Math.min(26, Math.max(4, 384 / codes.length)) * codes.length}px`;
   const dots = dotsByDistance(codes, kind);
@@ -38,15 +38,15 @@ function positionsView() {
       "div",
       { class: "panel" },
       canvas,
-      make("p", { class: "faint" }, `${codes.length} places down, ${codes[0].length} numbers across. `, told),
+      make("p", { class: "faint" }, `${codes.length} positions down, ${codes[0].length} dimensions across. `, told),
     ),
-    make("h3", {}, "How alike two places are"),
+    make("h3", {}, "Similarity of two positions"),
     make(
       "p",
       { class: "prose" },
       kind === "learned"
-        ? "The dot product of the codes of two places, by how far they are apart; learned codes are not all alike, so it is the mean."
-        : "The dot product of the codes of two places depends on nothing but how far they are apart: nearness is built in.",
+        ? "The dot product of the encodings of two positions by their distance; for learned encodings it is a mean."
+        : "The dot product of the encodings of two positions depends only on their distance.",
     ),
     curveOf(dots),
   );
@@ -54,19 +54,19 @@ function positionsView() {
 }
 
 function positionCodes(kind, side, count) {
-  if (kind === "learned") return Array.from({ length: count }, (_, place) => rowOf(`${side}.positions`, place));
-  const places = Array.from({ length: Math.max(64, count) }, (_, place) => place);
-  if (kind === "sinusoidal") return places.map((place) => sinusoid(place, trace.model.d_model));
+  if (kind === "learned") return Array.from({ length: count }, (_, position) => rowOf(`${side}.positions`, position));
+  const positions = Array.from({ length: Math.max(64, count) }, (_, position) => position);
+  if (kind === "sinusoidal") return positions.map((position) => sinusoid(position, trace.model.d_model));
   const width = trace.model.d_model / trace.model.heads;
-  return places.map((place) => sinusoid(place, width).filter((_, at) => at % 2));
+  return positions.map((position) => sinusoid(position, width).filter((_, at) => at % 2));
 }
 
-/* For turned pairs this is the sum of the cosines: what is left of a query's and a key's agreement. */
+/* For rotary positions, the sum of the cosines. */
 function dotsByDistance(codes, kind) {
   return codes.map((code, distance) => {
     if (kind !== "learned")
       return kind === "rotary" ? code.reduce((sum, value) => sum + value, 0) : dot(codes[0], code);
-    const pairs = codes.slice(distance).map((other, place) => dot(codes[place], other));
+    const pairs = codes.slice(distance).map((other, position) => dot(codes[position], other));
     return pairs.reduce((sum, value) => sum + value, 0) / pairs.length;
   });
 }
@@ -86,7 +86,7 @@ function curveOf(dots) {
   const every = Math.max(1, Math.ceil(dots.length / 8));
   for (let distance = 0; distance < dots.length; distance += every)
     marks.push(draw("text", { x: x(distance), y: height - 18, "text-anchor": "middle" }, String(distance)));
-  marks.push(draw("text", { x: width - 10, y: height - 3, "text-anchor": "end" }, "distance between places"));
+  marks.push(draw("text", { x: width - 10, y: height - 3, "text-anchor": "end" }, "distance between positions"));
   const line = dots
     .map((value, distance) => `${distance ? "L" : "M"}${x(distance).toFixed(1)} ${y(value).toFixed(1)}`)
     .join("");

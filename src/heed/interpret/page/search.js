@@ -1,12 +1,12 @@
-/* The search for the translation as a tree: what was thought of at each step, and why each branch ended. */
+/* Beam search as a tree: the expansions of each step, and why each branch ended. */
 
 const FATES = {
-  "went on": "It lived on.",
-  ended: "It ended here, and was set aside with its score.",
-  "greatest length": "It ended here because it had no room left.",
-  "fell out of the beam": "It fell out of the beam: there was better.",
-  "could not win any more": "The search stopped: whatever came, it could not beat what had ended.",
-  "enough had ended": "The search stopped: enough had ended.",
+  "went on": "It stayed in the beam.",
+  ended: "Finished, with a score.",
+  "greatest length": "Finished by the length limit.",
+  "fell out of the beam": "It fell out of the beam: others ranked higher.",
+  "could not win any more": "The search stopped: no expansion of it could beat the finished hypotheses.",
+  "enough had ended": "The search stopped: enough hypotheses had finished.",
 };
 
 function searchView() {
@@ -23,26 +23,26 @@ function searchView() {
       make(
         "p",
         { class: "faint number" },
-        `step ${node.step}, rank ${node.rank} of its step; this word ${percent(Math.exp(node.log_prob))}; log-probability so far ${number(node.total)}${score}. ${FATES[node.fate]}`,
+        `step ${node.step}, rank ${node.rank} of its step; this token ${percent(Math.exp(node.log_prob))}; log-probability so far ${number(node.total)}${score}. ${FATES[node.fate]}`,
       ),
     );
   };
-  tell(nodes.reduce((found, node, at) => (node.place === 1 ? at : found), 0));
-  const same = trace.beam.nodes.find((node) => node.place === 1);
+  tell(nodes.reduce((best, node, at) => (node.place === 1 ? at : best), 0));
+  const result = trace.beam.nodes.find((node) => node.place === 1);
   const view = make(
     "section",
     { class: "view" },
-    make("h2", {}, "The search"),
+    make("h2", {}, "Beam search"),
     make(
       "p",
       { class: "prose" },
-      "From top to bottom, a row for each word written. From left to right, the best continuations at that step, by the log-probability of everything so far. Solid ones lived on, dashed ones did not, those with a dark edge ended. The way to the result is in colour.",
+      "From top to bottom, a row per step. From left to right, the top expansions of that step, by total log-probability. Solid: stayed in the beam; dashed: did not; dark edge: finished. The path to the result is in colour.",
     ),
-    same ? null : make("p", { class: "faint" }, "The search found no result."),
+    result ? null : make("p", { class: "faint" }, "The search found no result."),
     make(
       "p",
       { class: "faint" },
-      "This is what the model’s own search does with the source. If a target was given, the other views are about that one.",
+      "This is the model’s own search for a translation of the source. If a target was given, the other views show that target.",
     ),
     finished(nodes, written),
     make(
@@ -83,11 +83,11 @@ function finished(nodes, written) {
   return make(
     "div",
     { class: "scroll" },
-    table([{ face: "score", number: true }, { face: "log-prob.", number: true }, "what ended"], rows),
+    table([{ face: "score", number: true }, { face: "log-prob.", number: true }, "finished hypothesis"], rows),
   );
 }
 
-/* Tokens put together as they are written; what cannot be seen in them gets a sign. */
+/* The text of tokens, with a visible symbol for every invisible character. */
 function plainText(tokens) {
   return tokens
     .join("")
@@ -101,7 +101,7 @@ function beamTree(nodes, best, tell) {
   const columns = Math.max(...levels.map((level) => level.length));
   const x = (node) => (node.step === 0 ? 0 : node.rank - 1) * 100 + 50;
   const y = (node) => node.step * 54 + 27;
-  const ways = nodes.flatMap((node, at) => {
+  const edges = nodes.flatMap((node, at) => {
     if (node.parent === null) return [];
     const from = nodes[node.parent];
     const [top, bottom] = [y(from), y(node)];
@@ -112,7 +112,7 @@ function beamTree(nodes, best, tell) {
       }),
     ];
   });
-  ways.sort((one, other) => one.classList.contains("best") - other.classList.contains("best"));
+  edges.sort((one, other) => one.classList.contains("best") - other.classList.contains("best"));
   const rows = levels.map((level) => {
     const cells = level.map(({ node, at }) => nodeButton(node, at, best, tell));
     return make("div", { class: "level" }, cells);
@@ -120,7 +120,7 @@ function beamTree(nodes, best, tell) {
   const lines = draw(
     "svg",
     { viewBox: `0 0 ${columns * 100} ${levels.length * 54}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    ...ways,
+    ...edges,
   );
   return make("div", { class: "tree", "--columns": columns }, lines, rows);
 }
@@ -141,7 +141,7 @@ function nodeButton(node, at, best, tell) {
       click: () => tell(at),
       "aria-label": `${named(node.token)}, ${probability}, step ${node.step}, rank ${node.rank}: ${node.fate}`,
     },
-    word(node.token),
+    tokenText(node.token),
     make("small", {}, probability),
   );
 }

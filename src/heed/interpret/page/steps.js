@@ -1,4 +1,4 @@
-/* One word followed from its embedding to what the model makes of it: the formula beside the numbers. */
+/* One token from its embedding to the prediction: the formulas beside the numbers. */
 
 const followed = { kind: null, layer: 1, head: 1, row: 0, key: null };
 
@@ -19,7 +19,7 @@ function stepsView() {
   followed.kind ??= kinds().at(-1);
   followed.row = Math.min(1, tokensOf(KINDS[followed.kind].rows).length - 1);
   const refresh = () => {
-    settle();
+    clampSelection();
     controls.replaceChildren(...stepControls(refresh));
     list.replaceChildren(...stepsOf(followed, refresh));
   };
@@ -32,13 +32,13 @@ function stepsView() {
     make(
       "p",
       { class: "prose" },
-      "One word through one layer. The vectors are the model’s own; what follows from them (products, scaling, softmax, sums, norms) is worked out here, in this page, from the numbers you see. Point at a strip to read it number by number.",
+      "One token through one layer. The activations are the model’s own; dot products, scaling, softmax, sums and norms are computed from them in this page. Point at a strip to read its values.",
     ),
     few
       ? make(
           "p",
           { class: "faint" },
-          `To keep this file small it has the vectors of ${trace.embedded_layers === 1 ? "the first layer" : `the first ${trace.embedded_layers} layers`} only; heed look --full puts all of them in.`,
+          `To keep this file small it has the activations of ${trace.embedded_layers === 1 ? "the first layer" : `the first ${trace.embedded_layers} layers`} only; heed look --full includes all layers.`,
         )
       : null,
     controls,
@@ -47,7 +47,7 @@ function stepsView() {
   return { view, refresh };
 }
 
-function settle() {
+function clampSelection() {
   const { rows, columns } = KINDS[followed.kind];
   followed.layer = Math.min(followed.layer, layersOf(followed.kind), trace.embedded_layers);
   followed.row = Math.min(followed.row, tokensOf(rows).length - 1);
@@ -77,9 +77,9 @@ function stepControls(refresh) {
     layer: choose("layer", layers, layer, change("layer")),
     head: choose("head", numbered(trace.model.heads), head, change("head")),
   };
-  const words = chooseWord("word", KINDS[kind].rows, row, change("row"));
-  for (const [field, element] of [...Object.entries(first), ["row", words]]) element.dataset.field = field;
-  return [make("div", { class: "controls" }, Object.values(first)), words];
+  const tokens = chooseToken("token", KINDS[kind].rows, row, change("row"));
+  for (const [field, element] of [...Object.entries(first), ["row", tokens]]) element.dataset.field = field;
+  return [make("div", { class: "controls" }, Object.values(first)), tokens];
 }
 
 function stepsOf(state, refresh) {
@@ -102,8 +102,8 @@ function startSteps(side, row) {
   const token = tokensOf(side === "encoder" ? "source" : "target")[row];
   const first = step(
     "Embedding",
-    "e = E[word] · √d_{model}",
-    "The word’s row of the word matrix, made as large as the codes of positions.",
+    "e = E[token] · √d_{model}",
+    "The token’s row of the embedding matrix, scaled by √d_model.",
     strip(`e of ${named(token)}`, embedding),
   );
   if (!code)
@@ -111,8 +111,8 @@ function startSteps(side, row) {
       first,
       step(
         "Position",
-        "q, k turned by pos / 10000^{2i/d}",
-        "Rotary positions add nothing here: every attention turns its queries and keys by the angle of their place.",
+        "q, k rotated by pos / 10000^{2i/d}",
+        "Rotary positions add nothing here: every attention rotates its queries and keys by an angle that depends on the position.",
       ),
     ];
   const learned = trace.model.positions === "learned";
@@ -121,8 +121,8 @@ function startSteps(side, row) {
     step(
       "Position",
       learned ? "p = P[pos],  x = e + p" : "p_{2i} = sin(pos / 10000^{2i/d}),  p_{2i+1} = cos(…),  x = e + p",
-      `Its place, ${row}, ${learned ? "as the model learned it" : "as waves from quick to slow"}; added to the embedding it enters the first layer.`,
-      strip(`p of place ${row}`, code),
+      `The ${learned ? "learned" : "sinusoidal"} encoding of position ${row}, added to the embedding: the input of the first layer.`,
+      strip(`p of position ${row}`, code),
       strip("x = e + p", sum),
     ),
   ];
@@ -131,10 +131,10 @@ function startSteps(side, row) {
 function arrivalStep(side, { row, layer }) {
   const token = tokensOf(side === "encoder" ? "source" : "target")[row];
   return step(
-    "Arriving",
+    "Input of the layer",
     `x_{layer ${layer}}`,
-    `What ${named(token)} has become after ${layer === 2 ? "the first layer" : `${layer - 1} layers`}. Choose layer 1 to see it begin.`,
-    strip("what arrives", arriving(side, row, layer)),
+    `The hidden state of ${named(token)} after ${layer === 2 ? "the first layer" : `${layer - 1} layers`}. Choose layer 1 to start from the embedding.`,
+    strip("hidden state", arriving(side, row, layer)),
   );
 }
 
@@ -146,14 +146,14 @@ function attentionSteps(state, passed, refresh) {
     document.querySelector(`.view:not([hidden]) [data-key="${key}"]`)?.focus();
   };
   const steps = trace.model.norm === "post" ? [] : [normStep("Norm before attention", passed.stream, passed.norm)];
-  steps.push(...productSteps(state, found));
+  steps.push(...scoreSteps(state, found));
   steps.push(
     step(
       "Scale, mask, softmax",
-      `weight_j = e^{sⱼ} / Σ_{seen} e^s,  s = q · k / √${found.width}`,
+      `weight_j = e^{sⱼ} / Σ_{unmasked} e^s,  s = q · k / √${found.width}`,
       state.kind === "decoder"
-        ? "Scaled so that wide heads are no sharper than narrow ones. Words that come later are masked: they get no weight."
-        : "Scaled so that wide heads are no sharper than narrow ones. Here every word may be seen; then the weights are made to add up to one.",
+        ? "Divided by √d_k, so that the scores do not grow with the width of a head. Later tokens are masked: they get no weight."
+        : "Divided by √d_k, so that the scores do not grow with the width of a head. Nothing is masked here. The softmax makes the weights add up to one.",
       keyTable(state.kind, found, state.key, choose),
     ),
   );
@@ -163,7 +163,7 @@ function attentionSteps(state, passed, refresh) {
     step(
       "Concatenate, project",
       "concat(head_1 … head_h) W_O + b_O",
-      `The ${trace.model.heads} heads side by side (numbers ${range[0] + 1} to ${range[1]} are this one’s), mixed by one matrix.`,
+      `The ${trace.model.heads} heads concatenated (dimensions ${range[0] + 1} to ${range[1]} are this head’s), projected by W_O.`,
       strip("concat", concatenated(state.kind, state.layer, state.row), range),
       strip("output", passed.output),
     ),
@@ -175,7 +175,7 @@ function normStep(title, before, norm) {
   return step(
     title,
     "x̂ = (x − mean) / √(variance + ε) · g + b",
-    `mean ${number(norm.mean)}, deviation ${number(norm.deviation)}; gain g and bias b are learned.`,
+    `mean ${number(norm.mean)}, standard deviation ${number(norm.deviation)}; gain g and bias b are trained.`,
     strip("before", before),
     strip("after", norm.values),
   );
@@ -184,25 +184,25 @@ function normStep(title, before, norm) {
 function residualStep(passed) {
   const outer = passed.outer ? [strip("output, normalised", passed.outer.values)] : [];
   const post = trace.model.norm === "post";
-  const shownNorm = post ? [strip("norm of the sum: what leaves", passed.norm.values)] : [];
+  const shownNorm = post ? [strip("norm of the sum: the output", passed.norm.values)] : [];
   return step(
     post ? "Residual and norm" : "Residual",
     post ? "norm(x + output)" : "x + output",
-    "What came is not replaced but added to, so every layer only edits.",
-    strip("what came", passed.stream),
+    "The output is added to the residual stream.",
+    strip("residual stream", passed.stream),
     ...outer,
-    strip(post ? "x + output" : "the sum: what leaves", passed.residual),
+    strip(post ? "x + output" : "the sum: the new residual stream", passed.residual),
     ...shownNorm,
   );
 }
 
 function briefStep(name, passed) {
   return step(
-    name === "self" ? "Self-attention" : "Cross attention",
+    name === "self" ? "Self-attention" : "Cross-attention",
     null,
-    `The layer’s other attention${name === "self" ? ", to the target so far," : ", to the source,"} adds this. Choose it above to see how.`,
+    `The layer’s other attention${name === "self" ? ", to the target so far," : ", to the source,"} adds this output. Choose it above to see its steps.`,
     strip("output", passed.output),
-    strip("what leaves", passed.leaving),
+    strip("output of the sub-layer", passed.leaving),
   );
 }
 
@@ -224,8 +224,8 @@ function feedForwardSteps(path, row, passed) {
     step(
       "Feed-forward",
       names[trace.model.activation],
-      `Each word on its own: widened to ${trace.model.d_ff} numbers, of which ${hidden.active[row]} are above zero, and narrowed again.`,
-      strip(`the ${values.length} strongest of the ${trace.model.d_ff} in the middle`, values),
+      `Each token on its own: projected to ${trace.model.d_ff} dimensions, of which ${hidden.active[row]} are above zero, and back.`,
+      strip(`the ${values.length} largest of the ${trace.model.d_ff} hidden activations`, values),
       make("p", { class: "faint number" }, most),
       strip("output", passed.output),
     ),
@@ -237,15 +237,15 @@ function endSteps(side, state, stream) {
   const layers = side === "encoder" ? trace.model.encoder_layers : trace.model.decoder_layers;
   const left = layers - state.layer;
   const more = left
-    ? `${left === 1 ? "One more layer does" : `${left} more layers do`} the same with numbers of their own.`
+    ? `${left === 1 ? "One more layer does" : `${left} more layers do`} the same with weights of their own.`
     : "This was the last layer.";
-  const end = arrays.has(`${side}.output`) ? [strip(`leaves the ${side}`, rowOf(`${side}.output`, state.row))] : [];
+  const end = arrays.has(`${side}.output`) ? [strip(`output of the ${side}`, rowOf(`${side}.output`, state.row))] : [];
   const steps = [
     step(
       "The rest of the stack",
       null,
       `${more}${trace.model.norm === "post" ? "" : " A last norm follows."}`,
-      strip(`leaves layer ${state.layer}`, stream),
+      strip(`output of layer ${state.layer}`, stream),
       ...end,
     ),
   ];
@@ -254,7 +254,7 @@ function endSteps(side, state, stream) {
       step(
         "Memory",
         null,
-        "What leaves the encoder is what the decoder’s cross attention makes its keys and values of. Choose cross attention to go on from there.",
+        "The decoder’s cross-attention computes its keys and values from the encoder’s output. Choose cross-attention to continue there.",
       ),
     );
   } else if (trace.labels.length) {
@@ -262,8 +262,8 @@ function endSteps(side, state, stream) {
       step(
         "Mean, output",
         "softmax(mean(x) W + b)",
-        "The mean of all words’ vectors, then a score for every label and shares that add up to one:",
-        topWords(0),
+        "The mean of all hidden states, then a logit and a probability for every label:",
+        topTokens(0),
       ),
     );
   } else {
@@ -271,8 +271,8 @@ function endSteps(side, state, stream) {
       step(
         "Output",
         "softmax(x Eᵀ)",
-        "A score for every word of the vocabulary, then shares that add up to one. The likeliest:",
-        topWords(state.row),
+        "A logit for every vocabulary entry, then a softmax. The most probable tokens:",
+        topTokens(state.row),
       ),
     );
   }
