@@ -129,5 +129,5 @@ def test_what_cannot_be_observed_is_refused(device: torch.device) -> None:
     given = rows(COMBINATIONS[0], device)
     with pytest.raises(InputError, match=r"no part 'encoder.0.self.query': did you mean 'encoder.\d.self.query'\?"):
         observe(model, **given, names=["encoder.0.self.query"])
-    with pytest.raises(InputError, match=r"call model.eval\(\) before looking inside"):
+    with pytest.raises(InputError, match=r"call model.eval\(\) first"):
         observe(model.train(), **given)

@@ -165,7 +165,7 @@ def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
         ):
             translator.look(text)
     both = Translator([translator.model] * 2, translator.tokenizers)
-    with pytest.raises(InputError, match="look shows one model at a time, found 2"):
+    with pytest.raises(InputError, match="look shows one model at a time, found an ensemble of 2"):
         both.look(TEXT)
     with pytest.raises(InputError, match="needs a target: found neither `target` nor `translate`"):
         look(small_model(), TEXT)
