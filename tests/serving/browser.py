@@ -73,14 +73,21 @@ def forgive(here: Opened, *forgiven: str) -> None:
     here.complaints[:] = [one for one in here.complaints if not any(text in one for text in forgiven)]
 
 
+# Typing is translated after a pause, a paste at once.
+_PASTE = """(area, text) => {
+  area.value = text;
+  area.dispatchEvent(new InputEvent("input", { inputType: "insertFromPaste" }));
+}"""
+
+
 def translated(page: Page, text: str) -> str:
-    """Put a text in, as a paste does, and wait for its translation: not for that of a text before it."""
+    """Paste a text and return its translation, once the page shows it."""
 
     def is_of_this_text(answer: Response) -> bool:
         return answer.url.endswith("/translate") and (answer.request.post_data_json or {}).get("q") == text
 
     with page.expect_response(is_of_this_text) as answer:
-        page.fill("#text", text)
+        page.locator("#text").evaluate(_PASTE, text)
     said = str(answer.value.json()["translatedText"])
     page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=said)
     return said

@@ -103,7 +103,7 @@ def slow_translator(
         def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
             result = super().step(*arguments, **more)  # type: ignore[arg-type]
             if hurry is None or not hurry.is_set():
-                time.sleep(0.01)
+                time.sleep(0.005)
             stepped.set()
             return result
 

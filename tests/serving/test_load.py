@@ -15,16 +15,10 @@ import httpx
 import pytest
 
 from heed import Translator
+from tests.serving.clients import active_requests, distinct_sentences, start, wait_for_active_requests
 from tests.serving.conftest import MANY
 from tests.serving.folders import TOKENIZER, make_folder
-from tests.serving.running import CLIENT, Running, serving, until
-
-
-def marked(count: int) -> list[str]:
-    """Sentences that all differ, of unequal lengths."""
-    random.seed(1)
-    words = ["dog", "cat", "bird", "house", "sees", "old", "the", "and"]
-    return [f"{n} {' '.join(random.choices(words, k=random.randint(1, 6)))}." for n in range(count)]
+from tests.serving.running import CLIENT, Running, serving
 
 
 async def ask_all(server: Running, texts: list[str], at_once: int) -> list[str]:
@@ -46,7 +40,7 @@ async def ask_all(server: Running, texts: list[str], at_once: int) -> list[str]:
 def test_batching_never_changes_an_answer_and_never_swaps_two(
     server: Running, translator: Translator, count: int
 ) -> None:
-    texts = marked(count)
+    texts = distinct_sentences(count)
     answers = asyncio.run(ask_all(server, texts, 40))
     assert answers == translator(texts)
     assert answers[:count:20] == [translator(text) for text in texts[:count:20]]  # not even a batch of our own
@@ -62,24 +56,6 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def start(server: Running, text: str = "A dog", route: str = "/translate") -> socket.socket:
-    """Send a request and do not wait."""
-    body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
-    client = socket.create_connection(server.place, timeout=60)
-    head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    client.sendall(f"{head}\r\n\r\n".encode() + body)
-    return client
-
-
-def in_work(server: Running) -> int:
-    lines = server.get("/metrics").text.splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("heed_requests_in_work ")))
-
-
-def until_in_work(server: Running, count: int) -> None:
-    until(lambda: in_work(server) == count, f"{count} requests in work", 30)
-
-
 def test_what_takes_too_long_is_given_up(slow: Running) -> None:
     answer = slow.post("/translate", q="A dog", source="en", target="de")
     expected = {"error": "No result within 1 s: send less text per request, or try again later"}
@@ -88,19 +64,19 @@ def test_what_takes_too_long_is_given_up(slow: Running) -> None:
         "POST", f"{slow.address}/translate/stream", json={"q": "A dog", "source": "en", "target": "de"}
     ) as stream:
         assert stream.read().decode().endswith(f"event: error\ndata: {json.dumps(expected)}\n\n")
-    until_in_work(slow, 0)
+    wait_for_active_requests(slow, 0)
 
 
 def test_a_full_house_refuses_at_once_and_who_hangs_up_makes_room(slow: Running) -> None:
     clients = [start(slow) for _ in range(3)]
-    until_in_work(slow, 3)
+    wait_for_active_requests(slow, 3)
     answer = slow.post("/translate", q="A dog", source="en", target="de")
     expected = {"error": "Too busy: 3 requests are queued or running"}
     assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (503, expected, "1")
     assert slow.get("/languages").status_code == 200
     for client in clients:
         client.close()
-    until_in_work(slow, 0)
+    wait_for_active_requests(slow, 0)
     metrics = slow.get("/metrics").text
     assert 'heed_requests_total{route="/translate",status="499"} 3' in metrics
 
@@ -111,9 +87,9 @@ def test_a_hundred_slow_clients_hold_nobody_up(server: Running, translator: Tran
             client = clients.enter_context(socket.create_connection(server.place, timeout=60))
             head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
             client.sendall(head[:-10] if number % 2 else head + b"\r\n{")
-        texts = marked(50)
+        texts = distinct_sentences(50)
         assert asyncio.run(ask_all(server, texts, 10)) == translator(texts)
-        assert in_work(server) == 0  # who has not finished asking takes no place
+        assert active_requests(server) == 0  # who has not finished asking takes no place
 
 
 def test_who_hangs_up_on_a_stream_frees_its_place_whenever_that_is(server: Running) -> None:
@@ -124,7 +100,7 @@ def test_who_hangs_up_on_a_stream_frees_its_place_whenever_that_is(server: Runni
                 time.sleep(random.random() * 0.01)
             if number % 5 == 0:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
-    until_in_work(server, 0)
+    wait_for_active_requests(server, 0)
 
 
 def test_a_short_text_does_not_wait_for_long_ones(tmp_path: Path) -> None:
@@ -133,9 +109,9 @@ def test_a_short_text_does_not_wait_for_long_ones(tmp_path: Path) -> None:
     search = ("--set", "search.min_length=400", "--set", "search.no_repeat_ngram=1000")
     with serving(folder, *search, *MANY) as server, ExitStack() as clients:
         long = [clients.enter_context(start(server, "the old dog sees a bird and a cat. " * 20)) for _ in range(3)]
-        until_in_work(server, 3)
+        wait_for_active_requests(server, 3)
         assert server.post("/translate", q="A dog", source="en", target="de").status_code == 200
-        assert in_work(server) == 3
+        assert active_requests(server) == 3
         assert not any(select.select([client], [], [], 0)[0] for client in long)
 
 

@@ -158,17 +158,19 @@ NO_DETAILS: dict[str, object] = {"score": 0, "tokens": [], "source_tokens": [], 
 def test_a_server_that_is_silent_is_not_waited_for_for_ever(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
-        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"deadline": -4})  # five more: one
+        says(
+            page, "/frontend/settings", site.get("/frontend/settings").json() | {"deadline": -4.75}
+        )  # the page adds 5 s
         page.reload()
         page.wait_for_selector("html[data-ready]")
         page.route("**/translate", lambda _: None)
         page.fill("#text", "A dog")
-        status(page, "The server has not answered for 1 s. Trying again…")
+        status(page, "The server has not answered for 0.25 s. Trying again…")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
         page.route("**/look", lambda _: None)
         page.click("#look")
-        page.wait_for_selector("#inside-says:text('The server has not answered for 1 s.')")
+        page.wait_for_selector("#inside-says:text('The server has not answered for 0.25 s.')")
 
 
 BARE = """
@@ -237,11 +239,13 @@ def test_sentences_to_press_come_with_the_model_and_go_when_something_is_typed(b
 def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
-        says(page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "1"})
+        says(page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "0.2"})
         page.fill("#text", "A dog")
-        status(page, "That was too many requests at a time. Trying again in 1 s.")
-        says(page, "/translate", {"error": "Too busy: 128 requests are queued or running"}, 503, **{"Retry-After": "1"})
-        status(page, "Too busy: 128 requests are queued or running. Trying again in 1 s.")
+        status(page, "That was too many requests at a time. Trying again in 0.2 s.")
+        says(
+            page, "/translate", {"error": "Too busy: 128 requests are queued or running"}, 503, **{"Retry-After": "0.2"}
+        )
+        status(page, "Too busy: 128 requests are queued or running. Trying again in 0.2 s.")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
         assert "Trying again" not in page.inner_text("#status")

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.serving.clients import distinct_sentences
 from tests.serving.running import Running
-from tests.serving.test_load import marked
 
 AT_ONCE = 16
 _DOG = {"source": "en", "target": "de"}
@@ -24,7 +24,7 @@ Asked = tuple[str, dict[str, object], int]  # where, what, and with which status
 
 async def use(server: Running, first: int, count: int) -> None:
     """Everything that can be asked for, right and wrong, none of it twice."""
-    texts = iter(enumerate(marked(first + count)[first:]))
+    texts = iter(enumerate(distinct_sentences(first + count)[first:]))
 
     async def client() -> None:
         async with httpx.AsyncClient(verify=False, timeout=60, base_url=server.address) as connection:  # noqa: S501

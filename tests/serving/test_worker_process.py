@@ -17,10 +17,10 @@ from heed import ServeConfig
 from heed.errors import ConfigError
 from heed.serving.processes import Channel, Message, pack_message, receive_message
 from heed.serving.worker_proxy import WorkerProxy
+from tests.serving.clients import start, wait_for_active_requests
 from tests.serving.conftest import MANY
 from tests.serving.folders import make_folder
 from tests.serving.running import Running, serving, until
-from tests.serving.test_load import start, until_in_work
 
 
 def children(process: int) -> list[int]:
@@ -46,7 +46,7 @@ def test_a_process_that_is_killed_is_started_again_and_who_waits_is_told(tmp_pat
     with serving(folder, *MANY, "--set", "search.min_length=1500", "--set", "search.no_repeat_ngram=1500") as server:
         (worker,) = workers(server)
         with start(server) as client:
-            until_in_work(server, 1)
+            wait_for_active_requests(server, 1)
             os.kill(worker, signal.SIGKILL)
             assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
         until(lambda: server.get("/health").status_code == 200, "another is ready")
