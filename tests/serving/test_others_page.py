@@ -41,7 +41,7 @@ def test_the_page_runs_nothing_but_what_is_served_beside_it() -> None:
 @in_chromium
 def test_a_text_is_gone_on_with_as_the_model_would(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
-        assert page.inner_text("#about") == "A language model: it goes on with your text."
+        assert page.inner_text("#about") == "A language model: it continues your text."
         page.fill("#text", "The cat")
         page.click("#ask")
         page.wait_for_selector("#desk:not(.waiting)")
@@ -102,7 +102,7 @@ def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, tmp_path: Path
     with serving(make_lm_or_classifier(tmp_path / "c", "classify"), "--keys", tmp_path / "keys.txt") as guarded:
         assert guarded.post("/classify", q="A").status_code == 400
         with on_page(browser, guarded) as page:
-            assert page.inner_text("#status") == "Give an API key above to begin."
+            assert page.inner_text("#status") == "Enter an API key above."
             page.fill("#key", key)
             page.keyboard.press("Enter")
             page.wait_for_selector("#model option", state="attached")

@@ -125,7 +125,7 @@ def test_languages_are_found_out_followed_and_swapped(browser: Browser, site: Ru
         page.select_option("#target-language", "de")
         page.select_option("#source-language", "auto")
         translated(page, "Das ist das Haus, das sie mit ihm sehen wollen.")
-        status(page, "This is German already.")
+        status(page, "The text is already in German.")
         assert page.is_disabled("#look")
         assert page.is_disabled("#swap")
 
@@ -228,7 +228,7 @@ def test_another_word_is_chosen_and_the_rest_follows(browser: Browser, site: Run
         page.click("#look")
         page.frame_locator("#inside-view").locator(f"#target:has-text({json.dumps(chosen)})").wait_for()
         page.click("#inside-close")
-        page.click("text=the model’s own again")
+        page.click("text=restore the model’s translation")
         page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=before)
 
 

@@ -33,11 +33,11 @@ def test_a_pair_without_a_model_is_named_and_not_asked_for(browser: Browser, sit
         asked = counted(page, "/translate")
         page.select_option("#source-language", "fr")
         page.fill("#text", "Un chien")
-        status(page, "No model here translates French to German. There is English to German, German to English.")
+        status(page, "No model translates French to German. Available: English to German, German to English.")
         page.select_option("#target-language", "fr")
-        status(page, "No model here translates French to French.")
+        status(page, "No model translates French to French.")
         page.select_option("#source-language", "auto")
-        status(page, "No model here translates to French.")
+        status(page, "No model translates to French.")
         assert asked == []
 
 
@@ -48,7 +48,7 @@ def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(brows
         assert page.inner_text("#count") == "4 / 5,000"
         asked = counted(page, "/translate")
         page.fill("#text", "😀" * 5001)
-        status(page, "This is longer than 5,000 characters.")
+        status(page, "The text exceeds 5,000 characters.")
         assert page.inner_text("#count") == "5,001 / 5,000"
         assert page.get_attribute("#text", "aria-invalid") == "true"
         assert asked == []
@@ -93,10 +93,10 @@ def test_a_key_that_is_missing_or_wrong_is_said(browser: Browser, site: Running)
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
         page.fill("#text", "A dog")
-        status(page, "Give an API key above to translate.")
+        status(page, "Enter an API key above to translate.")
         says(page, "/translate", {"error": "Invalid API key"}, 403)
         page.keyboard.type("wrong")
-        status(page, "This key is not known here.")
+        status(page, "Unknown API key.")
         forgive(here, "400 (Bad Request)", "403 (Forbidden)")
 
 
@@ -123,7 +123,7 @@ def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser,
         translated(page, "A dog")
         page.context.set_offline(True)
         page.fill("#text", "The cat")
-        status(page, "The server does not answer. Trying again…")
+        status(page, "The server does not respond. Retrying…")
         assert page.locator("#desk.stale").count() == 1
         assert page.input_value("#text") == "The cat"
         page.context.set_offline(False)
@@ -132,9 +132,9 @@ def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser,
         assert page.inner_text("#spoken") == expected
         page.route("**/frontend/settings", lambda route: route.abort())  # gone when the page is opened, too
         page.reload()
-        status(page, "The server does not answer.")
+        status(page, "The server does not respond.")
         page.unroute("**/frontend/settings")
-        page.click("text=try now")
+        page.click("text=retry now")
         page.wait_for_selector("html[data-ready]")
         forgive(here, "net::ERR_")
 
@@ -148,7 +148,7 @@ def test_what_the_length_limit_cut_off_is_said_and_long_texts_come_whole(browser
         assert page.inner_text("#status") == ""
         says(page, "/translate", whole | {"truncated": True, "details": NO_DETAILS})
         page.fill("#text", "A cat")
-        status(page, "The model reached its length limit")
+        status(page, "Truncated: the output")
         assert page.locator("#status.wrong").count() == 1
 
 
@@ -165,12 +165,12 @@ def test_a_server_that_is_silent_is_not_waited_for_for_ever(browser: Browser, si
         page.wait_for_selector("html[data-ready]")
         page.route("**/translate", lambda _: None)
         page.fill("#text", "A dog")
-        status(page, "The server has not answered for 0.25 s. Trying again…")
+        status(page, "The server has not responded for 0.25 s. Retrying…")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
         page.route("**/look", lambda _: None)
         page.click("#look")
-        page.wait_for_selector("#inside-says:text('The server has not answered for 0.25 s.')")
+        page.wait_for_selector("#inside-says:text('The server has not responded for 0.25 s.')")
 
 
 BARE = """
@@ -188,8 +188,8 @@ def test_a_browser_without_storage_and_segmenter_is_told_so_and_served(browser: 
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
         said = page.inner_text("#missing")
-        assert "This browser keeps nothing for this page" in said
-        assert "it has no Intl.Segmenter" in said
+        assert "This browser blocks storage" in said
+        assert "no Intl.Segmenter" in said
         page.fill("#key", "a-secret")
         with page.expect_request("**/translate") as asked:
             page.fill("#text", "A dog")
@@ -204,7 +204,7 @@ def test_without_scripts_the_page_says_so_at_its_top(browser: Browser, site: Run
     page = context.new_page()
     for route in ("/", "/others"):
         page.goto(site.address + route)
-        assert "This page needs its own scripts, which are switched off here." in page.inner_text("body")
+        assert "This page needs JavaScript, which is disabled in this browser." in page.inner_text("body")
         box = page.locator(".notice").first.bounding_box()
         assert box is not None
         assert box["y"] < 150
@@ -241,21 +241,21 @@ def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Brows
         page = here.page
         says(page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "0.2"})
         page.fill("#text", "A dog")
-        status(page, "That was too many requests at a time. Trying again in 0.2 s.")
+        status(page, "Too many requests. Retrying in 0.2 s.")
         says(
             page, "/translate", {"error": "Too busy: 128 requests are queued or running"}, 503, **{"Retry-After": "0.2"}
         )
-        status(page, "Too busy: 128 requests are queued or running. Trying again in 0.2 s.")
+        status(page, "Too busy: 128 requests are queued or running. Retrying in 0.2 s.")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
-        assert "Trying again" not in page.inner_text("#status")
+        assert "Retrying" not in page.inner_text("#status")
         says(page, "/translate", {"error": "Invalid request: no <b>luck</b>"}, 400)
         page.fill("#text", "A cat")
         status(page, "no <b>luck</b>")
         page.unroute("**/translate")
         page.route("**/translate", lambda route: route.fulfill(status=502, body="<html>of a proxy"))
         page.fill("#text", "A bird")
-        status(page, "The server answers 502")
+        status(page, "The server responds 502")
         forgive(here, "Failed to load resource: the server responded with a status of")
 
 

@@ -1,8 +1,8 @@
-/* Text to the clipboard, at the press of a button that says so. */
+/* Copy buttons: put a text on the clipboard. */
 
 async function toClipboard(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const area = document.createElement("textarea"); // the clipboard is for HTTPS and this machine only; this is for all
+  const area = document.createElement("textarea"); // fallback: the clipboard API needs HTTPS or localhost
   area.value = text;
   document.body.append(area);
   area.select();

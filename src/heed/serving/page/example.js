@@ -1,4 +1,4 @@
-/* The request that would give what is on the page, as a command. */
+/* Shows the request behind the page as a curl command. */
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 

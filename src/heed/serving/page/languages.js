@@ -1,4 +1,4 @@
-/* From which language to which: what there is, what was chosen, what was found out. */
+/* The two language menus, the detected language and the swap button. */
 
 const AUTO = "auto";
 const source = document.getElementById("source-language");
@@ -15,39 +15,39 @@ export function nameOf(code) {
   return known.find((language) => language.code === code)?.name ?? code;
 }
 
-/* The language of the text: the one chosen, or the one that was found out. */
-export function spoken() {
+/* The language of the text: chosen, or detected. */
+export function sourceCode() {
   return source.value === AUTO ? detected : source.value;
 }
 
 export function setDetected(code) {
   detected = source.value === AUTO ? code : null;
   source.options[0].textContent = detected ? `${nameOf(detected)}, detected` : "Detect language";
-  settle();
+  updateSwap();
 }
 
 function isServed(from, to) {
   return from !== to && Boolean(known.find(({ code }) => code === from)?.targets.includes(to));
 }
 
-/* Why there is nothing to be had for the languages chosen; null: there is. */
+/* The error if no model translates the chosen languages, else null. */
 export function refusal() {
   const { source: from, target: to } = chosen();
-  const all = known.flatMap((one) => known.map((other) => [one.code, other.code]));
+  const all = known.flatMap((first) => known.map((second) => [first.code, second.code]));
   const pairs = all.filter((pair) => isServed(...pair));
   if (from === AUTO ? pairs.some((pair) => pair[1] === to) : isServed(from, to)) return null;
-  const there = pairs.map(([one, other]) => `${nameOf(one)} to ${nameOf(other)}`).join(", ");
-  const wanted = from === AUTO ? `to ${nameOf(to)}` : `${nameOf(from)} to ${nameOf(to)}`;
-  return `No model here translates ${wanted}. There is ${there}.`;
+  const available = pairs.map(([first, second]) => `${nameOf(first)} to ${nameOf(second)}`).join(", ");
+  const requested = from === AUTO ? `to ${nameOf(to)}` : `${nameOf(from)} to ${nameOf(to)}`;
+  return `No model translates ${requested}. Available: ${available}.`;
 }
 
-function settle() {
-  const from = spoken();
+function updateSwap() {
+  const from = sourceCode();
   swap.disabled = !from || !isServed(target.value, from);
-  swap.title = swap.disabled && from ? `No model here translates ${nameOf(target.value)} back` : "Swap languages";
+  swap.title = swap.disabled && from ? `No model translates from ${nameOf(target.value)}` : "Swap languages";
 }
 
-/* When one side is chosen, the other follows where it can. */
+/* When one language is changed, select a matching other one if there is a model. */
 function follow(changed, other, served) {
   if (source.value !== AUTO && !isServed(source.value, target.value)) {
     const fitting = known.find(({ code }) => served(changed.value, code));
@@ -62,7 +62,7 @@ export function fillLanguages(languages, preferred) {
   target.replaceChildren(...known.map(option));
   source.value = preferred.source.code;
   target.value = preferred.target.code;
-  settle();
+  updateSwap();
 }
 
 /* onChange: other languages were chosen; onSwap: the two were swapped, so the texts are, too. */
@@ -78,7 +78,7 @@ export function startLanguages(onChange, onSwap) {
     onChange();
   });
   swap.addEventListener("click", () => {
-    [source.value, target.value] = [target.value, spoken()];
+    [source.value, target.value] = [target.value, sourceCode()];
     setDetected(null);
     onSwap();
   });

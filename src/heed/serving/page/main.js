@@ -1,37 +1,37 @@
-/* The page: what is typed becomes a question, what the server says becomes the translation. */
+/* The translation page: sends the text to the server when typing pauses, and shows the translation. */
 
 import { startCopying } from "./copying.js";
 import { showExample } from "./example.js";
 import { lookInside, startInside } from "./inside.js";
-import { chosen, fillLanguages, nameOf, refusal, setDetected, spoken, startLanguages } from "./languages.js";
+import { chosen, fillLanguages, nameOf, refusal, setDetected, sourceCode, startLanguages } from "./languages.js";
 import { areOffersOpen, hideOffers, showOffers, startOffers } from "./offers.js";
 import { startMissing } from "./missing.js";
-import { ask, Gone, keepKey, key, Refused, setDeadline } from "./server.js";
+import { ask, Unreachable, keepKey, key, HttpError, setDeadline } from "./server.js";
 import { caret, isTooLong, mark, setLimit, setText, startSource, text } from "./source.js";
 import { startTheme } from "./theme.js";
 import { focusTerm, showNoTranslation, showTranslation, startTranslation } from "./translation.js";
-import { showTries, trainedOn } from "./tries.js";
+import { showExamples, trainedOn } from "./examples.js";
 import { originsOf, pairsOf, piecesOf, segmentAt, segmentsOf, withSegment } from "./words.js";
 
-const PAUSE = 250; // ms without a letter until what is typed is translated
-const PATIENCE = 200; // ms until the page says that it waits
-const LONG = 5000; // ms until it says so in words
-const LONGEST = 8; // seconds between two tries to reach a server that is gone
+const PAUSE = 250; // ms without a keystroke before the text is translated
+const SHOW_WAITING = 200; // ms until the progress bar appears
+const SHOW_SLOW = 5000; // ms until the status line mentions the delay
+const MAX_BACKOFF = 8; // seconds between two attempts to reconnect the server
 
 const byId = (id) => document.getElementById(id);
-let settings = null; // /frontend/settings, once it is known
-let models = []; // those of /models that translate
-let shown = null; // {text, translation, pairs, segments, own}: what the page has a translation of
-let asking = null; // what is being asked, to be broken off when something else is
+let settings = null; // response of /frontend/settings
+let models = []; // the translation models of /models
+let shown = null; // {text, translation, pairs, segments, isEdited}: the translation on the page
+let running = null; // AbortController of the request that is running
 let pause = null;
 let retry = null;
-let tries = 0;
+let attempts = 0;
 
-/* What the page says about itself, if there is anything to say. */
-function say(words, wrong = false, action = null) {
+/* Set the status line, with an optional button. */
+function showStatus(text, isError = false, action = null) {
   const status = byId("status");
-  status.classList.toggle("wrong", wrong);
-  status.replaceChildren(words);
+  status.classList.toggle("wrong", isError);
+  status.replaceChildren(text);
   if (action === null) return;
   const button = document.createElement("button");
   button.type = "button";
@@ -47,118 +47,118 @@ function show(next) {
   else showTranslation(next.translation, piecesOf(next.translation, next.pairs), chosen().target);
   mark([]);
   byId("copy").disabled = next === null;
-  byId("look").disabled = !next?.segments.length; // nothing has gone through a model
+  byId("look").disabled = !next?.segments.length; // no segment was translated by a model
   byId("desk").classList.remove("stale");
   byId("hint").hidden = byId("look").disabled;
   byId("spoken").textContent = next?.translation ?? "";
 }
 
-function isWaiting(waits) {
+function setWaiting(waits) {
   byId("desk").classList.toggle("waiting", waits);
   byId("translation").setAttribute("aria-busy", String(waits));
 }
 
-/* Forget what is under way. */
-function breakOff() {
-  asking?.abort();
-  asking = null;
+/* Cancel the running request and pending timers. */
+function cancelRunning() {
+  running?.abort();
+  running = null;
   clearTimeout(pause);
   clearTimeout(retry);
   hideOffers();
 }
 
 function translateSoon(isTyping = false) {
-  breakOff();
-  showTries(models, chosen(), !text(), tryOut);
+  cancelRunning();
+  showExamples(models, chosen(), !text(), useExample);
   showExample("translate", { q: text() || example(), ...chosen() }, settings?.keyRequired);
   pause = setTimeout(translate, isTyping ? PAUSE : 0);
 }
 
-/* A text for the command that is shown while there is none. */
+/* The text of the curl command while the text field is empty. */
 function example() {
   const fitting = models.find(({ source, target }) => source === chosen().source && target === chosen().target);
   return fitting?.examples?.[0] ?? "…";
 }
 
-function tryOut(sentence) {
+function useExample(sentence) {
   setText(sentence);
   translateSoon();
 }
 
 async function translate() {
-  breakOff();
+  cancelRunning();
   if (settings === null) return;
   const q = text();
-  const why = isTooLong() ? `This is longer than ${settings.charLimit.toLocaleString("en")} characters.` : refusal();
-  if (!q.trim() || why !== null) {
-    isWaiting(false);
+  const problem = isTooLong() ? `The text exceeds ${settings.charLimit.toLocaleString("en")} characters.` : refusal();
+  if (!q.trim() || problem !== null) {
+    setWaiting(false);
     setDetected(null);
     show(null);
-    say(q.trim() && why !== null ? why : "", true);
+    showStatus(q.trim() && problem !== null ? problem : "", true);
     return;
   }
-  const mine = (asking = new AbortController());
-  const patience = setTimeout(() => isWaiting(mine === asking), PATIENCE);
-  const late = setTimeout(() => mine === asking && say("The server is taking its time…"), LONG);
+  const request = (running = new AbortController());
+  const waiting = setTimeout(() => setWaiting(request === running), SHOW_WAITING);
+  const late = setTimeout(() => request === running && showStatus("Still waiting for the server…"), SHOW_SLOW);
   try {
-    const answer = await ask("translate", { q, ...chosen(), details: true }, { signal: mine.signal });
-    if (mine === asking) arrived(q, answer);
+    const answer = await ask("translate", { q, ...chosen(), details: true }, { signal: request.signal });
+    if (request === running) showResult(q, answer);
   } catch (error) {
-    if (mine === asking) trouble(error);
+    if (request === running) showError(error);
   } finally {
-    clearTimeout(patience);
+    clearTimeout(waiting);
     clearTimeout(late);
-    if (mine === asking) asking = null;
-    if (asking === null) isWaiting(false);
+    if (request === running) running = null;
+    if (running === null) setWaiting(false);
   }
 }
 
-function arrived(q, { translatedText, details, detectedLanguage, truncated }) {
-  tries = 0;
+function showResult(q, { translatedText, details, detectedLanguage, truncated }) {
+  attempts = 0;
   setDetected(detectedLanguage?.language ?? null);
-  const [pairs, segments] = [pairsOf, segmentsOf].map((found) => found(details, q, translatedText));
-  show({ text: q, translation: translatedText, pairs, segments, own: false });
-  if (truncated) say("The model reached its length limit: the end of the text, or of a sentence in it, is missing.", true);
-  else say(spoken() === chosen().target ? `This is ${nameOf(spoken())} already.` : "");
+  const [pairs, segments] = [pairsOf, segmentsOf].map((of) => of(details, q, translatedText));
+  show({ text: q, translation: translatedText, pairs, segments, isEdited: false });
+  if (truncated) showStatus("Truncated: the output of at least one sentence reached the model’s length limit.", true);
+  else showStatus(sourceCode() === chosen().target ? `The text is already in ${nameOf(sourceCode())}.` : "");
 }
 
-/* Something was not to be had: say so, and try again where that may help. */
-function trouble(error) {
+/* Show an error, and retry if that may help. */
+function showError(error) {
   byId("desk").classList.toggle("stale", shown !== null && shown.text !== text());
-  if (error instanceof Gone) {
-    const wait = Math.min(2 ** tries++, LONGEST);
-    say(`${error.message} Trying again…`, true, { name: "try now", do: reach });
-    retry = setTimeout(reach, 1000 * wait);
-  } else if (error instanceof Refused && (error.status === 429 || error.status === 503)) {
+  if (error instanceof Unreachable) {
+    const wait = Math.min(2 ** attempts++, MAX_BACKOFF);
+    showStatus(`${error.message} Retrying…`, true, { name: "retry now", do: reconnect });
+    retry = setTimeout(reconnect, 1000 * wait);
+  } else if (error instanceof HttpError && (error.status === 429 || error.status === 503)) {
     const wait = error.seconds ?? 5;
-    const busy = error.status === 429 ? "That was too many requests at a time." : `${error.message}.`;
-    say(`${busy} Trying again in ${wait} s.`, true);
+    const busy = error.status === 429 ? "Too many requests." : `${error.message}.`;
+    showStatus(`${busy} Retrying in ${wait} s.`, true);
     retry = setTimeout(settings === null ? begin : translate, 1000 * wait);
-  } else if (error instanceof Refused) {
+  } else if (error instanceof HttpError) {
     const keyless = settings?.keyRequired && (error.status === 403 || /API key/u.test(error.message));
     if (keyless) byId("key").focus();
-    const about = key() ? "This key is not known here." : "Give an API key above to translate.";
-    say(keyless ? about : error.message, true);
+    const about = key() ? "Unknown API key." : "Enter an API key above to translate.";
+    showStatus(keyless ? about : error.message, true);
   } else throw error;
 }
 
-async function reach() {
+async function reconnect() {
   clearTimeout(retry);
   try {
     await ask("health/ready");
-    tries = 0;
-    say("The server is back.");
+    attempts = 0;
+    showStatus("Connected again.");
     await (settings === null ? begin() : translate());
   } catch (error) {
-    trouble(error instanceof Refused ? new Gone() : error); // up again, and not ready so far
+    showError(error instanceof HttpError ? new Unreachable() : error); // it answers, but is not ready yet
   }
 }
 
-/* A word was pressed: what else could stand there? */
-async function offer(piece, element, term) {
-  if (text() !== shown.text) return; // the next translation is on its way
+/* Show alternatives for a word of the translation. */
+async function showAlternativesFor(piece, element, term) {
+  if (text() !== shown.text) return; // the text has changed: a new translation is on its way
   const number = segmentAt(shown.segments, "target", piece.start);
-  if (number < 0) return; // nothing has gone through a model
+  if (number < 0) return; // no segment was translated by a model
   const { source: from, target: to } = shown.segments[number];
   const prefix = shown.translation.slice(to[0], piece.start);
   const before = shown;
@@ -172,23 +172,23 @@ async function offer(piece, element, term) {
       const after = one.text.indexOf(one.next, prefix.trimEnd().length) + one.next.length;
       return { next: one.next, rest: one.text.slice(after).trim(), isShown: one.text === present };
     });
-    showOffers(element, "Go on from here with", offers, (at) => {
+    showOffers(element, "Continue with", offers, (at) => {
       if (alternatives[at].text !== present) {
-        show({ ...withSegment(shown, number, alternatives[at].text, alternatives[at].details), own: true });
-        const back = { name: "the model’s own again", do: () => translateSoon() };
-        say("Your choice, and what follows from it.", false, back);
+        show({ ...withSegment(shown, number, alternatives[at].text, alternatives[at].details), isEdited: true });
+        const back = { name: "restore the model’s translation", do: () => translateSoon() };
+        showStatus("Alternative chosen; the rest was translated again.", false, back);
       }
       focusTerm(term);
     });
   } catch (error) {
-    trouble(error);
+    showError(error);
   }
 }
 
-/* Of several sentences, the one that the caret is in. */
+/* Trace the sentence at the caret. */
 function look() {
   const { source, target } = shown.segments[segmentAt(shown.segments, "source", caret())];
-  const wording = shown.own ? { translation: shown.translation.slice(...target) } : {};
+  const wording = shown.isEdited ? { translation: shown.translation.slice(...target) } : {};
   lookInside({ q: shown.text.slice(...source).trim(), ...chosen(), ...wording });
 }
 
@@ -208,23 +208,23 @@ async function nameModels() {
       return `${name}: ${languages}, ${parameters.toLocaleString("en")} parameters${trainedOn(one)}.`;
     })
     .join(" ");
-  if (!text()) translateSoon(); // shows what there is to try
+  if (!text()) translateSoon(); // shows the example sentences
 }
 
 async function begin() {
   try {
-    const [found, languages] = await Promise.all([ask("frontend/settings"), ask("languages")]);
-    settings = found;
-    setDeadline(found.deadline);
-    fillLanguages(languages, found.language);
-    setLimit(found.charLimit);
-    byId("key-form").hidden = !found.keyRequired;
-    say("");
+    const [response, languages] = await Promise.all([ask("frontend/settings"), ask("languages")]);
+    settings = response;
+    setDeadline(response.deadline);
+    fillLanguages(languages, response.language);
+    setLimit(response.charLimit);
+    byId("key-form").hidden = !response.keyRequired;
+    showStatus("");
     translateSoon();
     nameModels();
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
-    trouble(error);
+    showError(error);
   }
 }
 
@@ -236,7 +236,7 @@ startSource(translateSoon);
 startLanguages(translateSoon, swapTexts);
 startTranslation((piece) => {
   if (!areOffersOpen()) mark(piece && text() === shown.text ? originsOf(piece, shown.pairs, shown.text) : []);
-}, offer);
+}, showAlternativesFor);
 startCopying("copy", () => shown.translation);
 startCopying("copy-example", () => byId("example").textContent);
 byId("look").addEventListener("click", look);

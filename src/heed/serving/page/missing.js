@@ -1,14 +1,14 @@
-/* What this browser does not have, said in words: what works without it, and what does not. */
+/* Notices about browser features that are missing, and what that changes. */
 
 import { isStorageBlocked } from "./storage.js";
 import { hasSegmenter } from "./words.js";
 
 export function startMissing() {
-  const says = [
-    isStorageBlocked() && "This browser keeps nothing for this page: colours and keys are forgotten when it is reloaded.",
-    !hasSegmenter && "This browser finds words by the spaces between them only (it has no Intl.Segmenter).",
+  const notices = [
+    isStorageBlocked() && "This browser blocks storage: colour scheme and API key are lost on reload.",
+    !hasSegmenter && "Words are split at spaces only, since this browser has no Intl.Segmenter.",
   ].filter(Boolean);
-  const place = document.getElementById("missing");
-  place.textContent = says.join(" ");
-  place.hidden = says.length === 0;
+  const notice = document.getElementById("missing");
+  notice.textContent = notices.join(" ");
+  notice.hidden = notices.length === 0;
 }

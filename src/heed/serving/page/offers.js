@@ -1,10 +1,10 @@
-/* Other ways to go on from a word, as a list under it: arrow keys and Enter, or a press; Escape leaves it. */
+/* The list of alternatives under a word: arrow keys and Enter, or a click; Escape closes it. */
 
 const box = document.getElementById("offers");
 const list = document.getElementById("offers-list");
 let anchor = null;
 
-/* offers: [{next, rest, isShown}]; onChoose is called with the number of the one chosen. */
+/* offers: [{next, rest, isShown}]; onChoose is called with the index of the chosen alternative. */
 export function showOffers(under, title, offers, onChoose) {
   hideOffers();
   anchor = under;
@@ -26,7 +26,7 @@ export function showOffers(under, title, offers, onChoose) {
     }),
   );
   box.showPopover();
-  place();
+  position();
   anchor.setAttribute("aria-expanded", "true");
   (list.querySelector('[aria-selected="true"]') ?? list.firstElementChild)?.focus();
 }
@@ -39,12 +39,12 @@ export function hideOffers() {
   if (areOffersOpen()) box.hidePopover();
 }
 
-function place() {
-  const [word, own] = [anchor.getBoundingClientRect(), box.getBoundingClientRect()];
+function position() {
+  const [word, popover] = [anchor.getBoundingClientRect(), box.getBoundingClientRect()];
   const below = word.bottom + 8;
-  const above = word.top - own.height - 8;
-  const top = below + own.height > window.innerHeight && above > 0 ? above : below;
-  const left = Math.max(12, Math.min(word.left - 16, document.documentElement.clientWidth - own.width - 12));
+  const above = word.top - popover.height - 8;
+  const top = below + popover.height > window.innerHeight && above > 0 ? above : below;
+  const left = Math.max(12, Math.min(word.left - 16, document.documentElement.clientWidth - popover.width - 12));
   box.style.top = `${top + window.scrollY}px`;
   box.style.left = `${left + window.scrollX}px`;
 }

@@ -1,4 +1,4 @@
-/* The page of the models that do not translate: a text goes in, and what the chosen model makes of it comes out. */
+/* The page for language models, classifiers and masked language models: runs the chosen model on a text. */
 
 import { startCopying } from "./copying.js";
 import { showExample } from "./example.js";
@@ -6,45 +6,45 @@ import { lookInside, startInside } from "./inside.js";
 import { startMissing } from "./missing.js";
 import { ask, events, keepKey, key, setDeadline } from "./server.js";
 import { startTheme } from "./theme.js";
-import { trainedOn } from "./tries.js";
+import { trainedOn } from "./examples.js";
 
 const byId = (id) => document.getElementById(id);
-let models = []; // those of /models that do not translate
-let settings = null; // /frontend/settings, once it is known
-let asking = null; // what is being asked, to be broken off when something else is
+let models = []; // the models of /models that are not translation models
+let settings = null; // response of /frontend/settings
+let running = null; // AbortController of the request that is running
 
-/* By what a model was taught: what the page says of it, the request, and how the answer is shown. */
+/* For each task: description, request and how the response is shown. */
 const TASKS = {
   "language-model": {
-    about: "A language model: it goes on with your text.",
-    button: "go on",
+    about: "A language model: it continues your text.",
+    button: "generate",
     path: "generate",
     fields: () => ({ prompt: text(), temperature: temperature() }),
-    show: write,
+    show: streamText,
   },
   classify: {
-    about: "A classifier: it says how likely each label is. Two texts that belong together have a tab between them.",
+    about: "A classifier: the probability of each label. Separate a text pair with a tab.",
     button: "classify",
     path: "classify",
     fields: () => ({ q: text() }),
-    show: async (fields, signal) => showShares((await ask("classify", fields, { signal })).probabilities),
+    show: async (fields, signal) => showProbabilities((await ask("classify", fields, { signal })).probabilities),
   },
   masked: {
-    about: "A model that finds hidden words: what it would put at each place, were the word there hidden.",
-    button: "find",
+    about: "A masked language model: its predictions for each token, as if that token were masked.",
+    button: "predict",
     path: "look",
     fields: () => ({ q: line() }),
-    show: async (fields, signal) => showHoles(await ask("look", fields, { signal })),
+    show: async (fields, signal) => showMaskedPredictions(await ask("look", fields, { signal })),
   },
 };
 
 const text = () => byId("text").value;
-const line = () => text().split("\n")[0]; // what can be looked at
+const line = () => text().split("\n")[0]; // /look traces a single line
 const temperature = () => Number(byId("temperature").value) || 0;
 const model = () => models.find(({ name }) => name === byId("model").value);
 const task = () => TASKS[model().task];
 const fields = () => ({ ...task().fields(), model: model().name });
-const percent = (share) => `${(100 * share).toFixed(share < 0.01 && share > 0 ? 1 : 0)} %`;
+const percent = (probability) => `${(100 * probability).toFixed(probability < 0.01 && probability > 0 ? 1 : 0)} %`;
 
 function make(tag, className, ...children) {
   const element = document.createElement(tag);
@@ -53,20 +53,20 @@ function make(tag, className, ...children) {
   return element;
 }
 
-function say(words, wrong = false) {
-  byId("status").classList.toggle("wrong", wrong);
-  byId("status").textContent = words;
+function showStatus(text, isError = false) {
+  byId("status").classList.toggle("wrong", isError);
+  byId("status").textContent = text;
 }
 
-async function write(wanted, signal) {
+async function streamText(query, signal) {
   const prompt = make("span", "given");
   const written = make("span", "");
   byId("answer").replaceChildren(prompt, written);
   let whole = "";
-  for await (const { name, data } of events("generate", { ...wanted, stream: true }, signal)) {
+  for await (const { name, data } of events("generate", { ...query, stream: true }, signal)) {
     if (name === "done") whole = data.text;
     else whole += data.text;
-    const given = whole.startsWith(wanted.prompt) ? wanted.prompt.length : 0;
+    const given = whole.startsWith(query.prompt) ? query.prompt.length : 0;
     prompt.textContent = whole.slice(0, given);
     written.textContent = whole.slice(given);
   }
@@ -76,29 +76,29 @@ function row(...cells) {
   return make("tr", "", ...cells);
 }
 
-function bar(share) {
+function bar(probability) {
   const meter = make("div", "meter");
-  meter.style.setProperty("--share", share);
+  meter.style.setProperty("--share", probability);
   return meter;
 }
 
-function showShares(probabilities) {
+function showProbabilities(probabilities) {
   const rows = Object.entries(probabilities)
-    .sort(([, one], [, other]) => other - one)
-    .map(([label, share]) => {
+    .sort(([, first], [, second]) => second - first)
+    .map(([label, probability]) => {
       const head = make("th", "", make("bdi", "", label));
       head.scope = "row";
-      return row(head, make("td", "n", percent(share)), make("td", "", bar(share)));
+      return row(head, make("td", "n", percent(probability)), make("td", "", bar(probability)));
     });
   byId("answer").replaceChildren(make("table", "shares", ...rows));
 }
 
-function showHoles({ source, holes }) {
-  const rows = holes.top.map((found, place) => {
-    const head = make("th", "", make("bdi", "", source.tokens[place].trim() || source.tokens[place]));
+function showMaskedPredictions({ source, holes }) {
+  const rows = holes.top.map((predictions, position) => {
+    const head = make("th", "", make("bdi", "", source.tokens[position].trim() || source.tokens[position]));
     head.scope = "row";
-    const words = found.slice(0, 4).map(({ token, probability }) => {
-      const isThere = token === source.tokens[place];
+    const words = predictions.slice(0, 4).map(({ token, probability }) => {
+      const isThere = token === source.tokens[position];
       return make("span", isThere ? "hit" : "", make("bdi", "", token.trim() || token), ` ${percent(probability)} `);
     });
     return row(head, make("td", "", ...words));
@@ -107,22 +107,22 @@ function showHoles({ source, holes }) {
 }
 
 async function answer() {
-  asking?.abort();
-  const mine = (asking = new AbortController());
+  running?.abort();
+  const request = (running = new AbortController());
   byId("desk").classList.add("waiting");
-  say("");
+  showStatus("");
   try {
-    await task().show(fields(), mine.signal);
+    await task().show(fields(), request.signal);
   } catch (error) {
-    if (mine !== asking) return;
-    say(error.message, true);
+    if (request !== running) return;
+    showStatus(error.message, true);
   } finally {
-    if (mine === asking) byId("desk").classList.remove("waiting");
+    if (request === running) byId("desk").classList.remove("waiting");
   }
 }
 
-/* What the page can do with what is on it. */
-function settle() {
+/* Enable the buttons that apply to the text and the chosen model. */
+function updateButtons() {
   const there = models.length > 0;
   const empty = !text().trim();
   byId("ask").disabled = !there || (empty && model().task !== "language-model");
@@ -130,7 +130,7 @@ function settle() {
   if (!there) return;
   byId("about").textContent = task().about;
   byId("ask").textContent = task().button;
-  byId("drawing").hidden = model().task !== "language-model";
+  byId("sampling").hidden = model().task !== "language-model";
   showExample(task().path, fields(), settings.keyRequired);
 }
 
@@ -139,18 +139,18 @@ async function begin() {
     settings ??= await ask("frontend/settings");
     setDeadline(settings.deadline);
     byId("key-form").hidden = !settings.keyRequired;
-    if (settings.keyRequired && !key()) say("Give an API key above to begin.", true);
+    if (settings.keyRequired && !key()) showStatus("Enter an API key above.", true);
     else {
       models = (await ask("models")).filter((one) => one.task in TASKS);
-      byId("model").replaceChildren(...models.map(({ name, task: taught }) => new Option(`${name}: ${taught}`, name)));
+      byId("model").replaceChildren(...models.map(({ name, task: taskName }) => new Option(`${name}: ${taskName}`, name)));
       const facts = models.map(({ name, parameters, ...one }) => `${name}: ${parameters.toLocaleString("en")} parameters${trainedOn(one)}.`);
       byId("models").textContent = facts.join(" ");
-      say(models.length ? "" : "No model here but those that translate.", !models.length);
+      showStatus(models.length ? "" : "This server has translation models only.", !models.length);
     }
   } catch (error) {
-    say(error.message, true);
+    showStatus(error.message, true);
   }
-  settle();
+  updateButtons();
   document.documentElement.dataset.ready = "yes";
 }
 
@@ -159,15 +159,15 @@ startMissing();
 startInside();
 startCopying("copy-example", () => byId("example").textContent);
 byId("model").addEventListener("change", () => {
-  asking?.abort();
-  asking = null;
+  running?.abort();
+  running = null;
   byId("desk").classList.remove("waiting");
   byId("answer").replaceChildren();
-  say("");
-  settle();
+  showStatus("");
+  updateButtons();
 });
-byId("text").addEventListener("input", settle);
-byId("temperature").addEventListener("input", settle);
+byId("text").addEventListener("input", updateButtons);
+byId("temperature").addEventListener("input", updateButtons);
 byId("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !byId("ask").disabled) answer();
 });

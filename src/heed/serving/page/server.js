@@ -1,79 +1,79 @@
-/* Questions to the server. What it refuses comes with its own words; no answer at all is something else. */
+/* Requests to the server: error responses become HttpError, a missing response becomes Unreachable. */
 
 import { recall, remember } from "./storage.js";
 
-const KEPT = "heed-key";
-const SOON = 10; // seconds for what needs no model
-let deadline = 35; // seconds for what does: a little more than the server takes before it gives up itself
+const STORAGE_KEY = "heed-key";
+const GET_TIMEOUT = 10; // seconds for routes that run no model
+let deadline = 35; // seconds for routes that run a model: longer than the server’s own deadline
 
-export class Refused extends Error {
+export class HttpError extends Error {
   constructor(status, text, seconds) {
     super(text);
     Object.assign(this, { status, seconds });
   }
 }
 
-export class Gone extends Error {
-  message = "The server does not answer.";
+export class Unreachable extends Error {
+  message = "The server does not respond.";
 }
 
-/* Connected, and silent. */
-export class Silent extends Gone {
+/* Connected, but no response in time. */
+export class TimedOut extends Unreachable {
   constructor(seconds) {
     super();
-    this.message = `The server has not answered for ${seconds} s.`;
+    this.message = `The server has not responded for ${seconds} s.`;
   }
 }
 
-/* seconds: after which the server gives a request up. */
+/* seconds: the server’s deadline for a request. */
 export function setDeadline(seconds) {
   deadline = seconds + 5;
 }
 
 export function key() {
-  return recall("sessionStorage", KEPT) ?? "";
+  return recall("sessionStorage", STORAGE_KEY) ?? "";
 }
 
 export function keepKey(text) {
-  remember("sessionStorage", KEPT, text.trim());
+  remember("sessionStorage", STORAGE_KEY, text.trim());
 }
 
-/* fields: what is asked, as JSON; none: a GET. Gives JSON, or with `as` "text" what it says word for word. */
+/* fields: sent as JSON by POST; null: GET. Returns the parsed JSON, or with `as` "text" the text of the response. */
 export async function ask(path, fields = null, { signal = null, as = "json" } = {}) {
-  return request(path, fields, signal, (answer) => answer[as]());
+  return request(path, fields, signal, (response) => response[as]());
 }
 
-/* What comes piece by piece: {name, data} of each server-sent event. One of the name error is an error here. */
+/* Yields {name, data} of each server-sent event; an event named error is thrown. */
 export async function* events(path, fields, signal) {
-  const reader = (await request(path, fields, signal, (answer) => answer.body)).getReader();
+  const reader = (await request(path, fields, signal, (response) => response.body)).getReader();
   const decoder = new TextDecoder();
   let text = "";
   for (;;) {
     const { done, value } = await within(deadline, reader.read()).catch((error) => {
-      throw signal?.aborted || error instanceof Gone ? error : new Gone();
+      throw signal?.aborted || error instanceof Unreachable ? error : new Unreachable();
     });
     if (done) return;
     const whole = (text + decoder.decode(value, { stream: true })).split("\n\n");
     text = whole.pop();
     for (const event of whole) {
       const lines = Object.fromEntries(event.split("\n").map((line) => line.split(/: (.*)/su)));
-      const found = { name: lines.event ?? "message", data: JSON.parse(lines.data) };
-      if (found.name === "error") throw new Refused(400, found.data.error, null);
-      yield found;
+      const parsed = { name: lines.event ?? "message", data: JSON.parse(lines.data) };
+      if (parsed.name === "error") throw new HttpError(400, parsed.data.error, null);
+      yield parsed;
     }
   }
 }
 
-function within(seconds, what) {
+function within(seconds, promise) {
   let timer = null;
-  const late = new Promise((_, refuse) => (timer = setTimeout(() => refuse(new Silent(seconds)), 1000 * seconds)));
-  return Promise.race([what, late]).finally(() => clearTimeout(timer));
+  const late = new Promise((_, refuse) => (timer = setTimeout(() => refuse(new TimedOut(seconds)), 1000 * seconds)));
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
 async function request(path, fields, signal, read) {
   const headers = {};
-  if (/^[!-~]+$/u.test(key())) headers.Authorization = `Bearer ${key()}`; // a head can hold no other characters
-  const seconds = fields === null ? SOON : deadline;
+  if (/^[!-~]+$/u.test(key())) headers.Authorization = `Bearer ${key()}`; // headers can contain no other characters
+  const seconds = fields === null ? GET_TIMEOUT : deadline;
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(), 1000 * seconds);
   signal?.addEventListener("abort", () => late.abort());
@@ -83,21 +83,21 @@ async function request(path, fields, signal, read) {
     Object.assign(options, { method: "POST", body: JSON.stringify(fields) });
   }
   try {
-    const answer = await fetch(path, options);
-    if (answer.ok) return await read(answer);
-    throw new Refused(answer.status, await reason(answer), Number(answer.headers.get("Retry-After")) || null);
+    const response = await fetch(path, options);
+    if (response.ok) return await read(response);
+    throw new HttpError(response.status, await reason(response), Number(response.headers.get("Retry-After")) || null);
   } catch (error) {
-    if (error instanceof Refused || signal?.aborted) throw error;
-    throw error.name === "AbortError" ? new Silent(seconds) : new Gone();
+    if (error instanceof HttpError || signal?.aborted) throw error;
+    throw error.name === "AbortError" ? new TimedOut(seconds) : new Unreachable();
   } finally {
     clearTimeout(timer);
   }
 }
 
-async function reason(answer) {
+async function reason(response) {
   try {
-    return String((await answer.json()).error).replace(/^Invalid request: /u, "");
+    return String((await response.json()).error).replace(/^Invalid request: /u, "");
   } catch {
-    return `The server answers ${answer.status} ${answer.statusText}`.trim(); // something in between has answered
+    return `The server responds ${response.status} ${response.statusText}`.trim(); // something in between has answered
   }
 }

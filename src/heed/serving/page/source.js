@@ -1,6 +1,6 @@
-/* The text to be translated: how long it is, and marks under its words. */
+/* The source text field: character count, limit, and highlights under its words. */
 
-const LONG = 240; // characters from which on letters are smaller
+const LONG = 240; // characters; longer texts get a smaller font
 
 const area = document.getElementById("text");
 const mirror = document.getElementById("mirror");
@@ -8,10 +8,10 @@ const desk = document.getElementById("desk");
 let limit = null;
 
 export function text() {
-  return area.value.toWellFormed?.() ?? area.value; // half a character cannot be sent
+  return area.value.toWellFormed?.() ?? area.value; // lone surrogates cannot be sent
 }
 
-/* Counted as the server counts: in code points. */
+/* Length in code points, as the server counts. */
 function size() {
   let count = 0;
   for (const _ of area.value) count++;
@@ -22,14 +22,14 @@ export function isTooLong() {
   return limit !== null && size() > limit;
 }
 
-export function setLimit(most) {
-  limit = most;
-  settle();
+export function setLimit(maximum) {
+  limit = maximum;
+  update();
 }
 
 export function setText(value) {
   area.value = value;
-  settle();
+  update();
   area.focus();
 }
 
@@ -37,20 +37,20 @@ export function caret() {
   return area.selectionStart;
 }
 
-/* Light up stretches of the text, [[start, end], …] in order. */
+/* Highlight spans of the text, [[start, end], …] in order. */
 export function mark(spans) {
   const parts = [];
-  let place = 0;
+  let offset = 0;
   for (const [start, end] of spans) {
     const marked = document.createElement("mark");
     marked.textContent = area.value.slice(start, end);
-    parts.push(area.value.slice(place, start), marked);
-    place = end;
+    parts.push(area.value.slice(offset, start), marked);
+    offset = end;
   }
-  mirror.replaceChildren(...parts, `${area.value.slice(place)}\u200b`); // so that a last, empty line has its height
+  mirror.replaceChildren(...parts, `${area.value.slice(offset)}\u200b`); // gives a last, empty line its height
 }
 
-function settle() {
+function update() {
   mark([]);
   const count = size().toLocaleString("en");
   document.getElementById("count").textContent = limit === null ? count : `${count} / ${limit.toLocaleString("en")}`;
@@ -60,15 +60,15 @@ function settle() {
   area.setAttribute("aria-invalid", String(isTooLong()));
 }
 
-/* Calls back with whether letters are being typed, one by one, so that more are to be expected. */
+/* onChange is called with true while the user is typing, so that more input is expected. */
 export function startSource(onChange) {
   area.addEventListener("input", (event) => {
-    settle();
+    update();
     onChange(/^(insertText|insertComposition|delete)/u.test(event.inputType ?? ""));
   });
   document.getElementById("clear").addEventListener("click", () => {
     setText("");
     onChange(false);
   });
-  settle();
+  update();
 }

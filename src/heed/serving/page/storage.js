@@ -1,11 +1,11 @@
-/* What the browser keeps for this page. Where it keeps nothing, since storage is blocked, this page remembers it itself. */
+/* Browser storage; where it is blocked, values are kept in memory until the page is reloaded. */
 
-const remembered = new Map();
+const inMemory = new Map();
 let isBlocked = false;
 
-function kept(kind) {
+function openStorage(kind) {
   try {
-    const storage = window[kind]; // the very name may be refused
+    const storage = window[kind]; // even reading the property may throw
     storage.setItem("heed-probe", "");
     storage.removeItem("heed-probe");
     return storage;
@@ -15,19 +15,19 @@ function kept(kind) {
   }
 }
 
-const storages = { localStorage: kept("localStorage"), sessionStorage: kept("sessionStorage") };
+const storages = { localStorage: openStorage("localStorage"), sessionStorage: openStorage("sessionStorage") };
 
 export function isStorageBlocked() {
   return isBlocked;
 }
 
 export function recall(kind, name) {
-  return storages[kind] === null ? (remembered.get(name) ?? null) : storages[kind].getItem(name);
+  return storages[kind] === null ? (inMemory.get(name) ?? null) : storages[kind].getItem(name);
 }
 
-/* text: null to forget it. */
+/* text: null deletes the entry. */
 export function remember(kind, name, text) {
-  if (storages[kind] === null) remembered.set(name, text);
+  if (storages[kind] === null) inMemory.set(name, text);
   else if (text === null) storages[kind].removeItem(name);
   else storages[kind].setItem(name, text);
 }

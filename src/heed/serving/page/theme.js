@@ -1,20 +1,20 @@
-/* Dark and light: as the system has it, until the reader says otherwise. */
+/* Dark or light theme: the system’s preference, unless the user chooses otherwise. */
 
 import { recall, remember } from "./storage.js";
 
-const wish = window.matchMedia("(prefers-color-scheme: dark)");
-const KEPT = "heed-theme";
+const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
+const STORAGE_KEY = "heed-theme";
 
 function isDark() {
-  const said = recall("localStorage", KEPT);
-  return said === null ? wish.matches : said === "dark";
+  const chosen = recall("localStorage", STORAGE_KEY);
+  return chosen === null ? systemDark.matches : chosen === "dark";
 }
 
 function paint() {
   const dark = isDark();
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const button = document.getElementById("theme");
-  if (button === null) return; // the page has not been read so far
+  if (button === null) return; // the page is not parsed yet
   button.textContent = dark ? "light" : "dark";
   button.setAttribute("aria-label", dark ? "switch to light" : "switch to dark");
   button.setAttribute("aria-pressed", String(dark));
@@ -24,11 +24,11 @@ export function startTheme() {
   paint();
   document.getElementById("theme").addEventListener("click", () => {
     const dark = !isDark();
-    const asSystem = dark === wish.matches;
-    remember("localStorage", KEPT, asSystem ? null : dark ? "dark" : "light");
+    const asSystem = dark === systemDark.matches;
+    remember("localStorage", STORAGE_KEY, asSystem ? null : dark ? "dark" : "light");
     paint();
   });
 }
 
-wish.addEventListener("change", paint);
+systemDark.addEventListener("change", paint);
 paint();

@@ -1,12 +1,12 @@
-/* The translation, word by word. One stop of the Tab key; arrow keys go from word to word, Enter opens one. */
+/* The translation as focusable words: a single Tab stop; arrow keys move between words, Enter opens alternatives. */
 
 const pane = document.getElementById("translation");
 let pieces = new Map(); // element of a word: its piece
 
-export function showTranslation(text, cut, language) {
+export function showTranslation(text, segments, language) {
   const at = terms().indexOf(document.activeElement);
   pieces = new Map();
-  const parts = cut.map((piece) => {
+  const parts = segments.map((piece) => {
     const word = text.slice(piece.start, piece.end);
     if (!piece.isWord) return word;
     const term = document.createElement("span");
@@ -24,12 +24,12 @@ export function showTranslation(text, cut, language) {
 }
 
 export function showNoTranslation() {
-  const says = document.createElement("span");
-  says.className = "empty";
-  says.textContent = "The translation appears here";
+  const placeholder = document.createElement("span");
+  placeholder.className = "empty";
+  placeholder.textContent = "The translation appears here";
   pieces = new Map();
   pane.removeAttribute("lang");
-  pane.replaceChildren(says);
+  pane.replaceChildren(placeholder);
 }
 
 export function focusTerm(number) {
@@ -51,7 +51,7 @@ export function startTranslation(onPoint, onOpen) {
   pane.addEventListener("pointerleave", () => onPoint(pieces.get(document.activeElement) ?? null));
   pane.addEventListener("focusout", () => onPoint(null));
   pane.addEventListener("click", (event) => {
-    if (!pieceOf(event) || !window.getSelection().isCollapsed) return; // someone selects text
+    if (!pieceOf(event) || !window.getSelection().isCollapsed) return; // the user is selecting text
     focusTerm(terms().indexOf(event.target));
     open(event);
   });

@@ -1,16 +1,16 @@
-/* Where things are in two texts: segments, words, and which word comes from which. Places are counted as strings are. */
+/* Segments, words and their alignment as offsets in source and translation, in UTF-16 code units. */
 
 export const hasSegmenter = typeof Intl.Segmenter === "function";
 const SEGMENTS = hasSegmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : { segment: bySpaces };
 
-/* Words and what is between them, for a browser that does not know better. */
+/* Fallback for browsers without Intl.Segmenter. */
 function bySpaces(text) {
   return [...text.matchAll(/[\p{L}\p{M}\p{N}_]+|[^\p{L}\p{M}\p{N}_]+/gu)].map(({ 0: segment, index }) => {
     return { segment, index, isWordLike: /[\p{L}\p{N}]/u.test(segment) };
   });
 }
 
-/* The parts that were translated one by one, as stretches of both texts; the server counts in code points. */
+/* The segments as offsets in both texts; the server counts in code points. */
 export function segmentsOf({ segments }, source, target) {
   const [from, to] = [source, target].map((text) => {
     const starts = [0];
@@ -20,13 +20,13 @@ export function segmentsOf({ segments }, source, target) {
   return segments.map((one) => ({ source: from(one.source), target: to(one.target) }));
 }
 
-/* The number of the segment that holds a place of one side; else the next one, or the last. */
-export function segmentAt(segments, side, place) {
-  const found = segments.findIndex((one) => place <= one[side][1]);
+/* The index of the segment at an offset of one side; else the next segment, or the last. */
+export function segmentAt(segments, side, offset) {
+  const found = segments.findIndex((segment) => offset <= segment[side][1]);
   return found < 0 ? segments.length - 1 : found;
 }
 
-/* Which stretch of the source each token of the translation comes from: [{source: [start, end], target: [start, end]}] */
+/* The aligned spans of source and target tokens: [{source: [start, end], target: [start, end]}] */
 export function pairsOf(details, source, target) {
   const from = spansOf(details.source_tokens, source);
   const to = spansOf(details.tokens, target);
@@ -35,31 +35,31 @@ export function pairsOf(details, source, target) {
     .map(([one, other]) => ({ source: from[one], target: to[other] }));
 }
 
-/* Where each token stands in its text; null: it is white space, or a part of a character. */
+/* The span of each token in its text; null: white space, or part of a character. */
 function spansOf(tokens, text) {
-  let place = 0;
+  let offset = 0;
   return tokens.map((token) => {
     const seen = token.trim();
-    const at = seen ? text.indexOf(seen, place) : -1;
+    const at = seen ? text.indexOf(seen, offset) : -1;
     if (at < 0) return null;
-    place = at + seen.length;
-    return [at, place];
+    offset = at + seen.length;
+    return [at, offset];
   });
 }
 
-/* A translation in pieces, words and what is between them. An elided word (qu', l') stands alone where the model takes
-   the rest for a token of its own. */
+/* Split a translation into words and the text between them. An elided word (qu', l') is separate where a token begins
+   after its apostrophe. */
 export function piecesOf(text, pairs) {
   const starts = new Set(pairs.map(({ target }) => target[0]));
   return [...SEGMENTS.segment(text)].flatMap(({ segment, index, isWordLike }) => {
     const last = index + segment.length;
     const after = [...segment.matchAll(/['’]/gu)].map((found) => index + found.index + 1);
     const ends = [...after.filter((at) => at < last && starts.has(at)), last];
-    return ends.map((end, place) => ({ start: place ? ends[place - 1] : index, end, isWord: Boolean(isWordLike) }));
+    return ends.map((end, number) => ({ start: number ? ends[number - 1] : index, end, isWord: Boolean(isWordLike) }));
   });
 }
 
-/* The words of the source that a piece of the translation comes from, as stretches. */
+/* The spans of the source words that a piece of the translation is aligned to. */
 export function originsOf(piece, pairs, source) {
   const own = pairs.filter(({ target }) => target[0] < piece.end && target[1] > piece.start);
   return [...SEGMENTS.segment(source)]
@@ -67,7 +67,7 @@ export function originsOf(piece, pairs, source) {
     .filter(([start, end]) => own.some((pair) => pair.source[0] < end && pair.source[1] > start));
 }
 
-/* What is shown, with another translation of one segment. */
+/* The shown translation with one segment replaced. */
 export function withSegment(shown, number, translation, details) {
   const { source: from, target: to } = shown.segments[number];
   const grown = translation.length - (to[1] - to[0]);

@@ -1,13 +1,13 @@
-/* Sentences to begin with, of the kind that the models here were trained on; gone as soon as something is typed. */
+/* Example sentences like the training data, shown while the text field is empty. */
 
-const place = document.getElementById("tries");
+const panel = document.getElementById("tries");
 
-/* models: as /models has them; chosen: {source, target}; onTry is called with the sentence that was pressed. */
-export function showTries(models, { source, target }, isEmpty, onTry) {
-  const fitting = models.filter((one) => one.target === target && (source === "auto" || one.source === source));
+/* models: as /models has them; chosen: {source, target}; onTry is called with the sentence that was clicked. */
+export function showExamples(models, { source, target }, isEmpty, onTry) {
+  const fitting = models.filter((model) => model.target === target && (source === "auto" || model.source === source));
   const sentences = [...new Set(fitting.flatMap(({ examples }) => examples ?? []))];
-  place.hidden = !isEmpty || sentences.length === 0;
-  if (place.hidden) return;
+  panel.hidden = !isEmpty || sentences.length === 0;
+  if (panel.hidden) return;
   const buttons = sentences.map((sentence) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -19,11 +19,11 @@ export function showTries(models, { source, target }, isEmpty, onTry) {
   });
   const title = document.createElement("p");
   title.className = "faint";
-  title.textContent = "Try one of these: the model was trained on such sentences";
-  place.replaceChildren(title, ...buttons);
+  title.textContent = "Examples like the model’s training data";
+  panel.replaceChildren(title, ...buttons);
 }
 
-/* What a model was trained on, in words; nothing where its folder does not say. */
+/* The training data of a model as text; empty if its folder does not record it. */
 export function trainedOn({ trained }) {
   if (!trained) return "";
   const texts = trained.texts.map(({ name, pairs }) => `${name} (${pairs.toLocaleString("en")} pairs)`).join(", ");
