@@ -124,7 +124,7 @@ def test_the_best_is_never_replaced_by_a_worse() -> None:
 def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     save(tmp_path, 1)
     other = Transformer(CONFIG.model_copy(update={"d_ff": 12}))
-    with pytest.raises(FolderError, match=r"narrow.weight' has shape \(8, 8\), but the settings ask for \(8, 12\)"):
+    with pytest.raises(FolderError, match=r"narrow.weight' has shape \(8, 8\), but the settings require \(8, 12\)"):
         restore_checkpoint(checkpoint_path(tmp_path, 1), other, torch.optim.Adam(other.parameters()))
 
 
@@ -132,12 +132,12 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
     writing.write_folder(tmp_path / "model", {"a": b"1"})
     manifest = tmp_path / "model" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(FolderError, match="has format 9, and this heed reads format 1: update heed"):
+    with pytest.raises(FolderError, match="has format 9, but this version of heed reads format 1: update heed"):
         verify(tmp_path / "model")
     with pytest.raises(FolderError, match=r"is not a model folder: it has no manifest\.json; did you mean .*/model\?"):
         verify(tmp_path)
     save(tmp_path, 1)
-    with pytest.raises(FolderError, match=r"not finished: go on with heed train --resume .*/step-00000001$"):
+    with pytest.raises(FolderError, match=r"not finished: continue with heed train --resume .*/step-00000001$"):
         verify(tmp_path)
 
 

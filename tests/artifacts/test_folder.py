@@ -16,7 +16,7 @@ import heed
 from heed.artifacts import folder as folder_module
 from heed.artifacts.folder import is_quantized, read_model_folder
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.weights import shapes_of
+from heed.artifacts.weights import weight_shapes
 from heed.artifacts.writing import write_folder
 from heed.errors import FolderError, HeedError
 from heed.text.tokenizer import Tokenizer
@@ -96,13 +96,13 @@ def test_a_source_vocabulary_must_have_its_tokenizer_listed(tmp_path: Path) -> N
         ({"vocab_size": 10**12}, "vocab_size = 1000000000000 is more than"),
         ({"vocab_size": 10**7}, "the model has a vocabulary of 10,000,000 tokens, but its tokenizer has 273"),
         ({"vocab_size": 280}, "the model has a vocabulary of 280 tokens, but its tokenizer has 273"),
-        ({"encoder_layers": 10**6}, "has 89 tensors, but the settings ask for 16,000,057 weights"),
+        ({"encoder_layers": 10**6}, "has 89 tensors, but the settings require 16,000,057 weights"),
         ({"encoder_layers": 1}, "weight 'encoder.layers.1."),
-        ({"d_ff": 10**8}, "feed_forward.narrow.weight' has shape (16, 24), but the settings ask for (16, 100000000)"),
+        ({"d_ff": 10**8}, "feed_forward.narrow.weight' has shape (16, 24), but the settings require (16, 100000000)"),
         ({"positions": "learned", "max_length": 10**8}, "weight 'decoder.positions.table.weight' has shape none, but"),
-        ({"norm": "post"}, "weight 'decoder.norm.bias' has shape (16,), but the settings ask for none"),
+        ({"norm": "post"}, "weight 'decoder.norm.bias' has shape (16,), but the settings require none"),
         ({"heads": 10**30}, "is not divisible by heads"),
-        ({"pad_id": 7}, "pad_id, bos_id and eos_id are (7, 1, 2), and those of its tokenizer (0, 1, 2)"),
+        ({"pad_id": 7}, "pad_id, bos_id and eos_id are (7, 1, 2), but its tokenizer has (0, 1, 2)"),
         ({"d_model": "8"}, "config.json: "),
         ({"width": 8}, "unknown setting 'width' in ModelConfig"),
     ],
@@ -154,8 +154,8 @@ def test_what_is_said_of_the_training_must_be_of_the_right_kind(copy: Path, trai
 def test_the_shapes_found_without_building_a_model_are_those_of_the_model(config: heed.ModelConfig) -> None:
     deeper = config.model_copy(update={"encoder_layers": 3, "decoder_layers": 2})
     expected = {name: tuple(weight.shape) for name, weight in heed.Transformer(deeper).state_dict().items()}
-    assert shapes_of(deeper, len(expected)) == expected
-    assert shapes_of(deeper, len(expected) - 1) == len(expected)
+    assert weight_shapes(deeper, len(expected)) == expected
+    assert weight_shapes(deeper, len(expected) - 1) == len(expected)
 
 
 def test_weights_of_another_type_are_refused_and_half_precision_is_taken(copy: Path) -> None:
@@ -164,7 +164,7 @@ def test_weights_of_another_type_are_refused_and_half_precision_is_taken(copy: P
     found = read_model_folder(copy).model().state_dict()
     assert all(torch.equal(found[name], weight.half().float()) for name, weight in weights.items())
     rewrite(copy, model_safetensors=save({name: weight.int() for name, weight in weights.items()}))
-    assert "is of type I32, expected F64 or F32 or F16 or BF16" in refusal(copy)
+    assert "has dtype I32, expected F64 or F32 or F16 or BF16" in refusal(copy)
 
 
 def test_weights_that_are_not_finite_are_refused(copy: Path) -> None:
@@ -202,7 +202,7 @@ def header(**entries: object) -> bytes:
         (header(a=1), "its tensor 'a' is described as 1"),
         (header(a={"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}), "its tensor 'a' has 9 bytes"),
         (header(a={"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}) + bytes(12), "overlap or leave a gap"),
-        (header(a={"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}), "8 bytes by its header, and 0 in the file"),
+        (header(a={"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}), "8 bytes in its header, but 0 in the file"),
     ],
     ids=str,
 )
@@ -289,9 +289,9 @@ def test_a_path_that_is_no_model_folder_is_told_what_it_is(tmp_path: Path) -> No
         made(config__json='{"model_type": "bart"}'): "of type 'bart'; heed imports marian and fairseq",
         made(config__json="{"): "is not a model folder: it has no manifest.json",
         made(checkpoint_best__pt=""): "heed import --from fairseq",
-        made(model__bin="", shared_vocabulary__json="[]"): "it holds a CTranslate2 model, which heed cannot read back",
-        made(encoder__onnx=""): "it holds an ONNX model, which heed cannot read back",
-        made(source__spm=""): "looks like a model of Hugging Face's; if it is MarianMT: heed import --from marian",
+        made(model__bin="", shared_vocabulary__json="[]"): "it holds a CTranslate2 model, which heed cannot import",
+        made(encoder__onnx=""): "it holds an ONNX model, which heed cannot import",
+        made(source__spm=""): "looks like a Hugging Face model; if it is MarianMT: heed import --from marian",
     }
     for path, message in cases.items():
         assert message in refusal(path)

@@ -61,14 +61,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         heed.save(model_of(source_vocab_size=99), BPE, out)
     with pytest.raises(FolderError, match=r"pad_id, bos_id and eos_id are \(5, 1, 2\)"):
         heed.save(model_of(pad_id=5), BPE, out)
-    with pytest.raises(FolderError, match="the model has 2 classes, and 1 have a name"):
+    with pytest.raises(FolderError, match=r"the model has 2 classes, but data.labels has 1 names"):
         heed.save(model_of(kind="encoder", labels=2), BPE, out, labels=["up"])
     with pytest.raises(InputError, match=r"save takes a heed.Transformer, found Linear"):
         unchecked(torch.nn.Linear(2, 2), BPE, out)
     with pytest.raises(InputError, match=r"save takes a heed.Tokenizer or a pair of them, found str"):
         unchecked(model_of(), "tokenizer.json", out)
     other = Tokenizer.train(TEXTS, "unigram", 270)
-    with pytest.raises(InputError, match="both tokenizers must be of one kind, found 'unigram' and 'bpe'"):
+    with pytest.raises(InputError, match="both tokenizers must have the same type, found 'unigram' and 'bpe'"):
         heed.save(model_of(), (other, BPE), out)
     poisoned = model_of()
     with torch.no_grad():
@@ -78,5 +78,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert not out.exists()
     out.mkdir()
     (out / "thesis.tex").touch()
-    with pytest.raises(FolderError, match="mine is already there and is no model folder"):
+    with pytest.raises(FolderError, match="mine already exists and is not a model folder"):
         heed.save(model_of(), BPE, out)

@@ -14,7 +14,7 @@ import pytest
 
 from heed.artifacts import writing
 from heed.artifacts.manifest import verify
-from heed.artifacts.writing import MANIFEST, current, finish_publishing, publish, write_folder
+from heed.artifacts.writing import MANIFEST, current_version, finish_publishing, publish, write_folder
 from heed.errors import FolderError
 
 OLD = {"config.json": b"old", "model.safetensors": b"old " * 3000, "source_tokenizer.json": b"old"}
@@ -59,7 +59,7 @@ def kills() -> Kills:
 
 def held(path: Path) -> dict[str, bytes] | None:
     """The model that a reader finds, which must be whole; none where there is no manifest."""
-    place = current(path)
+    place = current_version(path)
     if not (place / MANIFEST).exists():
         return None
     verify(path)
@@ -111,11 +111,13 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
 def test_a_model_that_was_cut_off_while_published_is_read_and_then_finished(tmp_path: Path, kills: Kills) -> None:
     path = tmp_path / "run"
     write_folder(path, OLD)
-    after = next(n for n in range(1000) if kills.during(lambda: publish(path, NEW), n) and current(path) != path)
+    after = next(
+        n for n in range(1000) if kills.during(lambda: publish(path, NEW), n) and current_version(path) != path
+    )
     assert after > 0
     assert held(path) == NEW
     finish_publishing(path)
-    assert current(path) == path
+    assert current_version(path) == path
     assert held(path) == NEW
 
 

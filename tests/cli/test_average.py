@@ -44,9 +44,9 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Pa
 def test_too_few_checkpoints_and_folders_that_are_there_are_said(run: Path, tmp_path: Path) -> None:
     made = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
     assert made.returncode == 2
-    assert made.stderr.startswith(f"error: {run} has its last 3 checkpoints, not 9: take --last 3")
+    assert made.stderr.startswith(f"error: {run} has 3 consecutive checkpoints, not 9: use --last 3")
     made = command("average", str(run), "--last", "2", "--out", str(tmp_path))
-    assert made.stderr == f"error: {tmp_path} is already there: choose another --out\n"
+    assert made.stderr == f"error: {tmp_path} already exists: choose another --out\n"
 
 
 def test_a_checkpoint_kept_as_the_best_is_not_one_of_the_last(run: Path, tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_a_checkpoint_kept_as_the_best_is_not_one_of_the_last(run: Path, tmp_pat
     assert [path.name[-1] for path in last_checkpoints(copy)] == ["6"]
     made = command("average", str(copy), "--last", "2", "--out", str(tmp_path / "mean"))
     assert made.returncode == 2
-    assert "has its last 1 checkpoints, not 2 (step-00000002, kept as the best, is not one of the last)" in made.stderr
+    assert "has 1 consecutive checkpoints, not 2 (step-00000002, kept as the best, is not consecutive)" in made.stderr

@@ -35,4 +35,4 @@ def test_mistakes_are_said(run: Path, tmp_path: Path) -> None:
     assert made.returncode == 2
     assert made.stderr.startswith("error: --to marion is not a known format: did you mean 'marian'?")
     made = heed("export", str(run), "--to", "marian", "--out", str(tmp_path))
-    assert (made.returncode, made.stderr) == (2, f"error: {tmp_path} is already there: choose another --out\n")
+    assert (made.returncode, made.stderr) == (2, f"error: {tmp_path} already exists: choose another --out\n")

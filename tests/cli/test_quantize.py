@@ -11,7 +11,7 @@ from heed.artifacts.quantization import dequantize_weights, quantize_weights
 from tests.cli.command import heed
 from tests.interop.engine_models import TEXTS, folder
 
-REFUSED = "holds weights quantised to int8, which translate, score and can be looked into; to train further"
+REFUSED = "holds weights quantised to int8, for translating, scoring and inspecting only; to fine-tune"
 
 
 @pytest.fixture(scope="module")
@@ -88,4 +88,4 @@ def test_what_needs_the_weights_as_they_were_learnt_is_refused(quantized: Path, 
 
 def test_mistakes_are_said(model: Path, quantized: Path) -> None:
     made = heed("quantize", str(model), "--out", str(quantized))
-    assert (made.returncode, made.stderr) == (2, f"error: {quantized} is already there: choose another --out\n")
+    assert (made.returncode, made.stderr) == (2, f"error: {quantized} already exists: choose another --out\n")

@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
     (whole / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"nonsense")
     run = train(texts, whole, 12, "--resume")
     assert run.returncode == 0, run.stderr
-    assert "step-00000012 is damaged: model.safetensors is not what manifest.json says" in run.stderr
+    assert "step-00000012 is damaged: model.safetensors does not match manifest.json" in run.stderr
     assert last(whole, 12) == before
 
 
@@ -270,7 +270,7 @@ def test_a_run_may_begin_with_another_models_weights_and_vocabulary(whole: Path,
         torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-8)
     assert (tmp_path / "on" / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
     run = train([*options, "--set", "model.d_ff=24"], tmp_path / "other", 1)
-    assert "the settings ask for (24,)" in run.stderr or "the settings ask for (16, 24)" in run.stderr
+    assert "the settings require (24,)" in run.stderr or "the settings require (16, 24)" in run.stderr
 
 
 def test_text_may_come_from_standard_input(texts: list[str], whole: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from heed import SearchConfig, load
-from heed.artifacts.writing import as_json, write_folder
+from heed.artifacts.writing import json_bytes, write_folder
 from heed.errors import ConfigError, FolderError, InputError
 from heed.evaluation.metrics import bleu
 from heed.interop.engine_names import ENGINES, EngineName, parse_engine_name
@@ -80,14 +80,14 @@ def test_an_exported_folder_only_translates(model: Path, exported: dict[EngineNa
         load(exported["onnx"], engine="heed")
     with pytest.raises(ConfigError, match=r"was exported for onnx, which is not --engine ctranslate2"):
         load(exported["onnx"], engine="ctranslate2")
-    with pytest.raises(FolderError, match="onnx is already there"):
+    with pytest.raises(FolderError, match="onnx already exists"):
         export_for("onnx", model, exported["onnx"])
 
 
 def test_a_damaged_export_is_refused(model: Path, tmp_path: Path) -> None:
     export_for("onnx", model, tmp_path / "out")
     (tmp_path / "out" / "decoder.onnx").write_bytes(b"")
-    with pytest.raises(FolderError, match=r"damaged: decoder.onnx is not what manifest.json says"):
+    with pytest.raises(FolderError, match=r"damaged: decoder.onnx does not match manifest.json"):
         load(tmp_path / "out")
 
 
@@ -95,7 +95,7 @@ def test_an_export_for_no_engine_is_refused(model: Path, tmp_path: Path) -> None
     export_for("onnx", model, tmp_path / "out")
     settings = json.loads((tmp_path / "out" / "heed.json").read_text())
     files = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir() if file.name != "manifest.json"}
-    write_folder(tmp_path / "out", files | {"heed.json": as_json(settings | {"engine": "abacus"})})
+    write_folder(tmp_path / "out", files | {"heed.json": json_bytes(settings | {"engine": "abacus"})})
     with pytest.raises(FolderError, match="names the engine 'abacus', expected one of heed, heed-int8, ctranslate2"):
         load(tmp_path / "out")
 

@@ -160,7 +160,7 @@ def test_what_marian_cannot_express_is_said(tmp_path: Path, settings: dict[str, 
 
 
 def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match="is already there: choose another --out"):
+    with pytest.raises(FolderError, match="already exists: choose another --out"):
         export_marian(saved(tmp_path / "ours"), tmp_path)
 
 

@@ -279,7 +279,7 @@ def test_weights_and_vocabularies_that_do_not_fit_are_refused(theirs: Path, tmp_
     with pytest.raises(FolderError, match=r"has weights that heed's model does not have: model.encoder.adapter.weight"):
         import_marian(theirs, tmp_path / "ours")
     save_file(weights | {"model.encoder.layers.0.gate.weight": torch.ones(2)}, theirs / "model.safetensors")
-    with pytest.raises(FolderError, match=r"weight encoder.layers.0.gate.weight has shape \(2,\), but .* ask for none"):
+    with pytest.raises(FolderError, match=r"weight encoder.layers.0.gate.weight has shape \(2,\), but .* require none"):
         import_marian(theirs, tmp_path / "ours")
     del weights["model.shared.weight"]
     save_file(weights, theirs / "model.safetensors")
@@ -294,7 +294,7 @@ def test_weights_and_vocabularies_that_do_not_fit_are_refused(theirs: Path, tmp_
 
 def test_files_that_are_missing_or_damaged_are_named(theirs: Path, tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
-    with pytest.raises(FolderError, match="ours is already there: choose another --out"):
+    with pytest.raises(FolderError, match="ours already exists: choose another --out"):
         import_marian(theirs, tmp_path / "ours")
     (tmp_path / "ours").rmdir()
     (theirs / "target.spm").write_bytes(b"\x0a\xff")

@@ -228,7 +228,7 @@ def test_a_warning_reaches_the_logger_and_the_listener(
     with caplog.at_level(logging.WARNING, logger="heed"):
         heed.train(out=out, resume=True, listener=recorder)
     (warning,) = caplog.messages
-    assert "step-00000002 is damaged: model.safetensors is not what manifest.json says" in warning
+    assert "step-00000002 is damaged: model.safetensors does not match manifest.json" in warning
     assert warning in recorder.notes
 
 

@@ -139,7 +139,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         with torch.no_grad():
             before = broken.view(-1)[0].item()
             broken.view(-1)[0] = math.inf
-        with pytest.raises(TrainingError, match=r"after step 3 .* is not finite, so nothing was saved; the last good"):
+        with pytest.raises(TrainingError, match=r"is not finite after step 3, so nothing was saved; the last good"):
             run.save(replace(progress, step=3))
         with torch.no_grad():
             broken.view(-1)[0] = before
@@ -163,8 +163,8 @@ def test_a_missing_or_damaged_best_checkpoint_is_replaced_by_the_newest_with_a_w
     path, warning = best_checkpoint(tmp_path, progress)
     assert path == checkpoint_path(tmp_path, 6)
     assert warning is not None
-    assert "progress.json is not what manifest.json says" in warning
-    assert warning.endswith("the newest one, step-00000006, takes its place")
+    assert "progress.json does not match manifest.json" in warning
+    assert warning.endswith("the newest one, step-00000006, is used instead")
     shutil.rmtree(checkpoint_path(tmp_path, 2))
     assert best_checkpoint(tmp_path, progress)[0] == path
     shutil.rmtree(tmp_path / "checkpoints")

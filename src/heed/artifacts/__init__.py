@@ -1,1 +1,1 @@
-"""A model to files and back: folders, cards, checkpoints, quantised and averaged weights."""
+"""Models on disk: model folders, model cards, checkpoints, quantised and averaged weights."""

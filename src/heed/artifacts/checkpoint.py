@@ -1,12 +1,12 @@
-"""Training checkpoints on disk: a model folder plus what exact resume needs; several averaged to one model.
+"""Training checkpoints: model folders with optimiser state and progress, for exact resume and for averaging.
 
     optimizer.safetensors    Adam's moments, by parameter name; with an EMA also the raw weights, since
                              model.safetensors then holds the average
     progress.json            step, epoch and position, the best validation so far
 
-There is no random state to save: everything random is a function of seed, step and batch. Checkpoints are in
-`RUN/checkpoints/step-00001000`; old ones are removed only after a newer one is complete. Knows nothing of processes:
-whoever shards weights passes the functions that gather and shard a tensor.
+No random state is saved: everything random is a function of seed, step and batch. Checkpoints are in
+`RUN/checkpoints/step-00001000`; old ones are removed only after a newer one is complete. Knows nothing of distributed
+training: with sharded weights the caller passes the functions that gather and shard a tensor.
 """
 
 import json
@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from heed.artifacts.card import read_card, without_scores
 from heed.artifacts.folder import WEIGHTS, model_files, read_model_folder
-from heed.artifacts.manifest import Listed, memory_of_this_machine, verify
+from heed.artifacts.manifest import Manifest, physical_memory, verify
 from heed.artifacts.weights import FLOATS, check_weights, load_weights, read_header, read_tensors
 from heed.artifacts.writing import finish_publishing, write_folder
 from heed.errors import FolderError, TrainingError
@@ -34,7 +34,7 @@ from heed.model.transformer import Transformer
 from heed.untrusted import short_repr
 
 OPTIMIZER, PROGRESS = "optimizer.safetensors", "progress.json"
-_RAW = "weight"  # beside the names of Adam's moments
+_RAW = "weight"  # suffix of raw weights, beside those of Adam's moments
 _NAME = re.compile(r"step-(\d{8,})")
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -43,47 +43,46 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come: `progress.json` of a checkpoint."""
+    """The progress of a run: `progress.json` of a checkpoint."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # when it is read
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # for reading
     step: Count = 0
     epoch: Count = 0
-    position: Count = 0  # batches of the epoch that are done
-    mixed: bool = False  # batches hold sentences of all lengths; decides which batch a position is
+    position: Count = 0  # batches of the epoch already trained on
+    mixed: bool = False  # batches mix sentences of all lengths; determines the order of batches
     best_step: Count | None = None
     best_loss: float | None = None
-    best_score: float | None = None  # by the task's metric
+    best_score: float | None = None  # the task's metric at the best step
     stale: Count = 0  # validations since the best one
     skipped: Count = 0  # steps whose loss or gradient was not finite
-    previous: Count | None = None  # step of the checkpoint before this one; none: not recorded
-    compiled: bool | None = None  # whether layers were compiled when the run began; none: not recorded
-    arithmetic: dict[str, str] = field(default_factory=dict)  # what else decides the bits (`resume.arithmetic_of`)
+    previous: Count | None = None  # step of the checkpoint before this one; None: not recorded
+    compiled: bool | None = None  # whether the layers were compiled when the run began; None: not recorded
+    arithmetic: dict[str, str] = field(default_factory=dict)  # what else affects the bits (`resume.arithmetic_of`)
 
     def validated(self, loss: float, score: float | None, *, by_score: bool) -> "Progress":
-        """The progress after a validation; a worse one never replaces the best."""
-        now, best = (score, self.best_score) if by_score else (-loss, self.best_loss and -self.best_loss)
-        if now is not None and math.isfinite(now) and (best is None or now > best):
-            finite = loss if math.isfinite(loss) else None  # JSON has no other numbers
-            return replace(self, best_step=self.step, best_loss=finite, best_score=score, stale=0)
+        """The progress after a validation: a new best step, or one more validation without improvement."""
+        new, best = (score, self.best_score) if by_score else (-loss, self.best_loss and -self.best_loss)
+        if new is not None and math.isfinite(new) and (best is None or new > best):
+            finite_loss = loss if math.isfinite(loss) else None  # JSON has neither inf nor nan
+            return replace(self, best_step=self.step, best_loss=finite_loss, best_score=score, stale=0)
         return replace(self, stale=self.stale + 1)
 
 
 _PROGRESS = TypeAdapter(Progress)
 
 
-def _as_is(tensor: Tensor, _pattern: Tensor | None = None) -> Tensor:
+def _identity(tensor: Tensor, _like: Tensor | None = None) -> Tensor:
     return tensor
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
-    """The folder of a step's checkpoint."""
     return run / "checkpoints" / f"step-{step:08d}"
 
 
 def write_checkpoint(
     run: Path, model_files: Mapping[str, bytes], state: Mapping[str, Tensor], progress: Progress
 ) -> None:
-    """Write a checkpoint, complete or not at all."""
+    """Write a checkpoint atomically."""
     files = {
         **model_files,
         OPTIMIZER: save(dict(state)),
@@ -96,69 +95,69 @@ def training_state(
     model: Transformer,
     optimizer: Optimizer,
     raw_weights: Mapping[str, Tensor] | None = None,
-    gather: Callable[[Tensor], Tensor] = _as_is,
+    gather: Callable[[Tensor], Tensor] = _identity,
 ) -> dict[str, Tensor]:
-    """The tensors of `optimizer.safetensors`; gather: makes a sharded tensor whole."""
+    """The tensors of `optimizer.safetensors`. gather: assembles a full tensor from its shards."""
     moments = optimizer.state_dict()["state"]
     state = {
         f"{name}/{moment}": gather(tensor).contiguous()
-        for number, (name, _) in enumerate(model.named_parameters())
-        for moment, tensor in moments.get(number, {}).items()
+        for index, (name, _) in enumerate(model.named_parameters())
+        for moment, tensor in moments.get(index, {}).items()
     }
     return state | {f"{name}/{_RAW}": gather(weight).contiguous() for name, weight in (raw_weights or {}).items()}
 
 
 def require_finite(run: Path, step: int, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse to save weights or moments that are not finite: the last good checkpoint stays the newest."""
+    """Raise instead of saving weights or moments that are not finite, so that the newest checkpoint is usable."""
     if (name := _not_finite(tensors)) is not None:
-        raise TrainingError(f"after step {step} {name} is not finite, so nothing was saved; {recovery_hint(run)}")
+        raise TrainingError(f"{name} is not finite after step {step}, so nothing was saved; {recovery_hint(run)}")
 
 
 def recovery_hint(run: Path) -> str:
-    """What a run that cannot go on has left, and what to do; resuming would repeat what happened."""
+    """The end of an error message about a diverged run: what to do, since resuming would diverge again."""
     saved = checkpoints(run)
-    kept = f"the last good checkpoint is {saved[-1]}, for --init-from" if saved else "there is no checkpoint yet"
-    rate = "training.learning_rate (of the paper's schedule: training.learning_rate_factor)"
-    return f"{kept}. Begin a new run with a lower {rate}, or with training.clip_norm"
+    last = f"the last good checkpoint is {saved[-1]}, for --init-from" if saved else "there is no checkpoint yet"
+    rate = "training.learning_rate (for the paper's schedule: training.learning_rate_factor)"
+    return f"{last}. Start a new run with a lower {rate}, or with training.clip_norm"
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor with a number that is not finite."""
+    """The name of the first tensor that is not finite."""
     return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
 
 
 def read_model_files(path: Path) -> dict[str, bytes]:
-    """The files of a checkpoint that make it a model folder, without those only resuming needs."""
-    listed = Listed.of(path)
+    """The model folder's files of a checkpoint, without those that only resuming needs."""
+    manifest = Manifest.load(path)
     return {
-        name: listed.read(name, memory_of_this_machine()) for name in listed.sums if name not in (OPTIMIZER, PROGRESS)
+        name: manifest.read_file(name, physical_memory()) for name in manifest.sums if name not in (OPTIMIZER, PROGRESS)
     }
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first; a folder of another name, `step-00000012-mine`, is none."""
-    found = ((_NAME.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*"))
-    return [path for _, path in sorted((int(name[1]), path) for name, path in found if name and path.is_dir())]
+    """The checkpoints of a run, oldest first; folders with other names, such as `step-00000012-mine`, are ignored."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*"))
+    return [path for _, path in sorted((int(match[1]), path) for match, path in matches if match and path.is_dir())]
 
 
 def newest_checkpoint(run: Path) -> tuple[Path | None, list[str]]:
-    """The newest undamaged checkpoint, and what is wrong with those after it."""
-    complaints: list[str] = []
+    """The newest undamaged checkpoint, and the errors of the damaged ones after it."""
+    errors: list[str] = []
     for path in reversed(checkpoints(run)):
         try:
             finish_publishing(path)
             verify(path)
         except FolderError as error:
-            complaints.append(str(error))
+            errors.append(str(error))
         else:
-            return path, complaints
-    return None, complaints
+            return path, errors
+    return None, errors
 
 
 def best_checkpoint(run: Path, progress: Progress) -> tuple[Path, str | None]:
-    """The checkpoint that becomes a run's model: the best validated one, or the last where nothing was validated.
+    """The checkpoint that becomes a run's model: the best by validation, or the last if there was no validation.
 
-    If that is gone or damaged, the newest that is not, and a sentence that says so.
+    If that is missing or damaged: the newest undamaged one, and a warning.
     """
     best = checkpoint_path(run, progress.best_step if progress.best_step is not None else progress.step)
     try:
@@ -167,7 +166,7 @@ def best_checkpoint(run: Path, progress: Progress) -> tuple[Path, str | None]:
         newest, _ = newest_checkpoint(run)
         if newest is None:
             raise
-        return newest, f"the best checkpoint cannot be used ({error}): the newest one, {newest.name}, takes its place"
+        return newest, f"the best checkpoint cannot be used ({error}): the newest one, {newest.name}, is used instead"
     return best, None
 
 
@@ -177,71 +176,70 @@ def restore_checkpoint(
     optimizer: Optimizer,
     *,
     has_ema: bool = False,
-    shard_like: Callable[[Tensor, Tensor], Tensor] = _as_is,
+    shard_like: Callable[[Tensor, Tensor], Tensor] = _identity,
 ) -> tuple[Progress, dict[str, Tensor]]:
-    """Load a checkpoint's weights and moments; returns its progress, and with an EMA the raw weights.
+    """Load a checkpoint into model and optimiser; returns its progress and, with an EMA, the raw weights.
 
-    shard_like: shards a whole tensor as another one is.
+    shard_like: shards a full tensor like another one.
     """
-    Listed.of(path).require(WEIGHTS, OPTIMIZER, PROGRESS)
+    Manifest.load(path).require(WEIGHTS, OPTIMIZER, PROGRESS)
     check_weights(model.config, read_header(path / WEIGHTS), path / WEIGHTS)
     _check_state(path / OPTIMIZER, model, has_ema=has_ema)
     progress = read_progress(path)
-    patterns = model.state_dict()
+    targets = model.state_dict()
     weights, state = read_tensors(path / WEIGHTS), read_tensors(path / OPTIMIZER)
-    if (bad := _not_finite({**weights, **state})) is not None:  # saved by a heed that did not check
-        raise FolderError(f"{path}: weight {bad} is not finite. Remove this folder, to go on from an earlier one")
-    load_weights(model, {name: shard_like(one, patterns.get(name, one)) for name, one in weights.items()}, path)
-    numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    if (name := _not_finite({**weights, **state})) is not None:  # written by a version that did not check
+        raise FolderError(f"{path}: weight {name} is not finite. Remove this folder to resume from an earlier one")
+    load_weights(model, {name: shard_like(weight, targets.get(name, weight)) for name, weight in weights.items()}, path)
+    indices = {name: index for index, (name, _) in enumerate(model.named_parameters())}
     moments: dict[int, dict[str, Tensor]] = {}
     raw_weights: dict[str, Tensor] = {}
     for key, tensor in state.items():
         name, kind = key.rsplit("/", 1)
-        placed = tensor if tensor.ndim == 0 else shard_like(tensor, patterns[name])
+        shard = tensor if tensor.ndim == 0 else shard_like(tensor, targets[name])
         if kind == _RAW:
-            raw_weights[name] = placed
+            raw_weights[name] = shard
         else:
-            moments.setdefault(numbers[name], {})[kind] = placed
+            moments.setdefault(indices[name], {})[kind] = shard
     optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
     return progress, raw_weights
 
 
 def _check_state(path: Path, model: Transformer, *, has_ema: bool) -> None:
-    """The optimiser's state must be of this model. A weight that never had a gradient has no moments."""
-    found = read_header(path)
+    """Check that the optimiser state is this model's. A weight that never had a gradient has no moments."""
+    header = read_header(path)
     expected: dict[str, tuple[int, ...]] = {}
     for name, weight in model.named_parameters():
         shape = tuple(weight.shape)
-        if any(f"{name}/{moment}" in found for moment in _MOMENTS):
+        if any(f"{name}/{moment}" in header for moment in _MOMENTS):
             expected |= {f"{name}/{moment}": () if moment == "step" else shape for moment in _MOMENTS}
         if has_ema:
             expected[f"{name}/{_RAW}"] = shape
-    for key in sorted(expected.keys() | found.keys()):
-        there, wanted = found.get(key), expected.get(key)
-        if there is None or there.shape != wanted or there.dtype not in FLOATS:
-            shown = "missing" if there is None else f"{there.dtype} of shape {there.shape}"
-            raise FolderError(f"{path}: {short_repr(key)} is {shown}, but the run needs floats of shape {wanted}")
+    for key in sorted(expected.keys() | header.keys()):
+        tensor, required = header.get(key), expected.get(key)
+        if tensor is None or tensor.shape != required or tensor.dtype not in FLOATS:
+            shown = "missing" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
+            raise FolderError(f"{path}: {short_repr(key)} is {shown}, but the run needs floats of shape {required}")
 
 
 def read_progress(path: Path) -> Progress:
-    """The `progress.json` of a checkpoint."""
-    known = Listed.of(path).json(PROGRESS)
-    if "best_bleu" in known:  # its name when translating was all there was
-        known["best_score"] = known.pop("best_bleu")
+    progress = Manifest.load(path).read_json(PROGRESS)
+    if "best_bleu" in progress:  # the old name of best_score
+        progress["best_score"] = progress.pop("best_bleu")
     try:
-        return _PROGRESS.validate_json(json.dumps(known))
+        return _PROGRESS.validate_json(json.dumps(progress))
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise FolderError(f"{path / PROGRESS}: {where} = {short_repr(problem['input'])}: {problem['msg']}") from None
+        key = ".".join(str(part) for part in problem["loc"])
+        raise FolderError(f"{path / PROGRESS}: {key} = {short_repr(problem['input'])}: {problem['msg']}") from None
 
 
 def prune_checkpoints(run: Path, keep_last: int, best_step: Count | None) -> None:
-    """Remove all checkpoints but the last `keep_last` and the best."""
+    """Remove all checkpoints except the last `keep_last` and the best."""
     kept = set(checkpoints(run)[-keep_last:])
     if best_step is not None:
         kept.add(checkpoint_path(run, best_step))
-    unfinished = (run / "checkpoints").glob(".step-*.writing")  # a run was killed while writing them
+    unfinished = (run / "checkpoints").glob(".step-*.writing")  # by a run that was killed
     for path in (*checkpoints(run), *unfinished):
         if path not in kept:
             shutil.rmtree(path)
@@ -249,37 +247,37 @@ def prune_checkpoints(run: Path, keep_last: int, best_step: Count | None) -> Non
 
 def last_checkpoints(run: Path) -> list[Path]:
     """The last consecutive checkpoints of a run, oldest first: each records the step of the one before it."""
-    found: list[Path] = []
+    paths: list[Path] = []
     before: int | None = None
     for path in reversed(checkpoints(run)):
         step = int(path.name.removeprefix("step-"))
         if before is not None and step != before:
             break
-        found.append(path)
-        before = read_progress(path).previous  # older formats do not record it: then the folders that are there count
-    return found[::-1]
+        paths.append(path)
+        before = read_progress(path).previous  # None in older formats: then every folder counts
+    return paths[::-1]
 
 
 def average_checkpoints(run: Path, last: int, out: Path) -> list[Path]:
-    """Write the mean of a run's last `last` checkpoints to `out`; returns their folders."""
+    """Average the weights of a run's last `last` checkpoints into the model folder `out`; returns their folders."""
     paths = last_checkpoints(run)[-last:]
     if not paths:
-        raise FolderError(f"{run} is not a run's folder: it has no checkpoints")
+        raise FolderError(f"{run} has no checkpoints: expected the folder of a training run")
     if len(paths) < last:
         others = [path.name for path in checkpoints(run) if path not in paths]
-        older = f" ({', '.join(others)}, kept as the best, is not one of the last)" if others else ""
+        older = f" ({', '.join(others)}, kept as the best, is not consecutive)" if others else ""
         raise FolderError(
-            f"{run} has its last {len(paths)} checkpoints, not {last}{older}: take --last {len(paths)}, or train with "
-            "a larger training.keep_last"
+            f"{run} has {len(paths)} consecutive checkpoints, not {last}{older}: use --last {len(paths)}, or train "
+            "with a larger training.keep_last"
         )
     if out.exists():
-        raise FolderError(f"{out} is already there: choose another --out")
+        raise FolderError(f"{out} already exists: choose another --out")
     total: dict[str, torch.Tensor] = {}
     folders = [read_model_folder(path) for path in paths]
     newest = folders[-1]
     for folder in folders:
         if folder.run.model != newest.run.model:
-            raise FolderError(f"{folder.path} and {newest.path} have models of different settings, and no average")
+            raise FolderError(f"{folder.path} and {newest.path} have different model settings and cannot be averaged")
         for name, weight in folder.weights().items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     mean = {name: (weight / len(paths)).float() for name, weight in total.items()}

@@ -1,15 +1,15 @@
-"""A model on disk: a folder that is whole or absent.
+"""Model folders: a trained model on disk with settings, weights, tokenizers, model card and manifest.
 
     config.json          the model's settings, and how it was trained
-    model.safetensors    its weights; model.int8.safetensors where they are quantised (quantization.py)
-    tokenizer.json       the (target) vocabulary; source_tokenizer.json where the source has its own
+    model.safetensors    its weights; model.int8.safetensors if they are quantised (quantization.py)
+    tokenizer.json       the (target) tokenizer; source_tokenizer.json if the source has a separate one
     README.md            the model card
     manifest.json        the sha256 of each file and the format's version; written last
 
-Enters: a path. Leaves: a `ModelFolder`; or the other way round, a model's parts to the files of a folder (writing.py
-writes them so that a crash leaves the old model or the new one). Reading opens only files that the manifest lists,
-compares settings, tokenizers and the weights' header with one another, and checks every byte against the manifest, all
-before a model is built. No pickle anywhere: safetensors and JSON only. Knows nothing of training.
+Enters: a path. Leaves: a `ModelFolder`; or in the other direction, a model's parts to the files of a folder, which
+writing.py writes atomically. Reading opens only files that the manifest lists, checks settings, tokenizers and the
+weights' header for consistency, and verifies every file's sha256, all before a model is built. No pickle anywhere:
+safetensors and JSON only. Knows nothing of training.
 """
 
 import json
@@ -24,10 +24,10 @@ from safetensors.torch import save
 from torch import Tensor
 from typing_extensions import TypedDict  # pydantic takes this one in Python 3.11
 
-from heed.artifacts.manifest import MANIFEST, Listed, hugging_face
+from heed.artifacts.manifest import MANIFEST, Manifest, huggingface_hint
 from heed.artifacts.quantization import dequantize_weights
-from heed.artifacts.weights import check_sizes, check_weights, load_weights, read_finite, read_header
-from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, as_json
+from heed.artifacts.weights import check_sizes, check_weights, load_weights, read_finite_tensors, read_header
+from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, json_bytes
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
@@ -42,78 +42,79 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What a model folder holds, all but the weights."""
+    """The content of a model folder, except the weights, which are read on demand."""
 
     path: Path
     run: RunConfig
-    trained: dict[str, Any]  # how: data, steps, scores
+    trained: dict[str, Any]  # how the model was trained: data, steps, scores
     tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """The settings that a run starting from this model shares with it."""
-        shape = self.run.model.model_dump(exclude={"vocab_size", "source_vocab_size", "labels", "kind"})
+        """The settings that a run initialised from this model takes over."""
+        architecture = self.run.model.model_dump(exclude={"vocab_size", "source_vocab_size", "labels", "kind"})
         shared = ("tokenizer", "separate_vocabularies")
-        return {"model": shape, "data": {name: getattr(self.run.data, name) for name in shared}}
+        return {"model": architecture, "data": {name: getattr(self.run.data, name) for name in shared}}
 
     @torch_defaults()
     def model(self) -> Transformer:
-        """The model with its weights, on the CPU, ready to use."""
+        """The model with its weights, on the CPU, in evaluation mode."""
         weights = (
-            dequantize_weights(read_finite(self.path / INT8_WEIGHTS)) if is_quantized(self.path) else self.weights()
+            dequantize_weights(read_finite_tensors(self.path / INT8_WEIGHTS))
+            if is_quantized(self.path)
+            else self.weights()
         )
-        with torch.device("meta"):  # random first weights would take time, and torch's global random state
+        with torch.device("meta"):  # skips random initialisation, which takes time and advances torch's random state
             model = Transformer(self.run.model).float()
         model.to_empty(device="cpu")
         load_weights(model, weights, self.path)
         return model.eval()
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights as they were trained; quantised ones are refused."""
+        """The weights in full precision; raises for a quantised folder."""
         refuse_quantized(self.path)
-        return read_finite(self.path / WEIGHTS)
+        return read_finite_tensors(self.path / WEIGHTS)
 
 
 def is_quantized(path: Path) -> bool:
-    """Whether a model folder's weights are int8."""
-    return INT8_WEIGHTS in Listed.of(path)
+    return INT8_WEIGHTS in Manifest.load(path)
 
 
 def refuse_quantized(path: Path) -> None:
-    """Refuse a quantised folder where the weights are needed as they were trained."""
+    """Raise for a quantised folder, where full-precision weights are needed."""
     if is_quantized(path):
         raise FolderError(
-            f"{path} holds weights quantised to int8, which translate, score and can be looked into; to "
-            "train further, average, export or quantize, give the model folder it was made from"
+            f"{path} holds weights quantised to int8, for translating, scoring and inspecting only; to fine-tune, "
+            "average, export or quantize, use the model folder it was made from"
         )
 
 
 def read_model_folder(path: Path) -> ModelFolder:
-    """Open a model folder, whoever wrote it, after checking its files against one another and its manifest."""
-    listed = Listed.of(path)
-    path = listed.path
-    if EXPORTED in listed:
+    """Open a model folder, which may be untrusted, after checking its files for consistency and integrity."""
+    manifest = Manifest.load(path)
+    path = manifest.path
+    if EXPORTED in manifest:
         raise FolderError(
-            f"{path} is an exported model: heed translate opens it, by the engine it is for; give its model folder here"
+            f"{path} is an exported model, for heed translate only: use the model folder it was made from"
         )
-    config = listed.json(CONFIG)
-    if "model" not in config and (hint := hugging_face(path, config)):
+    config = manifest.read_json(CONFIG)
+    if "model" not in config and (hint := huggingface_hint(path, config)):
         raise FolderError(f"{path} is not a model folder: {hint}")
     trained = _trained(config.pop("trained", None), path / CONFIG)
     run = parse_settings(config, path / CONFIG)
-    tokenizers = read_tokenizers(listed, run)
-    weights = INT8_WEIGHTS if INT8_WEIGHTS in listed else WEIGHTS
-    listed.require(weights)
-    if weights == INT8_WEIGHTS and WEIGHTS in listed:
+    tokenizers = read_tokenizers(manifest, run)
+    weights = INT8_WEIGHTS if INT8_WEIGHTS in manifest else WEIGHTS
+    manifest.require(weights)
+    if weights == INT8_WEIGHTS and WEIGHTS in manifest:
         raise FolderError(
             f"{path} is damaged: {MANIFEST} lists both {WEIGHTS} and {INT8_WEIGHTS}, expected one of them"
         )
     check_weights(run.model, read_header(path / weights), path / weights, quantized=weights == INT8_WEIGHTS)
-    listed.verify()
+    manifest.verify()
     return ModelFolder(path, run, trained, tokenizers)
 
 
 def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
-    """The settings that a file of a folder holds."""
+    """Parse and check the settings of a config file."""
     try:
         run = RunConfig.model_validate_json(json.dumps(config))
     except ConfigError as error:
@@ -122,25 +123,25 @@ def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
     return run
 
 
-def read_tokenizers(listed: Listed, run: RunConfig) -> tuple[Tokenizer, Tokenizer]:
-    """The source's tokenizer and the target's, as the manifest lists them; they must fit the model."""
+def read_tokenizers(manifest: Manifest, run: RunConfig) -> tuple[Tokenizer, Tokenizer]:
+    """The source and target tokenizers, checked against the model's settings."""
 
     def read(name: str) -> Tokenizer:
         try:
-            return Tokenizer.from_json(listed.read(name), run.data.tokenizer)
+            return Tokenizer.from_json(manifest.read_file(name), run.data.tokenizer)
         except DataError as error:
-            raise FolderError(f"{listed.path / name}: {error}") from None
+            raise FolderError(f"{manifest.path / name}: {error}") from None
 
     target = read(TOKENIZER)
-    source = read(SOURCE_TOKENIZER) if SOURCE_TOKENIZER in listed else target
+    source = read(SOURCE_TOKENIZER) if SOURCE_TOKENIZER in manifest else target
     if run.model.source_vocab_size is not None:
-        listed.require(SOURCE_TOKENIZER)
-    check_tokenizers(run, (source, target), listed.path)
+        manifest.require(SOURCE_TOKENIZER)
+    check_tokenizers(run, (source, target), manifest.path)
     return source, target
 
 
 def check_tokenizers(run: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], path: Path) -> None:
-    """The tokens must be the model's: as many, and with the special tokens where the tokenizer has them."""
+    """Check that vocabulary sizes, special token ids and class names fit the model."""
     config = run.model
     sizes = ("", config.vocab_size), ("source ", config.source_vocab_size or config.vocab_size)
     for (side, size), tokenizer in zip(sizes, reversed(tokenizers), strict=True):
@@ -151,17 +152,17 @@ def check_tokenizers(run: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], pa
             )
     special = (config.pad_id, config.bos_id, config.eos_id)
     if special != (PAD, BOS, EOS):
-        raise FolderError(
-            f"{path}: pad_id, bos_id and eos_id are {special}, and those of its tokenizer {PAD, BOS, EOS}"
-        )
+        raise FolderError(f"{path}: pad_id, bos_id and eos_id are {special}, but its tokenizer has {PAD, BOS, EOS}")
     if len(run.data.labels) != (config.labels or 0):
-        raise FolderError(f"{path}: the model has {config.labels or 0} classes, and {len(run.data.labels)} have a name")
+        raise FolderError(
+            f"{path}: the model has {config.labels or 0} classes, but data.labels has {len(run.data.labels)} names"
+        )
 
 
 class Trained(TypedDict, total=False):
-    """What is known of how a model was trained; more may be there."""
+    """The known keys of `trained` in config.json; others are allowed."""
 
-    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]  # pydantic's way
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True)  # type: ignore[misc]  # as pydantic requires
     texts: dict[str, list[dict[str, Any]]]
     trigrams: dict[str, str] | None
     lengths: dict[str, int] | None
@@ -175,8 +176,8 @@ def _trained(record: Any, path: Path) -> dict[str, Any]:
         return dict(_TRAINED.validate_python(record))
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(str(part) for part in ("trained", *problem["loc"]))
-        raise FolderError(f"{path}: {where} = {short_repr(problem['input'])}: {problem['msg']}") from None
+        key = ".".join(str(part) for part in ("trained", *problem["loc"]))
+        raise FolderError(f"{path}: {key} = {short_repr(problem['input'])}: {problem['msg']}") from None
 
 
 def model_files(
@@ -190,7 +191,7 @@ def model_files(
     source, target = tokenizers
     settings = {**run.model_dump(mode="json"), "trained": dict(trained)}
     files = {
-        CONFIG: as_json(settings),
+        CONFIG: json_bytes(settings),
         WEIGHTS: save({name: weight.contiguous() for name, weight in weights.items()}),
         TOKENIZER: target.to_json().encode(),
         "README.md": card.encode(),

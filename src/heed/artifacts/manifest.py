@@ -1,8 +1,7 @@
-"""The manifest of a folder: which files belong to it, and the sha256 of each; and what a path without one is.
+"""The manifest of a folder: the sha256 of each of its files, against which they are verified.
 
-Enters: a path. Leaves: the files that its manifest lists, read only after they were found to be what it says; or an
-error that says what the path is instead, another system's model for instance, and what to do with it. A file that lies
-in the folder and is not listed does not belong to it and is never opened, whatever its name.
+Enters: a path. Leaves: the files that its manifest lists, verified; or an error that says what the path is instead,
+such as another toolkit's model, and what to do with it. Files that the manifest does not list are never opened.
 """
 
 import hashlib
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.artifacts.writing import FORMAT, MANIFEST, current
+from heed.artifacts.writing import FORMAT, MANIFEST, current_version
 from heed.errors import FolderError
 from heed.untrusted import LARGEST_JSON, open_regular, parse_json, read_regular, reason, short_repr
 
-__all__ = ["FORMAT", "MANIFEST", "Listed", "hugging_face", "memory_of_this_machine", "verify"]
+__all__ = ["FORMAT", "MANIFEST", "Manifest", "huggingface_hint", "physical_memory", "verify"]
 
 _HUGGING_FACE_FILES = ["pytorch_model.bin", "model.safetensors", "tf_model.h5", "flax_model.msgpack"]
 _LARGEST_MANIFEST = 1 << 20
@@ -25,21 +24,21 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Listed:
-    """The files that a folder's manifest lists."""
+class Manifest:
+    """The files that a folder's `manifest.json` lists."""
 
     path: Path
     sums: Mapping[str, str]  # sha256 by name
 
     @classmethod
-    def of(cls, path: Path) -> "Listed":
-        """Read the manifest of a folder; where there is none, the error says what the path is instead."""
-        path = current(path)
+    def load(cls, path: Path) -> "Manifest":
+        """Read the manifest of a folder; if there is none, the error says what the path is instead."""
+        path = current_version(path)
         manifest = path / MANIFEST
         try:
             content = read_regular(manifest, _LARGEST_MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
-            raise FolderError(_no_model_folder(path)) from None
+            raise FolderError(_not_a_model_folder(path)) from None
         except (OSError, ValueError) as error:
             raise FolderError(f"{manifest} cannot be read: {reason(error)}") from None
         try:
@@ -50,10 +49,10 @@ class Listed:
             case {"format": version, "sha256": dict(sums)}:
                 pass
             case _:
-                raise FolderError(f"{manifest} is damaged: it has no format and sha256, found {short_repr(value)}")
+                raise FolderError(f"{manifest} is damaged: expected format and sha256, found {short_repr(value)}")
         if version != FORMAT or isinstance(version, bool):
             shown = short_repr(version)
-            raise FolderError(f"{path} has format {shown}, and this heed reads format {FORMAT}: update heed")
+            raise FolderError(f"{path} has format {shown}, but this version of heed reads format {FORMAT}: update heed")
         for name, expected in sums.items():
             if Path(name).name != name or "\0" in name or "\\" in name or name == MANIFEST:
                 raise FolderError(f"{manifest} is damaged: {short_repr(name)} is not the name of a file in a folder")
@@ -64,8 +63,8 @@ class Listed:
     def __contains__(self, name: str) -> bool:
         return name in self.sums
 
-    def read(self, name: str, limit: int = LARGEST_JSON) -> bytes:
-        """The content of a file, which must be listed and be what the manifest says."""
+    def read_file(self, name: str, limit: int = LARGEST_JSON) -> bytes:
+        """The content of a listed file, verified."""
         self.require(name)
         try:
             content = read_regular(self.path / name, limit)
@@ -75,9 +74,9 @@ class Listed:
             raise self._changed(name)
         return content
 
-    def json(self, name: str) -> dict[str, Any]:
-        """The object that a listed JSON file holds."""
-        content = self.read(name)
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The object in a listed JSON file, verified."""
+        content = self.read_file(name)
         try:
             value = parse_json(content)
         except ValueError as error:
@@ -87,18 +86,18 @@ class Listed:
         return value
 
     def require(self, *names: str) -> None:
-        """These files must be listed: a folder without them is no model folder."""
+        """Raise unless the manifest lists these files."""
         for name in names:
             if name not in self.sums:
                 raise FolderError(f"{self.path} is damaged: {MANIFEST} does not list {name}")
 
     def verify(self) -> None:
-        """Every file that the manifest lists must be there, byte for byte."""
-        room = memory_of_this_machine()
+        """Raise unless every listed file exists with the listed sha256."""
+        memory = physical_memory()
         for name, size in self._sizes().items():
-            room -= size
-            if room < 0:
-                raise FolderError(f"{self.path} does not fit this machine's memory: {name} has {size:,} bytes")
+            memory -= size
+            if memory < 0:
+                raise FolderError(f"{self.path} does not fit into this machine's memory: {name} has {size:,} bytes")
         for name, expected in self.sums.items():
             try:
                 with open_regular(self.path / name) as content:
@@ -124,89 +123,89 @@ class Listed:
         return FolderError(f"{self.path / name} cannot be read: {reason(error)}")
 
     def _changed(self, name: str) -> FolderError:
-        return FolderError(f"{self.path} is damaged: {name} is not what {MANIFEST} says")
+        return FolderError(f"{self.path} is damaged: {name} does not match {MANIFEST}")
 
 
 def verify(path: Path) -> None:
-    """Every file that the manifest of a folder lists must be there, byte for byte."""
-    Listed.of(path).verify()
+    """Raise unless every file in a folder's manifest exists with the listed sha256."""
+    Manifest.load(path).verify()
 
 
-def memory_of_this_machine() -> int:
-    """Bytes of main memory; where the system does not say, more than any machine has."""
+def physical_memory() -> int:
+    """Bytes of main memory; a huge number where the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 1 << 62
 
 
-def _no_model_folder(path: Path) -> str:
-    """Why there is no manifest at a path."""
+def _not_a_model_folder(path: Path) -> str:
+    """The error message for a path without a manifest."""
     try:
         if not path.exists():
-            return f"{path} does not exist: expected a model folder, as heed train and heed import write them"
+            return f"{path} does not exist: expected a model folder written by heed train or heed import"
         if not path.is_dir():
-            return f"{path} is a file: expected a model folder, as heed train and heed import write them"
+            return f"{path} is a file: expected a model folder written by heed train or heed import"
         names = sorted(file.name for file in path.iterdir())
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
     if not names:
         return f"{path} is not a model folder: it is empty"
-    if hint := "" if "checkpoints" in names else _foreign(path, names):
+    if hint := "" if "checkpoints" in names else _foreign_model_hint(path, names):
         return f"{path} is not a model folder: {hint}"
     inner = [name for name in names if (path / name / MANIFEST).is_file()]
-    hint = _unfinished(path) if "checkpoints" in names else f"did you mean {path / inner[-1]}?" if inner else ""
+    hint = _unfinished_hint(path) if "checkpoints" in names else f"did you mean {path / inner[-1]}?" if inner else ""
     return f"{path} is not a model folder: it has no {MANIFEST}{hint and '; '}{hint}"
 
 
-def _foreign(path: Path, names: list[str]) -> str:
-    """Which other system's model a folder of these files holds, and what to do with it; empty: none that is known."""
-    config = _json(path / "config.json") if "config.json" in names else {}
-    if hint := hugging_face(path, config):
+def _foreign_model_hint(path: Path, names: list[str]) -> str:
+    """A hint if these are the files of another toolkit's model; empty: not recognised."""
+    config = _read_json_leniently(path / "config.json") if "config.json" in names else {}
+    if hint := huggingface_hint(path, config):
         return hint
     if any(name.endswith(".pt") for name in names):
-        return f"it holds a fairseq (or other PyTorch) checkpoint: {_import('fairseq', path)}"
+        return f"it holds a fairseq (or other PyTorch) checkpoint: {_import_hint('fairseq', path)}"
     if "model.bin" in names and any("vocabulary" in name for name in names):
         return (
-            "it holds a CTranslate2 model, which heed cannot read back: import the model it was made from, or make one "
+            "it holds a CTranslate2 model, which heed cannot import: import the model it was made from, or create one "
             "with heed export --to ctranslate2, which heed translate opens"
         )
     if any(name.endswith(".onnx") for name in names):
         return (
-            "it holds an ONNX model, which heed cannot read back: import the model it was made from, or make one with "
+            "it holds an ONNX model, which heed cannot import: import the model it was made from, or create one with "
             "heed export --to onnx, which heed translate opens"
         )
     if any(name in _HUGGING_FACE_FILES or name.endswith(".spm") for name in names):
-        return f"it looks like a model of Hugging Face's; if it is MarianMT: {_import('marian', path)}"
+        return f"it looks like a Hugging Face model; if it is MarianMT: {_import_hint('marian', path)}"
     return ""
 
 
-def hugging_face(path: Path, config: Mapping[str, Any]) -> str:
-    """What a config.json of Hugging Face's `transformers` says the folder is; empty: it is not one of theirs."""
-    kind = config.get("model_type")
-    if kind == "marian":
-        return f"it holds a MarianMT model in Hugging Face's format: {_import('marian', path)}"
-    if kind is not None:
-        return f"it holds a model of Hugging Face's of type {short_repr(kind)}; heed imports marian and fairseq"
+def huggingface_hint(path: Path, config: Mapping[str, Any]) -> str:
+    """A hint if this is the config.json of a Hugging Face model; empty: it is not."""
+    model_type = config.get("model_type")
+    if model_type == "marian":
+        return f"it holds a MarianMT model in Hugging Face's format: {_import_hint('marian', path)}"
+    if model_type is not None:
+        return f"it holds a Hugging Face model of type {short_repr(model_type)}; heed imports marian and fairseq"
     return ""
 
 
-def _unfinished(path: Path) -> str:
+def _unfinished_hint(path: Path) -> str:
     try:
         steps = sorted(file for file in (path / "checkpoints").iterdir() if file.name.startswith("step-"))
     except OSError:
         steps = []
     use = f"; its newest checkpoint can be used: {steps[-1]}" if steps else ", and has no checkpoint yet"
-    return f"the run is not finished: go on with heed train --resume --out {path}{use}"
+    return f"the run is not finished: continue with heed train --resume --out {path}{use}"
 
 
-def _import(system: str, path: Path) -> str:
-    return f"heed import --from {system} {path} --out NEW_FOLDER makes a model folder of it"
+def _import_hint(system: str, path: Path) -> str:
+    return f"heed import --from {system} {path} --out NEW_FOLDER converts it to a model folder"
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json_leniently(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(read_regular(path, 1 << 20))
+        value = parse_json(read_regular(path, 1 << 20))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

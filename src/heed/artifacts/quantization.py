@@ -1,7 +1,7 @@
-"""Weights in int8: every matrix as integers from -127 to 127 with a float scale per row.
+"""Symmetric int8 quantisation of weights: every matrix as integers in [-127, 127] with a float scale per row.
 
-Enters: a model's weights by name. Leaves: the same with each matrix as int8 and `name.scales` beside it, as they lie in
-`model.int8.safetensors`; or back in float32. Knows nothing of files, nor of the arithmetic that uses them.
+Enters: a model's weights by name. Leaves: the same with each matrix in int8 and its `name.scales`, as stored in
+`model.int8.safetensors`; or the dequantised float32 weights. Knows nothing of files or int8 kernels.
 """
 
 from collections.abc import Mapping
@@ -13,27 +13,27 @@ from torch import Tensor
 from heed.errors import FolderError
 
 SCALES = ".scales"
-_LARGEST = 127
+_MAX_INT8 = 127
 
 
 def row_scales(weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows"]:
-    """The value of one integer step in each row: its largest absolute value over 127."""
-    return weight.detach().float().abs().amax(1).clamp(min=1e-12) / _LARGEST
+    """The quantisation scale of each row: its largest absolute value over 127."""
+    return weight.detach().float().abs().amax(1).clamp(min=1e-12) / _MAX_INT8
 
 
 def quantize_rows(weight: Float[Tensor, "rows columns"]) -> tuple[Int8[Tensor, "rows columns"], Float[Tensor, "rows"]]:
-    """A matrix as integers, and the scale of each row."""
+    """A matrix quantised to int8, and the scale of each row."""
     scales = row_scales(weight)
-    return (weight.detach() / scales[:, None]).round().clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
+    return (weight.detach() / scales[:, None]).round().clamp(-_MAX_INT8, _MAX_INT8).to(torch.int8), scales
 
 
 def is_quantized_matrix(name: str, dimensions: int) -> bool:
-    """Whether a weight is stored as integers: matrices are, except the table of learned positions."""
+    """Whether a weight is stored in int8: all matrices except learned positions."""
     return dimensions == 2 and not name.endswith("positions.table.weight")
 
 
 def quantize_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A model's weights with its matrices in int8 and their scales beside them."""
+    """A model's weights with its matrices in int8 and their scales."""
     quantized: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if is_quantized_matrix(name, weight.ndim):
@@ -44,7 +44,7 @@ def quantize_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def dequantize_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that `quantize_weights` wrote, in float32: integers times scales."""
+    """The inverse of `quantize_weights`, up to rounding, in float32."""
     floats = {}
     for name, weight in weights.items():
         if weight.dtype == torch.int8:

@@ -1,6 +1,6 @@
-"""A model to a new model folder: one trained by hand (`heed.save`), or one whose weights are quantised.
+"""Writes new model folders: `heed.save` for a model trained in Python, and int8 quantisation of a folder.
 
-Enters: a `Transformer` and its tokenizer, or tokenizers. Leaves: a folder that `heed.load` and every verb open.
+Enters: a `Transformer` and its tokenizer, or tokenizers. Leaves: a folder that `heed.load` and every command open.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from heed.artifacts.card import read_card, without_scores
 from heed.artifacts.folder import WEIGHTS, check_tokenizers, model_files, read_model_folder
 from heed.artifacts.manifest import MANIFEST
 from heed.artifacts.quantization import quantize_weights
-from heed.artifacts.writing import INT8_WEIGHTS, current, write_folder
+from heed.artifacts.writing import INT8_WEIGHTS, current_version, write_folder
 from heed.config import DataConfig, RunConfig, SearchConfig
 from heed.errors import FolderError, InputError
 from heed.model.size import parameter_counts
@@ -36,15 +36,16 @@ def save(  # noqa: PLR0913 - all but three by name
     max_tokens: int = 256,
     card: str | None = None,
 ) -> Path:
-    """Write a model folder: ``heed.save(model, tokenizer, "runs/mine")``; a model that is there already is replaced.
+    """Write a model folder: ``heed.save(model, tokenizer, "runs/mine")``; an existing one is replaced.
 
     tokenizer: one for both sides, or a pair (source, target). source_language, target_language: codes such as "en", for
-    the server and the card. labels: the names of a classifier's classes, in their order. search: how `heed.load` is to
-    search unless told otherwise. max_tokens: the longest sentence it was trained on. card: the text of README.md.
+    the server and the card. labels: the class names of a classifier, in the order of its logits. search: the default
+    search settings of `heed.load`. max_tokens: the length of the longest sentence trained on. card: the text of
+    README.md.
     """
     if not isinstance(model, Transformer):
         raise InputError(
-            f"save takes a heed.Transformer, found {type(model).__name__}: of a wrapped model give the one inside "
+            f"save takes a heed.Transformer, found {type(model).__name__}: unwrap it first "
             "(.module of DistributedDataParallel, ._orig_mod of torch.compile)"
         )
     source, target = _pair(tokenizer)
@@ -61,8 +62,10 @@ def save(  # noqa: PLR0913 - all but three by name
     }
     run = RunConfig(model=config, data=DataConfig.model_validate(data), search=search or SearchConfig())
     check_tokenizers(run, (source, target), path)
-    if path.exists() and (not path.is_dir() or (any(path.iterdir()) and not (current(path) / MANIFEST).is_file())):
-        raise FolderError(f"{path} is already there and is no model folder: choose another")
+    if path.exists() and (
+        not path.is_dir() or (any(path.iterdir()) and not (current_version(path) / MANIFEST).is_file())
+    ):
+        raise FolderError(f"{path} already exists and is not a model folder: choose another")
     weights = {name: _finite(name, weight) for name, weight in model.state_dict().items()}
     text = _card(run) if card is None else card
     write_folder(path, model_files(weights, run, {"origin": "heed.save"}, (source, target), text))
@@ -75,24 +78,24 @@ def _pair(tokenizer: object) -> Tokenizers:
             return tokenizer, tokenizer
         case (Tokenizer() as source, Tokenizer() as target):
             if source.kind != target.kind:
-                raise InputError(f"both tokenizers must be of one kind, found {source.kind!r} and {target.kind!r}")
+                raise InputError(f"both tokenizers must have the same type, found {source.kind!r} and {target.kind!r}")
             return source, target
     raise InputError(
-        f"save takes a heed.Tokenizer or a pair of them, found {type(tokenizer).__name__}: make one with "
-        'heed.Tokenizer.train(texts, "bpe", 8000), or read one with heed.Tokenizer.load(path, "bpe")'
+        f"save takes a heed.Tokenizer or a pair of them, found {type(tokenizer).__name__}: train one with "
+        'heed.Tokenizer.train(texts, "bpe", 8000), or load one with heed.Tokenizer.load(path, "bpe")'
     )
 
 
 def _finite(name: str, weight: Tensor) -> Tensor:
-    """A weight as a folder holds it: float32, on the CPU."""
+    """A weight in float32 on the CPU, as folders store it; raises if it is not finite."""
     if not weight.isfinite().all():
-        raise InputError(f"weight {name} is not finite: a folder of it could not be used")
+        raise InputError(f"weight {name} is not finite, so the model was not saved")
     return weight.detach().to("cpu", torch.float32)
 
 
 def _card(run: RunConfig) -> str:
     config, size = run.model, sum(part.total for part in parameter_counts(run.model))
-    return f"""# A Transformer of heed, trained by hand
+    return f"""# A Transformer trained with heed
 
 | | |
 |---|---|
@@ -101,23 +104,23 @@ def _card(run: RunConfig) -> str:
 | model | {config.kind}, width {config.d_model}, {config.heads} heads, feed-forward {config.d_ff}, {size:,} parameters |
 | vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer}) |
 
-Saved with `heed.save`, which does not know what it was trained on. All settings are in `config.json`.
+Saved with `heed.save`, which does not record the training data. All settings are in `config.json`.
 """
 
 
 def write_quantized(path: Path, out: Path) -> tuple[int, int]:
-    """Write the model folder `path` with its weights in int8 as the folder `out`; returns the bytes of both."""
+    """Quantise the model folder `path` to int8 as the folder `out`; returns the weights' bytes before and after."""
     if out.exists():
-        raise FolderError(f"{out} is already there: choose another --out")
+        raise FolderError(f"{out} already exists: choose another --out")
     folder = read_model_folder(path)
     kind = folder.run.model.kind
     if kind != "encoder-decoder":
-        raise FolderError(f"{path} has kind = {kind!r}: int8 is for models that translate")
+        raise FolderError(f"{path} has kind = {kind!r}: int8 quantisation needs kind = 'encoder-decoder'")
     weights = folder.weights()
     card = without_scores(read_card(path))
     card += "\nIts weights were quantised to int8 by `heed quantize`; scores measured before that may differ.\n"
     files = model_files(weights, folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card)
-    whole = len(files.pop(WEIGHTS))
+    size_before = len(files.pop(WEIGHTS))
     files[INT8_WEIGHTS] = to_bytes({name: weight.contiguous() for name, weight in quantize_weights(weights).items()})
     write_folder(out, files)
-    return whole, len(files[INT8_WEIGHTS])
+    return size_before, len(files[INT8_WEIGHTS])

@@ -28,9 +28,9 @@ from heed.artifacts.folder import (
     read_tokenizers,
     refuse_quantized,
 )
-from heed.artifacts.manifest import Listed
+from heed.artifacts.manifest import Manifest
 from heed.artifacts.weights import load_weights, read_tensors
-from heed.artifacts.writing import EXPORTED, as_json, write_folder
+from heed.artifacts.writing import EXPORTED, json_bytes, write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName, require_engine
@@ -45,7 +45,7 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 def refuse_to_overwrite(out: Path) -> None:
     """Nothing that is there is written over."""
     if out.exists():
-        raise FolderError(f"{out} is already there: choose another --out")
+        raise FolderError(f"{out} already exists: choose another --out")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def export_for(engine: EngineName, path: Path, out: Path) -> None:
     source, target = folder.tokenizers
     files = {
         **engine_files(engine, folder.model(), folder.tokenizers),
-        EXPORTED: as_json(
+        EXPORTED: json_bytes(
             {"engine": engine, "lengths": folder.trained.get("lengths"), **folder.run.model_dump(mode="json")}
         ),
         "tokenizer.json": target.to_json().encode(),
@@ -93,22 +93,22 @@ def export_for(engine: EngineName, path: Path, out: Path) -> None:
 
 def is_exported(path: Path) -> bool:
     """Whether a folder is an exported model."""
-    return EXPORTED in Listed.of(path)
+    return EXPORTED in Manifest.load(path)
 
 
 def read_exported(path: Path) -> Exported:
     """Open an exported folder after checking it against its manifest."""
-    listed = Listed.of(path)
-    settings = listed.json(EXPORTED)
+    manifest = Manifest.load(path)
+    settings = manifest.read_json(EXPORTED)
     engine, lengths = settings.pop("engine", None), settings.pop("lengths", None)
     if engine not in ENGINES:
         raise FolderError(
             f"{path / EXPORTED} names the engine {short_repr(engine)}, expected one of {', '.join(ENGINES)}"
         )
     run = parse_settings(settings, path / EXPORTED)
-    tokenizers = read_tokenizers(listed, run)
-    listed.verify()
-    return Exported(path, engine, run, tokenizers, tuple(listed.sums), {"lengths": lengths})
+    tokenizers = read_tokenizers(manifest, run)
+    manifest.verify()
+    return Exported(path, engine, run, tokenizers, tuple(manifest.sums), {"lengths": lengths})
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from heed.artifacts.folder import read_model_folder, refuse_quantized
-from heed.artifacts.writing import as_json, write_folder
+from heed.artifacts.writing import json_bytes, write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
 from heed.errors import ConfigError, FolderError
 from heed.interop.folders import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
@@ -224,8 +224,8 @@ def export_marian(folder: Path, out: Path) -> None:
     _check_expressible(folder, opened.run.model)
     weights = to_marian(opened.model().state_dict(), opened.run.model)
     files = {
-        "config.json": as_json(_config(opened.run)),
-        "generation_config.json": as_json(_generation(opened.run)),
+        "config.json": json_bytes(_config(opened.run)),
+        "generation_config.json": json_bytes(_generation(opened.run)),
         "model.safetensors": save(weights, {"format": "pt"}),
         **tokenizer_files(opened.tokenizers, opened.run),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heed.artifacts.writing import as_json
+from heed.artifacts.writing import json_bytes
 from heed.config import RunConfig
 from heed.errors import FolderError
 from heed.interop.folders import read_json
@@ -78,16 +78,16 @@ def tokenizer_files(tokenizers: tuple[Tokenizer, Tokenizer], run: RunConfig) -> 
         settings |= {"tokenizer_class": "MarianTokenizer", "unk_token": UNKNOWN, "separate_vocabs": separate, **special}
         files = {"source.spm": to_spm(source)[0], "target.spm": to_spm(target)[0], "vocab.json": _ids(source)}
         files |= {"target_vocab.json": _ids(target)} if separate else {}
-        return {"tokenizer_config.json": as_json(settings), **files}
+        return {"tokenizer_config.json": json_bytes(settings), **files}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     settings |= {"split_special_tokens": True}  # text that looks like a special token stays text
-    files = {"tokenizer_config.json": as_json(settings), _FAST: _as_fast(source)}
+    files = {"tokenizer_config.json": json_bytes(settings), _FAST: _as_fast(source)}
     return files if source is target else {**files, _FAST_TARGET: _as_fast(target)}
 
 
 def _ids(tokenizer: Tokenizer) -> bytes:
     """The content of `vocab.json`: every token with its id."""
-    return as_json({name: number for number, name in enumerate(to_spm(tokenizer)[1])})
+    return json_bytes({name: number for number, name in enumerate(to_spm(tokenizer)[1])})
 
 
 def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) -> Side:
@@ -120,7 +120,7 @@ def _as_fast(tokenizer: Tokenizer) -> bytes:
         parts["normalizer"] = _SPACE_BEFORE
         strip = {"type": "Strip", "content": tokenizer.prefix, "start": len(tokenizer.prefix), "stop": 0}
         parts["decoder"] = {"type": "Sequence", "decoders": [parts["decoder"], strip]}
-    return as_json(parts)
+    return json_bytes(parts)
 
 
 def _fast(path: Path, kind: Any, language: str) -> Side:

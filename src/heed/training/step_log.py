@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from heed.artifacts.writing import sync, write_and_sync
+from heed.artifacts.writing import fsync, write_and_sync
 from heed.errors import FolderError
 
 JOURNAL = "journal.jsonl"
@@ -118,8 +118,8 @@ class Journal:
     def sync(self) -> None:
         """Flush all lines to disk, before the checkpoint that follows them."""
         with _write_errors(self._path):
-            sync(self._path)
-            sync(self._path.parent)
+            fsync(self._path)
+            fsync(self._path.parent)
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
