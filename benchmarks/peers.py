@@ -1,7 +1,7 @@
-"""What a person would use instead of heed: models, batches and steps that the benchmarks share.
+"""The baselines of the benchmarks: models, batches and training steps without heed.
 
-A peer learns by the script that somebody would write around its model: batches sorted by length and padded. It
-translates by its own `generate`, with heed's weights.
+A baseline is trained by the usual script around its model: batches sorted by length and padded. It translates with its
+own `generate` and heed's weights.
 """
 
 import random
@@ -15,21 +15,21 @@ from heed import ModelConfig, Transformer
 from heed.benchmarking.training import PairLengths, TrainStep
 from heed.interop.marian import to_marian
 
-Ids = list[list[int]]
-Translate = Callable[[Ids, int, int], Ids]  # sources, a beam and a length to translations, special tokens left out
+TokenSequences = list[list[int]]
+Translate = Callable[[TokenSequences, int, int], TokenSequences]  # (sources, beam, length) -> ids of translations
 PaddedBatch = tuple[Tensor, Tensor, int]  # source ids, target ids, number of target tokens without padding
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with what it leaves out: words, places, logits. Its dropout is on attention weights too."""
+    """torch.nn.Transformer with embeddings, positional encoding and loss; it has dropout on attention weights, too."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.d_model
-        self.words = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
-        nn.init.normal_(self.words.weight, std=width**-0.5)
-        places = torch.arange(config.max_length)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
-        self.register_buffer("places", torch.stack((places.sin(), places.cos()), -1).flatten(-2))
+        self.embedding = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        angles = torch.arange(config.max_length)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)
+        self.register_buffer("positional_encoding", torch.stack((angles.sin(), angles.cos()), -1).flatten(-2))
         self.stacks = nn.Transformer(
             width, config.heads, config.encoder_layers, config.decoder_layers, config.d_ff, config.dropout,
             batch_first=True,
@@ -37,16 +37,18 @@ class TorchTransformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
-        x, y = self._placed(src), self._placed(tgt_in)
-        later = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool, device=src.device).triu(1)
+        x, y = self._embed(src), self._embed(tgt_in)
+        future = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool, device=src.device).triu(1)
         hidden = self.stacks(
-            x, y, tgt_mask=later, src_key_padding_mask=src == 0, tgt_key_padding_mask=tgt_in == 0,
+            x, y, tgt_mask=future, src_key_padding_mask=src == 0, tgt_key_padding_mask=tgt_in == 0,
             memory_key_padding_mask=src == 0, tgt_is_causal=False,
         )  # fmt: skip
-        return loss(functional.linear(hidden, self.words.weight), tgt_out)
+        return loss(functional.linear(hidden, self.embedding.weight), tgt_out)
 
-    def _placed(self, ids: Tensor) -> Tensor:
-        return self.dropout(self.words(ids) * self.words.embedding_dim**0.5 + self.places[: ids.shape[1]])
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.dropout(
+            self.embedding(ids) * self.embedding.embedding_dim**0.5 + self.positional_encoding[: ids.shape[1]]
+        )
 
 
 class Marian(nn.Module):
@@ -57,15 +59,15 @@ class Marian(nn.Module):
         self.model = marian(config)
 
     def forward(self, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> Tensor:
-        found = self.model(
+        output = self.model(
             input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in,
             decoder_attention_mask=(tgt_in != 0).long(), use_cache=False,
         )  # fmt: skip
-        return loss(found.logits, tgt_out)
+        return loss(output.logits, tgt_out)
 
 
 def marian(config: ModelConfig) -> nn.Module:
-    """A MarianMT of the same settings."""
+    """A MarianMT with the same settings."""
     from transformers import MarianConfig, MarianMTModel  # noqa: PLC0415 - only who compares with it needs it
     from transformers.utils import logging  # noqa: PLC0415
 
@@ -87,7 +89,7 @@ def marian(config: ModelConfig) -> nn.Module:
 
 
 def loss(logits: Tensor, tgt_out: Tensor) -> Tensor:
-    """A peer's; where its model is compiled, so is this."""
+    """Label-smoothed cross-entropy, compiled together with the model."""
     return functional.cross_entropy(
         logits.flatten(0, 1).float(), tgt_out.flatten(), ignore_index=0, label_smoothing=0.1
     )
@@ -114,8 +116,8 @@ def padded(
             real = torch.arange(width) < torch.tensor([pair[side] + side for pair in batch])[:, None]
             sides.append((ids * real).to(device))
         made.append((*sides, sum(pair[1] for pair in batch)))
-    # What is compiled for a first batch whose two lengths are the same is compiled once more for the next.
-    made.sort(key=lambda one: one[0].shape[1] == one[1].shape[1] - 1)
+    # torch.compile recompiles after a first batch whose two lengths are equal, so such batches come last.
+    made.sort(key=lambda batch: batch[0].shape[1] == batch[1].shape[1] - 1)
     while True:
         yield from made
 
@@ -123,7 +125,7 @@ def padded(
 def peer_step(
     model: nn.Module, batches: Iterator[PaddedBatch], device: torch.device, *, compiled: bool = False
 ) -> TrainStep:
-    """The step of a training script: on a GPU in bfloat16 with the fused Adam, elsewhere the loss is read each time."""
+    """A usual training step: on a GPU bfloat16 and fused Adam; on a CPU the loss is read at every step."""
     on_gpu = device.type == "cuda"
     model = model.to(device).train()
     called = torch.compile(model, dynamic=True) if compiled else model
@@ -144,19 +146,19 @@ def peer_step(
 
 
 def generate(model: Transformer, device: torch.device, dtype: torch.dtype) -> Translate:
-    """`generate` of a MarianMT with a model's own weights. It may not say padding and beginning, as heed may not."""
+    """`generate` of a MarianMT with the model's weights; padding and BOS are suppressed, as in heed."""
     config = model.config
-    theirs = marian(config)
+    peer = marian(config)
     weights = to_marian({name: weight.cpu() for name, weight in model.state_dict().items()}, config)
-    missing = theirs.load_state_dict(weights, strict=False).missing_keys
+    missing = peer.load_state_dict(weights, strict=False).missing_keys
     assert all("embed_" in name or "lm_head" in name for name in missing), missing
-    theirs = theirs.to(device, dtype).eval()
+    peer = peer.to(device, dtype).eval()
 
     @torch.inference_mode()
-    def translate(sources: Ids, beam: int, length: int) -> Ids:
+    def translate(sources: TokenSequences, beam: int, length: int) -> TokenSequences:
         rows = [torch.tensor([*ids, config.eos_id]) for ids in sources]
         src = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=config.pad_id).to(device)
-        written = theirs.generate(
+        written = peer.generate(
             input_ids=src, attention_mask=(src != config.pad_id).long(), num_beams=beam, do_sample=False,
             min_new_tokens=length - 1, max_new_tokens=length, suppress_tokens=[config.pad_id, config.bos_id],
         )  # fmt: skip

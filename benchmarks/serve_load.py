@@ -1,14 +1,13 @@
-"""How much a server does, and how it bears more: closed loop, open loop, batching on and off.
+"""Load test of `heed serve`: goodput and latency in a closed and an open loop, with and without dynamic batching.
 
     python benchmarks/serve_load.py MODEL [--texts FILE] [--clients 32] [--crowd 1280] [--seconds 10] [--rounds 3]
 
-Closed loop: so many clients, each asking again as soon as it has its answer. Open loop: requests come at a given rate,
-whatever becomes of them. A crowd is a closed loop of far more clients than the server takes in; who is refused asks
-again at once. Goodput counts translations that came while it was measured, not refusals; the rest is given beside it.
-Two servers run side by side, one that batches and one that translates one at a time, and each round measures
-all of it, one after the other, so that what else the machine does falls on all alike: read ratios, and their middle.
-The servers run in processes of their own on the same machine, so the clients take their share. Where others take theirs
-too, translations for each second of processor time that the server got (Linux) say more than those for each second.
+Closed loop: each client sends its next request when it has the reply to the last. Open loop: requests arrive at a given
+rate, whether or not earlier ones are done. Crowd: a closed loop of far more clients than the server admits; refused
+clients retry at once. Goodput counts translations completed during the measurement, not refusals.
+Two servers run side by side, one with dynamic batching and one without; each round measures both, so that other load
+falls on both alike: compare ratios, and their median. Clients and servers share the machine. Where it has other load,
+translations per CPU second of the server (Linux) are more reliable than translations per second.
 """
 
 import argparse
@@ -26,19 +25,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TEXTS = ["A dog runs.", "The old man sees a small house.", "Two women walk along the street with their children."]
-TIMES = (0.8, 1.7, 5.0, 10.0)  # rates of the open loop, in parts of what the closed loop reached
+TIMES = (0.8, 1.7, 5.0, 10.0)  # open-loop rates, relative to the goodput of the closed loop
 
 
 @dataclass
 class Tally:
-    """What became of the requests, up to `end`."""
+    """The results of the requests that were done before `end`."""
 
     seconds: float
     end: float = 0.0
-    good: list[float] = field(default_factory=list)  # seconds
-    refused: list[float] = field(default_factory=list)
-    other: int = 0  # lost, or an answer that is neither
-    processor: float = float("nan")  # seconds that the server got
+    good: list[float] = field(default_factory=list)  # latencies, seconds
+    refused: list[float] = field(default_factory=list)  # latencies of 503 replies
+    other: int = 0  # lost connections and other status codes
+    processor: float = float("nan")  # CPU seconds of the server
     sent: int = 0
 
     def __post_init__(self) -> None:
@@ -46,43 +45,43 @@ class Tally:
 
     @property
     def goodput(self) -> float:
-        """Translations a second."""
+        """Translations per second."""
         return len(self.good) / self.seconds
 
     @property
-    def thrift(self) -> float:
-        """Translations for each second of the server's processor time."""
+    def per_cpu_second(self) -> float:
+        """Translations per CPU second of the server."""
         return len(self.good) / self.processor
 
     def line(self) -> str:
-        """For people to read."""
+        """A summary in one line."""
         parts = [f"sent {self.sent / self.seconds:7.1f}/s; goodput {self.goodput:7.1f}/s"]
-        for name, took in (("answers", self.good), ("refusals", self.refused)):
+        for name, took in (("replies", self.good), ("refusals", self.refused)):
             if len(took) > 1:
                 shown = ", ".join(f"p{part} {1e3 * percentile(took, part):.0f}" for part in (50, 95, 99))
-                parts.append(f"{len(took)} {name}, ms: {shown}, most {1e3 * max(took):.0f}")
-        return "; ".join([*parts, f"lost {self.other}", f"{self.thrift:.1f} a processor second"])
+                parts.append(f"{len(took)} {name}, ms: {shown}, max {1e3 * max(took):.0f}")
+        return "; ".join([*parts, f"lost {self.other}", f"{self.per_cpu_second:.1f} per CPU second"])
 
 
 def percentile(took: Sequence[float], part: int) -> float:
-    """The time that `part` percent were within."""
+    """The latency that `part` percent of the requests stay below."""
     return statistics.quantiles(took, n=100)[part - 1] if len(took) > 1 else float("nan")
 
 
-def spread(found: Sequence[float], how: str) -> str:
-    """The middle, and from where to where."""
-    return f"{statistics.median(found):{how}} ({min(found):{how}} to {max(found):{how}})"
+def spread(values: Sequence[float], spec: str) -> str:
+    """Median, minimum and maximum."""
+    return f"{statistics.median(values):{spec}} ({min(values):{spec}} to {max(values):{spec}})"
 
 
 class Client:
-    """One connection, as little as HTTP needs: the clients must not be what is measured."""
+    """A minimal HTTP client with one connection, cheap enough not to dominate the measurement."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, text: str, tally: Tally) -> None:
-        """One request, one answer."""
+    async def request(self, text: str, tally: Tally) -> None:
+        """Send a request and record its result."""
         body = json.dumps({"q": text, "source": self._server.source, "target": self._server.target}).encode()
         head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         tally.sent += 1
@@ -104,19 +103,19 @@ class Client:
             (tally.good if status == 200 else tally.refused).append(now - begun)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._streams is not None:
             self._streams[1].close()
 
 
 async def closed(server: "Server", texts: list[str], clients: int, seconds: float) -> Tally:
-    """Each client asks again as soon as it has its answer."""
+    """Each client sends its next request when it has a reply."""
     tally, before = Tally(seconds), server.processor()
 
     async def client(number: int) -> None:
         connection, choose = Client(server), random.Random(number)
         while time.monotonic() < tally.end:
-            await connection.ask(choose.choice(texts), tally)
+            await connection.request(choose.choice(texts), tally)
         connection.close()
 
     asking = asyncio.gather(*(client(number) for number in range(clients)))
@@ -127,19 +126,19 @@ async def closed(server: "Server", texts: list[str], clients: int, seconds: floa
 
 
 async def open_loop(server: "Server", texts: list[str], rate: float, seconds: float) -> Tally:
-    """Requests at random moments, `rate` a second, on connections that are used again."""
+    """Poisson arrivals at `rate` per second, on reused connections."""
     tally, before = Tally(seconds), server.processor()
     idle, tasks, choose = list[Client](), set[asyncio.Task[None]](), random.Random(0)
 
-    async def one() -> None:
+    async def send() -> None:
         connection = idle.pop() if idle else Client(server)
-        await connection.ask(choose.choice(texts), tally)
+        await connection.request(choose.choice(texts), tally)
         idle.append(connection)
 
     due = time.monotonic()
     while (due := due + choose.expovariate(rate)) < tally.end:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
-        task = asyncio.ensure_future(one())
+        task = asyncio.ensure_future(send())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     tally.processor = server.processor() - before
@@ -156,24 +155,35 @@ class Server:
         data = json.loads((model / "config.json").read_text(encoding="utf-8"))["data"]
         self.source, self.target = data["source_language"] or "en", data["target_language"] or "de"
         unlimited = ("serve.requests_per_minute=100000000", "serve.burst=100000000")
-        options = [f"--set={setting}" for setting in (*unlimited, *settings)]
+        arguments = [f"--set={setting}" for setting in (*unlimited, *settings)]
         start = "from heed.cli.main import main; main()"
         languages = f"{self.source}-{self.target}"
-        command = [sys.executable, "-c", start, "serve", str(model), "--port", "0", "--languages", languages, *options]
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
-        self._process = subprocess.Popen(command, stderr=self._said)
+        command = [
+            sys.executable,
+            "-c",
+            start,
+            "serve",
+            str(model),
+            "--port",
+            "0",
+            "--languages",
+            languages,
+            *arguments,
+        ]
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._process = subprocess.Popen(command, stderr=self._stderr)
         self.port = self._find_port()
 
     def _find_port(self) -> int:
         while self._process.poll() is None:
-            said = os.pread(self._said.fileno(), 1000, 0).decode()
-            if said.startswith("heed serves on ") and said.endswith("\n"):
-                return int(said.rsplit(":", 1)[1])
+            output = os.pread(self._stderr.fileno(), 1000, 0).decode()
+            if output.startswith("heed serves on ") and output.endswith("\n"):
+                return int(output.rsplit(":", 1)[1])
             time.sleep(0.1)
-        raise SystemExit(os.pread(self._said.fileno(), 10_000, 0).decode())
+        raise SystemExit(os.pread(self._stderr.fileno(), 10_000, 0).decode())
 
     def processor(self) -> float:
-        """Seconds of processor time so far, of all its processes."""
+        """CPU seconds so far, of all its processes."""
         seconds, processes = 0.0, [self._process.pid]
         try:
             for process in processes:  # which grows as children are found
@@ -186,7 +196,7 @@ class Server:
         return seconds
 
     def __enter__(self) -> "Server":
-        asyncio.run(closed(self, TEXTS, 4, 1.0))  # warm
+        asyncio.run(closed(self, TEXTS, 4, 1.0))  # warm-up
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -195,63 +205,64 @@ class Server:
             self._process.wait(60)
         finally:
             self._process.kill()
-            self._said.close()
+            self._stderr.close()
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round found out."""
+    """The results of one round."""
 
-    batching: tuple[float, float]  # against one at a time: per second, and per second of processor time
-    shares: dict[str, tuple[float, float]]  # goodput of the best that was reached in this round, likewise; by load
+    batching: tuple[float, float]  # speedup by batching: per second, and per CPU second
+    shares: dict[str, tuple[float, float]]  # by load: goodput relative to the round's best, per second and CPU second
     refusals: dict[str, list[float]]
 
 
-def measure(batching: Server, single: Server, texts: list[str], given: argparse.Namespace) -> Round:
-    """All of it once."""
-    clients, seconds = given.clients, given.seconds
-    one = asyncio.run(closed(single, texts, clients, seconds))
-    print(f"closed, {clients} clients, one at a time: {one.line()}", flush=True)
-    many = asyncio.run(closed(batching, texts, clients, seconds))
-    print(f"closed, {clients} clients, batching:      {many.line()}", flush=True)
+def measure(batching: Server, single: Server, texts: list[str], options: argparse.Namespace) -> Round:
+    """Measure every load once."""
+    clients, seconds = options.clients, options.seconds
+    unbatched = asyncio.run(closed(single, texts, clients, seconds))
+    print(f"closed, {clients} clients, one at a time: {unbatched.line()}", flush=True)
+    batched = asyncio.run(closed(batching, texts, clients, seconds))
+    print(f"closed, {clients} clients, batching:      {batched.line()}", flush=True)
     loads: dict[str, Tally] = {}
     for times in TIMES:
         name = f"open, {times:g} times capacity"
-        loads[name] = asyncio.run(open_loop(batching, texts, times * many.goodput, seconds))
+        loads[name] = asyncio.run(open_loop(batching, texts, times * batched.goodput, seconds))
         print(f"{name}: {loads[name].line()}", flush=True)
-    if given.crowd:
-        name = f"closed, {given.crowd} clients that ask again at once"
-        loads[name] = asyncio.run(closed(batching, texts, given.crowd, seconds))
+    if options.crowd:
+        name = f"closed, {options.crowd} clients that retry at once"
+        loads[name] = asyncio.run(closed(batching, texts, options.crowd, seconds))
         print(f"{name}: {loads[name].line()}", flush=True)
-    tallies = [many, *loads.values()]
-    best = max(tally.goodput for tally in tallies), max(tally.thrift for tally in tallies)
+    tallies = [batched, *loads.values()]
+    best = max(tally.goodput for tally in tallies), max(tally.per_cpu_second for tally in tallies)
     return Round(
-        (many.goodput / one.goodput, many.thrift / one.thrift),
-        {name: (tally.goodput / best[0], tally.thrift / best[1]) for name, tally in loads.items()},
+        (batched.goodput / unbatched.goodput, batched.per_cpu_second / unbatched.per_cpu_second),
+        {name: (tally.goodput / best[0], tally.per_cpu_second / best[1]) for name, tally in loads.items()},
         {name: tally.refused for name, tally in loads.items()},
     )
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--texts", type=Path, help="a file with a text in each line")
+    parser.add_argument("--texts", type=Path, help="a file with one text per line")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--crowd", type=int, default=1280, help="clients of the crowd; 0: none")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    texts = given.texts.read_text(encoding="utf-8").splitlines()[:1000] if given.texts else TEXTS
-    with Server(given.model) as batching, Server(given.model, "serve.batching=false") as single:
-        rounds = [measure(batching, single, texts, given) for _ in range(given.rounds)]
-    for place, unit in enumerate(("per second", "per second of the server's processor time")):
+    options = parser.parse_args()
+    texts = options.texts.read_text(encoding="utf-8").splitlines()[:1000] if options.texts else TEXTS
+    with Server(options.model) as batching, Server(options.model, "serve.batching=false") as single:
+        rounds = [measure(batching, single, texts, options) for _ in range(options.rounds)]
+    for index, unit in enumerate(("per second", "per CPU second of the server")):
         print(f"translations {unit}:")
-        print(f"  batching against one at a time: {spread([one.batching[place] for one in rounds], '.2f')} times")
+        print(
+            f"  batching against single requests: {spread([result.batching[index] for result in rounds], '.2f')} times"
+        )
         for name in rounds[0].shares:
-            print(f"  {name}: {spread([one.shares[name][place] for one in rounds], '.0%')} of the best")
+            print(f"  {name}: {spread([result.shares[name][index] for result in rounds], '.0%')} of the best")
     for name in rounds[0].refusals:
-        refusals = [took for one in rounds for took in one.refusals[name]]
+        refusals = [took for result in rounds for took in result.refusals[name]]
         shown = ", ".join(f"p{part} {1e3 * percentile(refusals, part):.0f} ms" for part in (50, 95, 99))
         print(f"{name}: {len(refusals)} refusals, {shown}")
 

@@ -1,13 +1,13 @@
-"""Training a small Transformer on a CPU: heed beside what a person would use instead, on the same sentences.
+"""Training a small Transformer on a CPU: heed beside MarianMT and torch.nn.Transformer, on the same sentences.
 
     python benchmarks/train_cpu.py [--rounds 3] [--seconds 20] [--only heed marian]
 
-3+3 layers of width 256, 4 heads, 1,024, 8,000 words, dropout 0.1 on embeddings and sub-layers (what Hugging Face and
-fairseq do by default: none on attention weights and activations), label smoothing, Adam, float32; batches of 2,048
-target tokens of realistic lengths. What is counted is real target tokens, data and optimiser included. heed goes
-through the code that `heed train` runs; the others get batches sorted by length, and run twice, as they come and tuned:
-with a malloc that keeps its memory and threads that spin while they wait. Each runs in a process of its own, and all
-take turns. The limit is a product of large float32 matrices, measured in between.
+3+3 layers, d_model 256, 4 heads, d_ff 1,024, vocabulary 8,000, dropout 0.1 on embeddings and sub-layers (the default of
+Hugging Face and fairseq: none on attention weights and activations), label smoothing, Adam, float32; batches of 2,048
+target tokens with realistic lengths. Speed is target tokens/s without padding, data loading and optimiser included.
+heed runs the code of `heed train`; the others get batches sorted by length, and run twice, with default settings and
+tuned: a malloc that keeps freed memory, and threads that spin while they wait. Each runs in a process of its own, and
+all take turns. The limit is the matmul throughput in float32, measured in the same rounds.
 """
 
 import argparse
@@ -30,8 +30,8 @@ TOKENS = 2048
 
 
 def work(name: str) -> None:
-    """What a process does: asked for so many seconds, it takes steps for that long and says how fast they were."""
-    import torch  # noqa: PLC0415 - the first process does without
+    """The worker process: for each line, a number of seconds, trains for that long and prints target tokens/s."""
+    import torch  # noqa: PLC0415 - the main process needs no torch
     from peers import Marian, TorchTransformer, padded, peer_step  # noqa: PLC0415 - beside this script
 
     from heed import ModelConfig, RunConfig, TrainingConfig  # noqa: PLC0415
@@ -72,33 +72,34 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the systems to measure")
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.work:
-        work(asked.work)
+    options = parser.parse_args()
+    if options.work:
+        work(options.work)
         return
     systems = {"heed": ("heed", {}), "limit": ("limit", {})}
     for peer in ("marian", "torch"):
         systems |= {peer: (peer, {}), f"{peer}, tuned": (peer, TUNED)}
-    with ExitStack() as ending:
+    with ExitStack() as stack:
         running = {}
-        for name, (what, settings) in systems.items():
-            if name == "limit" or any(part in name for part in asked.only):
-                running[name] = Worker(ending, __file__, [what], settings)
-                assert running[name].answer() == "ready", name
-        found: dict[str, list[float]] = {name: [] for name in running}
-        for _ in range(asked.rounds):
+        for name, (system, settings) in systems.items():
+            if name == "limit" or any(part in name for part in options.only):
+                running[name] = Worker(stack, __file__, [system], settings)
+                assert running[name].reply() == "ready", name
+        speeds: dict[str, list[float]] = {name: [] for name in running}
+        for _ in range(options.rounds):
             for name, worker in running.items():
-                found[name].append(worker.ask(asked.seconds))
-    middle = {name: statistics.median(speeds) for name, speeds in found.items()}
-    fastest = max((speed for name, speed in middle.items() if name not in ("heed", "limit")), default=math.nan)
-    for name, speed in middle.items():
-        told = {"system": name, "target tokens a second": round(speed)}
-        told |= {"lowest and highest": [round(bound(found[name])) for bound in (min, max)]}
-        told |= {
-            "times the fastest peer": round(speed / fastest, 2),
-            "share of the limit": round(speed / middle["limit"], 2),
+                speeds[name].append(worker.request(options.seconds))
+    median = {name: statistics.median(rounds) for name, rounds in speeds.items()}
+    fastest = max((speed for name, speed in median.items() if name not in ("heed", "limit")), default=math.nan)
+    for name, speed in median.items():
+        line = {
+            "system": name,
+            "target tokens/s": round(speed),
+            "min and max": [round(bound(speeds[name])) for bound in (min, max)],
+            "speedup over the fastest peer": round(speed / fastest, 2),
+            "share of the limit": round(speed / median["limit"], 2),
         }
-        print(json.dumps(told))
+        print(json.dumps(line))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""Training the paper's base model on one GPU: heed beside what a person would use instead, on the same sentences.
+"""Training the paper's base model on one GPU: heed beside torch.nn.Transformer and MarianMT, on the same sentences.
 
     python benchmarks/train_gpu.py [--rounds 3] [--only heed torch]
 
-6+6 layers of width 512, 8 heads, 2,048, 32,000 words, dropout 0.1 everywhere, label smoothing, Adam, bfloat16; batches
-of 25,000 target tokens of realistic lengths (about 30 a sentence). What is counted is real target tokens, everything
-included: data and optimiser. heed goes through the code that `heed train` runs, on batches that it has not seen.
+6+6 layers, d_model 512, 8 heads, d_ff 2,048, vocabulary 32,000, dropout 0.1 everywhere, label smoothing, Adam,
+bfloat16; batches of 25,000 target tokens with realistic lengths (about 30 per sentence). Speed is target tokens/s
+without padding, data loading and optimiser included. heed runs the code of `heed train`, on batches it has not seen
+before.
 
-The others get batches sorted by length and filled up to a multiple of eight, ready on the GPU, and torch.compile; and
-the same few batches over and over, since cuDNN's attention, which torch chooses for them, takes half a second to plan
-for every shape that it meets for the first time. `--fresh` gives them batches that they have not seen either, as a
-person's own script would. MarianMT goes without cuDNN, and is quicker so.
+The others get batches sorted by length and padded to a multiple of eight, already on the GPU, and torch.compile. They
+repeat the same few batches, since cuDNN attention, which torch chooses for them, takes half a second to plan for every
+new shape; `--fresh` gives them new batches, as an ordinary training script would. MarianMT runs without cuDNN
+attention, which makes it faster.
 
-Each has a process of its own, since what one compiles can disturb another. They are warmed up one after another, then
-measured in turns: read ratios. The limit is a product of large bfloat16 matrices.
+Each system runs in a process of its own, since compiled code of one can disturb another. They warm up one after another
+and are then measured in turn: compare ratios. The limit is the matmul throughput in bfloat16.
 """
 
 import argparse
@@ -36,10 +37,10 @@ from heed.benchmarking.training import PairLengths, TrainStep, pair_lengths, ran
 GPU = torch.device("cuda")
 MODEL = ModelConfig(vocab_size=32_000)
 TOKENS, PAIRS = 25_000, 80_000
-BATCHES = 24  # that the others learn from over and over, and as many steps are measured at a time
+BATCHES = 24  # that the others repeat; also the steps per measurement
 
 
-# In a process of its own ----------------------------------------------------------------------------------------------
+# Worker process ---------------------------------------------------------------------------------------------------
 
 
 def heed_step(pairs: list[PairLengths], _fresh: bool) -> TrainStep:
@@ -49,18 +50,18 @@ def heed_step(pairs: list[PairLengths], _fresh: bool) -> TrainStep:
 
 
 def torch_step(pairs: list[PairLengths], fresh: bool) -> TrainStep:
-    """A person's script around torch.nn.Transformer."""
+    """An ordinary training script with torch.nn.Transformer."""
     return compiled(TorchTransformer, pairs, fresh)
 
 
 def marian_step(pairs: list[PairLengths], fresh: bool) -> TrainStep:
-    """A person's script around MarianMT: at its best without cuDNN's attention, fresh as it comes."""
+    """An ordinary training script with MarianMT; without cuDNN attention, unless batches are fresh."""
     torch.backends.cuda.enable_cudnn_sdp(fresh)
     return compiled(Marian, pairs, fresh)
 
 
 def compiled(make: Callable[[ModelConfig], torch.nn.Module], pairs: list[PairLengths], fresh: bool) -> TrainStep:
-    """Such a script, the model compiled for batches of any shape."""
+    """A training script whose model is compiled with dynamic shapes."""
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     batches = padded(pairs, MODEL, TOKENS, 8, GPU)
@@ -75,7 +76,7 @@ SYSTEMS: dict[str, Callable[[list[PairLengths], bool], TrainStep]] = {
 
 
 def measure(step: TrainStep, steps: int) -> float:
-    """Real target tokens a second."""
+    """Target tokens/s, without padding."""
     torch.cuda.synchronize()
     began = time.monotonic()
     tokens = sum(step() for _ in range(steps))
@@ -84,7 +85,7 @@ def measure(step: TrainStep, steps: int) -> float:
 
 
 def work(name: str, fresh: bool) -> None:
-    """Warm up, say how long that took and the most memory; then, as long as asked: steps in, tokens a second out."""
+    """Warm up and print its seconds and peak memory; then, for each number of steps on stdin, print tokens/s."""
     began, step = time.monotonic(), SYSTEMS[name](pair_lengths(PAIRS), fresh)
     for _ in range(BATCHES if fresh else 2 * BATCHES):
         step()
@@ -94,24 +95,24 @@ def work(name: str, fresh: bool) -> None:
         print(json.dumps(measure(step, int(line))), flush=True)
 
 
-# In the first process -------------------------------------------------------------------------------------------------
+# Main process ---------------------------------------------------------------------------------------------------------
 
 
-def report(found: dict[str, list[float]], limit: float) -> None:
-    """The middle of all rounds."""
-    middle = {name: statistics.median(speeds) for name, speeds in found.items()}
-    fastest_peer = max((speed for name, speed in middle.items() if name != "heed"), default=math.nan)
+def report(speeds: dict[str, list[float]], limit: float) -> None:
+    """Print the median speed of each system."""
+    median = {name: statistics.median(rounds) for name, rounds in speeds.items()}
+    fastest_peer = max((speed for name, speed in median.items() if name != "heed"), default=math.nan)
     sources, targets = (sum(pair[side] for pair in pair_lengths(PAIRS)) for side in (0, 1))
-    operations = training_flops(MODEL, sources / targets, 1)  # for each target token
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}: {limit / 1e12:.0f} TFLOP a second at most")
-    for name, speed in middle.items():
+    operations = training_flops(MODEL, sources / targets, 1)  # per target token
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}: {limit / 1e12:.0f} TFLOP/s at most")
+    for name, speed in median.items():
         line = {
             "system": name,
-            "target tokens a second": round(speed),
-            "lowest and highest": [round(bound(found[name])) for bound in (min, max)],
-            "TFLOP a second": round(speed * operations / 1e12, 1),
+            "target tokens/s": round(speed),
+            "min and max": [round(bound(speeds[name])) for bound in (min, max)],
+            "TFLOP/s": round(speed * operations / 1e12, 1),
             "share of the limit": round(speed * operations / limit, 2),
-            "times the fastest peer": round(speed / fastest_peer, 2),
+            "speedup over the fastest peer": round(speed / fastest_peer, 2),
         }
         print(json.dumps(line), flush=True)
 
@@ -120,29 +121,29 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[""], help="parts of the names of the systems to measure")
-    parser.add_argument("--fresh", action="store_true", help="give all of them batches they have not seen")
-    parser.add_argument("--work", choices=list(SYSTEMS), help="used by itself: a system's process")
-    asked = parser.parse_args()
-    if asked.work:
-        work(asked.work, asked.fresh)
+    parser.add_argument("--fresh", action="store_true", help="give every system new batches")
+    parser.add_argument("--work", choices=list(SYSTEMS), help="internal: a system's worker process")
+    options = parser.parse_args()
+    if options.work:
+        work(options.work, options.fresh)
         return
-    found: dict[str, list[float]] = {}
-    with ExitStack() as ending:
+    speeds: dict[str, list[float]] = {}
+    with ExitStack() as stack:
         workers = {}
         for name in SYSTEMS:
-            if any(part in name for part in asked.only):
-                workers[name] = Worker(ending, __file__, [name, *["--fresh"] * asked.fresh])
-                took, memory = workers[name].answer()
-                alone = workers[name].ask(BATCHES)  # in case that there is no time for the others
+            if any(part in name for part in options.only):
+                workers[name] = Worker(stack, __file__, [name, *["--fresh"] * options.fresh])
+                took, memory = workers[name].reply()
+                alone = workers[name].request(BATCHES)  # in case there is no time left for the others
                 print(f"{name}: warm after {took:.0f} s, {memory / 2**30:.1f} GiB at most; {alone:,.0f}", flush=True)
-        for _ in range(asked.rounds):
+        for _ in range(options.rounds):
             for name, worker in workers.items():
-                found.setdefault(name, []).append(worker.ask(BATCHES))
-                print(f"{name}: {found[name][-1]:,.0f}", flush=True)
-    report(found, matmul_throughput("bfloat16", GPU))
+                speeds.setdefault(name, []).append(worker.request(BATCHES))
+                print(f"{name}: {speeds[name][-1]:,.0f}", flush=True)
+    report(speeds, matmul_throughput("bfloat16", GPU))
 
 
 if __name__ == "__main__":
     if not torch.cuda.is_available():
-        sys.exit("this measures a GPU, and there is none")
+        sys.exit("this benchmark needs a GPU, and torch finds none")
     main()

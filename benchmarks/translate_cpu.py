@@ -1,14 +1,14 @@
-"""Translating on a CPU: heed beside CTranslate2 and Hugging Face, one model, the same sentences.
+"""Translation on a CPU: heed beside CTranslate2 and Hugging Face, with one model and the same sentences.
 
     python benchmarks/translate_cpu.py [--rounds 5] [--only heed ctranslate2] [--threads 2] [--vocabulary 32000]
 
-The paper's base model with random weights, written once and exported for each system; whole translations, encoder and
-search included, of 32 tokens each: one sentence at a time and 32 at once, greedily and with a beam of 4. Each system
-has a process of its own, since two libraries with threads in one process slow each other down, and its best settings;
-they are warmed up, then measured in turns, and the best round counts: whatever else a machine does only slows. Read
-ratios. Beside the speed stands the share of what the machine could do: the time it takes at least to read the weights
-at every step, at the measured speed of reading memory (integers of 8 bits may lie in a cache and exceed it), or to do
-the arithmetic, at the measured speed of a large product; whichever is longer.
+The paper's base model with random weights, exported for each system; whole translations, encoder and search included,
+of 32 tokens each, with batch size 1 and 32, greedy and with beam 4. Each system runs in a process of its own, since two
+multithreaded libraries in one process slow each other down, and with its best settings. They are warmed up, then
+measured in turn, and the best round counts, since other load only slows a machine: compare ratios. The share of the
+limit relates the speed to the machine's roofline: the time to read the weights at every step at the measured memory
+bandwidth (int8 weights may stay in a cache and exceed it), or to do the matmuls at the measured throughput, whichever
+is longer.
 """
 
 import argparse
@@ -29,7 +29,7 @@ LENGTH = 32
 SPINNING = {
     "OMP_WAIT_POLICY": "ACTIVE",
     "GOMP_SPINCOUNT": "1000000",
-}  # CTranslate2's best; for heed no difference was found
+}  # best for CTranslate2; makes no difference to heed
 SYSTEMS = {
     "ctranslate2": SPINNING,
     "ctranslate2-int8": SPINNING,
@@ -39,35 +39,35 @@ SYSTEMS = {
 }
 TASKS = [(batch, beam) for batch in (1, 32) for beam in (1, 4)]
 
-Ids = list[list[int]]
-Translate = Callable[[Ids, int], Ids]  # source ids and a beam to target ids
+TokenSequences = list[list[int]]
+Translate = Callable[[TokenSequences, int], TokenSequences]  # (source ids, beam) -> target ids
 
 
-def sentences(count: int, vocabulary: int) -> Ids:
-    """Source sentences of 12 to 36 tokens, without the end."""
+def sentences(count: int, vocabulary: int) -> TokenSequences:
+    """Source sentences of 12 to 36 tokens, EOS included but not in the list."""
     draw = random.Random(0)
     return [[draw.randrange(3, vocabulary) for _ in range(draw.randint(11, 35))] for _ in range(count)]
 
 
-# In a process of its own ----------------------------------------------------------------------------------------------
+# Worker process ---------------------------------------------------------------------------------------------------
 
 
 def heed_system(folder: Path, name: str) -> Translate:
-    """heed's own engine. The end is its 32nd token."""
+    """heed's engine; EOS is the 32nd token."""
     from heed.config import SearchConfig  # noqa: PLC0415 - a process imports what it measures
     from heed.inference.open import load  # noqa: PLC0415
 
     engine = load(folder / "heed", engine=name).engine  # type: ignore[arg-type]
 
-    def translate(batch: Ids, beam: int) -> Ids:
+    def translate(batch: TokenSequences, beam: int) -> TokenSequences:
         config = SearchConfig(beam=beam, min_length=LENGTH - 1, max_length=LENGTH - 1)
-        return [list(found[0].ids) for found in engine.search(batch, config, range(len(batch)))]
+        return [list(hypotheses[0].ids) for hypotheses in engine.search(batch, config, range(len(batch)))]
 
     return translate
 
 
 def ctranslate2_system(folder: Path, name: str, threads: int) -> Translate:
-    """CTranslate2 by itself: no torch in this process."""
+    """CTranslate2, in a process without torch."""
     import ctranslate2  # noqa: PLC0415
 
     arithmetic = "int8" if name.endswith("int8") else "float32"
@@ -75,12 +75,12 @@ def ctranslate2_system(folder: Path, name: str, threads: int) -> Translate:
     names = json.loads((folder / "names.json").read_text())
     ids = {name: number for number, name in enumerate(names)}
 
-    def translate(batch: Ids, beam: int) -> Ids:
-        written = [[names[number] for number in one] for one in batch]
-        found = translator.translate_batch(
-            written, beam_size=beam, min_decoding_length=LENGTH, max_decoding_length=LENGTH
+    def translate(batch: TokenSequences, beam: int) -> TokenSequences:
+        tokens = [[names[number] for number in sentence] for sentence in batch]
+        results = translator.translate_batch(
+            tokens, beam_size=beam, min_decoding_length=LENGTH, max_decoding_length=LENGTH
         )
-        return [[ids[name] for name in one.hypotheses[0]] for one in found]
+        return [[ids[name] for name in result.hypotheses[0]] for result in results]
 
     return translate
 
@@ -93,20 +93,20 @@ def huggingface_system(folder: Path, _name: str) -> Translate:
     model = MarianMTModel.from_pretrained(folder / "marian").eval()
     model.generation_config.forced_eos_token_id = None
 
-    def translate(batch: Ids, beam: int) -> Ids:
-        longest = max(len(one) for one in batch) + 1
-        src = torch.tensor([[*one, 2, *[0] * (longest - len(one) - 1)] for one in batch])
+    def translate(batch: TokenSequences, beam: int) -> TokenSequences:
+        longest = max(map(len, batch)) + 1
+        src = torch.tensor([[*ids, 2, *[0] * (longest - len(ids) - 1)] for ids in batch])
         lengths = {"min_new_tokens": LENGTH, "max_new_tokens": LENGTH, "max_length": None}
-        found = model.generate(src, attention_mask=(src != 0).long(), num_beams=beam, do_sample=False, **lengths)
-        return [[int(number) for number in one[1:]] for one in found]
+        output = model.generate(src, attention_mask=(src != 0).long(), num_beams=beam, do_sample=False, **lengths)
+        return [[int(number) for number in ids[1:]] for ids in output]
 
     return translate
 
 
 def work(name: str, folder: Path, threads: int, vocabulary: int) -> None:
-    """Answer until nobody asks any more: [batch, beam, sentences] in, seconds and what was said out."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is not an answer
+    """Serve requests on stdin: [batch, beam, sentences] in, seconds and translations out."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is not a reply
     if name.startswith("ctranslate2"):
         translate = ctranslate2_system(folder, name, threads)
     else:
@@ -116,19 +116,19 @@ def work(name: str, folder: Path, threads: int, vocabulary: int) -> None:
         translate = (heed_system if name.startswith("heed") else huggingface_system)(folder, name)
     for line in sys.stdin:
         batch, beam, count = json.loads(line)
-        texts, said = sentences(count, vocabulary), []
+        sources, translations = sentences(count, vocabulary), []
         began = time.perf_counter()
         for first in range(0, count, batch):
-            said += translate(texts[first : first + batch], beam)
-        took = time.perf_counter() - began
-        print(json.dumps({"seconds": took, "said": said}), file=answers, flush=True)
+            translations += translate(sources[first : first + batch], beam)
+        seconds = time.perf_counter() - began
+        print(json.dumps({"seconds": seconds, "translations": translations}), file=replies, flush=True)
 
 
-# In the first process -------------------------------------------------------------------------------------------------
+# Main process ---------------------------------------------------------------------------------------------------------
 
 
 def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
-    """One model, as each of the systems takes it."""
+    """Write one model in the format of each system."""
     import torch  # noqa: PLC0415
 
     from heed.artifacts.folder import model_files  # noqa: PLC0415
@@ -154,7 +154,7 @@ def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
 
 
 def limits(threads: int) -> dict[str, float]:
-    """Bytes a second read from memory, and operations a second of a large product, in float32 and in integers."""
+    """Memory bandwidth in bytes/s, and matmul throughput in operations/s for float32 and int8."""
     import torch  # noqa: PLC0415
 
     from heed.benchmarking.limits import matmul_throughput, memory_bandwidth  # noqa: PLC0415
@@ -168,44 +168,44 @@ def limits(threads: int) -> dict[str, float]:
     }
 
 
-def worker(ending: ExitStack, name: str, folder: Path, asked: argparse.Namespace) -> Worker:
-    """A process in which one system translates when asked to."""
-    numbers = ["--threads", str(asked.threads), "--vocabulary", str(asked.vocabulary)]
-    environment = {"OMP_NUM_THREADS": str(asked.threads), **SYSTEMS[name]}
-    return Worker(ending, __file__, [name, str(folder), *numbers], environment)
+def worker(stack: ExitStack, name: str, folder: Path, options: argparse.Namespace) -> Worker:
+    """The worker process of a system."""
+    arguments = ["--threads", str(options.threads), "--vocabulary", str(options.vocabulary)]
+    environment = {"OMP_NUM_THREADS": str(options.threads), **SYSTEMS[name]}
+    return Worker(stack, __file__, [name, str(folder), *arguments], environment)
 
 
 def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], vocabulary: int) -> float:
-    """How much of the machine a speed uses: of its memory or of its arithmetic, whichever takes longer."""
+    """A speed relative to the machine's roofline: memory bandwidth or matmul throughput, whichever takes longer."""
     from heed.benchmarking.limits import SearchWorkload  # noqa: PLC0415
     from heed.config import ModelConfig  # noqa: PLC0415
 
     count = max(batch, 8)
-    read = statistics.mean(len(ids) + 1 for ids in sentences(count, vocabulary))
-    in_integers = name.endswith("int8")
-    least = SearchWorkload(batch, beam, read, LENGTH).roofline_seconds(
+    source_tokens = statistics.mean(len(ids) + 1 for ids in sentences(count, vocabulary))
+    is_int8 = name.endswith("int8")
+    least = SearchWorkload(batch, beam, source_tokens, LENGTH).roofline_seconds(
         ModelConfig(vocab_size=vocabulary),
-        limit["int8" if in_integers else "float32"],
+        limit["int8" if is_int8 else "float32"],
         limit["bytes"],
-        1 if in_integers else 4,
+        1 if is_int8 else 4,
     )
     return least * speed / (batch * LENGTH)
 
 
-def report(found: dict[str, dict[str, list[float]]], limit: dict[str, float], vocabulary: int) -> None:
-    """Tokens a second, the best of all rounds; ratios to CTranslate2 in the same arithmetic; shares of the limit."""
+def report(speeds: dict[str, dict[str, list[float]]], limit: dict[str, float], vocabulary: int) -> None:
+    """Print tokens/s of the best round, speedup over CTranslate2 with the same dtype, and share of the limit."""
     for batch, beam in TASKS:
-        for name, speeds in found.items():
-            own = speeds[f"{batch} {beam}"]
-            peer = found.get("ctranslate2-int8" if name.endswith("int8") else "ctranslate2", {}).get(f"{batch} {beam}")
-            speed = max(own)
+        for name, by_task in speeds.items():
+            rounds = by_task[f"{batch} {beam}"]
+            peer = speeds.get("ctranslate2-int8" if name.endswith("int8") else "ctranslate2", {}).get(f"{batch} {beam}")
+            speed = max(rounds)
             line = {
                 "batch": batch,
                 "beam": beam,
                 "system": name,
-                "tokens a second": round(speed),
-                "middle": round(statistics.median(own)),
-                "times ctranslate2": round(speed / max(peer), 2) if peer else None,
+                "tokens/s": round(speed),
+                "median": round(statistics.median(rounds)),
+                "speedup over ctranslate2": round(speed / max(peer), 2) if peer else None,
                 "share of the limit": round(share_of_limit(name, batch, beam, speed, limit, vocabulary), 2),
             }
             print(json.dumps(line), flush=True)
@@ -217,34 +217,35 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=32_000)
-    parser.add_argument("--work", nargs=2, help="used by itself: a system's process")
-    asked = parser.parse_args()
-    if asked.work:
-        work(asked.work[0], Path(asked.work[1]), asked.threads, asked.vocabulary)
+    parser.add_argument("--work", nargs=2, help="internal: a system's worker process")
+    options = parser.parse_args()
+    if options.work:
+        work(options.work[0], Path(options.work[1]), options.threads, options.vocabulary)
         return
-    with tempfile.TemporaryDirectory() as path, ExitStack() as ending:
+    with tempfile.TemporaryDirectory() as path, ExitStack() as stack:
         folder = Path(path)
-        write_models(folder, asked.only, asked.vocabulary)
-        limit = limits(asked.threads)
-        print(json.dumps({"thousand million a second": {name: round(one / 1e9, 1) for name, one in limit.items()}}))
-        workers = {name: worker(ending, name, folder, asked) for name in asked.only}
-        said: dict[str, Ids] = {}
-        for name, one in workers.items():  # one after another: they warm up undisturbed
-            said[name] = one.ask([1, 1, 4])["said"]
+        write_models(folder, options.only, options.vocabulary)
+        limit = limits(options.threads)
+        print(json.dumps({"GFLOP/s, GB/s": {name: round(value / 1e9, 1) for name, value in limit.items()}}))
+        workers = {name: worker(stack, name, folder, options) for name in options.only}
+        greedy: dict[str, TokenSequences] = {}
+        for name, process in workers.items():  # one after another, so that they warm up undisturbed
+            greedy[name] = process.request([1, 1, 4])["translations"]
             for batch, beam in TASKS:
-                one.ask([batch, beam, max(batch, 2)])
-        for name, ids in said.items():
-            pairs = [pair for one, two in zip(ids, said[asked.only[0]], strict=True) for pair in zip(one, two)]  # noqa: B905
-            same = statistics.mean(one == two for one, two in pairs)
-            print(f"{name}: {same:.0%} of its greedy tokens are those of {asked.only[0]}", flush=True)
-        found: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
-        for _ in range(asked.rounds):
+                process.request([batch, beam, max(batch, 2)])
+        first = options.only[0]
+        for name, translations in greedy.items():
+            pairs = [pair for ids in zip(translations, greedy[first], strict=True) for pair in zip(*ids)]  # noqa: B905
+            same = statistics.mean(token == expected for token, expected in pairs)
+            print(f"{name}: {same:.0%} of its greedy tokens agree with {first}", flush=True)
+        speeds: dict[str, dict[str, list[float]]] = {name: {} for name in workers}
+        for _ in range(options.rounds):
             for batch, beam in TASKS:
-                for name, one in workers.items():
+                for name, process in workers.items():
                     count = max(batch, 8)
-                    took = one.ask([batch, beam, count])["seconds"]
-                    found[name].setdefault(f"{batch} {beam}", []).append(count * LENGTH / took)
-        report(found, limit, asked.vocabulary)
+                    seconds = process.request([batch, beam, count])["seconds"]
+                    speeds[name].setdefault(f"{batch} {beam}", []).append(count * LENGTH / seconds)
+        report(speeds, limit, options.vocabulary)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A system in a process of its own that answers when it is asked, in lines of JSON. Without torch: not all need it."""
+"""A benchmark's worker process: requests and replies in lines of JSON. Imports no torch: not every system needs it."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from typing import Any
 
 
 class Worker:
-    """The process of a script that was told to work; it ends when `ending` does."""
+    """A process that runs a script with --work; it ends when the exit stack closes."""
 
     def __init__(
-        self, ending: ExitStack, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self, stack: ExitStack, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
-        self._process = ending.enter_context(
+        self._process = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, script, "--work", *arguments],
                 stdin=subprocess.PIPE,
@@ -25,16 +25,16 @@ class Worker:
             )
         )
 
-    def ask(self, question: object = None) -> Any:
-        """A question, and the answer to it."""
-        print(json.dumps(question), file=self._process.stdin, flush=True)
-        return self.answer()
+    def request(self, request: object = None) -> Any:
+        """Send a request and wait for its reply."""
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        return self.reply()
 
-    def answer(self) -> Any:
-        """The next that it says; what libraries print is none."""
+    def reply(self) -> Any:
+        """The next line of JSON; other output, from libraries, is ignored."""
         while self._process.stdout is not None and (line := self._process.stdout.readline()):
             try:
                 return json.loads(line)
             except json.JSONDecodeError:
                 continue
-        raise RuntimeError("a process has ended without an answer")
+        raise RuntimeError("the worker process has ended without a reply")
