@@ -37,7 +37,7 @@ def test_confusion_counts_who_was_taken_for_whom() -> None:
 
 
 def test_what_cannot_be_scored_is_refused() -> None:
-    with pytest.raises(DataError, match="no text with a label"):
+    with pytest.raises(DataError, match="no labelled text"):
         classification_scores([], [], LABELS)
     with pytest.raises(DataError, match="the label 'd' is not one of the model's labels: a, b, c"):
         classification_scores(["a"], ["d"], LABELS)

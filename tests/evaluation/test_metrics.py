@@ -151,12 +151,12 @@ def test_unequal_counts_are_refused() -> None:
 @pytest.mark.parametrize("references", [[], ["", " "]])
 def test_nothing_to_score_against_is_refused(references: list[str]) -> None:
     for refused in (bleu, score):
-        with pytest.raises(DataError, match=f"nothing to score against: {len(references)} references, and none with"):
+        with pytest.raises(DataError, match=f"nothing to score against: all {len(references)} references are empty"):
             refused(["a"] * len(references), references)
 
 
 def test_more_resamples_than_memory_holds_are_refused() -> None:
-    with pytest.raises(DataError, match=r"80,000,000 resamples of 80 sentences .* ask for at most 625,000 resamples"):
+    with pytest.raises(DataError, match=r"80,000,000 resamples of 80 sentences .* use at most 625,000 resamples"):
         score(HYPOTHESES, REFERENCES, resamples=80_000_000)
 
 

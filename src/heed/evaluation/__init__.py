@@ -1,1 +1,1 @@
-"""Strings to scores with signature and interval. No torch."""
+"""Scores translations, language models and classifiers, with signatures and bootstrap intervals; needs no torch."""

@@ -1,17 +1,16 @@
-"""Metrics of translations: sacreBLEU's BLEU, chrF and TER, and two plain rates, each with its signature and interval.
+"""Translation metrics (sacreBLEU's BLEU, chrF, TER; exact match; token error rate) with bootstrap intervals.
 
-Two systems are compared by paired bootstrap: is one better, and where do they differ.
+Enters: translations and one reference each. Leaves: a `Score` for each metric, with its signature and 95 % interval;
+for two systems a paired bootstrap test and the sentences on which they differ most. The only randomness is the
+bootstrap, whose seed is in every signature. Knows nothing of files.
 
-Enters: translations and their references, one for each. Leaves: a `Score` for each metric. All that is random is
-sacreBLEU's bootstrap, whose seed stands in every signature. Knows nothing of files.
-
-    BLEU                cased, tokenised by 13a unless told otherwise
-    BLEU lowercased     BLEU in lower case: what papers call tokenised lowercased BLEU
-    chrF2               character n-grams
-    TER                 edits and shifts a reference word; sacreBLEU's default is in lower case
-    exact match         translations that are their reference, white space at the ends aside
-    token error rate    insertions, deletions and substitutions a reference token, tokens being what white space
-                        parts: the word (or phoneme) error rate; token accuracy is 100 less it
+    BLEU                cased, tokenised by 13a by default
+    BLEU lowercased     lower-cased: what papers call tokenised lowercased BLEU
+    chrF2               character n-gram F-score
+    TER                 edits and shifts per reference word; lower-cased, sacreBLEU's default
+    exact match         percentage of translations equal to their reference, leading and trailing white space aside
+    token error rate    insertions, deletions and substitutions per reference token, where white space separates tokens:
+                        the word (or phoneme) error rate; token accuracy is 100 minus this
 """
 
 from collections.abc import Callable, Sequence
@@ -31,16 +30,16 @@ from heed.errors import ConfigError, DataError
 from heed.settings import did_you_mean
 from heed.version import __version__
 
-SEED = 12345  # sacreBLEU's own
+SEED = 12345  # sacreBLEU's default
 RESAMPLES = 1000
 TOKENIZE = "13a"
 _LOWER_IS_BETTER = ("TER", "token error rate", "perplexity", "bits per byte", "nats per text")
-_MOST_DRAWN = 50_000_000  # sentences drawn in all: sacreBLEU holds them all at once, some 80 bytes each
+_MAX_DRAWN = 50_000_000  # resampled sentences in total: sacreBLEU holds all of them, about 80 bytes each
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric's value, and the 95 % interval, mean ± half_width, of its bootstrap."""
+    """One metric's value and its 95 % bootstrap interval, mean ± half_width."""
 
     metric: str
     value: float
@@ -51,7 +50,7 @@ class Score:
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether the metric counts mistakes."""
+        """Whether the metric measures errors."""
         return self.metric in _LOWER_IS_BETTER
 
 
@@ -60,7 +59,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """The mean of a score over bootstrap resamples of texts, and half the width of its 95 % interval.
 
-    score: of a sample, given as the indices of its texts.
+    score: maps the text indices of a resample to its score.
     """
     random = np.random.default_rng(SEED)
     scores = np.sort([score(random.integers(texts, size=texts)) for _ in range(resamples)])
@@ -77,7 +76,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 def score(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = TOKENIZE, resamples: int = RESAMPLES
 ) -> list[Score]:
-    """Every metric's score. tokenize: sacreBLEU's name of BLEU's tokenizer, "none" for text that is tokenised."""
+    """Scores of every metric. tokenize: sacreBLEU's name of BLEU's tokenizer; "none" for pre-tokenised text."""
     return [
         score_with_bootstrap(name, metric, [hypotheses], references, resamples)[0][0]
         for name, metric in metrics(tokenize).items()
@@ -85,80 +84,80 @@ def score(
 
 
 def metrics(tokenize: str = TOKENIZE) -> dict[str, Metric]:
-    """The metrics, by the names that this module's table explains."""
+    """The metrics by name, as listed in the module docstring."""
     return {
         "BLEU": _bleu(tokenize, lowercase=False),
         "BLEU lowercased": _bleu(tokenize, lowercase=True),
         "chrF2": CHRF(),
         "TER": TER(),
-        "exact match": _Rate(_exact, "none"),
-        "token error rate": _Rate(_token_errors, "space"),
+        "exact match": _PercentageMetric(_exact_match, "none"),
+        "token error rate": _PercentageMetric(_token_errors, "space"),
     }
 
 
 def score_with_bootstrap(
     name: str, metric: Metric, systems: Sequence[Sequence[str]], references: Sequence[str], resamples: int
 ) -> tuple[list[Score], list[float | None]]:
-    """Each system's score, and sacreBLEU's p-value of its difference from the first one."""
+    """Each system's score, and the p-value of its difference from the first system (sacreBLEU's paired bootstrap)."""
     for hypotheses in systems:
         check_counts(hypotheses, references)
-    if len(references) * resamples > _MOST_DRAWN:
+    if len(references) * resamples > _MAX_DRAWN:
         raise DataError(
             f"{resamples:,} resamples of {len(references):,} sentences do not fit into memory: "
-            f"ask for at most {_MOST_DRAWN // len(references):,} resamples"
+            f"use at most {_MAX_DRAWN // len(references):,} resamples"
         )
     named: list[tuple[str, Sequence[str]]] = [
-        (str(number), list(hypotheses)) for number, hypotheses in enumerate(systems)
+        (str(index), list(hypotheses)) for index, hypotheses in enumerate(systems)
     ]
     signatures, columns = PairedTest(named, {name: metric}, [list(references)], "bs", resamples)()
-    ((own_name, signature),) = signatures.items()
-    results = [result for result in columns[own_name] if isinstance(result, Result)]
+    ((metric_name, signature),) = signatures.items()
+    results = [result for result in columns[metric_name] if isinstance(result, Result)]
     texts = (signature.format(), signature.format(short=True))
     scores = [Score(name, float(r.score), float(r.mean or 0), float(r.ci or 0), *texts) for r in results]
     return scores, [result.p_value for result in results]
 
 
 def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """One translation for each reference, and something to compare with."""
+    """Raise unless there is one translation per reference, and a reference that is not empty."""
     if len(hypotheses) != len(references):
         raise DataError(f"{len(hypotheses)} translations cannot be scored against {len(references)} references")
     if not any(reference.strip() for reference in references):
-        raise DataError(f"there is nothing to score against: {len(references)} references, and none with any text")
+        raise DataError(f"nothing to score against: all {len(references)} references are empty")
 
 
-def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
-    """The fewest insertions, deletions and substitutions that turn one into the other (Levenshtein)."""
-    row = list(range(len(other) + 1))  # distances from what is read of `one` to each beginning of `other`
-    for count, item in enumerate(one, 1):
-        before, row = row, [count]
-        for place, wanted in enumerate(other):
-            row.append(min(before[place] + (item != wanted), before[place + 1] + 1, row[place] + 1))
+def edit_distance(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
+    """Levenshtein distance: the fewest insertions, deletions and substitutions."""
+    row = list(range(len(reference) + 1))  # distances from a prefix of the hypothesis to each prefix of the reference
+    for length, token in enumerate(hypothesis, 1):
+        previous, row = row, [length]
+        for index, expected in enumerate(reference):
+            row.append(min(previous[index] + (token != expected), previous[index + 1] + 1, row[index] + 1))
     return row[-1]
 
 
 def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
-    """force: sacreBLEU says nothing about text that looks tokenised already; whoever scores such text knows."""
+    """force=True: no warning about text that looks tokenised."""
     if tokenize not in BLEU.TOKENIZERS:
         raise ConfigError(f"sacreBLEU has no tokenizer {tokenize!r}: {did_you_mean(tokenize, BLEU.TOKENIZERS)}")
     try:
         return BLEU(lowercase=lowercase, force=True, tokenize=tokenize)
-    except (ImportError, RuntimeError, OSError) as error:  # some need a package or a file that is not there
+    except (ImportError, RuntimeError, OSError) as error:  # some tokenizers need an optional package or a download
         raise ConfigError(f"sacreBLEU's tokenizer {tokenize!r}: {' '.join(str(error).split())}") from None
 
 
-def _exact(hypothesis: str, reference: str) -> tuple[int, int]:
+def _exact_match(hypothesis: str, reference: str) -> tuple[int, int]:
     return int(hypothesis.strip() == reference.strip()), 1
 
 
 def _token_errors(hypothesis: str, reference: str) -> tuple[int, int]:
-    wanted = reference.split()
-    return edit_distance(hypothesis.split(), wanted), len(wanted)
+    tokens = reference.split()
+    return edit_distance(hypothesis.split(), tokens), len(tokens)
 
 
-class _Rate(Metric):
-    """So many of so many, in percent, counted sentence by sentence; a sacreBLEU metric, for its bootstrap and test.
+class _PercentageMetric(Metric):
+    """A ratio of per-sentence counts in percent, as a sacreBLEU metric, so that its bootstrap applies.
 
-    As in its TER, where there are none to count, nothing found is 0 % and anything found is 100 %.
+    As in sacreBLEU's TER, if the total is 0, a count of 0 is 0 % and any other is 100 %.
     """
 
     def __init__(self, count: Callable[[str, str], tuple[int, int]], tokenize: str) -> None:
@@ -167,7 +166,7 @@ class _Rate(Metric):
         self._tokenize = tokenize
 
     def get_signature(self) -> Signature:
-        return _RateSignature(vars(self), self._tokenize)
+        return _PercentageSignature(vars(self), self._tokenize)
 
     def _preprocess_segment(self, sent: str) -> str:
         return sent
@@ -182,13 +181,11 @@ class _Rate(Metric):
         return self._compute_score_from_stats([sum(column) for column in zip(*stats, strict=True)])
 
     def _compute_score_from_stats(self, stats: Sequence[float] | Float[np.ndarray, "2"]) -> MetricScore:
-        found, total = stats
-        return MetricScore("rate", 100 * (found / total if total else float(found > 0)))
+        count, total = stats
+        return MetricScore("rate", 100 * (count / total if total else float(count > 0)))
 
 
-class _RateSignature(Signature):
-    """What makes a rate comparable with another."""
-
+class _PercentageSignature(Signature):
     def __init__(self, args: dict[str, Any], tokenize: str) -> None:
         super().__init__(args)
         self._abbr.update(case="c", tok="tok")
@@ -197,7 +194,7 @@ class _RateSignature(Signature):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One metric of both systems, and how easily chance alone would make a difference as large (paired bootstrap)."""
+    """One metric of two systems, and the p-value of their difference (paired bootstrap)."""
 
     this: Score
     other: Score
@@ -205,13 +202,13 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """How much higher this system's value is; whether that is better, the metric decides."""
+        """This system's value minus the other's; `lower_is_better` says which sign is better."""
         return self.this.value - self.other.value
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A sentence, by its index, and the chrF of both systems on it."""
+    """The index of a sentence and its chrF under both systems."""
 
     index: int
     this: float
@@ -227,8 +224,8 @@ def compare(
 ) -> list[Comparison]:
     """Every metric of both systems, with sacreBLEU's paired bootstrap.
 
-    Its p-value is one-sided: the chance of so much of a lead for the one that leads. Where both have the same score
-    it is 1 here: sacreBLEU counts resamples that differ by more, finds none, and would call nothing significant.
+    The p-value is one-sided: the probability of so large a lead by chance. It is set to 1 if both scores are equal,
+    where sacreBLEU's count of resamples with a larger difference is 0 and would look significant.
     """
     comparisons = []
     for name, metric in metrics(tokenize).items():
@@ -238,16 +235,16 @@ def compare(
 
 
 def disagreements(
-    this: Sequence[str], other: Sequence[str], references: Sequence[str], most: int
+    this: Sequence[str], other: Sequence[str], references: Sequence[str], max_count: int
 ) -> list[Disagreement]:
-    """The sentences on which chrF tells the two systems furthest apart, widest first, ties in the text's order."""
+    """The sentences with the largest chrF difference between two systems, largest first, ties in text order."""
     check_counts(this, references)
     check_counts(other, references)
     chrf = CHRF()
     different = [
-        Disagreement(place, *(chrf.sentence_score(sentence, [reference]).score for sentence in (ours, theirs)))
-        for place, (ours, theirs, reference) in enumerate(zip(this, other, references, strict=True))
+        Disagreement(index, *(chrf.sentence_score(sentence, [reference]).score for sentence in (ours, theirs)))
+        for index, (ours, theirs, reference) in enumerate(zip(this, other, references, strict=True))
         if ours != theirs
     ]
-    apart = [sentence for sentence in different if sentence.this != sentence.other]
-    return sorted(apart, key=lambda sentence: -abs(sentence.this - sentence.other))[:most]
+    scored_differently = [sentence for sentence in different if sentence.this != sentence.other]
+    return sorted(scored_differently, key=lambda sentence: -abs(sentence.this - sentence.other))[:max_count]
