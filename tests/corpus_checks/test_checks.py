@@ -154,10 +154,12 @@ def test_swapped_pairs_are_found_and_no_others(tmp_path: Path, share: float) -> 
 def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
     english = [source for source, _ in world(800)]
     found = examined(tmp_path, list(zip(english[:400], english[400:], strict=True)))
-    assert found.notes == ("both sides read alike (one language, or many swapped), so none is called swapped",)
+    assert found.notes == (
+        "both sides have similar trigrams (one language, or many swapped): swapped pairs cannot be found",
+    )
     assert not {"swapped", "source_foreign", "target_foreign"} & counts(found).keys()
     found = examined(tmp_path, [pair[::-1] for pair in world(3)] + world(190))
-    assert found.notes == ("fewer than 200 pairs do not tell which text is in the wrong language",)
+    assert found.notes == ("fewer than 200 pairs are too few to find texts in the wrong language",)
     assert found.findings == ()
 
 
@@ -169,7 +171,7 @@ def test_findings_do_not_depend_on_how_the_text_is_cut_or_sampled(
         sentences[line] = plant(sentences[line])
     sentences[590] = sentences[0]
     whole = examined(tmp_path, sentences)
-    monkeypatch.setattr(health, "_PIECE", 97)
+    monkeypatch.setattr(health, "_BATCH_PAIRS", 97)
     monkeypatch.setattr(health, "_SAMPLE", 20_000)
     cut = examined(tmp_path, sentences)
     assert cut.findings == whole.findings
@@ -290,7 +292,7 @@ def test_every_row_that_cannot_be_read_is_listed_and_the_others_keep_their_lines
     assert (by_kind["empty"][0].line, by_kind["repeated"][0].line) == (10, 201)
     assert by_kind["repeated"][0].also == f"{tmp_path}/a.tsv:101"
     (tmp_path / "b.tsv").write_text("no\ntabs\n")
-    with pytest.raises(DataError, match=r"b\.tsv has no row that can be read: expected 2 columns"):
+    with pytest.raises(DataError, match=r"b\.tsv has no valid row: expected 2 columns"):
         check_corpora([Corpus(pairs=f"{tmp_path}/b.tsv")], [], DATA)
 
 
@@ -304,7 +306,7 @@ def test_labels_and_texts_that_are_swapped_are_noticed(tmp_path: Path) -> None:
 def test_targets_beyond_the_limit_of_a_translation_are_counted_with_the_setting_that_lets_them_through(
     tmp_path: Path,
 ) -> None:
-    assert health._EXTRA == decoding_engine.MAX_EXTRA_TOKENS
+    assert health._EXTRA_TOKENS == decoding_engine.MAX_EXTRA_TOKENS
     sentences = world(300)
     for line in (5, 7):
         sentences[line] = PLANTED["cut_off"][0](sentences[line])
@@ -313,12 +315,12 @@ def test_targets_beyond_the_limit_of_a_translation_are_counted_with_the_setting_
         found = check_corpora([corpus], [], DATA, max_length=max_length)
         assert counts(found) == count
     (finding,) = check_corpora([corpus], [], DATA).findings
-    assert finding.advice == "search.max_length=200 would let all of these through."
+    assert finding.advice == "search.max_length=200 would allow all of them."
     short = check_corpora([corpus], [], DATA, max_length=10)
     assert counts(short)["cut_off"] > 290
 
 
 def test_texts_of_different_forms_are_refused_together(tmp_path: Path) -> None:
     both = [alone(tmp_path, "t", ["a"]), labelled(tmp_path, "t.tsv", [("a", "b")])]
-    with pytest.raises(DataError, match=r"cannot be learnt from together, found \['labelled', 'texts'\]"):
+    with pytest.raises(DataError, match=r"cannot be mixed, found \['labelled', 'texts'\]"):
         check_corpora(both, [], DATA)

@@ -74,7 +74,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(tmp_path: Path) 
     corpus = Corpus(pairs=f"{tmp_path}/a.tsv")
     with pytest.raises(DataError, match=r"--write clean\.txt: expected a name ending in \.tsv or \.jsonl"):
         check_writable(Path("clean.txt"), [corpus], "pairs")
-    with pytest.raises(DataError, match=r"a\.tsv: this is the text itself; expected another name"):
+    with pytest.raises(DataError, match=r"a\.tsv: this is the input file; expected another name"):
         check_writable(tmp_path / "a.tsv", [corpus], "pairs")
     with pytest.raises(DataError, match="cannot be written: No such file or directory"):
         write_clean(tmp_path / "none" / "b.tsv", [corpus], check_corpora([corpus], [], DATA))

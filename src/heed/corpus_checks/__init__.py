@@ -1,1 +1,1 @@
-"""What is wrong with a training text, found before a model is trained on it."""
+"""Checks training data for errors before a model is trained on it."""

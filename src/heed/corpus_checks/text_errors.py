@@ -1,21 +1,21 @@
-"""The kinds of fault that a training text can have, the values that report them, and texts cleaned of them.
+"""Error types of training data, the report of the corpus checks, and the writing of cleaned data.
 
-    unreadable              a row that is not text, or not a pair: training stops at it
-    empty, copied           a side has nothing in it; both sides are the same
-    swapped                 each side reads like the other side's language
-    source_foreign          the source reads like the target's language, as the target does
-    target_foreign          the target reads like the source's language, as the source does
-    unlike                  a side is unlike all others of its side: a third language, or noise
-    unequal, too_long       one side is far longer than the other; a side has, it seems, more than max_tokens tokens
-    cut_off                 the target has, it seems, more tokens than a translation may have
-    repeated, ambiguous     a pair was there before; a source has several targets
-    leaked                  a validation pair is in training; leaked_source, leaked_target: one side of it is
-    unknown_label           a validation pair has a label that training has not
-    replacement, control, spaces, mojibake, markup, decomposed      characters that should not be there
+    unreadable              a row that is not valid text, or not a pair: training stops at it
+    empty, copied           a side is empty; both sides are identical
+    swapped                 each side is in the other side's language
+    source_foreign          the source is in the target's language, like the target
+    target_foreign          the target is in the source's language, like the source
+    unlike                  a side is an outlier on its side: a third language, or noise
+    unequal, too_long       one side is far longer than the other; a side has an estimated more than max_tokens tokens
+    cut_off                 the target has an estimated more tokens than the maximum length of a translation
+    repeated, ambiguous     a duplicate of an earlier pair; a source with several targets
+    leaked                  a validation pair is in the training data; leaked_source, leaked_target: one side of it is
+    unknown_label           a validation pair has a label that is not in the training data
+    replacement, control, spaces, mojibake, markup, decomposed      suspicious characters
 
-Single texts have no sides: they can be empty, too long, repeated, leaked, and have characters that should not be there.
-A labelled text can also be ambiguous (it has several labels), leaked with another label (leaked_source), or have an
-unknown one; where nearly all labels differ, label and text are swapped. Knows nothing of files or terminals.
+Monolingual texts can be empty, too long, repeated or leaked, and have suspicious characters. A labelled text can also
+be ambiguous (several labels), leaked with another label (leaked_source), or have an unknown label; if nearly all labels
+differ, the label and text columns are swapped. Knows nothing of terminals.
 """
 
 import json
@@ -41,140 +41,141 @@ TextErrorType = Literal[
     "unlike", "empty", "too_long", "cut_off", "unequal", "repeated", "ambiguous", "unknown_label", "replacement",
     "mojibake", "control", "spaces", "markup", "decomposed",
 ]  # fmt: skip
-CorpusForm = Literal["pairs", "texts", "labelled"]  # what a text comes as: with its translation, alone, or with a label
+CorpusForm = Literal["pairs", "texts", "labelled"]  # parallel, monolingual or labelled text
 Integers = NDArray[np.int64]
 
-# What each form comes to: the sides that are text, the leaks there can be, and what parts the texts of one side.
-TEXTS: dict[CorpusForm, tuple[int, ...]] = {"pairs": (0, 1), "texts": (1,), "labelled": (0,)}  # the sides that are text
+# For each form of corpus: the sides that are text, the possible leaks, and the separator of texts within one side.
+TEXTS: dict[CorpusForm, tuple[int, ...]] = {"pairs": (0, 1), "texts": (1,), "labelled": (0,)}  # 0: source, 1: target
 LEAKS: dict[CorpusForm, tuple[TextErrorType, ...]] = {
     "pairs": ("leaked", "leaked_source", "leaked_target"),
     "texts": ("leaked",),
     "labelled": ("leaked", "leaked_source"),
 }
-PARTED_BY: dict[CorpusForm, str] = {
+TEXT_SEPARATOR: dict[CorpusForm, str] = {
     "texts": "\n",
     "labelled": "\t",
 }  # lines of a document; two texts that share a label
 
-# What a cleaned text is without. A pair with several faults counts as the first of them.
+# The errors that are left out of cleaned data. A pair with several errors counts as the first of them.
 DROPPED_ERRORS: tuple[TextErrorType, ...] = (
     "unreadable", "empty", "too_long", "leaked", "repeated", "copied", "swapped", "source_foreign", "target_foreign",
     "unequal", "replacement", "mojibake",
 )  # fmt: skip
 
-SHOWN = 200  # characters of a text
-_CHARACTERS: dict[TextErrorType, re.Pattern[str]] = {
+MAX_SHOWN = 200  # characters of a text in an example
+_CHARACTER_PATTERNS: dict[TextErrorType, re.Pattern[str]] = {
     "replacement": re.compile("\ufffd"),
     "mojibake": re.compile("[ÃÂ][\x80-\xbf]|â€."),  # UTF-8 taken for Latin-1 and encoded again
     "control": re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b\u2028\u2029\u2060\ufeff]"),
-    "spaces": re.compile(r"[^\S \x0a-\x1f\x85\u2028\u2029\u202f\u3000]|  |^ | $"),  # thin and wide ones are meant
+    "spaces": re.compile(
+        r"[^\S \x0a-\x1f\x85\u2028\u2029\u202f\u3000]|  |^ | $"
+    ),  # thin and ideographic spaces are intentional
     "markup": re.compile(r"&(?:[a-z]{2,6}|#\d+|#x[0-9a-f]+);|</?[a-z][^<>]*>", re.IGNORECASE),
 }
-_SUSPICIOUS = re.compile("[\ufffd&<ÃÂâ]|  |^ | $")  # or not printable: else none of these can be there
+_SUSPICIOUS = re.compile("[\ufffd&<ÃÂâ]|  |^ | $")  # printable text without this has none of the above
 
 
 @dataclass(frozen=True)
 class TextErrorExample:
-    """Where a fault is and what it looks like: the texts of a pair that are there, or the part of one where it is."""
+    """The location of an error, and the texts of the pair or the excerpt that has the error."""
 
     file: str
     line: int
     texts: tuple[str, ...]
-    also: str = ""  # file:line of the other pair, where two have something in common
+    also: str = ""  # file:line of the other pair, for errors between two pairs
 
 
 @dataclass
 class TextErrorSummary:
-    """One kind of fault: how often it was found, and the first examples."""
+    """The count of one error type, and the first examples."""
 
     kind: TextErrorType
     count: int = 0
     examples: list[TextErrorExample] = field(default_factory=list)
-    advice: str = ""  # what to do in this very case, besides what is always said
+    advice: str = ""  # specific advice, in addition to the general remedy
 
 
 class DropMarks:
-    """What is wrong with each pair, of that which a cleaned text is without."""
+    """The error for which each pair is left out of cleaned data, if any."""
 
     def __init__(self) -> None:
-        self.faults = bytearray()  # of each pair: 0, or the place in DROPPED, from 1 on
+        self.codes = bytearray()  # per pair: 0, or the 1-based index of the error in DROPPED_ERRORS
 
     def add_pair(self) -> None:
-        """One more pair, so far without a fault."""
-        self.faults.append(0)
+        """Add a pair without an error."""
+        self.codes.append(0)
 
-    def mark(self, kind: TextErrorType, numbers: Iterable[int]) -> None:
-        """These pairs have this fault; whichever fault comes first in DROPPED is the one that counts."""
+    def mark(self, kind: TextErrorType, indices: Iterable[int]) -> None:
+        """Record an error of these pairs; of several errors the first in DROPPED_ERRORS counts."""
         if kind in DROPPED_ERRORS:
-            place = DROPPED_ERRORS.index(kind) + 1
-            for number in numbers:
-                self.faults[number] = min(place, self.faults[number] or place)
+            code = DROPPED_ERRORS.index(kind) + 1
+            for index in indices:
+                self.codes[index] = min(code, self.codes[index] or code)
 
 
 @dataclass(frozen=True)
 class CorpusReport:
-    """The result of the corpus checks: sizes, lengths and findings of the text of a run."""
+    """The result of the corpus checks: sizes, lengths and errors of the training and validation data."""
 
     form: CorpusForm
     training: tuple[tuple[str, int], ...]  # name and pairs of each corpus
     validation: tuple[tuple[str, int], ...]
-    lengths: dict[tuple[str, str], Counter[int]]  # ("source", "words"): how many texts there are of each length
-    tokens: Integers  # (pairs of a sample, 2): the tokens on each side, without special ones
+    lengths: dict[tuple[str, str], Counter[int]]  # ("source", "words"): the number of texts of each length
+    tokens: Integers  # (pairs of a sample, 2): tokens per side, without special tokens
     vocab_sizes: tuple[int, int]
-    labels: dict[str, tuple[int, int]]  # how often each is in training and in validation; the most frequent first
+    labels: dict[str, tuple[int, int]]  # counts in training and validation, most frequent first
     findings: tuple[TextErrorSummary, ...]
-    notes: tuple[str, ...]  # what could not be looked at, and why
-    dropped: NDArray[np.uint8]  # of each training pair: 0, or the place in DROPPED, from 1 on, of what is wrong with it
+    notes: tuple[str, ...]  # checks that could not be made, and why
+    dropped: NDArray[np.uint8]  # the code of each training pair, as in `DropMarks`
 
     @property
     def pairs(self) -> int:
-        """How many pairs there are to train on."""
+        """The number of training pairs."""
         return sum(pairs for _, pairs in self.training)
 
 
 def bad_characters(text: str) -> Iterator[tuple[TextErrorType, str]]:
-    """Each kind of character that should not be there, with the part of the text where it is."""
+    """Each type of suspicious character in a text, with an excerpt around it."""
     if not text.isprintable() or _SUSPICIOUS.search(text):
-        for kind, pattern in _CHARACTERS.items():
-            if found := pattern.search(text):
-                yield kind, _around(text, *found.span())
+        for kind, pattern in _CHARACTER_PATTERNS.items():
+            if match := pattern.search(text):
+                yield kind, _excerpt(text, *match.span())
     if not text.isascii() and not unicodedata.is_normalized("NFC", text):
-        yield "decomposed", text[:SHOWN]
+        yield "decomposed", text[:MAX_SHOWN]
 
 
-def _around(text: str, start: int, end: int) -> str:
-    """A part of a text and what is beside it."""
+def _excerpt(text: str, start: int, end: int) -> str:
     before, after = max(0, start - 20), end + 40
     return "…" * (before > 0) + text[before:after] + "…" * (after < len(text))
 
 
 @dataclass(frozen=True)
 class CleaningResult:
-    """What was written, and what was not."""
+    """The result of writing cleaned data."""
 
     file: str
     kept: int
-    dropped: dict[str, int]  # by kind of fault
+    dropped: dict[str, int]  # by error type
     respaced: int  # pairs in which tabs or line ends became spaces
 
 
 def check_writable(path: Path, corpora: Sequence[Corpus], form: CorpusForm) -> None:
-    """Whether a cleaned text can go there."""
+    """Raise a DataError if cleaned data cannot be written to this path."""
     if form != "texts" and path.suffix.lower() not in (".tsv", ".jsonl"):
         raise DataError(f"--write {path}: expected a name ending in .tsv or .jsonl")
     for corpus in corpora:
         for file in filter(None, (corpus.source, corpus.target, corpus.pairs, corpus.text)):
             if path.exists() and os.path.exists(file) and path.samefile(file):
-                raise DataError(f"--write {path}: this is the text itself; expected another name")
+                raise DataError(f"--write {path}: this is the input file; expected another name")
 
 
 def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> CleaningResult:
-    """Write what is left of the training corpora; the file is whole or not there."""
+    """Write the training pairs without errors atomically."""
     kept = respaced = 0
     try:
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8", newline="\n") as file:
             try:
-                for pair in _left(corpora, report):
+                for pair in _clean_pairs(corpora, report):
                     line, changed = _line(pair, report.form, corpora, jsonl=path.suffix.lower() == ".jsonl")
                     file.write(line)
                     kept, respaced = kept + 1, respaced + changed
@@ -186,18 +187,18 @@ def write_clean(path: Path, corpora: Sequence[Corpus], report: CorpusReport) -> 
                     os.unlink(file.name)
     except OSError as error:
         raise DataError(f"--write {path}: cannot be written: {error.strerror}") from None
-    counts = {kind: int((report.dropped == place).sum()) for place, kind in enumerate(DROPPED_ERRORS, 1)}
-    counts["unreadable"] = sum(one.count for one in report.findings if one.kind == "unreadable")
+    counts = {kind: int((report.dropped == code).sum()) for code, kind in enumerate(DROPPED_ERRORS, 1)}
+    counts["unreadable"] = sum(finding.count for finding in report.findings if finding.kind == "unreadable")
     return CleaningResult(str(path), kept, {kind: count for kind, count in counts.items() if count}, respaced)
 
 
-def _left(corpora: Sequence[Corpus], report: CorpusReport) -> Iterator[Pair]:
+def _clean_pairs(corpora: Sequence[Corpus], report: CorpusReport) -> Iterator[Pair]:
     pairs = (pair for corpus in corpora for pair in read_pairs(corpus, lambda _: None))
-    return (pair for pair, fault in zip(pairs, report.dropped, strict=True) if not fault)
+    return (pair for pair, code in zip(pairs, report.dropped, strict=True) if not code)
 
 
 def _line(pair: Pair, form: CorpusForm, corpora: Sequence[Corpus], *, jsonl: bool) -> tuple[str, bool]:
-    """A pair as it is written, and whether it was changed for that."""
+    """A pair as a line of output, and whether tabs or line ends in it were replaced."""
     if form == "texts":
         return f"{pair.target}\n" + "\n" * corpora[0].documents, False
     texts = [pair.target, *pair.source.split("\t")] if form == "labelled" else [pair.source, pair.target]
