@@ -12,7 +12,7 @@ import pytest
 
 from heed.microworld import words
 from heed.microworld.corpus import DatasetSplit, Example, is_unseen_combination, split_of
-from heed.microworld.entropy import CorpusLanguage, cross_entropy, entropy, log_probability, one_word_of_a_kind
+from heed.microworld.entropy import CorpusLanguage, cross_entropy, entropy, log_probability, one_word_per_class
 from heed.microworld.grammar import Adjective, Noun, french_sentence, noun_phrase
 from heed.microworld.templates import ANTECEDENTS, attribute, sentence
 from tests.microworld.derivations import Record, derivations
@@ -65,7 +65,7 @@ def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> No
         def __call__(self, options: Sequence[T], /) -> T:
             choice = self.draw.randrange(len(options))
             self.options.append(len(options))
-            self.chosen.append(choice if one_word_of_a_kind(options) == options else None)
+            self.chosen.append(choice if one_word_per_class(options) == options else None)
             return options[choice]
 
     choose = Shape()

@@ -21,6 +21,7 @@ from heed.corpus_checks.statistics import PairBatch, count_tokens, find_repeats,
 from heed.corpus_checks.text_errors import (
     LEAKS,
     MAX_SHOWN,
+    TEXT_SEPARATOR,
     TEXTS,
     CorpusForm,
     CorpusReport,

@@ -1,25 +1,25 @@
-"""How likely a sentence of the built-in corpus is, and how much there is to know of one: the truth a model is held to.
+"""Exact sentence probabilities and entropies of the built-in corpus: the lower bound for a language model's loss.
 
-Enters: a sentence, or the name of a language. Leaves: log-probabilities and entropies, exact, in nats a sentence.
+Enters: a sentence, or a language. Leaves: exact log-probabilities and entropies, in nats per sentence.
 
-The grammar's own distribution p is meant: that of `sentence` when `choose` draws evenly. `examples` draws from it and
-keeps the sentences of one split, which a checksum of the English sentence decides. No model can know that checksum, so
-the most there is to learn from the training split is p itself, and the held-out sentences H are measured against p:
+They refer to the grammar's distribution p: that of `sentence` when `choose` draws uniformly. `examples` draws from p
+and keeps the sentences of one split, which a checksum of the English sentence determines. No model can predict the
+checksum, so the best a model can learn from the training split is p, and the held-out sentences H are compared with p:
 
-    cross_entropy("test", "french")                      what p needs for a sentence of that split, on average
-    -mean(log_probability(text) for text in sentences)   what it needs for these very sentences: compare a model to this
+    cross_entropy("test", "french")                      the expected -log p of a sentence of that split
+    -mean(log_probability(text) for text in sentences)   the mean -log p of these sentences: the bound for a model's
+    loss
 
-A model m needs less only if it gives held-out sentences more probability than the grammar itself does: on average over
-H, log m - log p is at most log(m(H) / p(H)) (Jensen's inequality), and training, which never shows one of H, can only
-take probability away from them. So a model comes close from above, but for the luck of the sample: the averages over n
-sentences differ by chance by the standard deviation of log m - log p, divided by the square root of n. What to mind:
+A model m is below the bound only if it gives H more probability than the grammar does: on average over H, log m - log p
+is at most log(m(H) / p(H)) (Jensen's inequality), and training, which never shows a sentence of H, can only lower m(H).
+So a model approaches the bound from above, up to sampling error: over n sentences, the standard deviation of
+log m - log p, divided by the square root of n. Notes:
 
-- On the training split a model may need less than p does, by up to -log p(train), 0.27 nats: there it can learn what is
-  left out. Most of that means to know every sentence by heart; to know which combinations of the famous case are never
-  there is worth 0.07 nats of it, and costs on H.
-- `corpus` leaves repetitions out, so in it frequent sentences are rarer than they are. Let a language model learn from
-  `examples`, and test it on `examples`.
-- A model's sentence ends, too: the end is part of what it must predict. Compare sums over sentences, not over tokens.
+- On the training split a model can be below p's cross-entropy by up to -log p(train) = 0.27 nats, by learning which
+  sentences are absent. Most of that means memorising every sentence; knowing the absent combinations of pronoun
+  sentences is worth 0.07 nats, and costs on H.
+- `corpus` drops duplicates, so frequent sentences are underrepresented. Train and test a language model on `examples`.
+- A model also predicts the end of the sentence. Compare sums over sentences, not over tokens.
 """
 
 import math
@@ -48,63 +48,63 @@ Template = Callable[[Chooser], Example]
 LexiconEntry = Noun | Adjective | Determiner | Verb
 
 
-class Admitted(Protocol):
-    """Which of a choice's options are looked into."""
+class OptionFilter(Protocol):
+    """Selects the options of a choice that an enumeration follows."""
 
     def __call__(self, options: Sequence[T], /) -> Sequence[T]:
-        """Some of the options, all of them or none."""
+        """A subset of the options."""
 
 
 def log_probability(text: str, side: CorpusLanguage = "french") -> float:
-    """The logarithm of a sentence's probability under the grammar, all its derivations summed; -inf if it has none."""
-    known = english_words(text) if side == "english" else french_words(text)
+    """The log-probability of a sentence under the grammar, summed over its derivations; -inf if it has none."""
+    words_in_text = english_words(text) if side == "english" else french_words(text)
 
     def fitting(options: Sequence[T]) -> Sequence[T]:
-        return [option for option in options if _fits(option, known, side)]
+        return [option for option in options if _fits(option, words_in_text, side)]
 
-    found = [
-        one.log_probability
-        for one in _derivations(sentence, fitting)
-        if text == (one.made.source if side == "english" else one.made.target)
+    log_probs = [
+        derivation.log_probability
+        for derivation in _derivations(sentence, fitting)
+        if text == (derivation.result.source if side == "english" else derivation.result.target)
     ]
-    return math.log(sum(map(math.exp, found))) if found else -math.inf
+    return math.log(sum(map(math.exp, log_probs))) if log_probs else -math.inf
 
 
 def entropy(side: CorpusLanguage = "french") -> float:
-    """The entropy of the grammar: what a sentence of all it can say needs on average."""
-    return sum(chance * (_entropy(template, side) - math.log(chance)) for template, chance in _templates())
+    """The entropy of the grammar's distribution over sentences."""
+    return sum(p * (_entropy(template, side) - math.log(p)) for template, p in _templates())
 
 
 @cache
 def cross_entropy(split: DatasetSplit, side: CorpusLanguage = "french") -> float:
-    """What a split's sentences need on average under the grammar as a whole: -log p, averaged over that split.
+    """The cross-entropy of a split under the grammar: -log p, averaged over the split.
 
-    For the held-out splits a little more than the entropy, since which combinations of the famous case are held out,
-    and how many, is no accident of single sentences. The checksums of sentences are taken to fall evenly.
+    It is slightly above the entropy for the held-out splits, since combinations of pronoun sentences are held out as a
+    whole. The checksums of sentences are assumed to be uniform.
     """
-    total = needed = 0.0
-    for template, chance in _templates():
-        average = _entropy(template, side) - math.log(chance)
-        found = list(_derivations(template, _combinations if template is because else one_word_of_a_kind))
-        middle = sum(one.share * one.log_probability for one in found)
-        for one in found:
-            held_out = held_out_share(one.made)
-            share = chance * one.share * (1 - held_out if split == "train" else held_out)
+    total = weighted = 0.0
+    for template, probability in _templates():
+        mean = _entropy(template, side) - math.log(probability)
+        derivations = list(_derivations(template, _combinations if template is because else one_word_per_class))
+        mean_log_probability = sum(each.share * each.log_probability for each in derivations)
+        for derivation in derivations:
+            held_out = held_out_share(derivation.result)
+            share = probability * derivation.share * (1 - held_out if split == "train" else held_out)
             total += share
-            needed += share * (average + middle - one.log_probability)
-    return needed / total
+            weighted += share * (mean + mean_log_probability - derivation.log_probability)
+    return weighted / total
 
 
-def one_word_of_a_kind(options: Sequence[T]) -> Sequence[T]:
-    """One noun, adjective or determiner for all: whichever it is, as many choices of as many options follow.
+def one_word_per_class(options: Sequence[T]) -> Sequence[T]:
+    """Follow one noun, adjective or determiner for all: the later choices have as many options for each of them.
 
-    Not one verb for all: whether `find` can come second in a sentence depends on which came first.
+    This does not hold for verbs: whether `find` can be the second verb depends on the first.
     """
     return options[:1] if isinstance(options[0], Noun | Adjective | Determiner) else options
 
 
 def _templates() -> list[tuple[Template, float]]:
-    """Every template and how often it is drawn."""
+    """Every template and its probability."""
     return [(template, 1 / len(TEMPLATES) / len(group)) for group in TEMPLATES for template in group]
 
 
@@ -112,94 +112,97 @@ def _templates() -> list[tuple[Template, float]]:
 def _entropy(template: Template, side: CorpusLanguage) -> float:
     """The entropy of a template's sentences.
 
-    An English sentence has one derivation, so its entropy is the derivations'. So has a French one, unless it negates a
-    noun whose plural looks like its singular (`n'entend pas d'ours`): only there nothing else shows the number.
+    An English sentence has one derivation, so its entropy is that of the derivations. So has a French sentence, unless
+    it negates a noun whose plural equals its singular (`n'entend pas d'ours`): nothing else shows the number there.
     """
-    derivations = -sum(one.share * one.log_probability for one in _derivations(template, one_word_of_a_kind))
+    derivations = _derivations(template, one_word_per_class)
+    of_derivations = -sum(each.share * each.log_probability for each in derivations)
     if side == "english" or template is not negation:
-        return derivations
-    return derivations - sum(map(_lost_in_negation, words.SCENES)) / len(words.SCENES)
+        return of_derivations
+    return of_derivations - sum(map(_negation_ambiguity, words.SCENES)) / len(words.SCENES)
 
 
-def _lost_in_negation(scene: words.Scene) -> float:
-    """By how much the entropy of a negated object is less in French than that of its derivations."""
+def _negation_ambiguity(scene: words.Scene) -> float:
+    """The entropy of the derivations of a negated object minus the entropy of its French texts."""
 
     def goal(choose: Chooser) -> Phrase:
         return decorated(choose, scene.objects, (*words.DEFINITE, words.NOT_A))
 
-    together: dict[str, float] = defaultdict(float)
-    found = list(_derivations(goal, lambda options: options))
-    for one in found:
-        together[one.made.french] += one.share
-    return sum(one.share * (math.log(together[one.made.french]) - one.log_probability) for one in found)
+    probabilities: dict[str, float] = defaultdict(float)
+    derivations = list(_derivations(goal, lambda options: options))
+    for each in derivations:
+        probabilities[each.result.french] += each.share
+    return sum(
+        each.share * (math.log(probabilities[each.result.french]) - each.log_probability) for each in derivations
+    )
 
 
 class _Derivation(NamedTuple, Generic[T]):
-    """What choices make; their probability; and the share it has when only admitted options are drawn, evenly."""
+    """A result, its probability, and its probability if options are drawn uniformly from the filtered ones only."""
 
-    made: T
+    result: T
     log_probability: float
     share: float
 
 
 class _UndecidedError(Exception):
-    """A derivation came to a choice, not made yet, of several admitted options or of none."""
+    """A derivation reached a choice that its path does not determine: several filtered options, or none."""
 
-    def __init__(self, ways: Sequence[Any]) -> None:
-        self.ways = ways
+    def __init__(self, options: Sequence[Any]) -> None:
+        self.options = options
 
 
-class _Follow:
-    """A `choose` that makes the choices it is told, then those that leave only one way, and stops at any other."""
+class _ReplayPath:
+    """A `choose` that replays a path, extends it where only one option remains, and raises at any other choice."""
 
-    def __init__(self, path: list[Any], admitted: Admitted) -> None:
-        self.path, self.admitted = path, admitted
-        self.made = 0
+    def __init__(self, path: list[Any], select: OptionFilter) -> None:
+        self.path, self.select = path, select
+        self.choices = 0
         self.log_probability = 0.0
 
     def __call__(self, options: Sequence[T], /) -> T:
-        if self.made == len(self.path):
-            ways = self.admitted(options)
-            if len(ways) != 1:
-                raise _UndecidedError(ways)
-            self.path.append(ways[0])
+        if self.choices == len(self.path):
+            remaining = self.select(options)
+            if len(remaining) != 1:
+                raise _UndecidedError(remaining)
+            self.path.append(remaining[0])
         self.log_probability -= math.log(len(options))
-        self.made += 1
-        chosen: T = self.path[self.made - 1]
+        self.choices += 1
+        chosen: T = self.path[self.choices - 1]
         return chosen
 
 
-def _derivations(make: Callable[[Chooser], T], admitted: Admitted) -> Iterator[_Derivation[T]]:
-    """Every derivation whose options are all admitted."""
-    begun: list[tuple[list[Any], float]] = [([], 1.0)]
-    while begun:
-        path, share = begun.pop()
-        choose = _Follow(path, admitted)
+def _derivations(make: Callable[[Chooser], T], select: OptionFilter) -> Iterator[_Derivation[T]]:
+    """Enumerate the derivations that use filtered options only."""
+    partial: list[tuple[list[Any], float]] = [([], 1.0)]
+    while partial:
+        path, share = partial.pop()
+        choose = _ReplayPath(path, select)
         try:
-            made = make(choose)
+            result = make(choose)
         except _UndecidedError as choice:
-            begun += [([*path, way], share / len(choice.ways)) for way in choice.ways]
+            partial += [([*path, option], share / len(choice.options)) for option in choice.options]
         else:
-            yield _Derivation(made, choose.log_probability, share)
+            yield _Derivation(result, choose.log_probability, share)
 
 
 def _combinations(options: Sequence[T]) -> Sequence[T]:
-    """In the famous case: everything that the combination of subject, object and adjective depends on, and no more."""
-    combined = isinstance(options[0], Noun | Adjective | words.Hindrance) or options is ANTECEDENTS
-    return options if combined else options[:1]
+    """For pronoun sentences: follow only what determines the combination of subject, object and adjective."""
+    is_relevant = isinstance(options[0], Noun | Adjective | words.Hindrance) or options is ANTECEDENTS
+    return options if is_relevant else options[:1]
 
 
-def _fits(option: object, known: frozenset[str], side: CorpusLanguage) -> bool:
-    """Whether an option can be part of a sentence with these words; True where that is not known yet."""
+def _fits(option: object, allowed: frozenset[str], side: CorpusLanguage) -> bool:
+    """Whether an option can occur in a sentence of these words; True if it is not a word or a group of words."""
     match option:
         case Noun() | Adjective() | Determiner() | Verb():
-            return not known.isdisjoint(_forms(option, side))
+            return not allowed.isdisjoint(_forms(option, side))
         case words.NounClass():
-            return any(_fits(noun, known, side) for noun in option.nouns)
+            return any(_fits(noun, allowed, side) for noun in option.nouns)
         case words.Scene():
-            return _fits(option.subjects, known, side) and _fits(option.objects, known, side)
+            return _fits(option.subjects, allowed, side) and _fits(option.objects, allowed, side)
         case words.Hindrance():
-            return _fits(option.verb, known, side) and any(_fits(noun, known, side) for noun in option.objects)
+            return _fits(option.verb, allowed, side) and any(_fits(noun, allowed, side) for noun in option.objects)
         case _:
             return True
 

@@ -1,10 +1,10 @@
-"""The grammar of the built-in corpus: what words are, how they agree and how they meet.
+"""The grammar of the built-in corpus: word types, agreement, elision and contraction.
 
 Enters: words of the lexicon. Leaves: English and French phrases and sentences that are right in gender, number, elision
 and contraction. Everything here is a pure function; nothing here draws at random or knows which words there are.
 
-A template writes French with every word in full, `le animal ne a pas`, and `french_sentence` joins the words as
-speakers do, `L'animal n'a pas.`; what a word becomes depends on nothing but its neighbour, so the rule is written once.
+A template writes French with every word in full, `le animal ne a pas`, and `french_sentence` applies elision
+and contraction, `L'animal n'a pas.`: they depend only on neighbouring words, so the rules are written once.
 """
 
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class Determiner:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun with what belongs to it, in both languages, and what other words agree with."""
+    """A noun phrase in both languages, with the noun and number that other words agree with."""
 
     english: str
     french: str
@@ -105,7 +105,7 @@ def noun_phrase(
     before: Adjective | None = None,
     after: Adjective | None = None,
 ) -> Phrase:
-    """A phrase such as `this old red car`, `cette vieille voiture rouge`; before and after are French places."""
+    """A phrase such as `this old red car`, `cette vieille voiture rouge`; before and after: French positions."""
     adjectives = [adjective.english for adjective in (before, after) if adjective]
     if number == "singular":
         english = [determiner.english, *adjectives, noun.english]
@@ -118,27 +118,27 @@ def noun_phrase(
         french_noun = noun.french_plural
     french = [article]
     if before:
-        french.append(_in_front(before, noun, number))
+        french.append(_before_noun(before, noun, number))
     french.append(french_noun)
     if after:
         french.append(agreeing(after, noun, number))
     return Phrase(" ".join(english), " ".join(french), noun, number)
 
 
-def _in_front(adjective: Adjective, noun: Noun, number: Number) -> str:
+def _before_noun(adjective: Adjective, noun: Noun, number: Number) -> str:
     if noun.gender == "masculine" and number == "singular" and starts_with_vowel(noun.french):
         return adjective.before_vowel
     return agreeing(adjective, noun, number)
 
 
 def subject_pronoun(noun: Noun, number: Number) -> str:
-    """What French says for he, she, it or they."""
+    """The French subject pronoun: il, elle, ils or elles."""
     pronoun = "il" if noun.gender == "masculine" else "elle"
     return pronoun if number == "singular" else pronoun + "s"
 
 
 def object_pronoun(noun: Noun, number: Number) -> str:
-    """What French says for it or them in front of a verb."""
+    """The French object pronoun, which precedes the verb: le, la or les."""
     if number == "plural":
         return "les"
     return "le" if noun.gender == "masculine" else "la"
@@ -155,14 +155,14 @@ def french_present(verb: Verb, number: Number) -> str:
 
 
 def auxiliary(verb: Verb, number: Number) -> str:
-    """The first word of the passé composé."""
+    """The auxiliary of the passé composé."""
     if verb.auxiliary == "avoir":
         return "a" if number == "singular" else "ont"
     return "est" if number == "singular" else "sont"
 
 
 def participle(verb: Verb, subject: Phrase) -> str:
-    """The second word of the passé composé: with être it agrees with the subject, with avoir it stays as it is."""
+    """The participle of the passé composé: with être it agrees with the subject, with avoir it does not."""
     if verb.auxiliary == "avoir":
         return verb.participle
     feminine = "e" if subject.noun.gender == "feminine" else ""
@@ -171,7 +171,7 @@ def participle(verb: Verb, subject: Phrase) -> str:
 
 
 def english_sentence(text: str) -> str:
-    """The words with `an` where a vowel follows, a capital and a full stop."""
+    """An English sentence of these words: `an` before vowels, a capital and a full stop."""
     words = text.split()
     following = [*words[1:], "."]
     joined = " ".join(
@@ -181,7 +181,7 @@ def english_sentence(text: str) -> str:
 
 
 def french_sentence(text: str) -> str:
-    """The words elided and contracted where they meet, a capital and a full stop."""
+    """A French sentence of these words: elision and contraction, a capital and a full stop."""
     words = text.split()
     joined: list[str] = []
     while words:
@@ -199,13 +199,13 @@ def french_sentence(text: str) -> str:
 
 
 def english_words(sentence: str) -> frozenset[str]:
-    """The words that `english_sentence` may have made a sentence of."""
+    """The words from which `english_sentence` can have made a sentence."""
     words = _unpunctuated(sentence).replace("'s ", " the ").split()  # the king's house: the house of the king
     return frozenset("a" if word == "an" else word for word in words)
 
 
 def french_words(sentence: str) -> frozenset[str]:
-    """The words that `french_sentence` may have made a sentence of, each in full: for l' both le and la."""
+    """The words from which `french_sentence` can have made a sentence, in full: for l' both le and la."""
     words = frozenset(_unpunctuated(sentence).replace("'", "' ").split())
     elided = {full for full, joined in _BEFORE_A_VOWEL.items() if joined.strip() in words}
     contracted = {full for pair, joined in _CONTRACTIONS.items() if joined in words for full in pair}

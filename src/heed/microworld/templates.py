@@ -1,8 +1,9 @@
-"""The sentences of the built-in corpus: one function for each rule of grammar it teaches.
+"""Sentence templates of the built-in corpus: one function per grammatical phenomenon.
 
-Every random decision is one call of `choose(options)`, which returns one of finitely many options; no template draws
-and rejects. A sentence has exactly one derivation, so when `choose` draws evenly, the probability of a sentence is the
-product of 1 / len(options) over its choices, and a `choose` that walks through all options enumerates the language.
+Every random decision is one call of `choose(options)`, which returns one of finitely many options; there is no
+rejection sampling. A sentence has exactly one derivation, so if `choose` draws uniformly, the probability of a sentence
+is the product of 1 / len(options) over its choices, and a `choose` that iterates over all options enumerates the
+language.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ BE: dict[tuple[str, Number], tuple[str, str]] = {
 
 
 class Chooser(Protocol):
-    """Returns one of the options: where all randomness of the corpus comes in."""
+    """Returns one of the options: the only source of randomness in the corpus."""
 
     def __call__(self, options: Sequence[T], /) -> T:
         """Choose one of the options."""
@@ -53,23 +54,23 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence pair and what it teaches; the last three fields belong to sentences with `because it was`."""
+    """A sentence pair and its template; the last three fields are set for pronoun sentences (`because it was`) only."""
 
     source: str
     target: str
     rule: str
-    antecedent: Antecedent | None = None  # what `it` means
+    antecedent: Antecedent | None = None  # of `it`
     subject: str | None = None
     object: str | None = None
 
 
 def sentence(choose: Chooser) -> Example:
-    """Any sentence: one in three is the famous case, the others share what is left."""
+    """A random sentence: one in three is a pronoun sentence."""
     return choose(choose(TEMPLATES))(choose)
 
 
 def because(choose: Chooser) -> Example:
-    """The animal didn't cross the street because it was too tired: French must know what `it` means."""
+    """The animal didn't cross the street because it was too tired: the pronoun sentence."""
     hindrance = choose(words.HINDRANCES)
     subject = decorated(choose, words.ANIMALS, words.DEFINITE, ("singular",))
     goal = noun_phrase(choose((words.THE, words.THIS)), choose(hindrance.objects))

@@ -1,4 +1,4 @@
-"""The words of the built-in corpus, each with every form it takes, and which go together.
+"""The lexicon of the built-in corpus: words with all their forms, and which words combine.
 
 In the tables commas divide words and spaces divide a word's forms. Nouns: English, French, gender. Adjectives: English,
 French masculine, feminine if not regular, then the form before a vowel. Verbs: English base, third person, past; French
@@ -118,13 +118,13 @@ def verbs(names: str) -> tuple[Verb, ...]:
 
 @dataclass(frozen=True)
 class NounClass:
-    """Nouns of one kind and the adjectives that make sense of them."""
+    """A semantic class of nouns and the adjectives that apply to them."""
 
     nouns: tuple[Noun, ...]
-    before: tuple[Adjective, ...]  # these stand before the noun in French
-    colours: tuple[Adjective, ...]  # these after it, alone or with one before
-    qualities: tuple[Adjective, ...]  # these after it, alone
-    states: tuple[Adjective, ...] = ()  # these are said with the verb be only: the dog is hungry
+    before: tuple[Adjective, ...]  # before the noun in French
+    colours: tuple[Adjective, ...]  # after the noun, alone or with an adjective before it
+    qualities: tuple[Adjective, ...]  # after the noun, alone
+    states: tuple[Adjective, ...] = ()  # only after the verb be: the dog is hungry
 
     @property
     def after(self) -> tuple[Adjective, ...]:
@@ -133,7 +133,7 @@ class NounClass:
 
     @property
     def predicates(self) -> tuple[Adjective, ...]:
-        """The adjectives said with the verb be; new would be neuf there and is left out."""
+        """The adjectives used after the verb be; new, which would be neuf there, is left out."""
         return (*(word for word in self.before if word.english != "new"), *self.after, *self.states)
 
 
@@ -201,7 +201,7 @@ FOOD = NounClass(
 
 @dataclass(frozen=True)
 class Scene:
-    """Who may do what to what; verbs of owning have no past, where French would need a finer tense."""
+    """Subjects, verbs and objects that combine; verbs of owning have no past, which needs the imparfait in French."""
 
     subjects: NounClass
     verbs: tuple[Verb, ...]
@@ -230,10 +230,10 @@ GIFTS = (READING, CLOTHES, FOOD)
 
 @dataclass(frozen=True)
 class Hindrance:
-    """What an animal may fail to do, and the adjectives that say why: of the animal only, or of the object only."""
+    """An action an animal fails at, and adjectives that give the reason: of the animal only, or of the object only."""
 
     verb: Verb
-    objects: tuple[Noun, ...]  # as many of either gender
+    objects: tuple[Noun, ...]  # equally many of each gender
     of_the_object: tuple[Adjective, ...]
     of_the_subject: tuple[Adjective, ...] = adjectives(
         "tired hungry scared sick young lazy shy nervous clumsy worried sad stubborn"
