@@ -30,7 +30,7 @@ def fast_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]
     return [list(found.ids) for found in greedy_search(start_search([model], sources), lengths, SearchConfig())]
 
 
-def test_greedy_equals_the_plain_way_and_no_sentence_minds_its_company(device: torch.device) -> None:
+def test_greedy_search_equals_uncached_decoding_of_each_sentence_alone(device: torch.device) -> None:
     lengths = set()
     for seed in (1, 5):
         model, sources = small_model(seed, device)
@@ -70,7 +70,7 @@ def test_beam_of_one_is_greedy_on_a_transformer(device: torch.device) -> None:
     assert [each.log_prob for each in found] == pytest.approx([one[0].log_prob for one in beam], abs=1e-5)
 
 
-def test_a_walk_leaves_the_batch_where_it_ends() -> None:
+def test_a_finished_greedy_sentence_leaves_the_batch() -> None:
     tables = Tables(0, vocabulary=6, eos_bonus=-40)
     greedy_search(tables.start([0, 1, 2]), [3, 1, 5], SearchConfig(beam=1))
     assert tables.rows_seen == [3, 3, 2, 2, 1, 1]
@@ -92,7 +92,7 @@ def test_a_stream_is_of_one_sentence() -> None:
         next(greedy_stream(Tables(0, vocabulary=6).start([0, 1]), 9, SearchConfig()))
 
 
-def test_a_walk_that_cannot_go_on_is_refused() -> None:
+def test_constraints_that_no_sequence_satisfies_are_refused() -> None:
     config = SearchConfig(no_repeat_ngram=1, min_length=4)
     with pytest.raises(InputError, match="sentence 0 has log-probability -inf"):
         greedy_search(Tables(0, vocabulary=4).start([0]), [5], config)

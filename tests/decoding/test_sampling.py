@@ -26,7 +26,7 @@ def test_a_sample_is_the_same_in_any_batch(device: torch.device) -> None:
     assert len({each.ids for one in together for each in one}) > 6
 
 
-def test_seed_number_and_copy_each_draw_anew() -> None:
+def test_seed_sentence_id_and_copy_each_change_the_random_numbers() -> None:
     tables = Tables(0, vocabulary=50, eos_bonus=-5)
     config = SearchConfig(sample=True, nbest=4)
 
@@ -38,7 +38,7 @@ def test_seed_number_and_copy_each_draw_anew() -> None:
     assert len(set(ids(1, 0) + ids(2, 0) + ids(1, 1))) == 12
 
 
-def test_a_greater_length_changes_no_random_number() -> None:
+def test_a_larger_maximum_length_changes_no_random_number() -> None:
     long = uniform_numbers(seed=7, sentence=3, copy=1, max_length=30)
     assert np.array_equal(uniform_numbers(7, 3, 1, max_length=5), long[:6])
     assert len(long) == 31
@@ -92,12 +92,12 @@ def test_the_log_probability_of_a_sample_is_the_models() -> None:
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
 
 
-def test_sentences_without_a_number_are_refused() -> None:
+def test_sampling_needs_a_sentence_id_per_sentence() -> None:
     with pytest.raises(InputError, match="found 3 sentence ids for 2 sentences"):
         sample(Tables(0, vocabulary=5).start([0, 1]), [4, 4], SearchConfig(sample=True), [0, 1, 2])
 
 
-def test_a_sample_that_cannot_go_on_is_refused() -> None:
+def test_sampling_under_unsatisfiable_constraints_is_refused() -> None:
     config = SearchConfig(sample=True, no_repeat_ngram=1, min_length=4)
     with pytest.raises(InputError, match="sentence 0 has log-probability -inf"):
         sample(Tables(0, vocabulary=4).start([0]), [5], config, [0])

@@ -40,7 +40,7 @@ def searches(sample_tokens: st.DrawFn) -> tuple[SearchConfig, list[int], list[tu
 
 @settings(max_examples=150, deadline=None)
 @given(search=searches(), seed=st.integers(0, 10**6), steps=st.booleans())
-def test_fast_beam_equals_the_plain_one_which_never_stops_early(
+def test_beam_search_equals_a_reference_that_never_stops_early(
     search: tuple[SearchConfig, list[int], list[tuple[int, ...]], int], seed: int, steps: bool
 ) -> None:
     """Exactly: the same words, log-probabilities and scores, equals in the same order (`steps` makes many)."""
@@ -116,7 +116,7 @@ def test_equals_are_ranked_by_hypothesis_then_by_token(device: torch.device) -> 
     assert [each.log_prob for each in found[0]] == [-1, -2, -3]
 
 
-def test_the_likeliest_are_those_of_a_stable_sort(device: torch.device) -> None:
+def test_topk_equals_a_stable_sort(device: torch.device) -> None:
     for levels in (2, 5, 1000):
         values = -torch.randint(levels, (20, 400), device=device).float()
         values[:3, 7:] = -torch.inf
@@ -128,7 +128,7 @@ def test_the_likeliest_are_those_of_a_stable_sort(device: torch.device) -> None:
             assert torch.equal(tokens[real], order[:, :count][real])
 
 
-def test_settings_are_kept() -> None:
+def test_min_length_no_repeat_ngram_and_prefix_hold_for_every_hypothesis() -> None:
     tables = Tables(1, vocabulary=4, eos_bonus=2.0)
     free = beam_search(tables.start(range(10)), [8] * 10, SearchConfig(beam=3, nbest=3))
     assert min(len(each.ids) for one in free for each in one) < 4
@@ -143,7 +143,7 @@ def test_settings_are_kept() -> None:
     assert prefixed[1] == free[1]
 
 
-def test_a_vocabulary_smaller_than_the_beam_leaves_places_empty() -> None:
+def test_a_vocabulary_smaller_than_the_beam_leaves_slots_empty() -> None:
     found = beam_search(Tables(0, vocabulary=2).start([0]), [2], SearchConfig(beam=6, nbest=6))
     assert sorted(each.ids for each in found[0]) == [(), (0,), (0, 0)]
 
@@ -171,7 +171,7 @@ def as_reference(model: Transformer, source: list[int]) -> NextLogProbs:
     ],
     ids=lambda config: f"beam {config.beam}",
 )
-def test_fast_beam_equals_the_plain_one_on_random_transformers(config: SearchConfig, device: torch.device) -> None:
+def test_beam_search_equals_the_reference_on_random_transformers(config: SearchConfig, device: torch.device) -> None:
     model, sources = small_model(config.beam, device)
     prefixes, lengths = [(), (4, 4), (), (7,)], [6, 4, 5, 3]
     found = beam_search(start_search([model], sources), lengths, config, prefixes)
@@ -192,7 +192,7 @@ def test_beam_score_equals_forced_score(device: torch.device) -> None:
             assert each.score == pytest.approx(each.log_prob / ((5 + len(each.ids) + 1) / 6) ** 0.6)
 
 
-def test_no_sentence_of_a_transformer_minds_its_company(device: torch.device) -> None:
+def test_batching_never_changes_a_beam_search_on_a_transformer(device: torch.device) -> None:
     model, sources = small_model(2, device)
     together = beam_search(start_search([model], sources), [20] * 4, SearchConfig(nbest=2))
     assert len({len(one[0].ids) for one in together}) > 1
@@ -204,7 +204,7 @@ def test_no_sentence_of_a_transformer_minds_its_company(device: torch.device) ->
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_lengths_and_prefixes_that_do_not_fit_are_refused() -> None:
     start = Tables(0, vocabulary=5).start([0, 1])
     config = SearchConfig(min_length=3)
     with pytest.raises(InputError, match="found 3 maximum lengths for 2 sentences"):
@@ -223,14 +223,14 @@ def test_what_does_not_fit_together_is_refused() -> None:
         beam_search(start, [4, 4], config, [(5,), ()])
 
 
-def test_a_model_that_gives_no_numbers_is_found_out() -> None:
+def test_nan_log_probabilities_are_refused() -> None:
     start = Level([-1.0, float("nan")], vocabulary=5).start([0, 1])
     for stop in ("exact", "first"):
         with pytest.raises(InputError, match="sentence 1 has log-probability nan"):
             beam_search(start, [4, 4], SearchConfig(stop=stop))
 
 
-def test_a_prefix_that_the_model_never_says_is_refused(device: torch.device) -> None:
+def test_a_prefix_of_probability_zero_is_refused(device: torch.device) -> None:
     model, sources = small_model(0, device)
     with pytest.raises(InputError, match="sentence 2 has log-probability -inf"):
         beam_search(start_search([model], sources), [9] * 4, SearchConfig(), [(), (4,), (1,), ()])

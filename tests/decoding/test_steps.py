@@ -29,7 +29,7 @@ def next_log_probs(models: list[Transformer], sources: list[list[int]]) -> torch
     return log_probs
 
 
-def test_a_step_gives_the_models_log_probabilities_but_never_padding_or_beginning(device: torch.device) -> None:
+def test_a_step_returns_the_models_log_probabilities_and_excludes_pad_and_bos(device: torch.device) -> None:
     [model, _], sources = two_models(device)
     found = next_log_probs([model], sources)
     assert found.dtype == torch.float32
@@ -39,7 +39,7 @@ def test_a_step_gives_the_models_log_probabilities_but_never_padding_or_beginnin
         torch.testing.assert_close(row[2:], expected, rtol=0, atol=1e-6)
 
 
-def test_a_model_in_company_with_itself_says_what_it_says_alone(device: torch.device) -> None:
+def test_an_ensemble_of_a_model_with_itself_equals_the_model(device: torch.device) -> None:
     [model, _], sources = two_models(device)
     config = SearchConfig(beam=1)
     alone = greedy_search(start_search([model], sources), [9] * 4, config)
@@ -48,7 +48,7 @@ def test_a_model_in_company_with_itself_says_what_it_says_alone(device: torch.de
     assert [each.log_prob for each in twice] == pytest.approx([each.log_prob for each in alone], abs=1e-5)
 
 
-def test_an_ensemble_of_two_says_the_mean_of_their_probabilities(device: torch.device) -> None:
+def test_an_ensemble_averages_probabilities(device: torch.device) -> None:
     models, sources = two_models(device)
     for row, source in zip(next_log_probs(models, sources), sources, strict=True):
         each = torch.stack([forced_log_probs(model, source, (4,))[-1].exp() for model in models])
@@ -71,7 +71,7 @@ def test_a_translation_may_be_fifty_tokens_longer_than_its_source() -> None:
     assert max_output_lengths([model.config], sources, SearchConfig(max_length=7)) == [7, 7, 7]
 
 
-def test_a_model_with_learned_positions_is_not_led_beyond_them(device: torch.device) -> None:
+def test_learned_positions_limit_the_output_length(device: torch.device) -> None:
     model = make(ModelConfig.model_validate({**SMALL, "positions": "learned", "max_length": 9}), device)
     with torch.no_grad():
         model.vocabulary.embedding.weight[2] = 0
@@ -82,7 +82,7 @@ def test_a_model_with_learned_positions_is_not_led_beyond_them(device: torch.dev
     assert [len(one[0].ids) for one in found] == [8, 8]
 
 
-def test_models_that_cannot_translate_together_are_refused() -> None:
+def test_an_ensemble_with_different_vocabularies_is_refused() -> None:
     model, larger = (
         Transformer(ModelConfig.model_validate({**SMALL, "vocab_size": size})) for size in (VOCAB, VOCAB + 1)
     )

@@ -29,11 +29,11 @@ def would_go_on(model: Transformer, source: list[int], one: Hypothesis) -> bool:
 
 @pytest.mark.parametrize("engine", ["stepwise", "captured"])
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
-def test_exactly_those_are_marked_that_the_limit_ended_and_not_the_model(
+def test_truncated_marks_exactly_the_hypotheses_that_the_length_limit_ended(
     engine: str, kind: str, device: torch.device
 ) -> None:
     marked = by_themselves = 0
-    for seed in range(4):
+    for seed in range(2):
         model, sources = small_model(seed, device)
         for limit in (1, 2, 3, 5):
             config = KINDS[kind].model_copy(update={"max_length": limit})
@@ -47,7 +47,7 @@ def test_exactly_those_are_marked_that_the_limit_ended_and_not_the_model(
     assert by_themselves > 0  # as long as may be, and whole
 
 
-def test_a_rule_of_the_search_is_no_reason_to_call_an_output_cut_off(device: torch.device) -> None:
+def test_constraints_of_the_search_never_mark_a_hypothesis_truncated(device: torch.device) -> None:
     """Where no token but the end is allowed by `no_repeat_ngram`, the hypothesis has ended by itself."""
     model, sources = small_model(3, device)
     for limit in (2, 4, 6):
@@ -56,7 +56,7 @@ def test_a_rule_of_the_search_is_no_reason_to_call_an_output_cut_off(device: tor
             assert all(len(one.ids) == limit for one in found if one.truncated)
 
 
-def test_to_find_out_whether_the_limit_ended_it_takes_no_further_step(device: torch.device) -> None:
+def test_detecting_truncation_takes_no_extra_step(device: torch.device) -> None:
     model, sources = small_model(1, device)
     steps = 0
 
@@ -71,7 +71,7 @@ def test_to_find_out_whether_the_limit_ended_it_takes_no_further_step(device: to
     assert steps == 3  # two tokens and the end: no step is taken to find out
 
 
-def test_learned_positions_end_where_there_are_no_more(device: torch.device) -> None:
+def test_running_out_of_learned_positions_truncates(device: torch.device) -> None:
     torch.manual_seed(0)
     model, sources = small_model(0, device)
     config = model.config.model_copy(update={"positions": "learned", "max_length": 9})

@@ -21,7 +21,7 @@ def ids_of(text: str) -> list[int]:
     return [*parts[0], *(token for part in parts[1:] for token in (2, *part)), 2]
 
 
-def test_texts_are_labelled_as_if_each_were_alone_and_probabilities_sum_to_one() -> None:
+def test_batching_never_changes_a_label_and_probabilities_sum_to_one() -> None:
     model = model_of("encoder", labels=3)
     found = Classifier(model, BYTES, ("x", "y", "z")).classify(TEXTS)
     for text, one in zip(TEXTS, found, strict=True):
@@ -35,7 +35,7 @@ def test_texts_are_labelled_as_if_each_were_alone_and_probabilities_sum_to_one()
 
 
 @pytest.mark.parametrize("kind", ["encoder", "encoder-decoder", "decoder"])
-def test_a_text_has_one_vector_whatever_stands_beside_it(kind: str) -> None:
+def test_batching_never_changes_an_embedding(kind: str) -> None:
     model = model_of(kind)
     together = embed(model, BYTES, TEXTS)
     alone = np.concatenate([embed(model, BYTES, [text]) for text in TEXTS])
@@ -44,7 +44,7 @@ def test_a_text_has_one_vector_whatever_stands_beside_it(kind: str) -> None:
     assert len({tuple(row) for row in together.round(4).tolist()}) == 4
 
 
-def test_a_vector_is_the_mean_or_the_first_of_the_encoders() -> None:
+def test_an_embedding_is_the_mean_or_the_first_hidden_state_of_the_encoder() -> None:
     model = model_of("encoder")
     with torch.no_grad():
         hidden = model.encode(torch.tensor([ids_of("ab")]))[0]
@@ -52,7 +52,7 @@ def test_a_vector_is_the_mean_or_the_first_of_the_encoders() -> None:
     np.testing.assert_allclose(embed(model, BYTES, ["ab"], "first")[0], hidden[0], atol=1e-6)
 
 
-def test_what_has_no_vector_is_refused() -> None:
+def test_empty_and_overlong_texts_are_not_embedded() -> None:
     with pytest.raises(InputError, match="text 2 is empty, or has an empty part: 'a\\\\t'"):
         embed(model_of("encoder"), BYTES, ["a", "a\t"])
     with pytest.raises(InputError, match="text 1 has 11 tokens, more than the maximum of 10"):

@@ -44,7 +44,7 @@ def test_cached_generation_equals_uncached(positions: str) -> None:
     assert found.log_prob == pytest.approx(total, abs=1e-4)
 
 
-def test_a_beam_finds_texts_at_least_as_likely_and_several_of_them() -> None:
+def test_beam_search_generates_nbest_texts_at_least_as_probable_as_greedy() -> None:
     generator = Generator(language_model(3), BYTES, max_tokens=20)
     (greedy,) = generator.generate(["a"], SearchConfig(beam=1, length_penalty=0.0))[0]
     beams = generator.generate(["a"], SearchConfig(beam=8, nbest=3, length_penalty=0.0))[0]
@@ -53,7 +53,7 @@ def test_a_beam_finds_texts_at_least_as_likely_and_several_of_them() -> None:
     assert [one.log_prob for one in beams] == sorted((one.log_prob for one in beams), reverse=True)
 
 
-def test_samples_follow_from_the_seed_and_from_the_number_of_the_beginning() -> None:
+def test_samples_depend_on_the_seed_and_the_index_of_the_prompt() -> None:
     generator = Generator(language_model(), BYTES, max_tokens=12)
     search = SearchConfig(sample=True, nbest=2, seed=5)
     both = generator.generate(["a", "b"], search)
@@ -62,7 +62,7 @@ def test_samples_follow_from_the_seed_and_from_the_number_of_the_beginning() -> 
     assert generator.generate(["a", "b"], search.model_copy(update={"seed": 6})) != both
 
 
-def test_a_low_temperature_and_the_likeliest_word_only_are_greedy() -> None:
+def test_low_temperature_and_top_k_of_one_are_greedy() -> None:
     generator = Generator(language_model(), BYTES, max_tokens=12)
     greedy = generator.generate([""], SearchConfig(beam=1))[0][0].text
     for settings in ({"top_k": 1}, {"temperature": 1e-4}, {"top_p": 1e-6}):
@@ -77,7 +77,7 @@ def test_a_stream_joined_is_the_text(search: SearchConfig) -> None:
     assert pieces[0].startswith("é")
 
 
-def test_a_stream_of_a_model_that_says_no_numbers_is_refused() -> None:
+def test_streaming_from_a_model_that_returns_nan_is_refused() -> None:
     model = language_model()
     with torch.no_grad():
         model.vocabulary.embedding.weight.fill_(torch.nan)
@@ -86,7 +86,7 @@ def test_a_stream_of_a_model_that_says_no_numbers_is_refused() -> None:
 
 
 @pytest.mark.parametrize("at_once", [4096, 12])
-def test_scores_are_those_of_a_pass_over_each_text_alone(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_scores_equal_those_of_each_text_alone(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.inference.generator._TOKENS", at_once)
     model = language_model()
     texts = ["a", "", "abc def", "xy"]
@@ -96,7 +96,7 @@ def test_scores_are_those_of_a_pass_over_each_text_alone(at_once: int, monkeypat
         torch.testing.assert_close(torch.tensor(found), wanted)
 
 
-def test_who_cannot_write_is_refused() -> None:
+def test_generation_refuses_encoders_and_overlong_prompts() -> None:
     encoder = Transformer(ModelConfig(kind="encoder", vocab_size=259, d_model=8, heads=1, encoder_layers=1, d_ff=8))
     with pytest.raises(InputError, match="found kind = 'encoder'"):
         Generator(encoder, BYTES)

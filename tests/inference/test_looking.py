@@ -13,7 +13,7 @@ def test_look_into_is_a_public_name() -> None:
     assert heed.look_into is look_into
 
 
-def test_a_folder_of_any_kind_can_be_looked_into(tmp_path: Path) -> None:
+def test_look_into_traces_a_folder_of_any_kind(tmp_path: Path) -> None:
     classes = look_into(make_lm_or_classifier(tmp_path / "c", "classify"), "A dog")
     assert {one.token for one in classes.top()[0]} == set(LABELS)
     written = look_into(make_lm_or_classifier(tmp_path / "lm", "language-model"), "A dog")

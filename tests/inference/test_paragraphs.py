@@ -58,7 +58,7 @@ def counted(texts: Sequence[str], language: str) -> int:
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_500_paragraphs_come_back_whole(language: str) -> None:
+def test_500_paragraphs_are_translated_without_loss(language: str) -> None:
     trained = SourceLengths(sentences=1, common=20, longest=30)
     splitter = Splitter(256, trained, language)
     translator = Translator([], (TOKENIZER, TOKENIZER), engine=Forgetful(language), splitter=splitter)

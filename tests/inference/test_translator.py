@@ -41,7 +41,7 @@ def test_order_is_kept_and_each_text_is_translated_as_if_alone(translator: Trans
     assert [one.text for one in small] == together
 
 
-def test_what_is_only_white_space_stays_as_it_is(translator: Translator) -> None:
+def test_white_space_is_kept(translator: Translator) -> None:
     assert translator(["", "  ", "\n"]) == ["", "  ", "\n"]
     one = translator.translate([" "])[0]
     assert (one.score, one.tokens, one.alignment, one.alternatives) == (0.0, (), (), ())
@@ -67,7 +67,7 @@ def test_segments_say_which_part_of_the_translation_belongs_to_which_of_the_text
     assert [whole.text[slice(*one.target)] for one in whole.segments] == translator(sources)
 
 
-def test_a_line_or_a_text_can_be_translated_at_once(translator: Translator) -> None:
+def test_a_line_or_a_whole_text_can_be_translated_without_splitting(translator: Translator) -> None:
     text = "a dog runs. the cat\na dog"
     (by_line,) = translator.translate([text], split="line")
     assert by_line.text == translator.translate(["a dog runs. the cat"], split="none")[0].text + "\n" + translator(
@@ -101,7 +101,7 @@ def whole_greedy(translator: Translator, text: str) -> str:
     return translator.translate([text], beam=1)[0].text
 
 
-def test_a_translation_that_the_limit_ended_says_so(translator: Translator) -> None:
+def test_a_translation_ended_by_the_length_limit_is_marked_truncated(translator: Translator) -> None:
     (short,) = translator.translate(["a dog\nthe cat"], search=SearchConfig(beam=1, max_length=2))
     assert short.truncated
     assert len(short.segments) == 2
@@ -121,7 +121,7 @@ def drawn(one: heed.Translation) -> tuple[str, ...]:
     return (one.text, *(other.text for other in one.alternatives))
 
 
-def test_what_is_sampled_for_a_line_depends_on_its_number_alone(translator: Translator) -> None:
+def test_the_sample_of_a_line_depends_only_on_its_index(translator: Translator) -> None:
     search = SearchConfig(sample=True, nbest=2, max_length=8)
     texts = ["a dog. the cat.", "", "dog", "the cat", "a bird. a dog."]
     whole = [drawn(one) for one in translator.translate(texts, search=search, align=False)]
@@ -135,7 +135,7 @@ def test_what_is_sampled_for_a_line_depends_on_its_number_alone(translator: Tran
     assert translator.translate(["dog"], search=search, first=1)[0].text != whole[2][0]
 
 
-def test_the_score_of_a_translation_is_that_of_a_forced_pass(translator: Translator) -> None:
+def test_the_score_of_a_translation_equals_forced_decoding(translator: Translator) -> None:
     for one, source in zip(translator.translate(TEXTS, nbest=3), TEXTS, strict=True):
         if source.strip():
             for found in (one, *one.alternatives):
@@ -156,7 +156,7 @@ def test_score_is_the_log_probability_of_the_text(translator: Translator) -> Non
         translator.score(sources, targets[:2])
 
 
-def test_the_best_come_first_and_there_are_as_many_as_asked_for(translator: Translator) -> None:
+def test_nbest_translations_come_best_first(translator: Translator) -> None:
     one = translator.translate(["a dog"], beam=6, nbest=5)[0]
     scores = [one.score, *(other.score for other in one.alternatives)]
     assert len(scores) == 5
@@ -187,7 +187,7 @@ def test_a_stream_comes_token_by_token(translator: Translator) -> None:
         assert seen == steps
 
 
-def test_a_prefix_is_kept_and_alternatives_go_on_differently(translator: Translator) -> None:
+def test_alternatives_keep_the_prefix_and_differ_in_the_next_token(translator: Translator) -> None:
     (one,) = translator.translate(["a dog"], prefixes=["the "])
     assert one.text.startswith("the ")
     found = translator.alternatives("a dog", "the ", 4)
@@ -217,7 +217,7 @@ NO_TEXTS = {
 }
 
 
-def test_what_is_no_text_is_refused_by_everything_that_takes_texts(tmp_path: Path) -> None:
+def test_every_method_refuses_what_is_not_text(tmp_path: Path) -> None:
     """In a process of its own: here, types are checked before heed can."""
     code = f"""if True:
         import heed
@@ -249,7 +249,7 @@ def test_what_is_no_text_is_refused_by_everything_that_takes_texts(tmp_path: Pat
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_samples_depend_on_seed_and_place_not_on_company(translator: Translator) -> None:
+def test_samples_depend_on_seed_and_index_not_on_the_batch(translator: Translator) -> None:
     drawing = SearchConfig(sample=True, max_length=12, nbest=2)
     alone = translator.translate(["a dog"], search=drawing)[0]
     first = translator.translate(["a dog", "the cat sees a bird"], search=drawing)[0]
@@ -258,7 +258,7 @@ def test_samples_depend_on_seed_and_place_not_on_company(translator: Translator)
     assert other.text != alone.text
 
 
-def test_models_translate_together() -> None:
+def test_an_ensemble_translates() -> None:
     one, other = make(0), make(1)
     search = SearchConfig(max_length=12)
     alone = Translator([one], (TOKENIZER, TOKENIZER), search)
@@ -301,7 +301,7 @@ def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocab
         ([], [], [], []),
     ],
 )
-def test_links_between_tokens_become_links_between_words(
+def test_token_alignment_becomes_word_alignment(
     source: list[str], target: list[str], alignment: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
     assert word_alignment(source, target, alignment) == expected

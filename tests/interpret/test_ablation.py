@@ -44,7 +44,7 @@ def modules(model: Transformer, path: str) -> tuple[Any, Any]:
     return model.get_submodule(f"{prefix}.{name}"), model.get_submodule(f"{prefix}.around_{name}")
 
 
-def test_the_pieces_are_kinds_layers_sublayers_and_heads() -> None:
+def test_components_are_kinds_layers_sublayers_and_heads() -> None:
     config = ModelConfig.model_validate({**SHAPE, "encoder_layers": 1, "decoder_layers": 2})
     names = {
         group: [one.name for one in components(config) if one.group == group]
@@ -65,7 +65,7 @@ def test_the_pieces_are_kinds_layers_sublayers_and_heads() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_head_off_equals_zero_columns_of_its_output_matrix(norm: str, device: torch.device) -> None:
+def test_ablating_a_head_equals_zeroing_its_columns_of_the_output_matrix(norm: str, device: torch.device) -> None:
     model, given = model_of(norm, device, positions="rotary")
     whole = logits(model, given)
     for piece in components(model.config):
@@ -81,7 +81,7 @@ def test_a_head_off_equals_zero_columns_of_its_output_matrix(norm: str, device: 
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_sublayer_off_equals_one_whose_last_weights_are_zero(norm: str, device: torch.device) -> None:
+def test_ablating_a_sublayer_equals_zeroing_its_last_weights(norm: str, device: torch.device) -> None:
     model, given = model_of(norm, device)
     for piece in components(model.config):
         if piece.head is None:
@@ -94,7 +94,7 @@ def test_a_sublayer_off_equals_one_whose_last_weights_are_zero(norm: str, device
             torch.testing.assert_close(logits(model, given, piece), logits(copy, given), msg=piece.name)
 
 
-def test_a_layer_or_kind_off_is_all_its_sublayers_off(device: torch.device) -> None:
+def test_ablating_a_layer_or_kind_ablates_all_its_sublayers(device: torch.device) -> None:
     model, given = model_of("pre", device)
     single = {one.name: one for one in components(model.config) if one.group == "sub-layer"}
     for piece in components(model.config):
@@ -112,7 +112,7 @@ def test_without_cross_attention_the_source_does_not_matter(device: torch.device
 
 
 @pytest.mark.parametrize("name", ["encoder.2.self.1", "decoder.1.self.2", "decoder.2.cross.1", "decoder.1"])
-def test_decoding_step_by_step_is_without_the_piece_too(name: str, device: torch.device) -> None:
+def test_ablation_also_applies_to_cached_decoding(name: str, device: torch.device) -> None:
     model, given = model_of("pre", device)
     (piece,) = (one for one in components(model.config) if one.name == name)
     src, tgt_in = given["src"][:1], given["tgt_in"][:1, :4]
@@ -152,7 +152,7 @@ def references(translator: Translator) -> list[str]:
         ("bleu", lambda tr, wanted: bleu(tr(SOURCES), wanted)),
     ],
 )
-def test_scores_are_those_of_the_whole_model_and_without_the_piece(
+def test_scores_equal_those_computed_without_the_component(
     metric: Any, score: Callable[[Translator, list[str]], float]
 ) -> None:
     translator = small_translator()

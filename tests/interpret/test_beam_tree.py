@@ -30,7 +30,7 @@ def settings(random: Random) -> SearchConfig:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_tree_finds_what_beam_search_finds(seed: int) -> None:
+def test_the_tree_equals_beam_search(seed: int) -> None:
     random = Random(seed)
     config, longest = settings(random), random.randint(2, 6)
     tables = Tables(seed, random.randint(3, 8), steps=seed % 3 == 0, eos_bonus=random.choice([0.0, 2.0, -3.0]))
@@ -60,7 +60,7 @@ def is_a_tree_that_accounts_for_itself(tree: BeamTree, config: SearchConfig) -> 
     assert all(totals == sorted(totals, reverse=True) for totals in ranks.values())
 
 
-def test_a_tree_finds_what_a_model_finds(device: torch.device) -> None:
+def test_the_tree_of_a_transformer_equals_its_beam_search(device: torch.device) -> None:
     model, sources = small_model(3, device)
     config = SearchConfig(beam=3, nbest=3)
     for source in sources:
@@ -102,7 +102,7 @@ def test_every_branch_says_why_it_ended() -> None:
     assert [node.fate for node in short.nodes if node.step == 2] == ["ended", "greatest length"]
 
 
-def test_what_is_no_beam_is_refused() -> None:
+def test_sampling_and_batches_have_no_beam_tree() -> None:
     with pytest.raises(InputError, match=r"search\.sample = true samples tokens"):
         tree_of(Short(0, 4), 5, SearchConfig(sample=True))
     with pytest.raises(InputError, match="a beam tree is of one sentence, found 2"):

@@ -25,7 +25,7 @@ def classifier() -> TextModel:
     return small_model(NAMES, kind="encoder", labels=3)
 
 
-def test_a_classifiers_output_is_one_row_with_a_column_a_label(classifier: TextModel) -> None:
+def test_the_output_of_a_classifier_has_one_row_and_a_column_per_label(classifier: TextModel) -> None:
     trace = look(classifier, "a dog runs")
     with torch.no_grad():
         said = classifier.model(torch.tensor([trace.source_ids]))[0].softmax(-1).numpy()
@@ -42,7 +42,7 @@ def test_without_names_labels_are_numbers() -> None:
     assert look(small_model(kind="encoder"), "a dog").labels == ()
 
 
-def test_two_texts_are_read_together_with_an_end_after_each(classifier: TextModel) -> None:
+def test_a_text_pair_is_one_input_with_eos_after_each_text(classifier: TextModel) -> None:
     trace = look(classifier, "a dog\tthe cat")
     assert trace.source.text == "a dog\tthe cat"
     assert trace.source_tokens == (*"a dog", "⟨/s⟩", *"the cat", "⟨/s⟩")
@@ -53,7 +53,7 @@ def test_two_texts_are_read_together_with_an_end_after_each(classifier: TextMode
             look(classifier, wrong)
 
 
-def test_removal_of_a_classifier_is_what_the_likeliest_label_loses(classifier: TextModel) -> None:
+def test_occlusion_of_a_classifier_is_of_the_most_probable_label(classifier: TextModel) -> None:
     trace = look(classifier, "a dog")
     ids, best = list(trace.source_ids), int(trace.logits.argmax())
     removal = trace.removal()
@@ -65,7 +65,7 @@ def test_removal_of_a_classifier_is_what_the_likeliest_label_loses(classifier: T
         assert removal.values[0, place] == pytest.approx(lost, abs=1e-5)
 
 
-def test_a_hole_is_filled_without_a_look_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masked_predictions_do_not_depend_on_the_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
     masked = small_model(kind="encoder")
     trace = look(masked, "a dog")
     holes = trace.holes(3)
@@ -83,7 +83,7 @@ def test_a_hole_is_filled_without_a_look_at_what_was_there(monkeypatch: pytest.M
     np.testing.assert_allclose(trace.holes().log_probs, holes.log_probs, atol=1e-5)
 
 
-def test_what_has_no_hidden_words_has_no_holes(classifier: TextModel) -> None:
+def test_masked_predictions_need_a_masked_lm(classifier: TextModel) -> None:
     with pytest.raises(InputError, match="found kind = 'encoder', labels = 3"):
         look(classifier, "a dog").holes()
     with pytest.raises(InputError, match="found kind = 'decoder', labels = None"):
@@ -104,7 +104,7 @@ def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: Text
     assert [part["shape"] for part in whole["parts"][-3:]] == [[1, 16], [1, 3], [1, 3]]
 
 
-def test_a_page_of_a_classifier_has_what_it_needs(classifier: TextModel) -> None:
+def test_the_page_of_a_classifier_embeds_its_labels(classifier: TextModel) -> None:
     trace = look(classifier, "a dog")
     data = embedded(html_report(trace, trace_document(trace)).decode())
     assert list(data["attention"]["shapes"]) == ["encoder"]

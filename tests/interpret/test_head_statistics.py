@@ -143,7 +143,7 @@ ONE_COLUMN = lambda _: 2  # noqa: E731
         ("decoder.1.cross", looking((6, 5), ONE_COLUMN, 0.0), "broad"),
     ],
 )
-def test_a_head_is_called_what_it_does(path: str, weights: np.ndarray, description: str) -> None:
+def test_heads_are_described_by_what_they_attend_to(path: str, weights: np.ndarray, description: str) -> None:
     assert shown(path, weights).description == description
 
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
         head_statistics(model, batches(model, [[]], [[]]))
 
 
-def test_half_a_model_is_measured_on_the_side_it_has() -> None:
+def test_encoder_only_and_decoder_only_heads_are_measured() -> None:
     whole = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
     encoder = make(ModelConfig.model_validate({**SHAPE, "kind": "encoder"}), torch.device("cpu"))
     own = {name: value for name, value in whole.state_dict().items() if name in encoder.state_dict()}

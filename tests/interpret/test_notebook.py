@@ -55,7 +55,7 @@ def test_the_numbers_shown_are_the_first_of_the_first_head() -> None:
     assert re.findall(r"<td>(\d+)</td>", html) == [str(row * 20 + column) for row in range(3) for column in range(8)]
 
 
-def test_text_cannot_do_anything(trace: Trace) -> None:
+def test_text_in_notebook_html_is_escaped(trace: Trace) -> None:
     values = np.array([[np.nan]], dtype=np.float32)
     matrix = Matrix(HOSTILE, HOSTILE, ("T", "S"), values, (HOSTILE,), (HOSTILE,), None)
     for shown in (matrix, replace(matrix, values=np.ones_like(values))):
@@ -67,7 +67,7 @@ def test_text_cannot_do_anything(trace: Trace) -> None:
     assert "<script" not in replace(trace, source=source)._repr_html_()
 
 
-def test_what_is_too_long_for_a_picture_says_where_it_is(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_too_long_for_a_picture_refers_to_save(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.interpret.saving.LARGEST_PICTURE", 2)
     assert not _pictures(trace._repr_html_())
     assert "see trace.save('look.html')" in trace._repr_html_()

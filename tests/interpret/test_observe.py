@@ -12,7 +12,7 @@ from heed.interpret.observe import observe
 from heed.interpret.parts import attentions, parts, sizes
 from heed.model.attention import attention_weights, fused_attention, plain_attention
 from heed.model.layout import AttentionPattern
-from tests.interpret.twin import expected
+from tests.interpret.numpy_reference import expected
 from tests.model.examples import COMBINATIONS, SHAPE, both_sides, every_combination, make, padded
 
 
@@ -59,7 +59,7 @@ def test_every_part_of_a_classifier_follows_from_the_parts_before_it(norm: str, 
 
 
 @every_combination
-def test_a_pass_that_is_observed_is_the_ordinary_pass(config: ModelConfig, device: torch.device) -> None:
+def test_observing_never_changes_the_logits(config: ModelConfig, device: torch.device) -> None:
     model, given, seen = observed(config, device)
     with torch.no_grad():
         plain, fused = model(**given, attend=plain_attention), model(**given)
@@ -75,7 +75,7 @@ def test_a_pass_that_is_observed_is_the_ordinary_pass(config: ModelConfig, devic
 @pytest.mark.parametrize("norm", ["post", "pre", "sandwich"])
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
-def test_a_whole_pass_sees_what_decoding_saw_step_by_step(
+def test_one_forward_pass_equals_step_by_step_decoding(
     kind: str, positions: str, norm: str, device: torch.device
 ) -> None:
     config = ModelConfig.model_validate({**SHAPE, "kind": kind, "positions": positions, "norm": norm})
@@ -105,7 +105,7 @@ def test_a_whole_pass_sees_what_decoding_saw_step_by_step(
         torch.testing.assert_close(weights, whole if path.endswith("cross") else whole[..., : step + 1])
 
 
-def test_only_what_is_asked_for_is_kept_in_the_order_of_the_pass(device: torch.device) -> None:
+def test_only_requested_parts_are_recorded_in_order_of_computation(device: torch.device) -> None:
     config = COMBINATIONS[0]
     model = make(config, device)
     names = ["logits", "decoder.2.cross.heads", "encoder.1.self.query"]
@@ -124,7 +124,7 @@ def test_nothing_stays_on_the_model_when_a_pass_fails(device: torch.device) -> N
     assert hooks(model) == 0
 
 
-def test_what_cannot_be_observed_is_refused(device: torch.device) -> None:
+def test_unknown_parts_and_training_mode_are_refused(device: torch.device) -> None:
     model = make(COMBINATIONS[0], device)
     given = rows(COMBINATIONS[0], device)
     with pytest.raises(InputError, match=r"no part 'encoder.0.self.query': did you mean 'encoder.\d.self.query'\?"):

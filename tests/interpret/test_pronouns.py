@@ -61,7 +61,7 @@ def test_wilsons_interval_is_the_known_one() -> None:
         assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-6)
 
 
-def test_sentences_are_held_out_different_and_balanced_and_french_must_know() -> None:
+def test_sentences_are_held_out_distinct_balanced_and_of_different_genders() -> None:
     assert len({example.source for example in EXAMPLES}) == 24
     assert {split_of(example) for example in EXAMPLES} == {"test"}
     assert sum(example.antecedent == "subject" for example in EXAMPLES) == 12
@@ -169,7 +169,7 @@ def shortened(case: PronounSentence, removed: Occluded) -> list[int]:
     return [token for place, token in enumerate(case.ids) if place not in gone[removed]]
 
 
-def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_occluding_a_word_equals_a_source_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)
     asked, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
     chosen, translator = cases()[:2], Translator([asked.model], asked.tokenizers, asked.search)
@@ -190,7 +190,7 @@ def test_what_is_removed_is_as_if_it_had_never_been_written(monkeypatch: pytest.
             assert text == translator(source)
 
 
-def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_count_forced_and_written_pronouns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = text_model()
     chosen = disambiguating_examples(6, seed=3)
     found_cases = [pronoun_sentence(example, tokenizer("words")) for example in chosen]
@@ -214,7 +214,7 @@ def test_choices_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {one.forced.of for one in found} == {one.written.of for one in found} == {6}
 
 
-def test_what_cannot_be_asked_is_refused() -> None:
+def test_odd_counts_and_models_that_do_not_translate_are_refused() -> None:
     asked = text_model()
     with pytest.raises(DataError, match="expected an even number of sentences, one half per antecedent, found 7"):
         measure_pronouns(asked, 7)

@@ -69,7 +69,7 @@ def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"positions": "rotary"}, {"positions": "learned", "norm": "sandwich"}], ids=str
 )
-def test_the_vectors_are_the_models_own_to_three_digits(settings: dict[str, str]) -> None:
+def test_embedded_activations_equal_the_models_to_three_digits(settings: dict[str, str]) -> None:
     trace = small_translator(**settings).look("a dog", "EIN HUND")
     data = embedded(html_report(trace, trace_document(trace)).decode())
     found = unpacked(data["activations"])
@@ -151,7 +151,7 @@ def test_no_text_can_become_markup(text: str) -> None:
 
 
 @pytest.mark.parametrize("values", [[[0.0, 0.0]], [[1.0, -3.0], [1e-9, 0.0]], [[[-511.0, 511.0, 1.0]]]], ids=str)
-def test_packed_numbers_come_back(values: list[Any]) -> None:
+def test_quantized_arrays_round_trip(values: list[Any]) -> None:
     array = np.array(values, np.float32)
     np.testing.assert_allclose(
         unpacked(quantized({"a": array}, 511))["a"], array, atol=float(np.abs(array).max()) / 1000
@@ -160,7 +160,7 @@ def test_packed_numbers_come_back(values: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_half_a_model_has_a_page_too(kind: str) -> None:
+def test_encoder_only_and_decoder_only_models_have_a_page(kind: str) -> None:
     trace = look(small_model(kind=kind), "EIN HUND" if kind == "decoder" else "a dog")
     data = embedded(html_report(trace, trace_document(trace)).decode())
     assert list(data["attention"]["shapes"]) == [kind]

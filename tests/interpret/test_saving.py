@@ -57,7 +57,7 @@ def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trac
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_half_a_model_is_saved_with_what_it_has(tmp_path: Path, kind: str) -> None:
+def test_encoder_only_and_decoder_only_traces_are_saved(tmp_path: Path, kind: str) -> None:
     trace = look(small_model(kind=kind), "EIN HUND")
     trace.save(tmp_path / "look.json")
     found = json.loads((tmp_path / "look.json").read_text())
@@ -67,7 +67,7 @@ def test_half_a_model_is_saved_with_what_it_has(tmp_path: Path, kind: str) -> No
     assert "layer 2, head 1" in (tmp_path / "look.svg").read_text()
 
 
-def test_what_was_drawn_at_random_is_saved_without_a_beam(tmp_path: Path) -> None:
+def test_a_trace_with_sampling_is_saved_without_a_beam(tmp_path: Path) -> None:
     translator = small_translator()
     translator.search = SearchConfig(sample=True, max_length=5)
     trace = translator.look("a dog")

@@ -54,7 +54,7 @@ def test_special_tokens_are_shown_by_name() -> None:
     assert Tokens() == Tokens("", (), (), ())
 
 
-def test_candidates_come_likeliest_first_and_of_equals_the_lower_id() -> None:
+def test_candidates_are_sorted_by_probability_then_by_id() -> None:
     log_probs = torch.tensor([[0.1, 0.1, 0.2, 0.3, 0.3]]).log()
     (found,) = candidates(log_probs, 4, TOKENIZERS["bytes"])
     assert [each.id for each in found] == [3, 4, 2, 0]

@@ -69,7 +69,7 @@ def test_every_matrix_carries_the_tokens_of_its_own_rows_and_columns(trace: Trac
         Matrix("x", "", ("T", "T"), np.zeros((2, 2), np.float32), ("a",), None, None)
 
 
-def test_names_count_layers_from_one_and_arrays_from_nought(trace: Trace) -> None:
+def test_names_count_layers_from_1_and_arrays_from_0(trace: Trace) -> None:
     assert np.array_equal(trace.part("encoder.1.self.weights").values, trace.encoder_attention[0])
     assert np.array_equal(trace.part("decoder.3.self.weights").values, trace.decoder_attention[2])
     assert np.array_equal(trace.part("decoder.2.cross.weights").values, trace.cross_attention[1])
@@ -104,7 +104,7 @@ def test_without_a_target_it_is_the_translators_own_translation(search: SearchCo
 
 
 @pytest.mark.parametrize("norm", ["post", "pre", "sandwich"])
-def test_the_lens_shows_what_a_model_of_fewer_layers_would_say(norm: str) -> None:
+def test_the_logit_lens_equals_a_model_of_fewer_layers(norm: str) -> None:
     translator = small_translator(norm=norm)
     trace = translator.look(TEXT, TRANSLATION)
     lens = trace.lens(4)
@@ -120,7 +120,7 @@ def test_the_lens_shows_what_a_model_of_fewer_layers_would_say(norm: str) -> Non
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
-def test_removal_is_what_is_lost_when_a_token_was_never_there(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_occlusion_equals_the_change_without_the_token(positions: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small_translator(positions=positions).look(TEXT, TRANSLATION)
     removal = trace.removal()
     assert (removal.rows, removal.columns) == (trace.target_tokens, trace.source_tokens)
@@ -135,7 +135,7 @@ def test_removal_is_what_is_lost_when_a_token_was_never_there(positions: str, mo
     np.testing.assert_allclose(trace.removal().values, removal.values, atol=1e-5)
 
 
-def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_side() -> None:
+def test_encoder_only_and_decoder_only_traces_have_one_side() -> None:
     encoder = look(small_model(kind="encoder"), TEXT)
     assert (encoder.source_tokens, encoder.target_tokens, encoder.predicted_tokens) == ((*TEXT, "⟨/s⟩"), (), ())
     assert encoder.encoder_attention.shape == (2, 2, 11, 11)
@@ -158,7 +158,7 @@ def test_an_encoder_or_a_decoder_alone_has_one_text_and_nothing_of_the_other_sid
         look(decoder.text_model, "EIN", "HUND")
 
 
-def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
+def test_texts_and_models_that_cannot_be_traced_are_refused(translator: Translator) -> None:
     for text in ("", " ", "a dog\nruns", "a dog\n", "a dog " * 9):
         with pytest.raises(
             InputError, match=f"at most 40 tokens; found {len(text)} tokens: {re.escape(repr(text[:50]))}"
@@ -171,7 +171,7 @@ def test_what_cannot_be_looked_at_is_refused(translator: Translator) -> None:
         look(small_model(), TEXT)
 
 
-def test_its_own_translation_is_the_one_that_its_engine_finds(translator: Translator) -> None:
+def test_a_trace_without_target_has_the_translation_of_the_engine(translator: Translator) -> None:
     class Fixed(Engine):
         """Finds the same translation of everything."""
 
@@ -183,7 +183,7 @@ def test_its_own_translation_is_the_one_that_its_engine_finds(translator: Transl
     assert translator.look(TEXT).target.text != TRANSLATION
 
 
-def test_bertviz_is_given_what_it_takes(trace: Trace) -> None:
+def test_bertviz_arguments_have_the_shapes_it_expects(trace: Trace) -> None:
     given = trace.for_bertviz()
     assert [layer.shape for layer in given["encoder_attention"]] == [(1, 2, 11, 11)] * 2
     assert [layer.shape for layer in given["decoder_attention"]] == [(1, 2, 4, 4)] * 3

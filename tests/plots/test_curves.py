@@ -94,7 +94,8 @@ def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> Non
             (points,) = strokes(svg, f"validation-{name}-0")
             np.testing.assert_allclose(circles(svg, f"dots validation-{name}-0"), points, atol=0.011)
             assert len(points) == 5
-            x = curves.tried if by == "steps" else [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.tried]
+            minutes = [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.validation_steps]
+            x = curves.validation_steps if by == "steps" else minutes
             assert_straight(list(x), [place for place, _ in points])
             assert_straight(list(values), [place for _, place in points])
     assert "minutes of training" in words(svg)
@@ -171,7 +172,7 @@ def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: ImageFormat
     assert b"date" not in first.lower()
 
 
-def test_a_png_has_a_size_to_look_at(tmp_path: Path) -> None:
+def test_a_png_is_twice_the_size_of_the_svg(tmp_path: Path) -> None:
     with Image.open(BytesIO(render(draw(read_curves([whole_run(tmp_path / "run")]), "steps"), "png"))) as png:
         assert 1200 < png.width < 2000
         assert 900 < png.height < 1600
@@ -217,7 +218,7 @@ def test_a_run_without_validation_has_neither_its_line_nor_bleu(tmp_path: Path) 
     assert not any("validation" in name or "best" in name for name in names(svg))
 
 
-def test_a_loss_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
+def test_a_loss_of_nan_is_a_gap(tmp_path: Path) -> None:
     losses = [5.0, 4.5, math.nan, 4.0, math.inf, 3.5, 3.4, 0.0, 3.3, 3.2]
     entries = [step(number, loss) for number, loss in enumerate(losses, start=1)]
     tried = [validation(7, 3.0), validation(8, math.nan), validation(9, 2.9)]
@@ -291,7 +292,7 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
 @given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
 def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
     wanted, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
-    placed = spread_labels(wanted, heights, room=200.0)
+    placed = spread_labels(wanted, heights, available=200.0)
     edges = [(place - height / 2, place + height / 2) for place, height in zip(placed, heights, strict=True)]
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 200 + 1e-9
@@ -299,9 +300,9 @@ def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list
 
 
 def test_labels_that_have_room_stay_where_they_are() -> None:
-    assert spread_labels([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], room=200.0) == pytest.approx([20.0, 60.0, 100.0])
-    assert spread_labels([50.0, 50.0], [14.0, 14.0], room=200.0) == pytest.approx([43.0, 57.0])
-    assert spread_labels([], [], room=200.0) == []
+    assert spread_labels([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], available=200.0) == pytest.approx([20.0, 60.0, 100.0])
+    assert spread_labels([50.0, 50.0], [14.0, 14.0], available=200.0) == pytest.approx([43.0, 57.0])
+    assert spread_labels([], [], available=200.0) == []
 
 
 @settings(max_examples=1000, deadline=None)

@@ -204,9 +204,9 @@ def overlapping(svg: Element) -> list[tuple[str | None, str | None]]:
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(tokens, tokens, st.text(st.characters(), max_size=80))
-def test_no_text_becomes_markup_or_leaves_the_picture_or_lies_on_another(
+def test_no_text_becomes_markup_leaves_the_picture_or_overlaps_another(
     rows: list[str], columns: list[str], title: str
 ) -> None:
     drawn = {"svg", "g", "title", "text", "rect", "path", "image"}
@@ -267,7 +267,7 @@ def test_how_a_token_is_shown(token: str, shown: str) -> None:
     assert label(token, 75.0, 10.0) == shown
 
 
-def test_the_pointer_tells_a_shortened_token_whole() -> None:
+def test_the_tooltip_of_a_truncated_token_has_all_of_it() -> None:
     whole = "antidisestablishmentarianism" * 2
     svg = parsed(heat_map(np.ones((1, 1)), [whole], [" dog"]))
     assert [told(group) for group in svg.findall(f"{SVG}g") if group.get("class") is None] == [whole, "␣dog"]
@@ -276,7 +276,7 @@ def test_the_pointer_tells_a_shortened_token_whole() -> None:
 @pytest.mark.parametrize(
     "words", ["The animal didn't cross the street", "Straßenüberquerungsmöglichkeiten!", "0123,456.789"]
 )
-def test_words_are_no_wider_than_thought_and_little_narrower(words: str) -> None:
+def test_estimated_text_widths_are_close_upper_bounds(words: str) -> None:
     advances = {character: advance for advance, some in DEJAVU_SANS.items() for character in some}
     true = 10 * sum(advances[character] for character in words) / 2048
     assert true <= width(words, 10.0) <= 1.1 * true
@@ -290,7 +290,7 @@ def test_words_are_no_wider_than_thought_and_little_narrower(words: str) -> None
 
 
 @given(st.text(st.characters(), max_size=40), st.floats(10.0, 200.0))
-def test_what_is_fitted_fits(words: str, room: float) -> None:
+def test_fitted_text_is_no_wider_than_the_maximum(words: str, room: float) -> None:
     assert width(fitted(show_invisible(words), room, 10.0), 10.0) <= room
 
 
@@ -337,7 +337,7 @@ def test_a_top_makes_pictures_comparable_and_is_on_the_scale() -> None:
     assert words(svg)[-2:] == ["0", "0.4"]
 
 
-def test_a_removal_map_tells_more_from_less_by_colour_and_how_much_by_strength() -> None:
+def test_a_signed_heat_map_shows_sign_by_colour_and_size_by_opacity() -> None:
     svg = parsed(signed_heat_map(np.array([[-2.0, 0.0, 1.0]]), ["Hund"], ["the", "dog", "cat"]))
     cells = inside(svg, "cells", "rect")
     assert [(cell.get("fill"), cell.get("fill-opacity")) for cell in cells] == [
@@ -368,7 +368,7 @@ def test_a_grid_shows_each_head_in_its_own_place_and_stays_small() -> None:
     )
 
 
-def test_lines_join_each_word_to_those_it_looks_at_the_strongest_on_top() -> None:
+def test_lines_join_each_token_to_those_it_attends_to_the_strongest_on_top() -> None:
     weights = np.array([[0.7, 0.3, 0.0], [0.001, 0.5, 0.499]])
     svg = parsed(head_lines(weights, ["a", "b"], ["x", "y", "z"]))
     lines = inside(svg, "lines", "path")
@@ -421,7 +421,7 @@ def test_a_curve_of_any_numbers_stays_inside_with_words_apart(y: list[float], st
     assert not overlapping(svg)
 
 
-def test_on_any_paper_text_has_the_colour_of_the_page_and_nothing_is_painted_under_it() -> None:
+def test_the_inherit_theme_takes_the_text_colour_of_the_page_and_has_no_background() -> None:
     for name, picture in all_pictures(GERMAN, ENGLISH, "", INHERIT).items():
         svg = parsed(picture)
         assert svg.get("fill") == "currentColor", name
@@ -438,7 +438,7 @@ def test_on_any_paper_text_has_the_colour_of_the_page_and_nothing_is_painted_und
         (lambda: head_lines(np.array([[0.5, np.nan]]), ["a"], ["b", "c"]), "found nan at (0, 1): expected finite"),
         (lambda: heat_map(np.array([[-0.25]]), ["a"], ["b"]), "found the weight -0.25: expected none below 0"),
         (lambda: heat_map(np.ones((1, 1)), ["a"], ["b"], top=0.0), "found a top of 0.0: expected a number above 0"),
-        (lambda: curve({}, "x", "y"), "found no line to draw"),
+        (lambda: curve({}, "x", "y"), "found no series to draw"),
         (
             lambda: curve({"a": (np.ones(2), np.ones(3))}, "x", "y"),
             "found x of shape (2,) and y of (3,) for the line 'a'",
@@ -449,7 +449,7 @@ def test_on_any_paper_text_has_the_colour_of_the_page_and_nothing_is_painted_und
         ),
     ],
 )
-def test_what_cannot_be_drawn_is_said(draw: Callable[[], str], message: str) -> None:
+def test_arrays_that_cannot_be_drawn_are_refused(draw: Callable[[], str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         draw()
 
@@ -471,7 +471,7 @@ def test_a_picture_becomes_a_png_twice_as_large_or_a_pdf() -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "pdf"])
-def test_without_what_renders_it_the_user_is_told_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_renderer_is_an_error_that_says_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     message = f"a {kind.upper()} needs vl-convert-python, which is not installed: pip install vl-convert-python"
     with pytest.raises(ConfigError, match=re.escape(message)):

@@ -1,1 +1,1 @@
-"""Numbers to SVG, PNG and PDF."""
+"""Figures: arrays to SVG, PNG and PDF, without torch."""

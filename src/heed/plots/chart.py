@@ -1,4 +1,4 @@
-"""Line charts: axes with ticks and gridlines, lines with gaps, and each line's name beside its end.
+"""Line charts: axes with ticks and gridlines, lines with gaps, and labels at the ends of the lines.
 
 Enters: points. Leaves: SVG elements, or with `curve` a whole SVG document as a string, of which
 `heed.plots.svg.render` makes a PNG or PDF.
@@ -31,19 +31,19 @@ from heed.plots.svg import (
     width,
 )
 
-Numbers = Float[np.ndarray, "_"]  # of any number
+SeriesValues = Float[np.ndarray, "_"]  # of any length
 Points = Float[np.ndarray, "points"]
 Line = tuple[Points, Points]  # x and y
 OtherLine = tuple[Float[np.ndarray, "others"], Float[np.ndarray, "others"]]  # of another number of points
 
-STRETCHES = 1000  # of a long line that are told apart: about the chart's width in pixels
-TEXT = 12.0  # the size of names
-_LONGEST = 260.0  # of names, in SVG units
+MAX_BINS = 1000  # a longer line is thinned to its extremes in so many bins: about the chart's width in pixels
+TEXT = 12.0  # the font size of labels
+_MAX_LABEL = 260.0  # width of a label, in SVG units
 
 
 @dataclass(frozen=True)
 class Axis:
-    """Numbers from low to high as coordinates from start to end; the y axis starts at the bottom."""
+    """SeriesValues from low to high as coordinates from start to end; the y axis starts at the bottom."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, numbers: Sequence[float] | Points) -> Points:
-        """Where numbers are drawn; all in the middle where low and high are the same."""
+        """The coordinates of values; the middle of the axis if low equals high."""
         values, low, high = np.asarray(numbers, dtype=float), self.low, self.high
         if self.log:
             values, low, high = np.log(values), np.log(low), np.log(high)
@@ -84,24 +84,24 @@ def _faint(opacity: float) -> dict[str, float]:
 
 
 def stroke(number: int, theme: Theme) -> dict[str, str | float | None]:
-    """How the line of this number looks: five colours that all readers tell apart, then the same dashed."""
+    """The stroke of the n-th line: five colours safe for colour-blind readers, then the same dashed."""
     colours = (theme.positive, theme.negative, "#0b8a66", "#b0619b", theme.foreground)
     return {"stroke": colours[number % 5], "stroke-dasharray": (None, "7 3", "2 3")[number // 5 % 3]}
 
 
 def line(
-    points: Line, look: Mapping[str, str | float | None], name: str = "line", told: str = "", dots: bool = False
+    points: Line, look: Mapping[str, str | float | None], name: str = "line", hint: str = "", dots: bool = False
 ) -> Iterable[Element]:
     """A line between points, with a gap where y is not a number; dots at all points, or where one has no neighbours.
 
-    look: SVG attributes; name: the class; told: what the pointer tells.
+    look: SVG attributes; name: the class; hint: the tooltip.
     """
     x, y = thinned(*points)
-    there = np.pad(np.isfinite(x) & np.isfinite(y), 1)
-    here, before, after = there[1:-1], there[:-2], there[2:]
+    finite = np.pad(np.isfinite(x) & np.isfinite(y), 1)
+    here, before, after = finite[1:-1], finite[:-2], finite[2:]
     steps = zip(x, y, here & (before | after), before, strict=True)
     path = "".join(path_data("L" if joined else "M", across, down) for across, down, drawn, joined in steps if drawn)
-    about = [tooltip(told)] * bool(told)
+    about = [tooltip(hint)] * bool(hint)
     round_ends = {"fill": "none", "stroke-linecap": "round", "stroke-linejoin": "round"}
     if path:
         yield element("path", {"class": name, "d": path, "stroke-width": 1.6, **round_ends, **look}, *about)
@@ -129,25 +129,25 @@ def clipped(x: Points, y: Points, low: float, high: float) -> OtherLine:
 
 
 def thinned(x: Points, y: Points) -> OtherLine:
-    """Of a long line, the lowest and highest point of each of a thousand stretches: it looks the same."""
-    if len(y) <= 2 * STRETCHES:
+    """Thin a long line to the lowest and highest point of each of `MAX_BINS` bins: it looks the same."""
+    if len(y) <= 2 * MAX_BINS:
         return x, y
     kept: list[int] = []
-    for stretch in np.array_split(np.arange(len(y)), STRETCHES):
-        there = stretch[np.isfinite(y[stretch])]
-        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [stretch[0]]
+    for bin_ in np.array_split(np.arange(len(y)), MAX_BINS):
+        there = bin_[np.isfinite(y[bin_])]
+        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [bin_[0]]
     return x[kept], y[kept]
 
 
 @dataclass(frozen=True)
 class EndLabel:
-    """Words beside the end of a line, and smaller ones under them."""
+    """A label at the end of a line, and a smaller one under it."""
 
     end: tuple[float, float]
     colour: str
     words: str
     under: str = ""
-    whole: str = ""  # what the pointer tells, where the words are shortened
+    whole: str = ""  # the tooltip
 
 
 def label_height(under: str) -> float:
@@ -158,7 +158,7 @@ def label_height(under: str) -> float:
 def end_labels(labels: Iterable[EndLabel], right: float, between: tuple[float, float]) -> tuple[list[Element], float]:
     """Labels to the right of a chart, each as near to its line's end as the others allow, and where they end.
 
-    between: what of the chart's height they may take.
+    between: the upper and lower limit of their y coordinates.
     """
     above, below = between
     labels = sorted(labels, key=lambda label: label.end[1])
@@ -180,10 +180,10 @@ def end_labels(labels: Iterable[EndLabel], right: float, between: tuple[float, f
     return parts, furthest
 
 
-def spread_labels(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
-    """The middles of labels of such heights, in order, none over another, all in the room, and moved little.
+def spread_labels(wanted: Sequence[float], heights: Sequence[float], available: float) -> list[float]:
+    """The centres of stacked labels: in order, without overlap, within `available`, as near as possible to `wanted`.
 
-    Less the heights before them, middles may only rise; the nearest rising numbers are the means of those that fall.
+    Isotonic regression: less the heights before them, centres must not decrease; runs that do get their mean.
     """
     before = np.cumsum([0.0, *heights])[:-1] + np.array(heights) / 2
     groups: list[list[float]] = []
@@ -192,7 +192,7 @@ def spread_labels(wanted: Sequence[float], heights: Sequence[float], room: float
         while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
             groups[-2:] = [groups[-2] + groups[-1]]
     rising = [np.mean(group) for group in groups for _ in group]
-    return [float(number) for number in np.clip(rising, 0, room - sum(heights)) + before]
+    return [float(number) for number in np.clip(rising, 0, available - sum(heights)) + before]
 
 
 def ticks(low: float, high: float, about: int, beyond: bool = False, whole: bool = False) -> list[float]:
@@ -208,27 +208,31 @@ def ticks(low: float, high: float, about: int, beyond: bool = False, whole: bool
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from low to high for a logarithmic axis, the closer together the less there is between the two."""
+    """Round numbers from low to high for a logarithmic axis; more per decade for a narrower range."""
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 6, 8)):
         powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-        found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
-        if len(found) >= 5:
-            return found
-    return found if len(found) > 2 else ticks(low, high, 6)
+        candidates = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        if len(candidates) >= 5:
+            return candidates
+    return candidates if len(candidates) > 2 else ticks(low, high, 6)
 
 
 def distance_curve(dots: Float[np.ndarray, "P"], title: str = "", theme: Theme = LIGHT) -> str:
-    """The dot product of position codes by their distance, 0 first."""
+    """The dot product of positional encodings by distance, from 0."""
     y = np.asarray(dots, dtype=float)
     return curve({"": (np.arange(len(y), dtype=float), y)}, "distance between positions", "dot product", title, theme)
 
 
 def curve(
-    series: Mapping[str, tuple[Numbers, Numbers]], x_label: str, y_label: str, title: str = "", theme: Theme = LIGHT
+    series: Mapping[str, tuple[SeriesValues, SeriesValues]],
+    x_label: str,
+    y_label: str,
+    title: str = "",
+    theme: Theme = LIGHT,
 ) -> str:
-    """Lines through points, each with its name at its end. What is not a number is a gap."""
+    """A line per series, with its name at its end; nan is a gap."""
     if not series:
-        raise InputError("found no line to draw: expected one or more")
+        raise InputError("found no series to draw: expected one or more")
     lines = {name: _checked(name, points) for name, points in series.items()}
     xs, ys = (np.concatenate(both) for both in zip(*lines.values(), strict=True))
     low, high = float(np.nanmin(xs)), float(np.nanmax(xs))
@@ -250,7 +254,7 @@ def curve(
         look, drawn = stroke(number, theme), (x_axis(x), y_axis(y))
         parts += line(drawn, look)
         if name:
-            shown = fitted(name, _LONGEST, TEXT)
+            shown = fitted(name, _MAX_LABEL, TEXT)
             labels.append(EndLabel(last_point(drawn) or (right, below), str(look["stroke"]), shown, whole=name))
     named, end = end_labels(labels, right, (above, below))
     end = max(end, right + max_width(map(format_number, x_ticks), SMALL) / 2)
@@ -264,7 +268,7 @@ def last_point(points: Line) -> tuple[float, float] | None:
     return (float(x[there[-1]]), float(y[there[-1]])) if len(there) else None
 
 
-def _checked(name: str, points: tuple[Numbers, Numbers]) -> Line:
+def _checked(name: str, points: tuple[SeriesValues, SeriesValues]) -> Line:
     x, y = (np.asarray(axis, dtype=float) for axis in points)
     if x.ndim != 1 or x.shape != y.shape:
         raise InputError(

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from heed.plots.chart import (
-    STRETCHES,
+    MAX_BINS,
     TEXT,
     Axis,
     EndLabel,
@@ -68,20 +68,20 @@ class Curves:
     minutes: Float[np.ndarray, "steps"]  # of training up to there, validation not counted
     loss: Float[np.ndarray, "steps"]
     rate: Float[np.ndarray, "steps"]
-    tried: Int[np.ndarray, "validations"]  # the steps after which the model was validated
+    validation_steps: Int[np.ndarray, "validations"]
     validation_loss: Float[np.ndarray, "validations"]
     score: Float[np.ndarray, "validations"]
-    metric: str  # what the score is
+    metric: str  # the name of the score in the journal
     best: int | None  # the validation whose model the run keeps
 
     def along(self, by: By, steps: Int[np.ndarray, "points"]) -> Float[np.ndarray, "points"]:
-        """Steps as x values."""
+        """The x values of steps: the steps themselves, or minutes of training."""
         if by == "steps":
             return steps.astype(float)
         return np.interp(steps, [0, *self.steps], [0.0, *self.minutes])
 
     def is_blank(self) -> bool:
-        """There is nothing to draw: no step was taken, or none with a finite loss."""
+        """Whether there is nothing to draw: no step has a finite loss."""
         return bool(np.isnan(self.loss).all())
 
 
@@ -110,7 +110,7 @@ def _numbers(entries: list[dict[str, Any]], key: str) -> Float[np.ndarray, "poin
 
 
 def _best(tried: list[dict[str, Any]], losses: Float[np.ndarray, "validations"]) -> int | None:
-    """The last that the journal calls best; where it calls none so, the first of the lowest loss."""
+    """The last validation marked best in the journal; if none is, the first with the lowest loss."""
     called = [number for number, entry in enumerate(tried) if entry.get("best")]
     lowest = None if np.isnan(losses).all() else int(np.nanargmin(losses))
     return called[-1] if called else lowest
@@ -121,14 +121,14 @@ def smoothed(y: Float[np.ndarray, "steps"]) -> tuple[Int[np.ndarray, "points"], 
 
     It is centred, so it does not lag behind as a running mean does. Gaps stay gaps, and count for nothing.
     """
-    stretches = np.array_split(np.arange(len(y)), min(len(y), STRETCHES))
-    width = len(stretches) / 50
+    bins = np.array_split(np.arange(len(y)), min(len(y), MAX_BINS))
+    width = len(bins) / 50
     reach = int(3 * width)
     bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / width) ** 2)
-    total = np.array([np.nansum(y[stretch]) for stretch in stretches])
-    count = np.array([np.isfinite(y[stretch]).sum() for stretch in stretches])
+    total = np.array([np.nansum(y[bin_]) for bin_ in bins])
+    count = np.array([np.isfinite(y[bin_]).sum() for bin_ in bins])
     near, weight = (np.convolve(part, bell, mode="same") for part in (total, count))
-    middles = np.array([stretch[len(stretch) // 2] for stretch in stretches])
+    middles = np.array([bin_[len(bin_) // 2] for bin_ in bins])
     return middles, np.where(count > 0, near / np.where(count > 0, weight, 1.0), np.nan)
 
 
@@ -139,12 +139,12 @@ class _Series:
     name: str  # its class in the SVG
     points: Line  # NaN where there is a gap
     look: dict[str, Any]  # SVG attributes
-    told: str  # what the pointer tells
+    hint: str  # the tooltip
     label: str = ""  # beside its end
     under: str = ""
     best: int | None = None  # the point with a ring
     dots: bool = False
-    restless: bool = False  # its outliers leave the panel
+    clip_outliers: bool = False  # at the edges of the panel
 
 
 def draw(runs: Sequence[Curves], by: By, theme: Theme = LIGHT) -> str:
@@ -183,22 +183,23 @@ def _series(run: Curves, number: int, by: By, theme: Theme, *, alone: bool) -> I
     its own colour, and no pale line of every step.
     """
     thin, thick = ({**stroke(one, theme), "stroke-width": wide} for one, wide in _pens(number, alone=alone))
-    x, tried = run.along(by, run.steps), run.along(by, run.tried)
+    x, tried = run.along(by, run.steps), run.along(by, run.validation_steps)
     points, means = smoothed(run.loss)
     validated = run.best is not None and bool(np.isfinite(run.validation_loss).any())
     if alone:
         pale = {**thin, "stroke-width": 0.7, "stroke-opacity": 0.25}
-        yield "loss", _Series(f"loss-{number}", (x, run.loss), pale, "training, every step", restless=True)
+        yield "loss", _Series(f"loss-{number}", (x, run.loss), pale, "training, every step", clip_outliers=True)
     label = "" if validated and not alone else _label(run, "training", f"{_last(means):.4g}", alone=alone)
     yield "loss", _Series(f"smoothed-{number}", (x[points], means), thin, f"{run.name}: training, smoothed", label)
     dots = alone and len(tried) <= 50
     for panel, values, digits in (("loss", run.validation_loss, ".4g"), (run.metric, run.score, _digits(run.metric))):
         if run.best is not None and np.isfinite(values).any():
             label = _label(run, "validation", f"{_last(values):{digits}}", alone=alone)
-            best = f"○ {'best: ' * (panel == 'loss')}{values[run.best]:{digits}} at step {run.tried[run.best]:,}"
+            step = run.validation_steps[run.best]
+            best = f"○ {'best: ' * (panel == 'loss')}{values[run.best]:{digits}} at step {step:,}"
             under = best if np.isfinite(values[run.best]) else ""
-            name, told = f"validation-{panel}-{number}", f"{run.name}: validation"
-            yield panel, _Series(name, (tried, values), thick, told, label, under, run.best, dots)
+            name, hint = f"validation-{panel}-{number}", f"{run.name}: validation"
+            yield panel, _Series(name, (tried, values), thick, hint, label, under, run.best, dots)
     if np.isfinite(run.rate).any():
         yield "rate", _Series(f"rate-{number}", (x, run.rate), thin, f"{run.name}: learning rate")
 
@@ -229,7 +230,7 @@ def _title(name: str, runs: Sequence[Curves]) -> str:
 
 def _scale(name: str, series: Sequence[_Series]) -> tuple[float, float, list[float]]:
     """What a y axis spans, and its ticks."""
-    usual = [np.nanpercentile(one.points[1], (0.2, 99)) if one.restless else one.points[1] for one in series]
+    usual = [np.nanpercentile(one.points[1], (0.2, 99)) if one.clip_outliers else one.points[1] for one in series]
     values = np.concatenate(usual)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if name == "loss":
@@ -245,15 +246,15 @@ def _panel(series: Sequence[_Series], x: Axis, y: Axis) -> tuple[list[Element], 
     labels = []
     for one in series:
         drawn = x(one.points[0]), y(one.points[1])
-        if one.restless:
+        if one.clip_outliers:
             drawn = clipped(*drawn, y.end, y.start)
-        parts += line(drawn, one.look, one.name, one.told, one.dots)
+        parts += line(drawn, one.look, one.name, one.hint, one.dots)
         if one.best is not None and np.isfinite(drawn[1][one.best]):
             ring = {"d": circle(float(drawn[0][one.best]), float(drawn[1][one.best]), 5.0), "fill": "none"}
             look = {"class": f"best {one.name}", "stroke": one.look["stroke"], "stroke-width": 1.4}
             parts.append(element("path", {**ring, **look}, tooltip(one.under)))
         if one.label:
             end = last_point(drawn) or (x.end, y.start)
-            labels.append(EndLabel(end, one.look["stroke"], one.label, one.under, one.told))
+            labels.append(EndLabel(end, one.look["stroke"], one.label, one.under, one.hint))
     named, reached = end_labels(labels, x.end, (y.end, y.start))
     return [*parts, *named], reached

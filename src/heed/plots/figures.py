@@ -7,7 +7,7 @@ Enters: arrays, with the tokens of their own rows and columns. Leaves: an SVG do
     head_grid           small heat maps of every layer and head
     head_lines          two columns of tokens with lines between them, as opaque as the weights
     signed_heat_map         a matrix with both signs, such as the changes of an occlusion
-    position_picture    position codes
+    position_picture    positional encodings
 
 A number is drawn as the opacity of one colour; rows are queries and columns are keys.
 """
@@ -45,8 +45,8 @@ from heed.plots.svg import (
 Map = Float[np.ndarray, "T S"]
 Tokens = Sequence[str]
 
-_LONGEST = 130.0  # of tokens
-_TILT = radians(60)  # of the tokens over a map
+_MAX_LABEL = 130.0  # width of a token label
+_TILT = radians(60)  # of the column labels
 
 
 def heat_map(
@@ -59,7 +59,7 @@ def heat_map(
 
 
 def signed_heat_map(changes: Map, rows: Tokens, columns: Tokens, title: str = "", theme: Theme = LIGHT) -> str:
-    """The change of each row, an output token, without each column, an input token: a colour for more, one for less."""
+    """A heat map of values of both signs, in two colours, such as the changes of an occlusion."""
     changes = _numbers(changes, 2)
     span = -_top(changes), _top(changes)
     return _token_map(changes, rows, columns, title, theme, span, "{} without {}: {:+.3g}".format)
@@ -77,7 +77,7 @@ def _token_map(
     _match(values, rows, columns)
     unit = float(min(26, max(12, 640 // max(values.shape))))
     size = min(13.0, 0.8 * unit)
-    beside, over = ([label(token, _LONGEST, size) for token in tokens] for tokens in (rows, columns))
+    beside, over = ([label(token, _MAX_LABEL, size) for token in tokens] for tokens in (rows, columns))
     left = float(ceil(EDGE + max_width(beside, size) + 6))
     above = float(ceil(content_top(title) + max_width(over, size) * sin(_TILT) + 0.5 * size + 3))
     right, below = left + len(columns) * unit, above + len(rows) * unit
@@ -127,13 +127,13 @@ def head_grid(
             x = left + head * pitch_across
             if layer == 0:
                 parts.append(small_text(x, above - 10, f"head {head + 1}"))
-            told = element("g", {"fill-opacity": 0.0}, *_strongest(x, y, unit, one, row_words, column_words))
+            hint = element("g", {"fill-opacity": 0.0}, *_strongest(x, y, unit, one, row_words, column_words))
             shown = [
                 tooltip(f"layer {layer + 1}, head {head + 1}"),
                 panel_background(x, y, across * unit, down * unit),
                 raster_image(x, y, (unit, unit), np.minimum(1, one / top), theme),
             ]
-            parts.append(element("g", {"class": "head"}, *shown, *[told] * bool(rows)))
+            parts.append(element("g", {"class": "head"}, *shown, *[hint] * bool(rows)))
     right, below = left + heads * pitch_across - 10, above + layers * pitch_down
     colours, end = color_bar(left, below + 8, (0.0, top), theme)
     return svg_document((max(right, end), below + 14), title, theme, [*parts, *colours])
@@ -143,9 +143,9 @@ def _strongest(x: float, y: float, unit: float, weights: Map, rows: list[str], c
     """A transparent band over each row of a small map, with a tooltip."""
     for number, row in enumerate(rows):
         best = np.argsort(-weights[number], kind="stable")[:3]
-        told = ", ".join(f"{columns[column]} {weights[number, column]:.2f}" for column in best)
+        hint = ", ".join(f"{columns[column]} {weights[number, column]:.2f}" for column in best)
         band = path_data("M", x, y + number * unit, "h", len(columns) * unit, "v", unit, "H", x, "z")
-        yield element("path", {"d": band}, tooltip(f"{row} → {told}"))
+        yield element("path", {"d": band}, tooltip(f"{row} → {hint}"))
 
 
 def head_lines(
@@ -156,7 +156,7 @@ def head_lines(
     _match(weights, rows, columns)
     top = _top(weights, top)
     size, pitch, gap = 13.0, 20.0, 190.0
-    before, after = ([label(token, _LONGEST, size) for token in tokens] for tokens in (rows, columns))
+    before, after = ([label(token, _MAX_LABEL, size) for token in tokens] for tokens in (rows, columns))
     left, above = float(ceil(EDGE + max_width(before, size) + 6)), content_top(title)
     right, middle, height = left + gap, left + gap / 2, max(weights.shape) * pitch
     starts, ends = (above + (height - pitch * (count - 1)) / 2 + pitch * np.arange(count) for count in weights.shape)
@@ -168,8 +168,8 @@ def head_lines(
             bend = path_data(
                 "M", left, starts[row], "C", middle, starts[row], middle, ends[column], right, ends[column]
             )
-            told = tooltip(f"{before[row]} → {after[column]}: {weights[row, column]:.3g}")
-            lines.append(element("path", {"d": bend, "stroke-opacity": opacity}, told))
+            hint = tooltip(f"{before[row]} → {after[column]}: {weights[row, column]:.3g}")
+            lines.append(element("path", {"d": bend, "stroke-opacity": opacity}, hint))
     parts = [element("g", {"class": "lines", "fill": "none", "stroke": theme.positive, "stroke-width": 1.6}, *lines)]
     for x, anchor, *side in ((left - 6, "end", starts, rows, before), (right + 6, "start", ends, columns, after)):
         parts += [token_text(x, y, token, shown, size, anchor) for y, token, shown in zip(*side, strict=True)]
@@ -177,7 +177,7 @@ def head_lines(
 
 
 def position_picture(codes: Float[np.ndarray, "P D"], title: str = "", theme: Theme = LIGHT) -> str:
-    """Position codes, a row each: one colour above zero, one below."""
+    """Positional encodings, a row each: one colour above zero, another below."""
     codes = _numbers(codes, 2)
     positions, depth = codes.shape
     unit = float(max(1, 512 // depth)), float(max(1, 240 // positions))
@@ -203,10 +203,10 @@ def position_picture(codes: Float[np.ndarray, "P D"], title: str = "", theme: Th
 
 
 def dots_by_distance(codes: Float[np.ndarray, "P D"]) -> Float[np.ndarray, "P"]:
-    """The dot product of two position codes by their distance, 0 first; a mean, since learned codes differ."""
+    """The mean dot product of two positional encodings by their distance, from 0."""
     codes = _numbers(codes, 2)
-    products = codes @ codes.T
-    return np.array([products.diagonal(distance).mean() for distance in range(len(codes))])
+    dot_products = codes @ codes.T
+    return np.array([dot_products.diagonal(distance).mean() for distance in range(len(codes))])
 
 
 def _numbers(values: np.ndarray, axes: int) -> np.ndarray:
@@ -214,8 +214,8 @@ def _numbers(values: np.ndarray, axes: int) -> np.ndarray:
     if values.ndim != axes or not values.size:
         raise InputError(f"found numbers of shape {values.shape}: expected {axes} axes, none of them empty")
     if not np.isfinite(values).all():
-        place = tuple(map(int, np.argwhere(~np.isfinite(values))[0]))
-        raise InputError(f"found {values[place]} at {place}: expected finite numbers")
+        index = tuple(map(int, np.argwhere(~np.isfinite(values))[0]))
+        raise InputError(f"found {values[index]} at {index}: expected finite numbers")
     return values
 
 
@@ -228,11 +228,11 @@ def _weights(values: np.ndarray, axes: int) -> np.ndarray:
     return values
 
 
-def _top(values: np.ndarray, told: float | None = None) -> float:
+def _top(values: np.ndarray, hint: float | None = None) -> float:
     """The number that full opacity stands for."""
-    if told is not None and not told > 0:
-        raise InputError(f"found a top of {told}: expected a number above 0")
-    return told or float(np.abs(values).max()) or 1.0
+    if hint is not None and not hint > 0:
+        raise InputError(f"found a top of {hint}: expected a number above 0")
+    return hint or float(np.abs(values).max()) or 1.0
 
 
 def _match(values: Map, rows: Tokens, columns: Tokens) -> None:

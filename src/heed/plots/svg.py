@@ -3,8 +3,8 @@
 Enters: numbers, colours, and text of any kind. Leaves: an SVG document as a string; the same drawing always gives the
 same one. Knows nothing of attention.
 
-Whatever is drawn stays an element of an XML tree until the very end, so no text can become markup. A document has no
-ids, styles or scripts: several can stand in one HTML page, and none reaches outside itself.
+Shapes and texts are elements of an XML tree until the document is serialised, so no text can become markup. A document
+has no ids, styles or scripts, so that several fit into one HTML page.
 """
 
 import base64
@@ -49,11 +49,11 @@ _WIDTHS = {
 
 
 def show_invisible(token: str) -> str:
-    """The whole token with a sign for everything in it that cannot be seen."""
+    """The token with a visible symbol for every invisible character in it."""
     last = len(token) - 1
     signs = (
-        character if character in _JOINERS and 0 < place < last else _sign(character)
-        for place, character in enumerate(token)
+        character if character in _JOINERS and 0 < index < last else _sign(character)
+        for index, character in enumerate(token)
     )
     return ("◌" if _is_mark(token[:1]) else "") + "".join(signs) or "∅"
 
@@ -70,20 +70,20 @@ def _is_mark(character: str) -> bool:
     return bool(character) and unicodedata.category(character)[0] == "M"
 
 
-def label(token: str, room: float, size: float) -> str:
-    """A token as it is shown where there is so much room: see the head of this file."""
-    goes_without_saying = token[:1] == " " and bool(token[1:2].strip())
-    return bidi_isolate(fitted(show_invisible(token[goes_without_saying:]), room, size))
+def label(token: str, max_width: float, size: float) -> str:
+    """The label of a token: without its leading space, invisible characters shown, truncated to `max_width`."""
+    has_leading_space = token[:1] == " " and bool(token[1:2].strip())
+    return bidi_isolate(fitted(show_invisible(token[has_leading_space:]), max_width, size))
 
 
 def bidi_isolate(words: str) -> str:
-    """The words, with marks around any from right to left, so that what stands beside them keeps its place."""
+    """The text, within Unicode bidi isolates if any of it runs from right to left."""
     leftward = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in words)
     return f"\u2068{words}\u2069" if leftward else words
 
 
 def width(words: str, size: float) -> float:
-    """About how wide the words are drawn, in the units of the size."""
+    """The estimated width of a text, in the units of its font size."""
     return size * sum(map(_ems, words))
 
 
@@ -108,17 +108,17 @@ def max_width(some: Iterable[str], size: float) -> float:
     return max(width(words, size) for words in some)
 
 
-def fitted(words: str, room: float, size: float) -> str:
-    """The words, or as many of their letters as there is room for and a sign that there are more."""
-    letters = list(_letters(sayable(words)))
-    if width("".join(letters), size) <= room:
+def fitted(words: str, max_width: float, size: float) -> str:
+    """The text, truncated to `max_width` with an ellipsis."""
+    letters = list(_graphemes(xml_safe(words)))
+    if width("".join(letters), size) <= max_width:
         return "".join(letters)
     total = np.cumsum([width(letter, size) for letter in letters]) + width("…", size)
-    return "".join(letters[: int(np.searchsorted(total, room, side="right"))]) + "…"
+    return "".join(letters[: int(np.searchsorted(total, max_width, side="right"))]) + "…"
 
 
-def _letters(words: str) -> Iterator[str]:
-    """The words letter by letter, each with the marks on it and what is joined to it."""
+def _graphemes(words: str) -> Iterator[str]:
+    """The text by graphemes: each letter with its combining marks and joined characters."""
     letter = ""
     for character in words:
         joined = _is_mark(character) or character in _JOINERS or letter[-1:] == "\u200d"
@@ -131,8 +131,8 @@ def _letters(words: str) -> Iterator[str]:
         yield letter
 
 
-def sayable(words: str) -> str:
-    """XML has no control characters and no halves of surrogate pairs."""
+def xml_safe(words: str) -> str:
+    """Replace what XML does not allow: control characters and unpaired surrogates."""
     return _NO_XML.sub("�", words)
 
 
@@ -146,7 +146,7 @@ _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 @dataclass(frozen=True)
 class Theme:
-    """Background and colours. A number is the opacity of one colour, so zero is the background itself."""
+    """Background and colours. The opacity of a colour encodes a value, so that zero is the background."""
 
     background: str | None  # none: transparent
     foreground: str
@@ -163,25 +163,25 @@ INHERIT = Theme(
 
 def element(name: str, attributes: Mapping[str, str | float | None], *inside: Element, words: str = "") -> Element:
     """An SVG element. An attribute that is None is left out; numbers are rounded to hundredths."""
-    made = Element(name, {key: written(value) for key, value in attributes.items() if value is not None})
-    made.text = sayable(words)
+    made = Element(name, {key: attribute_text(value) for key, value in attributes.items() if value is not None})
+    made.text = xml_safe(words)
     made.tail = "\n"
     made.extend(inside)
     return made
 
 
-def written(value: str | float) -> str:
-    """An attribute's value as text."""
-    return sayable(value) if isinstance(value, str) else f"{round(value, 2) + 0.0:.10g}"
+def attribute_text(value: str | float) -> str:
+    """The value of an attribute: a string, or a number rounded to hundredths."""
+    return xml_safe(value) if isinstance(value, str) else f"{round(value, 2) + 0.0:.10g}"
 
 
 def path_data(*steps: str | float) -> str:
     """The commands and numbers of an SVG path."""
-    return "".join(step if isinstance(step, str) else f"{written(step)} " for step in steps).rstrip()
+    return "".join(step if isinstance(step, str) else f"{attribute_text(step)} " for step in steps).rstrip()
 
 
 def tooltip(words: str) -> Element:
-    """A tooltip: to be the first child of its element."""
+    """A tooltip; must be the first child of its element."""
     return element("title", {}, words=words)
 
 
@@ -196,14 +196,14 @@ def text(
     opacity: float | None = None,
 ) -> Element:
     """Text that starts, is centred or ends at a point, vertically centred, and rotated around that point."""
-    place = {"x": x, "y": y + 0.36 * size, "font-size": size}  # renderers differ on dominant-baseline
+    position = {"x": x, "y": y + 0.36 * size, "font-size": size}  # renderers differ on dominant-baseline
     look = {
         "text-anchor": None if anchor == "start" else anchor,
-        "transform": f"rotate({written(turn)} {written(x)} {written(y)})" if turn else None,
+        "transform": f"rotate({attribute_text(turn)} {attribute_text(x)} {attribute_text(y)})" if turn else None,
         "fill": colour,
         "fill-opacity": opacity,
     }
-    return element("text", {**place, **look}, words=words)
+    return element("text", {**position, **look}, words=words)
 
 
 def small_text(x: float, y: float, words: str, anchor: str = "start", turn: float = 0.0) -> Element:
@@ -214,28 +214,28 @@ def small_text(x: float, y: float, words: str, anchor: str = "start", turn: floa
 def token_text(
     x: float, y: float, token: str, shown: str, size: float, anchor: str = "start", turn: float = 0.0
 ) -> Element:
-    """A token as it is shown, with the whole token as a tooltip where it was shortened."""
+    """The label of a token, with the whole token as a tooltip if it was truncated."""
     whole, words = bidi_isolate(show_invisible(token)), text(x, y, shown, size, anchor, turn)
     return words if shown == whole else element("g", {}, tooltip(whole), words)
 
 
 def panel_background(x: float, y: float, across: float, height: float) -> Element:
-    """A faint background behind numbers, to show the zeros among them."""
+    """A faint background behind a map, so that zeros are visible."""
     return element("rect", {"x": x, "y": y, "width": across, "height": height, "fill-opacity": 0.05})
 
 
 def raster_image(
     x: float, y: float, unit: tuple[float, float], shares: Float[np.ndarray, "rows columns"], theme: Theme
 ) -> Element:
-    """A raster map of numbers from -1 to 1, a cell each. A PNG in the SVG: many times smaller than shapes."""
+    """A heat map of values from -1 to 1 as a PNG inside the SVG, which is many times smaller than shapes."""
     rows, columns = shares.shape
     colours = np.array([list(bytes.fromhex(colour[1:])) for colour in (theme.positive, theme.negative)])
     opacity = np.rint(np.rint(100 * np.abs(shares)) * 2.55)  # in percent, so that a palette of 256 colours is enough
     pixels = np.concatenate([colours[(shares < 0).astype(int)], opacity[..., None]], axis=-1).astype(np.uint8)
-    place = {"x": x, "y": y, "width": columns * unit[0], "height": rows * unit[1]}
+    frame = {"x": x, "y": y, "width": columns * unit[0], "height": rows * unit[1]}
     look = {"preserveAspectRatio": "none", "image-rendering": "pixelated"}
     data = "data:image/png;base64," + base64.b64encode(_png(pixels)).decode()
-    return element("image", {**place, **look, "href": data})
+    return element("image", {**frame, **look, "href": data})
 
 
 def _png(pixels: UInt8[np.ndarray, "rows columns 4"]) -> bytes:
@@ -266,24 +266,24 @@ def color_bar(x: float, y: float, span: tuple[float, float], theme: Theme) -> tu
 
 
 def format_number(number: float) -> str:
-    """A number for people: 1,000, −0.5, 0.00002; with an exponent only where it is smaller than 1e-6."""
+    """A number as text: 1,000, −0.5, 0.00002; with an exponent only below 1e-6."""
     small = 1e-6 <= abs(number) < 1e-4
     shown = np.format_float_positional(number, 9, fractional=False, trim="-") if small else f"{number:,.9g}"
     return shown.replace("-", "−")
 
 
 def content_top(title: str) -> float:
-    """The top of what is drawn under the title, if there is one."""
+    """The y coordinate below the title, or of the top edge if there is none."""
     return EDGE + 30 * bool(title)
 
 
 def svg_document(corner: tuple[float, float], title: str, theme: Theme, parts: Iterable[Element]) -> str:
-    """The document whose parts reach down and right to the corner, or right as far as the title does."""
+    """The SVG document of these parts. corner: their right and lower edge; a long title may widen it."""
     right = max(corner[0], min(EDGE + width(title, 15.0), 560.0))
     across, down = float(math.ceil(right + EDGE)), float(math.ceil(corner[1] + EDGE))
     frame: dict[str, str | float | None] = {
         "xmlns": "http://www.w3.org/2000/svg",
-        "viewBox": f"0 0 {written(across)} {written(down)}",
+        "viewBox": f"0 0 {attribute_text(across)} {attribute_text(down)}",
         "width": across,
         "height": down,
         "role": "img",
@@ -298,10 +298,10 @@ def svg_document(corner: tuple[float, float], title: str, theme: Theme, parts: I
 
 
 def image_format(path: Path) -> ImageFormat:
-    """The format that a path's ending names."""
-    for kind in get_args(ImageFormat):
-        if path.suffix == f".{kind}":
-            return kind
+    """The image format by the suffix of a path."""
+    for name in get_args(ImageFormat):
+        if path.suffix == f".{name}":
+            return name
     raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}: expected .{', .'.join(get_args(ImageFormat))}")
 
 
@@ -313,5 +313,5 @@ def render(svg: str, kind: ImageFormat, scale: float = 2.0) -> bytes:
         import vl_convert  # noqa: PLC0415 - 90 MB; a few platforms have no wheel of it
     except ModuleNotFoundError:
         needs = f"a {kind.upper()} needs vl-convert-python, which is not installed"
-        raise ConfigError(f"{needs}: pip install vl-convert-python, or ask for SVG, which needs nothing") from None
+        raise ConfigError(f"{needs}: pip install vl-convert-python, or write an SVG instead") from None
     return vl_convert.svg_to_png(svg, scale=scale) if kind == "png" else vl_convert.svg_to_pdf(svg)

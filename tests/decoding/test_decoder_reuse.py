@@ -75,7 +75,7 @@ def first_step(model: Transformer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
-def test_a_changed_model_steps_as_it_is_now(
+def test_decoding_uses_the_current_weights_after_a_change(
     change: Callable[[Transformer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = small_model(2, CPU)
@@ -88,7 +88,7 @@ def test_a_changed_model_steps_as_it_is_now(
     assert not torch.allclose(before, own)
 
 
-def test_a_lean_decoder_is_made_once_for_a_model_that_stays_as_it_is() -> None:
+def test_the_fast_decoder_is_built_once_for_unchanged_weights() -> None:
     model, _ = small_model(2, CPU)
     first_step(model)
     made = stepper_of(model)
@@ -98,7 +98,7 @@ def test_a_lean_decoder_is_made_once_for_a_model_that_stays_as_it_is() -> None:
     assert stepper_of(model) is not made
 
 
-def test_a_lean_decoder_keeps_no_model_alive() -> None:
+def test_the_fast_decoder_keeps_no_model_alive() -> None:
     model, _ = small_model(2, CPU)
     first_step(model)
     gone = weakref.ref(model)
@@ -107,7 +107,7 @@ def test_a_lean_decoder_keeps_no_model_alive() -> None:
     assert gone() is None
 
 
-def test_a_search_reorders_no_keys_and_values() -> None:
+def test_a_search_never_copies_the_kv_cache() -> None:
     model, _ = small_model(2, CPU)
     start = start_search([model], [[5, 6, 7], [8]])
     state = start.state.select(torch.tensor([[0, 0], [1, 1]]))
