@@ -76,7 +76,7 @@ def test_an_exported_folder_only_translates(model: Path, exported: dict[EngineNa
     ):
         with pytest.raises(InputError, match="an exported model only translates"):
             ask()
-    with pytest.raises(FolderError, match=r"onnx is an exported model: heed translate opens it"):
+    with pytest.raises(FolderError, match=r"onnx is an exported model, for heed translate only"):
         load(exported["onnx"], engine="heed")
     with pytest.raises(ConfigError, match=r"was exported for onnx, which is not --engine ctranslate2"):
         load(exported["onnx"], engine="ctranslate2")

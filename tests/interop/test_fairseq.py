@@ -262,17 +262,17 @@ def test_a_sentencepiece_model_in_the_folder_cuts_the_text(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"adaptive_softmax_cutoff": "10,20"}, "adaptive_softmax_cutoff = '10,20' cannot be taken over: heed has one"),
-        ({"layernorm_embedding": True}, "layernorm_embedding = True cannot be taken over: heed does not normalise"),
-        ({"no_token_positional_embeddings": True}, "no_token_positional_embeddings = True cannot be taken over"),
-        ({"no_cross_attention": True}, "no_cross_attention = True cannot be taken over"),
-        ({"cross_self_attention": True}, "cross_self_attention = True cannot be taken over"),
-        ({"no_decoder_final_norm": True}, "no_decoder_final_norm = True cannot be taken over"),
-        ({"base_layers": 1}, "base_layers = 1 cannot be taken over: heed has no mixture of experts"),
+        ({"adaptive_softmax_cutoff": "10,20"}, "adaptive_softmax_cutoff = '10,20' is not supported: heed has one"),
+        ({"layernorm_embedding": True}, "layernorm_embedding = True is not supported: heed does not normalise"),
+        ({"no_token_positional_embeddings": True}, "no_token_positional_embeddings = True is not supported"),
+        ({"no_cross_attention": True}, "no_cross_attention = True is not supported"),
+        ({"cross_self_attention": True}, "cross_self_attention = True is not supported"),
+        ({"no_decoder_final_norm": True}, "no_decoder_final_norm = True is not supported"),
+        ({"base_layers": 1}, "base_layers = 1 is not supported: heed has no mixture of experts"),
         ({"activation_fn": "gelu_accurate"}, "activation_fn = 'gelu_accurate' is not one of heed's: relu, gelu"),
         ({"decoder_attention_heads": 4}, "encoder_attention_heads = 2 and decoder_attention_heads = 4"),
-        ({"decoder_embed_dim": 8}, "encoder_embed_dim = 16 and decoder_embed_dim = 8, and heed has one for both"),
-        ({"source_lang": None}, "does not name its languages: say --languages en-de; found dict.en.txt, dict.fr.txt"),
+        ({"decoder_embed_dim": 8}, "encoder_embed_dim = 16 and decoder_embed_dim = 8, but heed has one for both"),
+        ({"source_lang": None}, "does not name its languages: add --languages en-de; found dict.en.txt, dict.fr.txt"),
         ({"target_lang": "de"}, r"dict.de.txt: No such file"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -297,9 +297,9 @@ def test_checkpoints_that_cannot_be_trusted_or_understood_are_refused(tmp_path: 
 
     refused({"cfg": Path("x")}, r"bad.pt is refused: only tensors and plain values .*, and it names pathlib.PosixPath")
     refused([1], r"bad.pt is not a fairseq checkpoint: it has no 'model'")
-    refused({"model": {}}, r"bad.pt does not say how its model was built: it has neither 'args' nor 'cfg'")
+    refused({"model": {}}, r"bad.pt has no model settings: it has neither 'args' nor 'cfg'")
     late = settings_of(encoder_normalize_before=True, decoder_normalize_before=True)
-    refused({"args": late, "model": twin.state_dict()}, "this pre-norm model of an early fairseq ends without a norm")
+    refused({"args": late, "model": twin.state_dict()}, "this pre-norm model of an early fairseq has no final norm")
     state = {name: weight for name, weight in twin.state_dict().items() if "output_projection" not in name}
     refused({"args": settings_of(), "model": state}, "the checkpoint has no output matrix")
     strange = {"args": settings_of(), "model": twin.state_dict() | {"decoder.project_out_dim.weight": torch.ones(2, 2)}}
@@ -312,7 +312,7 @@ def test_checkpoints_that_cannot_be_trusted_or_understood_are_refused(tmp_path: 
     with pytest.raises(FolderError, match=r"none.pt: No such file"):
         import_fairseq(tmp_path, tmp_path / "ours", "none.pt")
     (tmp_path / "dict.en.txt").write_text("fine 3\nnot fine\n")
-    with pytest.raises(FolderError, match=r"dict.en.txt:2: expected a word and its count, found 'not fine'"):
+    with pytest.raises(FolderError, match=r"dict.en.txt:2: expected a token and its count, found 'not fine'"):
         import_fairseq(tmp_path, tmp_path / "ours", "checkpoint.pt")
     (tmp_path / "dict.en.txt").write_text("twice 3\ntwice 3\n")
     with pytest.raises(FolderError, match="a dictionary has 1 words twice"):

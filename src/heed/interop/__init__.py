@@ -1,1 +1,1 @@
-"""Other systems' formats: theirs to model folders, and model folders to theirs."""
+"""Import from and export to other toolkits: MarianMT, fairseq, SentencePiece, CTranslate2 and ONNX."""

@@ -1,8 +1,8 @@
-"""A model of ours in CTranslate2's format, written by CTranslate2's own specification.
+"""Exports a model to CTranslate2's format through CTranslate2's own model specification.
 
 Enters: a Transformer and its tokenizers. Leaves: the files of a folder that `ctranslate2.Translator` opens. Every norm,
-activation and kind of position has its place in the format; the paper's interleaved sinusoids, which CTranslate2 would
-lay out as two halves, go as a table of `POSITIONS` rows. Only a model that is no encoder-decoder is refused.
+activation and positional encoding is supported; the paper's interleaved sinusoids, which CTranslate2 would lay out in
+two halves, are exported as a table of `POSITIONS` rows. Encoder-only and decoder-only models are rejected.
 """
 
 import tempfile
@@ -25,7 +25,7 @@ from heed.model.positions import sinusoids
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import Tokenizer
 
-POSITIONS = 2048  # rows of the table of sinusoids: the longest sequence that an exported model takes
+POSITIONS = 2048  # rows of the table of sinusoids: the maximum length of an exported model
 _ACTIVATIONS = {
     "relu": Activation.RELU,
     "gelu": Activation.GELU,
@@ -37,13 +37,13 @@ _ACTIVATIONS = {
 def ctranslate2_files(
     model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], quantization: str = "float32"
 ) -> dict[str, bytes]:
-    """The files of the exported model, by name. quantization: how CTranslate2 keeps the weights, such as int8."""
+    """The files of the exported model, by name. quantization: CTranslate2's weight type, such as int8."""
     spec = _specification(model)
     config = model.config
     source, target = vocabularies(config, tokenizers)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    spec.config.unk_token = target[config.pad_id]  # there is no unknown word; CTranslate2 wants a name for it
+    spec.config.unk_token = target[config.pad_id]  # required by CTranslate2, although no token is unknown
     spec.config.bos_token = spec.config.decoder_start_token = target[config.bos_id]
     spec.config.eos_token = target[config.eos_id]
     spec.config.add_source_eos = True
@@ -56,14 +56,14 @@ def ctranslate2_files(
 
 
 def vocabularies(config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> tuple[list[str], list[str]]:
-    """What the tokens of source and target are called, by their ids."""
+    """The token strings of the source and target vocabularies, in the order of ids."""
     source, target = tokenizers
     return _names(source, config.source_vocab_size or config.vocab_size), _names(target, config.vocab_size)
 
 
 def _names(tokenizer: Tokenizer, size: int) -> list[str]:
-    named = {number: name for name, number in Backend.from_str(tokenizer.to_json()).get_vocab().items()}
-    return [named.get(number, f"⟨{number}⟩") for number in range(size)]
+    names = {number: name for name, number in Backend.from_str(tokenizer.to_json()).get_vocab().items()}
+    return [names.get(number, f"⟨{number}⟩") for number in range(size)]
 
 
 def _specification(model: Transformer) -> Any:
@@ -84,19 +84,21 @@ def _specification(model: Transformer) -> Any:
     decoder = TransformerDecoderSpec(
         config.decoder_layers,
         external_pre_post_encoder_layers=config.norm == "sandwich",
-        alignment_layer=max(0, config.decoder_layers - 2),  # whose attention comes closest to alignment
+        alignment_layer=max(
+            0, config.decoder_layers - 2
+        ),  # the layer whose cross-attention is closest to word alignment
         alignment_heads=config.heads,
         **settings,
     )
-    words = model.vocabulary
-    encoder.embeddings[0].weight = _copy((words.source_embedding or words.embedding).weight)
-    decoder.embeddings.weight = _copy(words.embedding.weight)
-    if words.output is not None:
-        _linear(decoder.projection, words.output)
+    embeddings = model.vocabulary
+    encoder.embeddings[0].weight = _copy((embeddings.source_embedding or embeddings.embedding).weight)
+    decoder.embeddings.weight = _copy(embeddings.embedding.weight)
+    if embeddings.output is not None:
+        _linear(decoder.projection, embeddings.output)
     else:
-        decoder.projection.weight = _copy(words.embedding.weight)
-        if words.bias is not None:
-            decoder.projection.bias = _copy(words.bias)
+        decoder.projection.weight = _copy(embeddings.embedding.weight)
+        if embeddings.bias is not None:
+            decoder.projection.bias = _copy(embeddings.bias)
     _stack(encoder, model.encoder, config)
     _stack(decoder, model.decoder, config)
     return TransformerSpec(encoder, decoder)
@@ -109,45 +111,47 @@ def _stack(spec: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
         spec.position_encodings.encodings = _copy(stack.positions.table.weight)
     if config.norm != "post":
         _norm(spec.layer_norm, cast("nn.LayerNorm", stack.norm))
-    for place, layer in zip(spec.layer, cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers), strict=True):
-        _attention(place.self_attention, layer.attention)
-        _feed_forward(place.ffn, layer.feed_forward)
+    for layer_spec, layer in zip(spec.layer, cast("Iterable[EncoderLayer | DecoderLayer]", stack.layers), strict=True):
+        _attention(layer_spec.self_attention, layer.attention)
+        _feed_forward(layer_spec.ffn, layer.feed_forward)
         if config.norm == "sandwich":
-            _around(place.input_layer_norm, place.post_attention_layer_norm, layer.around_attention)
-            _around(place.pre_feedforward_layer_norm, place.post_feedforward_layer_norm, layer.around_feed_forward)
+            _around(layer_spec.input_layer_norm, layer_spec.post_attention_layer_norm, layer.around_attention)
+            _around(
+                layer_spec.pre_feedforward_layer_norm, layer_spec.post_feedforward_layer_norm, layer.around_feed_forward
+            )
         else:
-            _norm(place.self_attention.layer_norm, layer.around_attention.norm)
-            _norm(place.ffn.layer_norm, layer.around_feed_forward.norm)
+            _norm(layer_spec.self_attention.layer_norm, layer.around_attention.norm)
+            _norm(layer_spec.ffn.layer_norm, layer.around_feed_forward.norm)
         if isinstance(layer, DecoderLayer):
-            _across(place, layer)
+            _cross_attention(layer_spec, layer)
 
 
-def _across(place: Any, layer: DecoderLayer) -> None:
+def _cross_attention(layer_spec: Any, layer: DecoderLayer) -> None:
     attention, around = layer.cross_attention, layer.around_cross_attention
-    if attention is None or around is None:  # a decoder alone, which has been refused
+    if attention is None or around is None:  # decoder-only models have been rejected
         return
-    _linear(place.attention.linear[0], attention.query)
-    _linear(place.attention.linear[1], attention.key, attention.value)
-    _linear(place.attention.linear[2], attention.output)
+    _linear(layer_spec.attention.linear[0], attention.query)
+    _linear(layer_spec.attention.linear[1], attention.key, attention.value)
+    _linear(layer_spec.attention.linear[2], attention.output)
     if around.outer_norm is None:
-        _norm(place.attention.layer_norm, around.norm)
+        _norm(layer_spec.attention.layer_norm, around.norm)
     else:
         before, after = "external_pre_encoder_attention_layer_norm", "external_post_encoder_attention_layer_norm"
-        _around(getattr(place, before), getattr(place, after), around)
+        _around(getattr(layer_spec, before), getattr(layer_spec, after), around)
 
 
-def _attention(place: Any, attention: MultiHeadAttention) -> None:
-    _linear(place.linear[0], attention.query, attention.key, attention.value)
-    _linear(place.linear[1], attention.output)
+def _attention(spec: Any, attention: MultiHeadAttention) -> None:
+    _linear(spec.linear[0], attention.query, attention.key, attention.value)
+    _linear(spec.linear[1], attention.output)
 
 
-def _feed_forward(place: Any, network: FeedForward) -> None:
+def _feed_forward(spec: Any, network: FeedForward) -> None:
     if network.gate is None:
-        _linear(place.linear_0, network.widen)
+        _linear(spec.linear_0, network.widen)
     else:
-        _linear(place.linear_0, network.gate)
-        _linear(place.linear_0_noact, network.widen)
-    _linear(place.linear_1, network.narrow)
+        _linear(spec.linear_0, network.gate)
+        _linear(spec.linear_0_noact, network.widen)
+    _linear(spec.linear_1, network.narrow)
 
 
 def _around(before: Any, after: Any, around: Residual) -> None:
@@ -155,16 +159,16 @@ def _around(before: Any, after: Any, around: Residual) -> None:
     _norm(after, cast("nn.LayerNorm", around.outer_norm))
 
 
-def _linear(place: Any, *layers: nn.Linear) -> None:
-    """One matrix of several, which CTranslate2 multiplies with at once."""
-    place.weight = torch.cat([_copy(layer.weight) for layer in layers])
-    place.bias = torch.cat([_copy(layer.bias) for layer in layers])
+def _linear(spec: Any, *layers: nn.Linear) -> None:
+    """Concatenate linear layers to one, as in CTranslate2's fused QKV."""
+    spec.weight = torch.cat([_copy(layer.weight) for layer in layers])
+    spec.bias = torch.cat([_copy(layer.bias) for layer in layers])
 
 
-def _norm(place: Any, norm: nn.LayerNorm) -> None:
-    place.gamma, place.beta = _copy(norm.weight), _copy(norm.bias)
+def _norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _copy(norm.weight), _copy(norm.bias)
 
 
 def _copy(weight: Tensor) -> Tensor:
-    """CTranslate2 quantises in place: what it is given must not be the model's own."""
+    """A copy, because CTranslate2 quantises in spec."""
     return weight.detach().cpu().clone()

@@ -1,10 +1,10 @@
-"""The engines by name, and what each needs to be installed.
+"""The names of the inference engines, and the packages that each needs.
 
-    heed                our own model on torch
-    heed-int8           the same with its products in integers of 8 bits, on a CPU
+    heed                heed's own backends
+    heed-int8           heed with int8 matmuls, on a CPU
     ctranslate2         CTranslate2 in float32, with its own search
-    ctranslate2-int8    the same with integers of 8 bits
-    onnx                ONNX Runtime in float32, under our own search
+    ctranslate2-int8    CTranslate2 in int8, with its own search
+    onnx                ONNX Runtime in float32, with heed's search
 
 Imports none of them, nor torch.
 """
@@ -21,24 +21,23 @@ _MODULES = {"ctranslate2": ("ctranslate2",), "onnx": ("onnx", "onnxruntime")}  #
 
 
 def parse_engine_name(name: str) -> EngineName:
-    """The engine of that name."""
-    for one in ENGINES:
-        if one == name:
-            return one
+    for engine in ENGINES:
+        if engine == name:
+            return engine
     raise ConfigError(f"unknown engine {name!r}: {did_you_mean(name, ENGINES)}")
 
 
 def engine_family(name: str) -> str:
-    """The system behind an engine; also the name of the extra that brings it."""
+    """The name of an engine without its precision; also the extra that installs it."""
     return name.removesuffix("-int8")
 
 
 def missing_packages(name: EngineName) -> list[str]:
-    """What an engine needs that is not installed."""
+    """The packages that an engine needs and that are not installed."""
     return [module for module in _MODULES.get(engine_family(name), ()) if importlib.util.find_spec(module) is None]
 
 
 def require_engine(name: EngineName) -> None:
-    """Refuse an engine that is not installed."""
+    """Raise if an engine's packages are not installed."""
     if absent := missing_packages(name):
         raise ConfigError(f"{name} needs {', '.join(absent)}: install with pip install 'heed[{engine_family(name)}]'")

@@ -1,18 +1,18 @@
-"""A fairseq `transformer` checkpoint and its dictionaries to a model folder, without fairseq.
+"""Imports a fairseq `transformer` checkpoint and its dictionaries as a model folder, without fairseq.
 
     checkpoint_best.pt              the weights, and the settings it was trained with
-    dict.en.txt  dict.de.txt        the words of source and target, one a line with its count
-    sentencepiece.bpe.model         if there is a .model or .spm file, it cuts text to words; otherwise text comes cut
+    dict.en.txt  dict.de.txt        the source and target vocabularies, one token and its count per line
+    sentencepiece.bpe.model         a .model or .spm file, if there is one, tokenises text; else text is pretokenised
 
-What fairseq does otherwise, and what becomes of it:
+Differences between fairseq and heed, and how they are converted:
 
-    other sinusoids, counted from 2    a table of learned positions; exactly what fairseq adds, up to its length
-    decoding starts with </s>          its vector becomes that of ⟨s⟩, which is never said
+    other sinusoids, counted from 2    a table of learned positions with fairseq's values
+    decoding starts with </s>          its embedding is copied to ⟨s⟩, which is never generated
     no bias at the output              a bias of zeros
-    ids <s> <pad> </s> <unk> …         reordered: ⟨pad⟩ ⟨s⟩ ⟨/s⟩ first, the unknown word last
+    ids <s> <pad> </s> <unk> …         reordered: ⟨pad⟩ ⟨s⟩ ⟨/s⟩ first, the unknown token last
 
-The checkpoint is a pickle: torch reads it in its safe mode, where it may hold tensors, plain values and the plain
-record of settings (`argparse.Namespace`) that fairseq puts there, and must be named with --weights.
+The checkpoint is a pickle, which must be named with --weights. torch loads it with `weights_only=True`, so that it may
+hold only tensors, plain values and fairseq's settings (`argparse.Namespace`).
 """
 
 import argparse
@@ -31,17 +31,17 @@ from torch import Tensor
 from heed.config import DataConfig, ModelConfig, RunConfig
 from heed.errors import FolderError
 from heed.interop.folders import read_pickle, refuse_to_overwrite, refuse_unknown, write_imported
-from heed.interop.name_mapping import Numbering, layers_to_heed, never_start, scaled
+from heed.interop.name_mapping import IdMapping, fold_embedding_scale, layers_to_heed, suppress_bos
 from heed.interop.spm import read_spm, tokenizer_from_spm
 from heed.text.imported_tokenizers import UNKNOWN, UNMATCHABLE
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _BOS, _PAD, _EOS, _UNK = range(4)
-_FIRST = _PAD + 1  # fairseq's number of the first place
-# Settings that must be this, or not be there, and why nothing else can be taken over.
+_FIRST = _PAD + 1  # fairseq's index of the first position
+# The only supported value of each setting, if it is present, and why.
 _ONLY: dict[str, tuple[Any, str]] = {
     "adaptive_softmax_cutoff": (None, "heed has one output matrix"),
-    "no_token_positional_embeddings": (False, "heed always tells the positions"),
+    "no_token_positional_embeddings": (False, "heed always has positional encodings"),
     "layernorm_embedding": (False, "heed does not normalise the embeddings"),
     "no_cross_attention": (False, "heed's decoder attends to the source"),
     "cross_self_attention": (False, "heed attends to source and target one after the other"),
@@ -62,17 +62,18 @@ def import_fairseq(folder: Path, out: Path, weights: str | None = None, language
     """
     refuse_to_overwrite(out)
     if weights is None:
-        found = ", ".join(sorted(path.name for path in folder.glob("*.pt"))) or "none"
-        raise FolderError(f"{folder}: a fairseq checkpoint is a pickle: name it with --weights; found {found}")
+        names = ", ".join(sorted(path.name for path in folder.glob("*.pt"))) or "none"
+        raise FolderError(f"{folder}: a fairseq checkpoint is a pickle: name it with --weights; found {names}")
     checkpoint = read_pickle(folder / weights, [argparse.Namespace])
     settings, theirs = _settings(folder / weights, checkpoint), _upgraded(checkpoint["model"])
     languages = _languages(folder, settings, languages)
-    words = [_words(folder / f"dict.{language}.txt") for language in languages]
+    vocabularies = [_read_dictionary(folder / f"dict.{language}.txt") for language in languages]
     refuse_unknown(folder / weights, theirs, _KNOWN)
-    model = _model(folder, settings, theirs, [len(each) + 1 for each in words])
-    numberings = [Numbering.of(len(each), _PAD, _EOS, _EOS, _UNK) for each in words]
+    model = _model(folder, settings, theirs, [len(tokens) + 1 for tokens in vocabularies])
+    id_mappings = [IdMapping.of(len(tokens), _PAD, _EOS, _EOS, _UNK) for tokens in vocabularies]
     target, source = (
-        _tokenizer(folder, names, numbering) for names, numbering in zip(words[::-1], numberings[::-1], strict=True)
+        _tokenizer(folder, tokens, id_mapping)
+        for tokens, id_mapping in zip(vocabularies[::-1], id_mappings[::-1], strict=True)
     )
     data = DataConfig(
         tokenizer=target.kind,
@@ -83,63 +84,63 @@ def import_fairseq(folder: Path, out: Path, weights: str | None = None, language
     )
     tokenizers = (target if source.to_json() == target.to_json() else source, target)
     origin = f"From the fairseq checkpoint `{weights}` in `{folder.resolve().name}`."
-    ours = _to_heed(theirs, settings, model, numberings)
+    ours = _to_heed(theirs, settings, model, id_mappings)
     write_imported(out, ours, RunConfig(model=model, data=data), tokenizers, origin)
 
 
 def _settings(path: Path, checkpoint: Any) -> dict[str, Any]:
-    """The model's settings, wherever this version of fairseq has put them."""
+    """The model's settings, which different versions of fairseq store in different places."""
     if not isinstance(checkpoint, dict) or "model" not in checkpoint:
         raise FolderError(f"{path} is not a fairseq checkpoint: it has no 'model'")
-    found = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model")
-    if found is None:
-        raise FolderError(f"{path} does not say how its model was built: it has neither 'args' nor 'cfg'")
-    settings = vars(found) if isinstance(found, argparse.Namespace) else dict(found)
+    stored = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model")
+    if stored is None:
+        raise FolderError(f"{path} has no model settings: it has neither 'args' nor 'cfg'")
+    settings = vars(stored) if isinstance(stored, argparse.Namespace) else dict(stored)
     task = (checkpoint.get("cfg") or {}).get("task") or {}
     return {**(vars(task) if isinstance(task, argparse.Namespace) else dict(task)), **settings}
 
 
 def _upgraded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the names that fairseq has given them since 2019, as float32."""
-    found: dict[str, Tensor] = {}
+    """The weights under their names since 2019, as float32."""
+    upgraded: dict[str, Tensor] = {}
     for name, weight in weights.items():
         before, dot, last = name.rpartition(".")
         if before.removesuffix(before.rpartition(".")[2]).endswith(".layers."):
-            continue  # fairseq 0.12 keeps each encoder layer's matrices a second time for a faster pass, and unused
-        if last in ("in_proj_weight", "in_proj_bias"):  # queries, keys and values in one
+            continue  # fairseq 0.12 stores unused copies of each encoder layer's matrices
+        if last in ("in_proj_weight", "in_proj_bias"):  # fused QKV
             for part, share in zip(("q_proj", "k_proj", "v_proj"), weight.chunk(3), strict=True):
-                found[f"{before}.{part}.{last.removeprefix('in_proj_')}"] = share.float()
+                upgraded[f"{before}.{part}.{last.removeprefix('in_proj_')}"] = share.float()
         elif ".layer_norms." in name:
             before, number = before.rsplit(".", 1)
             norm = _OLD_NORMS[name.partition(".")[0]][int(number)]
-            found[f"{before.removesuffix('layer_norms')}{norm}.{last}"] = weight.float()
+            upgraded[f"{before.removesuffix('layer_norms')}{norm}.{last}"] = weight.float()
         else:
-            found[before + dot + last] = weight.float()
-    return found
+            upgraded[before + dot + last] = weight.float()
+    return upgraded
 
 
-def _languages(folder: Path, settings: Mapping[str, Any], told: tuple[str, str]) -> tuple[str, str]:
-    """Source and target, by which the dictionaries are named; fairseq writes them down only if told them."""
-    source, target = told[0] or settings.get("source_lang"), told[1] or settings.get("target_lang")
+def _languages(folder: Path, settings: Mapping[str, Any], given: tuple[str, str]) -> tuple[str, str]:
+    """The source and target languages, which name the dictionaries; fairseq does not always store them."""
+    source, target = given[0] or settings.get("source_lang"), given[1] or settings.get("target_lang")
     if not source or not target:
         found = ", ".join(sorted(path.name for path in folder.glob("dict.*.txt"))) or "no dictionary"
-        raise FolderError(f"{folder}: the checkpoint does not name its languages: say --languages en-de; found {found}")
+        raise FolderError(f"{folder}: the checkpoint does not name its languages: add --languages en-de; found {found}")
     return str(source), str(target)
 
 
-def _words(path: Path) -> list[str]:
-    """The names of fairseq's ids: four special ones, then the dictionary's, a word and its count on each line."""
+def _read_dictionary(path: Path) -> list[str]:
+    """The token strings in the order of fairseq's ids: four special tokens, then the dictionary."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise FolderError(f"{path}: {error.strerror}") from None
-    words = ["<s>", "<pad>", "</s>", "<unk>"]
+    tokens = ["<s>", "<pad>", "</s>", "<unk>"]
     for number, line in enumerate(lines, 1):
-        word, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
+        token, space, count = line.removesuffix(" #fairseq:overwrite").rstrip().rpartition(" ")
         if not space or not count.isdigit():
-            raise FolderError(f"{path}:{number}: expected a word and its count, found {line!r}")
-        words.append(word)
-    return words
+            raise FolderError(f"{path}:{number}: expected a token and its count, found {line!r}")
+        tokens.append(token)
+    return tokens
 
 
 def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor], sizes: list[int]) -> ModelConfig:
@@ -149,7 +150,7 @@ def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tens
     ]
     one = bool(settings.get("share_all_embeddings"))
     tied = one or bool(settings.get("share_decoder_input_output_embed"))
-    relu_dropout = settings.get("relu_dropout") or 0.0  # its old name
+    relu_dropout = settings.get("relu_dropout") or 0.0  # the old name
     return ModelConfig(
         vocab_size=sizes[1],
         source_vocab_size=None if one else sizes[0],
@@ -164,7 +165,7 @@ def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tens
         activation=settings.get("activation_fn", "relu"),
         norm="pre" if settings.get("encoder_normalize_before") else "post",
         positions="learned",
-        max_length=_places(settings, weights),
+        max_length=_max_length(settings, weights),
         tie_embeddings=tied,
         output_bias=tied,
     )
@@ -173,20 +174,20 @@ def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tens
 def _check(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
     for name, (only, why) in _ONLY.items():
         if (found := settings.get(name, only)) != only:
-            raise FolderError(f"{folder}: {name} = {found!r} cannot be taken over: {why}")
+            raise FolderError(f"{folder}: {name} = {found!r} is not supported: {why}")
     if (found := settings.get("activation_fn", "relu")) not in ("relu", "gelu"):
         raise FolderError(f"{folder}: activation_fn = {found!r} is not one of heed's: relu, gelu")
     for name in ("attention_heads", "ffn_embed_dim", "normalize_before", "learned_pos", "embed_dim"):
         one, other = settings.get(f"encoder_{name}"), settings.get(f"decoder_{name}")
         if one != other:
             raise FolderError(
-                f"{folder}: encoder_{name} = {one} and decoder_{name} = {other}, and heed has one for both"
+                f"{folder}: encoder_{name} = {one} and decoder_{name} = {other}, but heed has one for both"
             )
     if settings.get("encoder_normalize_before") and "decoder.layer_norm.weight" not in weights:
-        raise FolderError(f"{folder}: this pre-norm model of an early fairseq ends without a norm, and heed's with one")
+        raise FolderError(f"{folder}: this pre-norm model of an early fairseq has no final norm, but heed's has one")
 
 
-def _places(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
+def _max_length(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
     tables = [weights.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
     if settings.get("encoder_learned_pos"):
         return min(len(table) - _FIRST for table in tables if table is not None)
@@ -194,7 +195,7 @@ def _places(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
 
 
 def _to_heed(
-    theirs: Mapping[str, Tensor], settings: Mapping[str, Any], model: ModelConfig, numberings: list[Numbering]
+    theirs: Mapping[str, Tensor], settings: Mapping[str, Any], model: ModelConfig, id_mappings: list[IdMapping]
 ) -> dict[str, Tensor]:
     ours = layers_to_heed(theirs, torch.arange(model.d_model))
     for side in ("encoder", "decoder"):
@@ -205,29 +206,29 @@ def _to_heed(
         if model.norm == "pre":
             ours |= {f"{side}.norm.{part}": theirs[f"{side}.layer_norm.{part}"] for part in ("weight", "bias")}
     words = theirs["decoder.embed_tokens.weight"]
-    ours["vocabulary.embedding.weight"] = numberings[1].rows(words)
+    ours["vocabulary.embedding.weight"] = id_mappings[1].rows(words)
     if not model.shares_embedding:
-        ours["vocabulary.source_embedding.weight"] = numberings[0].rows(theirs["encoder.embed_tokens.weight"])
-    bias = never_start(torch.zeros(model.vocab_size, dtype=torch.float32))
+        ours["vocabulary.source_embedding.weight"] = id_mappings[0].rows(theirs["encoder.embed_tokens.weight"])
+    bias = suppress_bos(torch.zeros(model.vocab_size, dtype=torch.float32))
     if model.tie_embeddings:
         ours["vocabulary.bias"] = bias
     else:
         output = theirs.get("decoder.output_projection.weight", theirs.get("decoder.embed_out"))
         if output is None:
             raise FolderError("the checkpoint has no output matrix: neither decoder.output_projection nor embed_out")
-        ours |= {"vocabulary.output.weight": numberings[1].rows(output), "vocabulary.output.bias": bias}
-    return scaled(ours, model) if settings.get("no_scale_embedding") else ours
+        ours |= {"vocabulary.output.weight": id_mappings[1].rows(output), "vocabulary.output.bias": bias}
+    return fold_embedding_scale(ours, model) if settings.get("no_scale_embedding") else ours
 
 
-def fairseq_sinusoids(places: int, width: int) -> Float[Tensor, "places width"]:
-    """sin(pos · 10000^(-i / (d/2 - 1))) for all i, then the cosines: not quite the paper's waves, and in halves."""
+def fairseq_sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:
+    """sin(pos · 10000^(-i / (d/2 - 1))) for all i, then the cosines: not quite the paper's frequencies."""
     pair = torch.arange(width // 2, dtype=torch.float64)
-    angle = torch.arange(places, dtype=torch.float64)[:, None] * (-pair * math.log(10_000) / (width // 2 - 1)).exp()
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * (-pair * math.log(10_000) / (width // 2 - 1)).exp()
     return torch.cat((angle.sin(), angle.cos()), 1).float()
 
 
-def _tokenizer(folder: Path, words: list[str], numbering: Numbering) -> Tokenizer:
-    names = [words[number] for number in numbering.theirs[len(SPECIAL) : -1]]
+def _tokenizer(folder: Path, words: list[str], id_mapping: IdMapping) -> Tokenizer:
+    names = [words[number] for number in id_mapping.their_ids[len(SPECIAL) : -1]]
     models_of_pieces = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
     if models_of_pieces:
         return tokenizer_from_spm(read_spm(models_of_pieces[0]), names)

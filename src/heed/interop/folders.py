@@ -1,9 +1,9 @@
-"""Folders on the way out to an engine and on the way in from another system.
+"""Writes folders exported for an engine, and model folders imported from other toolkits.
 
 Enters: a model folder to export, or files that another system wrote. Leaves: an exported folder, or a model folder with
 the imported weights. Which weights go where is for the modules of each format to say.
 
-An exported folder is written and checked like a model folder, and is none:
+An exported folder is written and verified like a model folder, but is a different format:
 
     heed.json          the engine, and the settings of the run that the model came from
     tokenizer.json     the (target) vocabulary; source_tokenizer.json where the source has its own
@@ -43,14 +43,14 @@ Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 def refuse_to_overwrite(out: Path) -> None:
-    """Nothing that is there is written over."""
+    """Raise if `out` exists."""
     if out.exists():
         raise FolderError(f"{out} already exists: choose another --out")
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What an exported folder holds, all but the engine's files."""
+class ExportedFolder:
+    """The content of an exported folder, except the engine's files."""
 
     path: Path
     engine: EngineName
@@ -96,7 +96,7 @@ def is_exported(path: Path) -> bool:
     return EXPORTED in Manifest.load(path)
 
 
-def read_exported(path: Path) -> Exported:
+def read_exported(path: Path) -> ExportedFolder:
     """Open an exported folder after checking it against its manifest."""
     manifest = Manifest.load(path)
     settings = manifest.read_json(EXPORTED)
@@ -108,7 +108,7 @@ def read_exported(path: Path) -> Exported:
     run = parse_settings(settings, path / EXPORTED)
     tokenizers = read_tokenizers(manifest, run)
     manifest.verify()
-    return Exported(path, engine, run, tokenizers, tuple(manifest.sums), {"lengths": lengths})
+    return ExportedFolder(path, engine, run, tokenizers, tuple(manifest.sums), {"lengths": lengths})
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, safetensors or a pickle that torch reads in its safe mode; floats as float32."""
+    """The tensors of a file, safetensors or a pickle that torch loads with weights_only=True; floats as float32."""
     weights = read_tensors(path) if path.suffix == ".safetensors" else read_pickle(path)
     tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
     return {name: weight.float() if weight.is_floating_point() else weight for name, weight in tensors.items()}

@@ -1,9 +1,9 @@
-"""A Hugging Face MarianMT folder to a model folder, and a model folder to a MarianMT folder.
+"""Imports and exports Hugging Face MarianMT folders.
 
-Import: what MarianMT does otherwise, and what becomes of it:
+Import: differences between MarianMT and heed, and how they are converted:
 
-    all sines, then all cosines        the width is reordered: see name_mapping.py
-    no √d_model before the embeddings  folded into the word matrix and the decoder's last norm
+    all sines, then all cosines        the features are permuted (name_mapping.py)
+    no √d_model before the embeddings  folded into the embeddings and the decoder's last norm
     decoding starts with the pad token its embedding becomes that of ⟨s⟩, which is never generated
     final_logits_bias                  `output_bias`, the bias of the output
     ids in the order of vocab.json     reordered: ⟨pad⟩ ⟨s⟩ ⟨/s⟩ first, the unknown token last
@@ -26,14 +26,14 @@ from heed.artifacts.writing import json_bytes, write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
 from heed.errors import ConfigError, FolderError
 from heed.interop.folders import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
-from heed.interop.marian_tokenizer import KIND, LANGUAGES, Side, read_tokenizers, tokenizer_files
+from heed.interop.marian_tokenizer import KIND, LANGUAGES, TokenizerSpec, read_tokenizers, tokenizer_files
 from heed.interop.name_mapping import (
-    Numbering,
+    IdMapping,
+    fold_embedding_scale,
     layers_from_heed,
     layers_to_heed,
-    never_start,
-    scaled,
     sines_then_cosines,
+    suppress_bos,
 )
 from heed.model.positions import sinusoids
 
@@ -43,17 +43,17 @@ _ACTIVATIONS: dict[str, Literal["relu", "gelu", "swish"]] = {
     "swish": "swish",
     "silu": "swish",
 }
-# What a setting must be if it is there, and why nothing else can be taken over.
+# The only supported value of each setting, if it is present, and why.
 _IMPORTABLE: dict[str, tuple[Any, str]] = {
     "model_type": ("marian", "other models of the library compute something else"),
     "normalize_before": (False, "MarianMT normalises after each residual sum"),
     "normalize_embedding": (False, "heed does not normalise the embeddings"),
     "add_final_layer_norm": (False, "there is no last norm after layers that normalise their output"),
     "static_position_embeddings": (True, "MarianMT's positions are sinusoids"),
-    "is_encoder_decoder": (True, "half a model cannot translate"),
+    "is_encoder_decoder": (True, "heed imports encoder-decoder models only"),
 }
 _KNOWN = r"final_logits_bias|lm_head\.weight|model\.(shared|(encoder|decoder)\.embed_(tokens|positions))\.weight"
-# MarianConfig's own defaults for what a file may leave out.
+# MarianConfig's defaults for settings that a file may omit.
 _DEFAULTS: dict[str, Any] = {
     "dropout": 0.1,
     "attention_dropout": 0.0,
@@ -65,7 +65,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "num_beams": 4,
 }
-# What MarianMT can express, and what it does instead of anything else.
+# The values that MarianMT supports, and why no others.
 _EXPRESSIBLE: dict[str, tuple[tuple[Any, ...], str]] = {
     "kind": (("encoder-decoder",), "it has an encoder and a decoder"),
     "norm": (("post",), "it normalises after each residual sum"),
@@ -85,15 +85,15 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     config = _DEFAULTS | read_json(folder / "config.json")
     _check_config(folder, config)
     tokenizers = read_tokenizers(folder, config)
-    numberings = tuple(
-        Numbering.of(size, config["pad_token_id"], start, config["eos_token_id"], side.unk)
+    id_mappings = tuple(
+        IdMapping.of(size, config["pad_token_id"], start, config["eos_token_id"], side.unk)
         for size, start, side in zip(_sizes(config), _starts(config, *tokenizers), tokenizers, strict=True)
     )
-    target = tokenizers[1].made(numberings[1].theirs)
-    source = target if tokenizers[0].same(tokenizers[1]) else tokenizers[0].made(numberings[0].theirs)
+    target = tokenizers[1].build(id_mappings[1].their_ids)
+    source = target if tokenizers[0].same_files(tokenizers[1]) else tokenizers[0].build(id_mappings[0].their_ids)
     theirs = _read(folder, weights)
     _check_positions(folder, theirs, config["d_model"])
-    sizes = len(numberings[0].theirs), len(numberings[1].theirs)
+    sizes = len(id_mappings[0].their_ids), len(id_mappings[1].their_ids)
     untied = not config["tie_word_embeddings"]
     one_vocabulary = config["share_encoder_decoder_embeddings"] or (untied and source is target)
     model = _model(config, sizes[1], None if one_vocabulary else sizes[0], _has_bias(theirs, config))
@@ -106,11 +106,11 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     )
     run = RunConfig(model=model, data=data, search=SearchConfig(beam=config["num_beams"]))
     origin = f"From the Hugging Face MarianMT folder `{folder.resolve().name}`."
-    write_imported(out, to_heed(theirs, config, model, numberings), run, (source, target), origin)
+    write_imported(out, to_heed(theirs, config, model, id_mappings), run, (source, target), origin)
 
 
 def to_heed(
-    theirs: Mapping[str, Tensor], config: Mapping[str, Any], model: ModelConfig, numberings: Sequence[Numbering]
+    theirs: Mapping[str, Tensor], config: Mapping[str, Any], model: ModelConfig, id_mappings: Sequence[IdMapping]
 ) -> dict[str, Tensor]:
     """All weights by heed's names, in heed's order of the width and of the ids."""
     width = sines_then_cosines(model.d_model)
@@ -120,22 +120,22 @@ def to_heed(
     own = {} if model.shares_embedding and shared is not None else inner
     source, target = (own.get(f"{side}.embed_tokens.weight", shared) for side in ("encoder", "decoder"))
     if source is None or target is None:
-        raise FolderError("the weights have no word embeddings, neither model.shared nor embed_tokens of both sides")
-    ours["vocabulary.embedding.weight"] = numberings[1].rows(target)[:, width]
+        raise FolderError("the weights have no token embeddings, neither model.shared nor embed_tokens of both sides")
+    ours["vocabulary.embedding.weight"] = id_mappings[1].rows(target)[:, width]
     if not model.shares_embedding:
-        ours["vocabulary.source_embedding.weight"] = numberings[0].rows(source)[:, width]
-    bias = _bias(theirs, config, numberings[1], len(target))
+        ours["vocabulary.source_embedding.weight"] = id_mappings[0].rows(source)[:, width]
+    bias = _bias(theirs, config, id_mappings[1], len(target))
     if not model.tie_embeddings:
-        ours["vocabulary.output.weight"] = numberings[1].rows(inner.get("lm_head.weight", target))[:, width]
+        ours["vocabulary.output.weight"] = id_mappings[1].rows(inner.get("lm_head.weight", target))[:, width]
         ours["vocabulary.output.bias"] = bias
     elif model.output_bias:
         ours["vocabulary.bias"] = bias
-    return ours if config["scale_embedding"] else scaled(ours, model)
+    return ours if config["scale_embedding"] else fold_embedding_scale(ours, model)
 
 
-def _bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any], numbering: Numbering, size: int) -> Tensor:
-    bias = numbering.rows(theirs.get("final_logits_bias", torch.zeros(1, size, dtype=torch.float32))[0])
-    return never_start(bias) if config["decoder_start_token_id"] == config["pad_token_id"] else bias
+def _bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any], id_mapping: IdMapping, size: int) -> Tensor:
+    bias = id_mapping.rows(theirs.get("final_logits_bias", torch.zeros(1, size, dtype=torch.float32))[0])
+    return suppress_bos(bias) if config["decoder_start_token_id"] == config["pad_token_id"] else bias
 
 
 def _has_bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any]) -> bool:
@@ -169,7 +169,7 @@ def _sizes(config: Mapping[str, Any]) -> tuple[int, int]:
     return size, size if shared else config.get("decoder_vocab_size") or size
 
 
-def _starts(config: Mapping[str, Any], source: Side, target: Side) -> tuple[int, int]:
+def _starts(config: Mapping[str, Any], source: TokenizerSpec, target: TokenizerSpec) -> tuple[int, int]:
     """Their id of ⟨s⟩ on either side. Where that id is a word of a separate source vocabulary, padding serves."""
     start = config["decoder_start_token_id"]
     return start if source.names.get(start) == target.names.get(start) else config["pad_token_id"], start
@@ -185,21 +185,21 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
             raise FolderError(f"{file}: {name} should be a number, found {config.get(name)!r}")
     for name, (only, why) in _IMPORTABLE.items():
         if name in config and config[name] != only:
-            raise FolderError(f"{file}: {name} = {config[name]!r} cannot be taken over: {why}")
+            raise FolderError(f"{file}: {name} = {config[name]!r} is not supported: {why}")
     if config["activation_function"] not in _ACTIVATIONS:
         found, known = config["activation_function"], ", ".join(_ACTIVATIONS)
         raise FolderError(f"{file}: activation_function = {found!r} is not one of heed's: {known}")
     for what in ("attention_heads", "ffn_dim"):
         one, other = config[f"encoder_{what}"], config[f"decoder_{what}"]
         if one != other:
-            raise FolderError(f"{file}: encoder_{what} = {one} and decoder_{what} = {other}, and heed has one for both")
+            raise FolderError(f"{file}: encoder_{what} = {one} and decoder_{what} = {other}, but heed has one for both")
 
 
 def _read(folder: Path, weights: str | None) -> dict[str, Tensor]:
     name = weights or "model.safetensors"
     if not (folder / name).is_file():
         others = sorted(path.name for path in folder.glob("pytorch_model.bin"))
-        hint = f"; it has {others[0]}, a pickle: to read it, say --weights {others[0]}" if others else ""
+        hint = f"; it has {others[0]}, a pickle: to read it, use --weights {others[0]}" if others else ""
         raise FolderError(f"{folder} has no {name}{hint}")
     tensors = read_weights(folder / name)
     refuse_unknown(folder / name, tensors, _KNOWN)
@@ -291,13 +291,13 @@ def _special(model: ModelConfig) -> dict[str, Any]:
 def _generation(run: RunConfig) -> dict[str, Any]:
     """Beam search as in the run's settings, as far as `generate` can express them."""
     never = [[run.model.pad_id], [run.model.bos_id]]
-    places = run.model.max_length - 1
+    max_positions = run.model.max_length - 1
     return {
         **_special(run.model),
         "bad_words_ids": never,
         "num_beams": run.search.beam,
         **({"length_penalty": run.search.length_penalty} if run.search.beam > 1 else {}),
-        "max_length": min(places, run.data.max_tokens + 50),
+        "max_length": min(max_positions, run.data.max_tokens + 50),
     }
 
 

@@ -1,4 +1,4 @@
-"""The tokenizers of a MarianMT folder, read and written.
+"""Reads and writes the tokenizers of a MarianMT folder.
 
 source.spm  target.spm  vocab.json     MarianMT's own; target_vocab.json too, if the vocabularies are separate
 tokenizer.json                         one of heed's, exported as a fast tokenizer; target_tokenizer.json too, if
@@ -28,21 +28,21 @@ _SPACE_BEFORE = {"type": "Prepend", "prepend": " "}
 
 
 @dataclass(frozen=True)
-class Side:
-    """The tokenizer of one side, waiting for the order of ids."""
+class TokenizerSpec:
+    """What a source or target tokenizer is built from, once the order of ids is known."""
 
     unk: int | None  # the id of the unknown token, if there is one
-    made: Callable[[Sequence[int]], Tokenizer]  # from their id of each of heed's ids
+    build: Callable[[Sequence[int]], Tokenizer]  # from their id of each of heed's ids
     language: str
     files: tuple[str, ...]  # what it is made from, by name or content
     names: Mapping[int, str]  # of its tokens, or at least of the special ones
 
-    def same(self, other: "Side") -> bool:
+    def same_files(self, other: "TokenizerSpec") -> bool:
         """Whether both sides have one tokenizer."""
         return self.files == other.files
 
 
-def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[Side, Side]:
+def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[TokenizerSpec, TokenizerSpec]:
     """The tokenizers of source and target in a MarianMT folder."""
     languages = config.get(LANGUAGES, ("", ""))
     if (folder / _FAST).is_file() and KIND in config:
@@ -90,18 +90,18 @@ def _ids(tokenizer: Tokenizer) -> bytes:
     return json_bytes({name: number for number, name in enumerate(to_spm(tokenizer)[1])})
 
 
-def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) -> Side:
+def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) -> TokenizerSpec:
     spm, vocabulary = read_spm(model), read_json(vocabulary_file)
     if unk not in vocabulary:
         raise FolderError(f"{vocabulary_file} has no {unk}, the unknown token")
     names = {number: name for name, number in vocabulary.items()}
 
-    def made(theirs: Sequence[int]) -> Tokenizer:
+    def build(theirs: Sequence[int]) -> Tokenizer:
         inner = theirs[len(SPECIAL) : -1]  # rows that no token has are there to round up the size
         return tokenizer_from_spm(spm, [names.get(number, f"⟨{number}⟩") for number in inner])
 
     cut = hashlib.sha256(model.read_bytes()).hexdigest()
-    return Side(int(vocabulary[unk]), made, language, (cut, vocabulary_file.name), names)
+    return TokenizerSpec(int(vocabulary[unk]), build, language, (cut, vocabulary_file.name), names)
 
 
 def _as_fast(tokenizer: Tokenizer) -> bytes:
@@ -123,14 +123,16 @@ def _as_fast(tokenizer: Tokenizer) -> bytes:
     return json_bytes(parts)
 
 
-def _fast(path: Path, kind: Any, language: str) -> Side:
+def _fast(path: Path, kind: Any, language: str) -> TokenizerSpec:
     """The tokenizer that `_as_fast` wrote, read back."""
     parts = read_json(path)
     parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
     if parts["decoder"]["type"] == "Sequence":
         parts["decoder"] = parts["decoder"]["decoders"][0]
     text = json.dumps(parts, ensure_ascii=False)
-    return Side(None, lambda _: Tokenizer.from_json(text, kind), language, (path.name,), dict(enumerate(SPECIAL)))
+    return TokenizerSpec(
+        None, lambda _: Tokenizer.from_json(text, kind), language, (path.name,), dict(enumerate(SPECIAL))
+    )
 
 
 def _name(token: str | dict[str, Any]) -> str:

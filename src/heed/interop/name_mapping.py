@@ -1,4 +1,4 @@
-"""Weights and ids of MarianMT and fairseq, which name them alike, in heed's names and order; and back.
+"""Maps weight names, feature order and token ids between heed and MarianMT or fairseq, which share their names.
 
 Enters: weights by name. Leaves: the same weights by the other system's names.
 
@@ -40,7 +40,9 @@ _MODULES = (
 )
 _TO_OURS = {theirs: ours for ours, theirs in _MODULES}
 _TO_THEIRS = dict(_MODULES)
-_NEVER = -100.0  # nats below the token whose embedding it has: probability 0 in float32, yet no infinity to train with
+_SUPPRESSED = (
+    -100.0
+)  # nats below the token whose embedding it has: probability 0 in float32, yet no infinity to train with
 _READS = ("query.weight", "key.weight", "value.weight", "widen.weight")  # the width is the columns
 _WRITES = ("output.weight", "output.bias", "narrow.weight", "narrow.bias", "norm.weight", "norm.bias")  # the rows
 
@@ -83,13 +85,13 @@ def _reordered(name: str, weight: Shaped[Tensor, "..."], order: Int[Tensor, "D"]
 
 
 @dataclass(frozen=True)
-class Numbering:
-    """Which of their ids each of heed's ids was, for one side's vocabulary."""
+class IdMapping:
+    """The other toolkit's id of each of heed's ids, for one vocabulary."""
 
-    theirs: tuple[int, ...]
+    their_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, size: int, pad: int, start: int, eos: int, unk: int | None) -> "Numbering":
+    def of(cls, size: int, pad: int, start: int, eos: int, unk: int | None) -> "IdMapping":
         """⟨pad⟩, ⟨s⟩ and ⟨/s⟩ first, the unknown token last, all others in their order between.
 
         Some start decoding with the token that pads or ends. heed has a token of its own for it, a copy of that one.
@@ -100,17 +102,17 @@ class Numbering:
 
     def rows(self, matrix: Shaped[Tensor, "V *D"]) -> Shaped[Tensor, "N *D"]:
         """The rows of an embedding matrix, or the values of a bias, in heed's order of ids."""
-        return matrix[torch.tensor(self.theirs)]
+        return matrix[torch.tensor(self.their_ids)]
 
 
-def never_start(bias: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
+def suppress_bos(bias: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
     """An output bias that gives ⟨s⟩, a copy of another token, no probability."""
     changed = bias.clone()
-    changed[1] += _NEVER
+    changed[1] += _SUPPRESSED
     return changed
 
 
-def scaled(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+def fold_embedding_scale(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """The weights of a model that does not scale its embeddings by √d_model, for one that does.
 
     heed always multiplies them, so they are divided here. Tied, they make the logits too, which would be divided as

@@ -1,12 +1,12 @@
-"""A model of ours as two ONNX graphs, in float32; half a model as one.
+"""Exports a model to ONNX in float32: an encoder graph and a decoder-step graph, or one of them.
 
     encoder.onnx    src (B, S) -> real (B, S), and each decoder layer's keys and values of the source (B, H, S, K)
     decoder.onnx    ids (R), real, those keys and values, each layer's past (R, H, C, K) -> logits (R, V) and that past
                     with one column more
 
-    encoder.onnx    of an encoder alone: src -> real, vectors (B, S, D), and logits, of words (B, S, V) or of its
+    encoder.onnx    encoder-only: src -> real, vectors (B, S, D), and logits, of words (B, S, V) or of its
                     classes (B, labels)
-    decoder.onnx    of a decoder alone: the same as above without a source
+    decoder.onnx    decoder-only: the same without a source
 
 B sentences, S source tokens, R = B·W hypotheses, C tokens so far: none is fixed in the files, and C may be 0. The
 graphs are written node by node and not traced, so that writing takes no second, needs nothing but `onnx`, and a weight
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from heed.config import ModelConfig
-from heed.interop.onnx_graph import DOUBLE, FLOAT, INT64, Graph, Shape
+from heed.interop.onnx_graph import DOUBLE, FLOAT, INT64, DynamicShape, Graph
 from heed.model.positions import angles
 from heed.model.transformer import Transformer
 
@@ -83,12 +83,12 @@ def _encoded(model: Transformer) -> "tuple[_Writer, str]":
     src = g.input("src", np.int64, ("sentences", "source"))
     real = g("Not", g("Equal", src, g.constant(config.pad_id)))
     place = g("Sub", g("CumSum", g("Cast", real, to=INT64), g.constant(1)), g.constant(1))
-    write.stand("encoder", g("Reshape", place, g.constant([-1])))  # where padding stands does not matter
-    write.sentences, write.hidden = g("Shape", src), _hidden(g, real)
+    write.positions_at("encoder", g("Reshape", place, g.constant([-1])))  # where padding stands does not matter
+    write.sentences, write.hidden = g("Shape", src), _padding_bias(g, real)
     x = write.embed("vocabulary.embedding" if config.shares_embedding else "vocabulary.source_embedding", src)
     for layer in range(config.encoder_layers):
         name = f"encoder.layers.{layer}"
-        x = write.around(x, f"{name}.around_attention", partial(write.look_around, name=f"{name}.attention"))
+        x = write.around(x, f"{name}.around_attention", partial(write.encoder_attention, name=f"{name}.attention"))
         x = write.feed_forward(x, name)
     g.output(real, "real", np.bool_, ("sentences", "source"))
     return write, write.last_norm(x, "encoder")
@@ -102,22 +102,22 @@ def _decoder(model: Transformer) -> bytes:
     memory: list[str] = []
     if config.has_encoder:
         real = g.input("real", np.bool_, ("sentences", "source"))
-        across: Shape = ("sentences", config.heads, "source", config.head_width)
+        across: DynamicShape = ("sentences", config.heads, "source", config.head_width)
         memory = [g.input(name, np.float32, across) for name in memory_names(config.decoder_layers)]
-        write.sentences, write.hidden = g("Shape", real, end=1), _hidden(g, real)
-    back: Shape = ("hypotheses", config.heads, "written", config.head_width)
-    after: Shape = ("hypotheses", config.heads, "written + 1", config.head_width)
+        write.sentences, write.hidden = g("Shape", real, end=1), _padding_bias(g, real)
+    back: DynamicShape = ("hypotheses", config.heads, "written", config.head_width)
+    after: DynamicShape = ("hypotheses", config.heads, "written + 1", config.head_width)
     past = [g.input(name, np.float32, back) for name in past_names(config.decoder_layers)]
-    write.stand("decoder", g("Shape", past[0], start=2, end=3))  # every hypothesis has as many tokens
+    write.positions_at("decoder", g("Shape", past[0], start=2, end=3))  # every hypothesis has as many tokens
     x = write.embed("vocabulary.embedding", ids)
     for layer in range(config.decoder_layers):
         name = f"decoder.layers.{layer}"
         before, source = past[2 * layer : 2 * layer + 2], memory[2 * layer : 2 * layer + 2]
-        look_back = partial(write.look_back, name=f"{name}.attention", past=before)
-        x = write.around(x, f"{name}.around_attention", look_back)
+        self_attention = partial(write.self_attention, name=f"{name}.attention", past=before)
+        x = write.around(x, f"{name}.around_attention", self_attention)
         if source:
-            look_across = partial(write.look_across, name=f"{name}.cross_attention", source=source)
-            x = write.around(x, f"{name}.around_cross_attention", look_across)
+            cross_attention_step = partial(write.cross_attention_step, name=f"{name}.cross_attention", source=source)
+            x = write.around(x, f"{name}.around_cross_attention", cross_attention_step)
         x = write.feed_forward(x, name)
     for value, name in zip(write.grown, past_names(config.decoder_layers), strict=True):
         g.output(value, f"new_{name}", np.float32, after)
@@ -126,8 +126,8 @@ def _decoder(model: Transformer) -> bytes:
     return g.serialized()
 
 
-def _hidden(g: Graph, real: str) -> str:
-    """What is added to the scores of source tokens, (B, 1, 1, S): nothing, or so little that padding gets no weight."""
+def _padding_bias(g: Graph, real: str) -> str:
+    """Added to attention scores, (B, 1, 1, S): 0 for tokens, the most negative float for padding."""
     nothing = g.constant(0.0, np.float32)
     least = g.constant(np.finfo(np.float32).min, np.float32)
     return g("Unsqueeze", g("Where", real, nothing, least), g.constant([1, 2]))
@@ -145,15 +145,15 @@ class _Writer:
         self.hidden = ""  # added to the scores of source tokens, so that padding is not seen
         self.grown: list[str] = []  # keys and values of the tokens so far, layer by layer
 
-    def stand(self, side: str, places: str) -> None:
-        """Where the tokens of this side stand, as whatever is made of it."""
+    def positions_at(self, side: str, positions_input: str) -> None:
+        """Compute the positional encoding of these positions: an embedding to add, or rotary angles."""
         g, config = self.g, self.config
         if config.positions == "learned":
-            self.positions = g("Gather", g.weight(f"{side}.positions.table.weight"), places)
+            self.positions = g("Gather", g.weight(f"{side}.positions.table.weight"), positions_input)
             return
         width = config.d_model if config.positions == "sinusoidal" else config.head_width
-        quickness = g.constant(angles(torch.tensor([1]), width).numpy(), np.float64)  # (1, width / 2)
-        angle = g("Mul", g("Unsqueeze", g("Cast", places, to=DOUBLE), g.constant([1])), quickness)
+        frequencies = g.constant(angles(torch.tensor([1]), width).numpy(), np.float64)  # (1, width / 2)
+        angle = g("Mul", g("Unsqueeze", g("Cast", positions_input, to=DOUBLE), g.constant([1])), frequencies)
         quarter = g.constant(math.pi / 2, np.float64)  # cos x = sin (x + π/2); not every runtime has cosines of doubles
         cos, sin = (
             g("Unsqueeze", g("Cast", g("Sin", turned), to=FLOAT), g.constant([2]))
@@ -165,7 +165,7 @@ class _Writer:
             self.rotation = (g("Unsqueeze", cos, g.constant([1])), g("Unsqueeze", sin, g.constant([1])))
 
     def embed(self, matrix: str, ids: str) -> str:
-        """Embeddings of the tokens, scaled, one row per token."""
+        """Embeddings of the tokens, fold_embedding_scale, one row per token."""
         g = self.g
         words = g("Gather", g.weight(f"{matrix}.weight"), g("Reshape", ids, g.constant([-1])))
         x = g("Mul", words, g.constant(math.sqrt(self.config.d_model), np.float32))
@@ -241,14 +241,14 @@ class _Writer:
         shape = g("Concat", self.sentences, g.constant([self.config.heads, self.config.head_width]), axis=0)
         return g("Transpose", g("Reshape", rows, shape), perm=(0, 2, 1, 3))
 
-    def look_around(self, y: str, name: str) -> str:
-        """Every token looks at every token of its sentence."""
+    def encoder_attention(self, y: str, name: str) -> str:
+        """Every token attends to every token of its sentence."""
         queries, keys = (self.by_head(self.heads(y, f"{name}.{part}", turned=True)) for part in ("query", "key"))
         values = self.by_head(self.heads(y, f"{name}.value"))
         return self._gathered(self._attend(queries, keys, values, self.hidden), name)
 
-    def look_back(self, y: str, name: str, past: Sequence[str]) -> str:
-        """Every token looks at those before it and at itself, (R, H, C + 1, K)."""
+    def self_attention(self, y: str, name: str, past: Sequence[str]) -> str:
+        """The new token attends to its prefix and itself, (R, H, C + 1, K)."""
         g = self.g
         new = (self.heads(y, f"{name}.{part}", turned=part != "value") for part in ("query", "key", "value"))
         query, *column = (g("Unsqueeze", one, g.constant([2])) for one in new)
@@ -256,8 +256,8 @@ class _Writer:
         self.grown += (keys, values)
         return self._gathered(self._attend(query, keys, values), name)
 
-    def look_across(self, y: str, name: str, source: Sequence[str]) -> str:
-        """The hypotheses of one sentence look at its source as one, (B, H, W, K)."""
+    def cross_attention_step(self, y: str, name: str, source: Sequence[str]) -> str:
+        """The W hypotheses of a sentence attend to its source as one row, (B, H, W, K)."""
         g, heads, width = self.g, self.config.heads, self.config.head_width
         shape = g("Concat", self.sentences, g.constant([-1, heads, width]), axis=0)
         queries = g("Transpose", g("Reshape", self.linear(y, f"{name}.query"), shape), perm=(0, 2, 1, 3))

@@ -1,4 +1,4 @@
-"""An ONNX graph as it is written: node after node, each named by what it makes.
+"""Builds an ONNX graph node by node, each value named after the operator that computes it.
 
 Knows nothing of Transformers.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 OPSET = 20  # the first that has Gelu
 _IR = 10  # of onnx 1.16 and later; runtimes refuse files newer than they are
 FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
-Shape = Sequence[int | str]  # a string names a length that is not known in advance
+DynamicShape = Sequence[int | str]  # a string names a length that is not known in advance
 
 
 class Graph:
@@ -28,12 +28,12 @@ class Graph:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
 
-    def input(self, name: str, kind: type, shape: Shape) -> str:
+    def input(self, name: str, kind: type, shape: DynamicShape) -> str:
         """Add an input of the graph; returns its name."""
         self._inputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
         return name
 
-    def output(self, value: str, name: str, kind: type, shape: Shape) -> None:
+    def output(self, value: str, name: str, kind: type, shape: DynamicShape) -> None:
         """Make a value an output of the graph."""
         self._nodes.append(helper.make_node("Identity", [value], [name]))
         self._outputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))

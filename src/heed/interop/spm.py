@@ -1,4 +1,4 @@
-"""A SentencePiece model file to a tokenizer of heed, without SentencePiece.
+"""Converts SentencePiece model files to heed's tokenizers and back, without SentencePiece.
 
 Enters: a `.spm` or `.model` file and the names of a model's tokens in the order of heed's ids. Leaves: a `Tokenizer`
 of kind sentencepiece; or the other way round. The file is a protocol buffer, of which these fields decide:
@@ -56,7 +56,7 @@ def _model(content: bytes) -> SpmModel:
         if number == 1:
             piece = dict(_fields(value))
             if (kind := piece.get(3, _NORMAL)) in _TYPES:
-                raise DataError(f"its piece {piece[1]!r} is {_TYPES[kind]}, which heed does not cut text by")
+                raise DataError(f"its piece {piece[1]!r} is {_TYPES[kind]}, which heed does not support")
             if kind == _NORMAL:
                 pieces[piece[1].decode()] = float(piece.get(2, 0.0))
         elif number == 2:
@@ -66,9 +66,9 @@ def _model(content: bytes) -> SpmModel:
     if not pieces:
         raise ValueError
     if (kind := trainer.get(3, 1)) != 1:
-        raise DataError(f"it is a {_MODELS.get(kind, kind)} model, and heed follows unigram models only")
+        raise DataError(f"it is a {_MODELS.get(kind, kind)} model, but heed supports unigram models only")
     if trainer.get(24) or not all(normaliser.get(field, 1) for field in (3, 4, 5)):
-        raise DataError("it treats spaces otherwise than SentencePiece does by default, which heed does not follow")
+        raise DataError("it does not treat spaces as SentencePiece does by default, which heed does not support")
     return SpmModel(pieces, bytes(normaliser.get(2, b"")))
 
 
