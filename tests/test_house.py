@@ -12,7 +12,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 import heed
-from heed.backends.kv_cache import by_layer
+from heed.backends.kv_cache import split_by_layer
 from tests.signatures import CHECKED
 
 ROOT = Path(__file__).parents[1]
@@ -104,8 +104,8 @@ def test_every_shape_in_a_signature_is_checked_while_the_tests_run() -> None:
     with_shapes = [named(module) for module in MODULES if "\nfrom jaxtyping import " in module.read_text()]
     names = {"heed." + name.removesuffix(".py").replace("/", ".") for name in with_shapes}
     assert names - set(CHECKED) == set()
-    with pytest.raises(TypeCheckError, match="by_layer"):
-        by_layer(torch.zeros(2, 2), alone=True)
+    with pytest.raises(TypeCheckError, match="split_by_layer"):
+        split_by_layer(torch.zeros(2, 2), single_row=True)
 
 
 def test_the_page_of_backends_names_every_file_and_only_files_that_are_there() -> None:

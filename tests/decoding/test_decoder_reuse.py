@@ -12,7 +12,7 @@ from torch import nn
 
 from heed import Transformer
 from heed.backends.base import Stepper
-from heed.backends.kv_cache import Hypotheses
+from heed.backends.kv_cache import DecoderState
 from heed.backends.select import inference_backend
 from heed.backends.torch.decoder import TorchDecoder
 from heed.fallbacks import fallbacks
@@ -114,8 +114,8 @@ def test_a_search_never_copies_the_kv_cache() -> None:
     with torch.no_grad():
         _, state = start.step(torch.tensor([4, 5, 6, 7]), state)
     other = state.select(torch.tensor([[1, 0], [3, 3]]))
-    before, after = cast("Hypotheses", state.each[0]), cast("Hypotheses", other.each[0])
-    assert after.room is before.room
+    before, after = cast("DecoderState", state.states[0]), cast("DecoderState", other.states[0])
+    assert after.kv_cache is before.kv_cache
 
 
 @pytest.mark.parametrize("failing", [1, 2], ids=["compiled code", "all copies of the weights"])

@@ -86,9 +86,9 @@ def test_an_ensemble_with_different_vocabularies_is_refused() -> None:
     model, larger = (
         Transformer(ModelConfig.model_validate({**SMALL, "vocab_size": size})) for size in (VOCAB, VOCAB + 1)
     )
-    with pytest.raises(InputError, match=re.escape(f"must agree in vocab_size, found [{VOCAB}, {VOCAB + 1}]")):
+    with pytest.raises(InputError, match=re.escape(f"must have the same vocab_size, found [{VOCAB}, {VOCAB + 1}]")):
         start_search([model, larger], [[3]])
-    with pytest.raises(InputError, match=re.escape("must agree in eos_id, found [2, 5]")):
+    with pytest.raises(InputError, match=re.escape("must have the same eos_id, found [2, 5]")):
         start_search([model, Transformer(ModelConfig.model_validate({**SMALL, "eos_id": 5}))], [[3]])
     with pytest.raises(InputError, match="a search needs a source, found 0 sources"):
         start_search([model], [])

@@ -1,1 +1,1 @@
-"""The same arithmetic, faster: one protocol, one chooser, and a folder per backend."""
+"""Backends: faster implementations of the model's arithmetic, one folder each, behind one protocol."""

@@ -1,10 +1,10 @@
-"""What a backend is: the arithmetic of a model in one more form, for inference and for training.
+"""The backend protocol: the types through which search and training use any implementation of the model.
 
-For inference a backend gives a `Start`, from which heed's own searches go on step by step, or a whole search of its
-own. For training it gives `TrainingOps`: a model of the same weights whose forward and backward pass are fast. Each
-form computes what the reference computes, `Transformer` in plain torch; docs/backends.md lists which test proves it.
+For inference a backend returns a `Start`, from which heed's searches continue step by step, or runs the whole search
+itself. For training it returns `TrainingOps`: a model with the same weights and fast forward and backward passes. Every
+backend computes what the reference, `Transformer` in plain torch, computes; docs/backends.md lists the tests.
 
-`heed.backends.select` chooses among them; nothing here, and nothing above, asks what the machine can do.
+`heed.backends.select` chooses a backend; no other module checks what the hardware supports.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ Prefixes: TypeAlias = Sequence[Sequence[int]] | None  # token ids that each outp
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """Which backend runs, and why that one."""
+    """The selected backend, and the reason for the selection."""
 
     backend: str  # cuda, cpu, torch, reference, ctranslate2 or onnx
     dtype: str  # of its matmuls
@@ -47,32 +47,32 @@ class BackendChoice:
 
 @runtime_checkable
 class State(Protocol):
-    """What a step function remembers of R = B·W hypotheses, W for each of B sentences. A model's `Cache` is one."""
+    """The decoder state of R = B·W hypotheses, W for each of B sentences. The model's `KVCache` implements it."""
 
     def select(self: S, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> S:
-        """The state in which row rows[b, w] goes on as hypothesis w of sentence b.
+        """Reorder for the next beam step: row rows[b, w] becomes hypothesis w of sentence b.
 
-        sentences says which of the old sentences those are; none: all of them, as they are.
+        sentences: indices of the sentences to keep; none: all of them, in order.
         """
 
 
 @runtime_checkable
 class Stepper(Protocol):
-    """A model that takes one token per row at a time, whatever its KV cache looks like."""
+    """A decoder that consumes one token per row and step; the layout of its KV cache is its own."""
 
     def start(self, src: Int[Tensor, "B S"]) -> Any:
-        """The state before the first token: the source encoded."""
+        """Encode the source; returns the state before the first target token."""
 
     def step(self, ids: Int[Tensor, "R"], state: Any, /) -> tuple[Float[Tensor, "R V"], Any]:
-        """Logits after the next token of each row, and the state that knows it."""
+        """Logits after the next token of each row, and the state that includes it."""
 
 
 class SearchOps(NamedTuple):
-    """The inner operations of a search; each reads log-probabilities of a whole vocabulary once.
+    """The inner loops of a search; each reads the log-probabilities of the whole vocabulary once.
 
-    beam_step(live, log_probs, eos_id): of all continuations of each sentence's W hypotheses the best W that do not end,
-    and the ends among the best W of all, or None if there are none. topk(log_probs, count): values and ids, best first.
-    argmax(log_probs): ids. Of equals the lower id comes first.
+    beam_step(live, log_probs, eos_id): the best W unfinished continuations of each sentence's W hypotheses, and the
+    finished ones among the best W of all, or None if none finished. topk(log_probs, count): values and ids, best first.
+    argmax(log_probs): ids. Ties go to the lower id.
     """
 
     beam_step: Callable[[Tensor, Tensor, int], tuple[Continuations, Continuations | None]]
@@ -87,45 +87,45 @@ Step: TypeAlias = Callable[[Int[Tensor, "R"], S], tuple[Float[Tensor, "R V"], S]
 
 @dataclass(frozen=True)
 class Start(Generic[S]):
-    """Where a search starts. It works on the device where `first` is.
+    """The starting point of a search, which runs on the device of `first`.
 
-    step gives log-probabilities, at most 0 and -inf for tokens that must never be chosen; the search may change them.
+    step returns log-probabilities, -inf for tokens that must never be chosen; the search may modify them in place.
     """
 
     step: Step[S]
-    state: S  # of B rows, one per sentence
-    first: Int[Tensor, "B"]  # what each sentence begins with; not part of any hypothesis
+    state: S  # B rows, one per sentence
+    first: Int[Tensor, "B"]  # the first decoder input of each sentence (bos); not part of any hypothesis
     eos_id: int
     ops: SearchOps = TORCH_OPS
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sequence that has ended. Its log-probability counts the eos, which `ids` does not show."""
+    """A finished output sequence. `log_prob` includes the eos, `ids` does not."""
 
     ids: tuple[int, ...]
     log_prob: float
-    score: float  # log_prob / length_penalty, the eos counted in the length too
-    truncated: bool = False  # the length limit ended it: the model's most probable next token was not the eos
+    score: float  # log_prob / length_penalty; the length includes the eos
+    truncated: bool = False  # cut off by the length limit: the most probable next token was not the eos
 
     @classmethod
     def of(cls, ids: Sequence[int], log_prob: float, alpha: float, *, truncated: bool = False) -> "Hypothesis":
-        """With the score that follows from the rest."""
+        """A hypothesis with its length-normalised score."""
         return cls(tuple(ids), log_prob, log_prob / length_penalty(len(ids) + 1, alpha), truncated)
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability is divided by, that the short may not win for being short (Wu et al., 2016)."""
+    """The divisor that keeps short hypotheses from winning by their length (Wu et al., 2016)."""
     return float(((5 + length) / 6) ** alpha)
 
 
 @dataclass(frozen=True)
 class SearchMonitor:
-    """Who looks at a search before each of its steps.
+    """Callbacks that cancel sentences of a running search or do other work between its steps.
 
-    gone: whether nobody waits any more for the sentence of this number. before_step: may do other things, another
-    search too, or raise to end it all. cancel_after: steps in which the rules (a prefix, a least length) do not let a
-    sentence end.
+    is_cancelled(number): whether the result of this sentence is no longer needed. before_step(): called before each
+    step; may run another search, or raise to abort. cancel_after: cancellation takes effect only after this many steps,
+    because a prefix or a minimum length does not let a sentence finish earlier.
     """
 
     is_cancelled: Callable[[int], bool]
@@ -135,26 +135,26 @@ class SearchMonitor:
 
 @runtime_checkable
 class Backend(Protocol):
-    """A model, or several that translate together, ready for inference."""
+    """A model, or an ensemble, ready for inference."""
 
     @property
     def choice(self) -> BackendChoice:
-        """Which backend it is, and why."""
+        """The name of this backend, and the reason it was selected."""
 
     @property
     def configs(self) -> Sequence[ModelConfig]:
-        """The settings of each of its models."""
+        """The configuration of each model of the ensemble."""
 
     @property
     def tokens_per_batch(self) -> int:
-        """A good size for batches, padding and beam included."""
+        """The recommended batch size in tokens, padding and beam included."""
 
     @property
     def can_step(self) -> bool:
-        """False: it only searches as a whole."""
+        """Whether `start` works; False: only whole searches."""
 
     def start(self, sources: Sources) -> Start[Any]:
-        """The sources encoded, ready for a search step by step."""
+        """Encode the sources for a stepwise search."""
 
     def search(
         self,
@@ -164,31 +164,32 @@ class Backend(Protocol):
         prefixes: Prefixes,
         monitor: SearchMonitor | None,
     ) -> list[list[Hypothesis]] | None:
-        """The best hypotheses of each source, best first, by a search of its own.
+        """Run the whole search; returns the best hypotheses of each source, best first.
 
-        None: it has none for these settings, and the caller goes step by step. monitor: by indices of the sources.
+        None: not supported for these settings, so the caller searches step by step. monitor: its numbers are indices
+        of the sources.
         """
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-# Output projection and label-smoothed cross-entropy in one, so that the logits are never materialised as a whole: the
-# loss summed over all tokens but padding, of hidden states (N, D), weight (V, D), bias, tgt_out (N), pad_id, smoothing.
+# Output projection and label-smoothed cross-entropy fused, so that the logits are never materialised as a whole. Takes
+# hidden states (N, D), weight (V, D), bias, tgt_out (N), pad_id, smoothing; returns the loss summed over real tokens.
 FusedLoss: TypeAlias = Callable[[Tensor, Tensor, Tensor | None, Tensor, int, float], Tensor]
 
 
 @dataclass(frozen=True)
 class TrainingOps:
-    """What a forward and backward pass of one model is made of."""
+    """The operations of one model's forward and backward pass."""
 
-    model: Transformer  # with the weights of the model that is trained, or a copy of them in another dtype
+    model: Transformer  # shares the trained model's weights, or holds a copy in another dtype
     attend: AttentionFn
-    fused_loss: FusedLoss | None = None  # none: by logits, as the task's loss is written
-    logits_in_memory: int | None = None  # logits that exist at a time under `fused_loss`; none: all of them
-    dropout_seeds: Int[Tensor, "dropouts 2"] | None = None  # to be drawn anew before each pass
+    fused_loss: FusedLoss | None = None  # none: the task's loss of materialised logits
+    logits_in_memory: int | None = None  # peak number of logits under `fused_loss`; none: all of them
+    dropout_seeds: Int[Tensor, "dropouts 2"] | None = None  # to be redrawn before each pass
 
 
-def dropout_threshold(share: float) -> int:
-    """Dropout by a 32-bit hash: numbers whose hash is below this are dropped."""
-    return min(round(share * 2**32), 2**32 - 1)
+def dropout_threshold(rate: float) -> int:
+    """For dropout by a 32-bit hash: elements whose hash is below this threshold are dropped."""
+    return min(round(rate * 2**32), 2**32 - 1)

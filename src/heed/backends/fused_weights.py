@@ -1,6 +1,7 @@
-"""A model's layers taken apart: matrix products without their last bias, and what comes between them (`Closing`).
+"""Weights of several linear layers concatenated into one matmul, and the norm parameters between sub-layers.
 
-Used where a step or an encoder is done by few large kernels; the model itself says the same in modules.
+Used by decoders and encoders that run few large kernels instead of one module after another. Fused feed-forward and
+output projections leave their last bias to `ResidualNorm`, which adds it in the kernel of the residual connection.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,71 +12,74 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.backends.cuda.step_ops import Closing, Norm
+from heed.backends.cuda.step_ops import NormParams, ResidualNorm
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import ACTIVATIONS, Decoder, DecoderLayer, FeedForward, Residual
 
-Product: TypeAlias = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]  # a matrix and its bias
+WeightAndBias: TypeAlias = tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"]]
 
 
-def side_by_side(parts: Sequence[nn.Linear]) -> Product:
-    """Several products of the same vectors as one, to learn with."""
-    return torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+def concat_linear(layers: Sequence[nn.Linear]) -> WeightAndBias:
+    """Linear layers of the same input as one; differentiable."""
+    return torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
 
 
 @torch.no_grad()
-def joined(parts: Sequence[nn.Linear], first_times: float = 1.0) -> Product:
-    """Several products of the same vectors as one; the first may be scaled."""
-    weight, bias = side_by_side(parts)
-    for both in (weight, bias):
-        both[: parts[0].out_features] *= first_times
+def fuse_linear(layers: Sequence[nn.Linear], first_scale: float = 1.0) -> WeightAndBias:
+    """Linear layers of the same input as one, for inference; first_scale multiplies the first layer's output."""
+    weight, bias = concat_linear(layers)
+    for parameter in (weight, bias):
+        parameter[: layers[0].out_features] *= first_scale
     return weight, bias
 
 
-def queries_keys_values(part: MultiHeadAttention) -> list[nn.Linear]:
-    """The three matrices of self-attention, in the order in which they are joined."""
-    return [part.query, part.key, part.value]
+def qkv_projections(attention: MultiHeadAttention) -> list[nn.Linear]:
+    """The projections of self-attention, in the order in which they are fused."""
+    return [attention.query, attention.key, attention.value]
 
 
 def cross_kv_projections(decoder: Decoder) -> list[nn.Linear]:
-    """The matrices that make keys and values of the memory: of each layer in turn, as they are joined."""
-    across = (layer.cross_attention for layer in cast("Iterable[DecoderLayer]", decoder.layers))
-    return [part for attention in across if attention is not None for part in (attention.key, attention.value)]
+    """Key and value projections of the encoder output, layer by layer, in the order in which they are fused."""
+    attentions = (layer.cross_attention for layer in cast("Iterable[DecoderLayer]", decoder.layers))
+    return [linear for attention in attentions if attention is not None for linear in (attention.key, attention.value)]
 
 
-def feed_forward(part: FeedForward) -> Callable[[Float[Tensor, "R D"]], Float[Tensor, "R D"]]:
-    """The position-wise network, without its last bias."""
-    widen, narrow = part.widen, part.narrow.weight
+def feed_forward_without_bias(part: FeedForward) -> Callable[[Float[Tensor, "R D"]], Float[Tensor, "R D"]]:
+    """The feed-forward network without the bias of its second linear layer."""
+    ffn_in, ffn_out = part.widen, part.narrow.weight
     if part.gate is not None:
-        both, biases = (torch.cat((getattr(part.gate, name), getattr(widen, name))) for name in ("weight", "bias"))
+        weight, bias = (torch.cat((getattr(part.gate, name), getattr(ffn_in, name))) for name in ("weight", "bias"))
 
         def gated(x: Tensor) -> Tensor:
-            gate, wide = functional.linear(x, both, biases).chunk(2, -1)
-            return (functional.silu(gate) * wide) @ narrow.t()
+            gate, hidden = functional.linear(x, weight, bias).chunk(2, -1)
+            return (functional.silu(gate) * hidden) @ ffn_out.t()
 
         return gated
-    if part.activation == "relu":  # a product, its bias and max(0, x) in one kernel
-        return lambda x: torch._addmm_activation(widen.bias, x, widen.weight.t()) @ narrow.t()
+    if part.activation == "relu":  # matmul, bias and ReLU in one kernel
+        return lambda x: torch._addmm_activation(ffn_in.bias, x, ffn_in.weight.t()) @ ffn_out.t()
     activate = ACTIVATIONS[part.activation]
-    return lambda x: activate(functional.linear(x, widen.weight, widen.bias)) @ narrow.t()
+    return lambda x: activate(functional.linear(x, ffn_in.weight, ffn_in.bias)) @ ffn_out.t()
 
 
-def closings(parts: Sequence[tuple[Residual, nn.Linear]], last: nn.Module) -> tuple[Norm | None, list[Closing]]:
-    """The norm before the first sub-layer, if any, and what comes after each.
+def residual_norms(
+    sublayers: Sequence[tuple[Residual, nn.Linear]], last: nn.Module
+) -> tuple[NormParams | None, list[ResidualNorm]]:
+    """The norm before the first sub-layer, if any, and the residual connection and norm after each.
 
-    parts: what is around each sub-layer, and its last product. Where norms come first in a sub-layer, what comes after
-    one is the norm of the next, and after the last one the stack's own.
+    sublayers: the residual wrapper of each sub-layer, and its last linear layer. In pre- and sandwich-norm models the
+    norm after a sub-layer is the one before the next sub-layer, and after the last one it is the stack's final norm.
     """
-    own = [_norm(around.norm) for around, _ in parts]
-    if parts[0][0].order == "post":
-        return None, [Closing(end.bias, None, norm, post=True) for (_, end), norm in zip(parts, own, strict=True)]
-    following = [*own[1:], _norm(cast("nn.LayerNorm", last))]
-    outer = [None if around.outer_norm is None else _norm(around.outer_norm) for around, _ in parts]
-    return own[0], [
-        Closing(end.bias, around, norm, post=False)
-        for (_, end), around, norm in zip(parts, outer, following, strict=True)
+    norms = [_norm_params(residual.norm) for residual, _ in sublayers]
+    if sublayers[0][0].order == "post":
+        pairs = zip(sublayers, norms, strict=True)
+        return None, [ResidualNorm(linear.bias, None, norm, is_post=True) for (_, linear), norm in pairs]
+    following = [*norms[1:], _norm_params(cast("nn.LayerNorm", last))]
+    outer = [None if residual.outer_norm is None else _norm_params(residual.outer_norm) for residual, _ in sublayers]
+    return norms[0], [
+        ResidualNorm(linear.bias, outer_norm, norm, is_post=False)
+        for (_, linear), outer_norm, norm in zip(sublayers, outer, following, strict=True)
     ]
 
 
-def _norm(part: nn.LayerNorm) -> Norm:
-    return Norm(part.weight, part.bias, part.eps)
+def _norm_params(norm: nn.LayerNorm) -> NormParams:
+    return NormParams(norm.weight, norm.bias, norm.eps)

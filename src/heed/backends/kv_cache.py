@@ -1,9 +1,9 @@
-"""The KV cache of the CPU decoders: keys and values of all hypotheses of a search.
+"""KV cache of the CPU decoders: keys and values of all hypotheses of a search, reordered by index only.
 
-The W hypotheses of a sentence share what is remembered of them: each step adds W columns of keys and values to those
-of the sentence, and each hypothesis knows in which columns its own tokens are. When the search goes on with others only
-that is reordered, never the keys and values; nor do those of sentences that are over make room. The twin is
-`model.cache.Cache`, which keeps each row's own.
+The W hypotheses of a sentence share the sentence's cache: each step appends W columns of keys and values, and
+`kv_index` lists the columns that hold the tokens of each hypothesis. A beam step reorders `kv_index`, never keys or
+values; finished sentences stay in the cache until it is compacted. The reference is `model.cache.KVCache`, which stores a
+separate copy for each row.
 """
 
 from dataclasses import dataclass, replace
@@ -17,133 +17,134 @@ from torch import Tensor
 from heed.model.layout import Packed
 from heed.model.positions import PositionalEncoding, Rotation, sinusoids
 
-# Keys and values of one layer: (1, H, columns, K) for one row alone; else (B·H, K, columns) and (B·H, columns, K).
-Context: TypeAlias = tuple[Float[Tensor, "..."], Float[Tensor, "..."]]
+# Keys and values of one layer: (1, H, columns, K) for a single row; else (B·H, K, columns) and (B·H, columns, K).
+LayerKV: TypeAlias = tuple[Float[Tensor, "..."], Float[Tensor, "..."]]
 
 
-class Room:
-    """The keys and values of all layers, shared by successive states; `filled` columns of it are spoken for."""
+class KVBuffer:
+    """Keys and values of all layers, shared by successive states; the first `used` columns are taken."""
 
-    def __init__(self, numbers: Float[Tensor, "L 2 B H room K"], filled: int) -> None:
-        self.numbers, self.filled = numbers, filled
+    def __init__(self, data: Float[Tensor, "L 2 B H capacity K"], used: int) -> None:
+        self.data, self.used = data, used
 
 
 @dataclass(frozen=True)
-class Hypotheses:
-    """W hypotheses for each of B sentences, of as many tokens each. A value: a step gives another one."""
+class DecoderState:
+    """W hypotheses of equal length for each of B sentences. Immutable: a step returns a new state."""
 
-    width: int  # W
-    length: int  # tokens of each
-    columns: int  # those of the room that are theirs
-    room: Room
-    written: Int[Tensor, "B W T"] | None  # in which columns the tokens of each are; none: in all of them, and W is 1
-    real: Bool[Tensor, "B S"] | None  # False where the source is padding; none: it has none
-    memory: Float[Tensor, "L 2 held H S K"]  # keys and values of the source
-    places: Int[Tensor, "B"] | None = None  # which sentences of room and memory these are; none: all there are
+    beam: int  # W
+    length: int  # target tokens of each hypothesis
+    columns: int  # columns of the cache that belong to this state
+    kv_cache: KVBuffer
+    kv_index: Int[Tensor, "B W T"] | None  # the columns of each hypothesis's tokens; none: all columns, and W is 1
+    source_mask: Bool[Tensor, "B S"] | None  # False where the source is padding; none: no padding
+    source_kv: Float[Tensor, "L 2 cached H S K"]  # keys and values of the source
+    sentence_index: Int[Tensor, "B"] | None = None  # rows of kv_cache and source_kv in use; none: all of them
 
     @property
     def sentences(self) -> int:
-        """B: how many sentences these hypotheses translate."""
-        return self.memory.shape[2] if self.places is None else len(self.places)
+        """B: the number of sentences being translated."""
+        return self.source_kv.shape[2] if self.sentence_index is None else len(self.sentence_index)
 
     @property
-    def alone(self) -> bool:
-        """One hypothesis of one sentence: there other arithmetic is quicker."""
-        return self.width * self.sentences == 1
+    def is_single_row(self) -> bool:
+        """Whether this is one hypothesis of one sentence, for which other kernels are faster."""
+        return self.beam * self.sentences == 1
 
     @cached_property
-    def sources(self) -> list[Context]:
+    def source_kv_by_layer(self) -> list[LayerKV]:
         """Keys and values of the source, for each layer."""
-        return by_layer(self.memory, alone=self.alone)
+        return split_by_layer(self.source_kv, single_row=self.is_single_row)
 
     @cached_property
-    def hidden(self) -> Float[Tensor, "*sources 1 S"] | None:
-        """What is added to the scores so that nobody sees padding."""
-        if self.real is None:
+    def source_bias(self) -> Float[Tensor, "*sources 1 S"] | None:
+        """Additive attention mask of the source: -inf on padding."""
+        if self.source_mask is None:
             return None
-        hidden = torch.zeros_like(self.real, dtype=self.memory.dtype).masked_fill_(~self.real, -torch.inf)
-        hidden = hidden[:, None, None]
-        return hidden if self.alone else hidden.expand(-1, self.memory.shape[3], -1, -1).flatten(0, 1)
+        bias = torch.zeros_like(self.source_mask, dtype=self.source_kv.dtype)
+        bias = bias.masked_fill_(~self.source_mask, -torch.inf)[:, None, None]
+        return bias if self.is_single_row else bias.expand(-1, self.source_kv.shape[3], -1, -1).flatten(0, 1)
 
     @cached_property
-    def lengths(self) -> Int[Tensor, "B"]:
-        """Of the sources."""
-        if self.real is not None:
-            return self.real.sum(1)
-        return torch.full((self.sentences,), self.memory.shape[4], device=self.memory.device)
+    def source_lengths(self) -> Int[Tensor, "B"]:
+        """The number of real tokens of each source."""
+        if self.source_mask is not None:
+            return self.source_mask.sum(1)
+        return torch.full((self.sentences,), self.source_kv.shape[4], device=self.source_kv.device)
 
     @torch.no_grad()
-    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "Hypotheses":
-        """The hypotheses a search goes on with; as `Cache.select`."""
-        width, written = rows.shape[1], None
-        if self.written is not None or self.width > 1 or width > 1:
-            written = self.all_written().flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+    def select(self, rows: Int[Tensor, "B W"], sentences: Int[Tensor, "B"] | None = None) -> "DecoderState":
+        """Reorder for the next beam step; as `KVCache.select`."""
+        beam, kv_index = rows.shape[1], None
+        if self.kv_index is not None or self.beam > 1 or beam > 1:
+            kv_index = self.full_kv_index().flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
         if sentences is None:
-            return self if written is None else replace(self, width=width, written=written)
-        real = None if self.real is None else self.real[sentences]
-        places = sentences if self.places is None else self.places[sentences]
-        kept = replace(self, width=width, written=written, real=real, places=places)
-        distinct = bool((sentences.diff() > 0).all())
-        return kept if distinct else kept.together()  # one that comes twice goes on in two ways
+            return self if kv_index is None else replace(self, beam=beam, kv_index=kv_index)
+        source_mask = None if self.source_mask is None else self.source_mask[sentences]
+        sentence_index = sentences if self.sentence_index is None else self.sentence_index[sentences]
+        state = replace(self, beam=beam, kv_index=kv_index, source_mask=source_mask, sentence_index=sentence_index)
+        is_unique = bool((sentences.diff() > 0).all())
+        return state if is_unique else state.compact()  # a duplicated sentence needs its own copy of the cache
 
-    def all_written(self) -> Int[Tensor, "B W T"]:
-        """In which columns the tokens of each hypothesis are, even if in all of them."""
-        if self.written is not None:
-            return self.written
-        return torch.arange(self.columns, device=self.memory.device).expand(self.sentences, 1, self.columns)
+    def full_kv_index(self) -> Int[Tensor, "B W T"]:
+        """The columns of each hypothesis's tokens, written out where `kv_index` is None."""
+        if self.kv_index is not None:
+            return self.kv_index
+        return torch.arange(self.columns, device=self.source_kv.device).expand(self.sentences, 1, self.columns)
 
-    def together(self) -> "Hypotheses":
-        """The same, with nothing between their keys and values."""
-        if self.places is None:
+    def compact(self) -> "DecoderState":
+        """The same state with a cache of the sentences in use only."""
+        if self.sentence_index is None:
             return self
-        room = Room(self.room.numbers.index_select(2, self.places), self.columns)
-        return replace(self, room=room, memory=self.memory.index_select(2, self.places), places=None)
+        kv_cache = KVBuffer(self.kv_cache.data.index_select(2, self.sentence_index), self.columns)
+        source_kv = self.source_kv.index_select(2, self.sentence_index)
+        return replace(self, kv_cache=kv_cache, source_kv=source_kv, sentence_index=None)
 
-    def with_room(self) -> "Hypotheses":
-        """The same, with room for one token more of each that no other state will write to."""
-        capacity, needed = self.room.numbers.shape[4], self.columns + self.width
-        if self.room.filled == self.columns and needed <= capacity:
+    def reserve(self) -> "DecoderState":
+        """The same state with W free columns that no other state will write to."""
+        capacity, needed = self.kv_cache.data.shape[4], self.columns + self.beam
+        if self.kv_cache.used == self.columns and needed <= capacity:
             return self
-        kept = self.together()
-        shape = list(kept.room.numbers.shape)
+        state = self.compact()
+        shape = list(state.kv_cache.data.shape)
         shape[4] = capacity if needed <= capacity else 2 * needed
-        numbers = kept.room.numbers.new_empty(shape)
-        numbers[:, :, :, :, : self.columns] = kept.room.numbers[:, :, :, :, : self.columns]
-        return replace(kept, room=Room(numbers, self.columns))
+        data = state.kv_cache.data.new_empty(shape)
+        data[:, :, :, :, : self.columns] = state.kv_cache.data[:, :, :, :, : self.columns]
+        return replace(state, kv_cache=KVBuffer(data, self.columns))
 
-    def longer(self) -> "Hypotheses":
-        """With one token more each, whose keys and values are about to be put into the next W columns of the room."""
-        columns = self.room.filled = self.columns + self.width
-        written = self.written
-        if self.width > 1 or written is not None:
-            new = torch.arange(self.columns, columns, device=self.memory.device)
+    def advance(self) -> "DecoderState":
+        """One token more per hypothesis; the step then writes its keys and values to the next W columns."""
+        columns = self.kv_cache.used = self.columns + self.beam
+        kv_index = self.kv_index
+        if self.beam > 1 or kv_index is not None:
+            new = torch.arange(self.columns, columns, device=self.source_kv.device)
             new = new[:, None].expand(self.sentences, -1, 1)
-            written = torch.cat((self.all_written(), new), 2)
-        longer = replace(self, length=self.length + 1, columns=columns, written=written)
-        same = ("sources", "hidden", "lengths")
-        longer.__dict__.update({name: self.__dict__[name] for name in same if name in self.__dict__})
-        return longer
+            kv_index = torch.cat((self.full_kv_index(), new), 2)
+        advanced = replace(self, length=self.length + 1, columns=columns, kv_index=kv_index)
+        cached = ("source_kv_by_layer", "source_bias", "source_lengths")
+        advanced.__dict__.update({name: self.__dict__[name] for name in cached if name in self.__dict__})
+        return advanced
 
-    def mask(self) -> Float[Tensor, "*sources W columns"] | None:
-        """What is added to the scores so that each hypothesis sees the columns of its own tokens alone."""
-        if self.written is None:
+    def attention_bias(self) -> Float[Tensor, "*sources W columns"] | None:
+        """Additive self-attention mask: -inf on columns of other hypotheses."""
+        if self.kv_index is None:
             return None
-        hidden = self.memory.new_full((*self.written.shape[:2], self.columns), -torch.inf)
-        hidden = hidden.scatter_(2, self.written, 0.0)[:, None]
-        return hidden if self.alone else hidden.expand(-1, self.memory.shape[3], -1, -1).flatten(0, 1)
+        bias = self.source_kv.new_full((*self.kv_index.shape[:2], self.columns), -torch.inf)
+        bias = bias.scatter_(2, self.kv_index, 0.0)[:, None]
+        return bias if self.is_single_row else bias.expand(-1, self.source_kv.shape[3], -1, -1).flatten(0, 1)
 
 
-def by_layer(both: Float[Tensor, "L 2 B H columns K"], *, alone: bool) -> list[Context]:
-    """Keys and values as each layer takes them."""
-    keys, values = (both if alone else both.flatten(2, 3)).unbind(1)
-    return list(zip((keys if alone else keys.mT).unbind(0), values.unbind(0), strict=True))
+def split_by_layer(keys_values: Float[Tensor, "L 2 B H columns K"], *, single_row: bool) -> list[LayerKV]:
+    """Keys and values of each layer, in the layout of its attention kernel."""
+    keys, values = (keys_values if single_row else keys_values.flatten(2, 3)).unbind(1)
+    return list(zip((keys if single_row else keys.mT).unbind(0), values.unbind(0), strict=True))
 
 
-_FIRST_COLUMNS = 64  # columns of the first cache
+_FIRST_COLUMNS = 64  # initial capacity of the cache
 
 
 class PackedSources(NamedTuple):
-    """Source tokens without their padding, which may be anywhere, and their layout."""
+    """Source tokens with the padding removed, and their layout."""
 
     ids: Int[Tensor, "N"]
     layout: Packed
@@ -151,27 +152,27 @@ class PackedSources(NamedTuple):
 
     @classmethod
     def of(cls, src: Int[Tensor, "B S"], pad_id: int) -> "PackedSources":
-        """Of padded rows."""
-        real = src != pad_id
-        lengths = real.sum(1)
-        return cls(src[real], Packed.from_lengths(lengths), bool(lengths.min() < src.shape[1]))
+        """Pack padded rows."""
+        source_mask = src != pad_id
+        lengths = source_mask.sum(1)
+        return cls(src[source_mask], Packed.from_lengths(lengths), bool(lengths.min() < src.shape[1]))
 
-    def hypotheses(self, keys_values: Float[Tensor, "N width"], shape: tuple[int, int, int, int]) -> Hypotheses:
+    def initial_state(self, keys_values: Float[Tensor, "N width"], shape: tuple[int, int, int, int]) -> DecoderState:
         """One empty hypothesis per source. keys_values: of all layers, (L, 2, H, K) per token."""
-        memory = self.layout.to_rows(keys_values).unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
-        room = memory.new_empty(*memory.shape[:4], _FIRST_COLUMNS, memory.shape[-1])
-        return Hypotheses(1, 0, 0, Room(room, 0), None, self.layout.token_mask if self.is_padded else None, memory)
+        source_kv = self.layout.to_rows(keys_values).unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+        data = source_kv.new_empty(*source_kv.shape[:4], _FIRST_COLUMNS, source_kv.shape[-1])
+        return DecoderState(1, 0, 0, KVBuffer(data, 0), None, self.layout.token_mask if self.is_padded else None, source_kv)
 
 
 class PositionTable:
-    """Position codes, an embedding to add or a rotation, computed for many positions at a time."""
+    """Position codes (an embedding to add, or a rotation), precomputed for many positions."""
 
     def __init__(self, code: PositionalEncoding, like: Float[Tensor, "V D"]) -> None:
         self._code, self._like = code, like
         self._extend(256)
 
     def at(self, position: int) -> tuple[Float[Tensor, "D"] | None, Rotation | None]:
-        """The code of one position."""
+        """The embedding or the rotation of one position."""
         if self._code.kind == "rotary":
             if position >= len(self._rotation.cos):
                 self._extend(2 * position)
@@ -181,10 +182,10 @@ class PositionTable:
         return self._table[position], None
 
     def _extend(self, count: int) -> None:
-        places, dtype = torch.arange(count, device=self._like.device), self._like.dtype
+        positions, dtype = torch.arange(count, device=self._like.device), self._like.dtype
         if self._code.kind == "rotary":
-            self._rotation = Rotation.at(places, self._code.head_width, dtype)
+            self._rotation = Rotation.at(positions, self._code.head_width, dtype)
         elif self._code.table is None:
-            self._table = sinusoids(places, self._like.shape[1]).to(dtype)
+            self._table = sinusoids(positions, self._like.shape[1]).to(dtype)
         else:
             self._table = self._code.table.weight.detach()

@@ -101,7 +101,7 @@ def test_the_model_itself_steps_where_somebody_watches_or_it_learns() -> None:
 
     assert (
         why_reference_only(Changed(DESIGNS[0]).eval())
-        == "there are no other steps for a Changed of kind 'encoder-decoder'"
+        == "no faster decoder exists for a Changed of kind 'encoder-decoder'"
     )
     assert all(why_reference_only(make(config, CPU)) for config in COMBINATIONS if config.kind != "encoder-decoder")
 
@@ -109,7 +109,7 @@ def test_the_model_itself_steps_where_somebody_watches_or_it_learns() -> None:
 def test_a_search_begins_lean_and_the_same_without(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Transformer = make(DESIGNS[0], CPU, torch.float32)
     starts = [start_search([model], [[5, 6, 7], [8]])]
-    assert "Hypotheses" in repr(type(starts[0].state.each[0]))
+    assert "DecoderState" in repr(type(starts[0].state.states[0]))
     monkeypatch.setattr("heed.backends.stepping.why_reference_only", lambda _: "a test")
     starts.append(start_search([model], [[5, 6, 7], [8]]))
     with torch.no_grad():

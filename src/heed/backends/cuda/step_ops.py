@@ -1,7 +1,7 @@
-"""What a decoder step in static buffers is made of besides matmuls: the operations and the types they take.
+"""Operations of a CUDA decoder step besides its matmuls: their signatures and parameter types.
 
-`triton_ops.TRITON` has them as GPU kernels; `tests/reference/step_ops.py` in plain torch, to compare with. All treat
-each row, a hypothesis, on its own but two: `beam_step`, and `encoder_attention`. Sums are taken in float32 at least.
+`triton_ops.TRITON` implements them as Triton kernels, `tests/reference/step_ops.py` in plain torch. Each treats every
+row (a hypothesis) independently, except `beam_step` and `encoder_attention`. Sums accumulate in float32 or float64.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from heed.backends.cuda.slots import Slots
 from heed.model.attention import AttentionFn
 
 
-class Norm(NamedTuple):
+class NormParams(NamedTuple):
     """The parameters of a layer norm."""
 
     weight: Float[Tensor, "D"]
@@ -23,33 +23,29 @@ class Norm(NamedTuple):
     eps: float
 
 
-class Closing(NamedTuple):
-    """What comes after a sub-layer: its bias, a norm of what it found, the sum, a norm of the sum.
+class ResidualNorm(NamedTuple):
+    """What follows a sub-layer's last matmul: its bias, the sandwich norm if any, the residual sum, a norm of the sum.
 
-    post: the norm of the sum takes the place of the sum; else it only goes into the next sub-layer.
+    is_post: the normalised sum replaces the residual stream (post-norm); else it is only the next sub-layer's input.
     """
 
     bias: Float[Tensor, "D"]
-    outer: Norm | None
-    norm: Norm
-    post: bool
+    outer_norm: NormParams | None
+    norm: NormParams
+    is_post: bool
 
 
-class Words(NamedTuple):
-    """How a token is embedded: its row, scaled, its position code added if there is one, then a norm if any.
+class EmbeddingParams(NamedTuple):
+    """Token embedding: a row of the table times `scale`, plus the position's embedding if any, then a norm if any."""
 
-    places and turns are as long as a slot is: position codes to add, or the cosines and sines that queries and keys are
-    rotated by.
-    """
-
-    matrix: Float[Tensor, "V D"]
+    table: Float[Tensor, "V D"]
     scale: float
-    places: Float[Tensor, "T D"] | None
-    turns: Float[Tensor, "2 T half"] | None
-    norm: Norm | None
+    positions: Float[Tensor, "T D"] | None  # position embeddings up to the slots' target length
+    rotation: Float[Tensor, "2 T half"] | None  # cosines and sines of rotary positions
+    norm: NormParams | None
 
 
-class Special(NamedTuple):
+class SpecialIds(NamedTuple):
     """Ids of the special tokens."""
 
     pad_id: int
@@ -57,7 +53,7 @@ class Special(NamedTuple):
     eos_id: int
 
 
-Two = tuple[Tensor, Tensor]  # the stream of residual sums, and what goes into the next sub-layer
+StreamAndInput = tuple[Tensor, Tensor]  # the residual stream, and the input of the next sub-layer
 
 
 @dataclass(frozen=True)
@@ -65,15 +61,15 @@ class StepOps:
     """The operations between the matmuls of a decoder step.
 
     embed: the newest token of each row, to the residual stream and the input of the first sub-layer.
-    add_residual_norm: the output of a sub-layer, without its bias yet, joins the residual stream.
-    self_attention: the new keys and values join the KV cache, and each row attends to its own past and itself.
+    add_residual_norm: adds a sub-layer's output, still without its bias, to the residual stream and normalises it.
+    self_attention: appends the new keys and values to the KV cache; each row attends to its past and itself.
     cross_attention: all hypotheses of a sentence attend to its source.
-    beam_step: a step of beam search for all sentences that are not over; `decoding.search` says what one is.
+    beam_step: a beam step of all unfinished sentences, as defined by `decoding.search`.
     """
 
-    embed: Callable[[Words, Slots], Two]
-    add_residual_norm: Callable[[Tensor, Tensor, Closing], Two]
+    embed: Callable[[EmbeddingParams, Slots], StreamAndInput]
+    add_residual_norm: Callable[[Tensor, Tensor, ResidualNorm], StreamAndInput]
     self_attention: Callable[[Tensor, Tensor, Slots, int, Tensor | None], Tensor]
     cross_attention: Callable[[Tensor, Tensor, Slots, int], Tensor]
-    beam_step: Callable[[Tensor, Tensor | None, Slots, Special], None]
-    encoder_attention: AttentionFn  # of packed sentences
+    beam_step: Callable[[Tensor, Tensor | None, Slots, SpecialIds], None]
+    encoder_attention: AttentionFn  # between packed sentences
