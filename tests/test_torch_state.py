@@ -85,7 +85,7 @@ def test_a_model_made_in_inference_mode_steps_itself_and_says_so() -> None:
 
 
 def test_the_number_of_threads_may_change_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.backends.cpu.library._FOR_A_THREAD", 1)  # so that even this is shared out
+    monkeypatch.setattr("heed.backends.cpu.library._BYTES_PER_THREAD", 1)  # so that even this is shared out
     model, sources = small_model(0, CPU)
     before = torch.get_num_threads()
 

@@ -27,7 +27,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heed.backends.cpu.library._FOR_A_THREAD", 1)
+        patch.setattr("heed.backends.cpu.library._BYTES_PER_THREAD", 1)
         yield request.param
     torch.set_num_threads(before)
 

@@ -1,1 +1,1 @@
-"""C for this processor, compiled when it is first needed."""
+"""CPU backend: kernels in C, compiled for this processor when they are first needed."""

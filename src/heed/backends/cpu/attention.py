@@ -1,7 +1,7 @@
-"""Attention between sentences that lie end to end, in compiled code on a CPU: `csrc/attention.h` from Python.
+"""Attention between packed sentences for training on a CPU: `csrc/attention.h` from Python, with its backward pass.
 
-No rows of equal length are made, no mask, and no matrix of weights larger than a few queries' at a time. The twins are
-`plain_attention` and `fused_attention`, whose signature this has; which weights dropout takes is the hash of `dropped`.
+It needs no padding, no mask tensor, and never a weight matrix larger than a block of queries. The references are
+`plain_attention` and `fused_attention`, which have the same signature; dropout is the hash of `csrc/dropout.h`.
 """
 
 import ctypes
@@ -11,94 +11,98 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heed.backends.cpu.dropout import Dropout, drawn_seed
-from heed.backends.cpu.library import check_done, native
+from heed.backends.cpu.dropout import DropoutStruct, draw_seed
+from heed.backends.cpu.library import check_status, native
 from heed.backends.cpu.pointers import pointer, strided_pointer
 from heed.model.layout import AttentionPattern, Packed
 
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
 
-class _Rows(ctypes.Structure):
-    _fields_: ClassVar = [("numbers", _address), ("down", _integer)]
+class _RowsStruct(ctypes.Structure):
+    _fields_: ClassVar = [("data", _address), ("stride", _integer)]
 
     @classmethod
-    def of(cls, x: Float[Tensor, "tokens H K"] | None, shape: tuple[int, int, int]) -> "_Rows":
+    def of(cls, x: Float[Tensor, "tokens H K"] | None, shape: tuple[int, int, int]) -> "_RowsStruct":
         if x is None:
             return cls()
         if (shape[1] > 1 and x.stride(1) != shape[2]) or (shape[2] > 1 and x.stride(2) != 1):
-            raise TypeError(f"compiled attention takes heads that lie side by side, found strides {x.stride()}")
+            raise TypeError(f"compiled attention takes contiguous heads, found strides {x.stride()}")
         return cls(strided_pointer(x, torch.float32, *shape), x.stride(0))
 
 
-class _Attention(ctypes.Structure):
+class _AttentionStruct(ctypes.Structure):
     _fields_: ClassVar = [
-        *((name, _Rows) for name in ("queries", "keys", "values", "found")),
-        *((name, _Rows) for name in ("above", "by_queries", "by_keys", "by_values")),
-        *((name, _address) for name in ("offsets", "key_offsets")),
+        *((name, _RowsStruct) for name in ("queries", "keys", "values", "output")),
+        *((name, _RowsStruct) for name in ("grad_output", "grad_queries", "grad_keys", "grad_values")),
+        *((name, _address) for name in ("cu_seqlens", "key_cu_seqlens")),
         *((name, _integer) for name in ("tokens", "key_tokens")),
-        *((name, _integer) for name in ("sentences", "heads", "size", "longest", "causal")),
-        ("dropout", Dropout),
+        *((name, _integer) for name in ("sentences", "heads", "head_width", "max_keys", "causal")),
+        ("dropout", DropoutStruct),
     ]
 
 
-def compiled_attention(
+def native_attention(
     queries: Float[Tensor, "targets H K"],
     keys: Float[Tensor, "sources H K"],
     values: Float[Tensor, "sources H K"],
     pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "targets H K"]:
-    """Attention between packed sentences, on a CPU."""
-    return attend(queries, keys, values, pattern, Dropout.of(dropout, drawn_seed() if dropout else 0))
+    """Attention between packed sentences, on a CPU; the dropout seed comes from torch's generator."""
+    return attention(queries, keys, values, pattern, DropoutStruct.of(dropout, draw_seed() if dropout else 0))
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, pattern: AttentionPattern, dropout: Dropout) -> Tensor:
-    """The same with a seed for dropout."""
-    ours, theirs = pattern.packed_sides()
-    return _Attend.apply(queries, keys, values, ours, theirs, pattern.causal, dropout)  # type: ignore[no-untyped-call]
+def attention(
+    queries: Tensor, keys: Tensor, values: Tensor, pattern: AttentionPattern, dropout: DropoutStruct
+) -> Tensor:
+    """Attention between packed sentences, on a CPU, with a given dropout seed."""
+    query_layout, key_layout = pattern.packed_sides()
+    return _Attention.apply(queries, keys, values, query_layout, key_layout, pattern.causal, dropout)  # type: ignore[no-untyped-call]
 
 
-class _Attend(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        ours: Packed,
-        theirs: Packed,
+        query_layout: Packed,
+        key_layout: Packed,
         causal: bool,
-        dropout: Dropout,
+        dropout: DropoutStruct,
     ) -> Tensor:
-        given = [_heads_side_by_side(x) for x in (queries, keys, values)]
-        found = torch.empty(queries.shape, dtype=torch.float32, device="cpu")
-        ctx.save_for_backward(*given)
-        ctx.rest = (ours, theirs, causal, dropout)
-        _run([*given, found, *(None,) * 4], *ctx.rest)
-        return found
+        inputs = [_contiguous_heads(x) for x in (queries, keys, values)]
+        output = torch.empty(queries.shape, dtype=torch.float32, device="cpu")
+        ctx.save_for_backward(*inputs)
+        ctx.settings = (query_layout, key_layout, causal, dropout)
+        _run([*inputs, output, *(None,) * 4], *ctx.settings)
+        return output
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        given = ctx.saved_tensors
-        gradients = [torch.empty(x.shape, dtype=torch.float32, device="cpu") for x in given]
-        _run([*given, None, _heads_side_by_side(above), *gradients], *ctx.rest)
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        gradients = [torch.empty(x.shape, dtype=torch.float32, device="cpu") for x in inputs]
+        _run([*inputs, None, _contiguous_heads(grad_output), *gradients], *ctx.settings)
         return *gradients, *(None,) * 4
 
 
-def _heads_side_by_side(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens H K"]:
+def _contiguous_heads(x: Float[Tensor, "tokens H K"]) -> Float[Tensor, "tokens H K"]:
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
-def _run(vectors: list[Tensor | None], ours: Packed, theirs: Packed, causal: bool, dropout: Dropout) -> None:
-    """Forward, or back: with the first eight fields of the structure, those that are there."""
-    tokens, heads, size = cast("Tensor", vectors[0]).shape
-    key_tokens, sentences = len(cast("Tensor", vectors[1])), len(ours.cu_seqlens) - 1
+def _run(
+    tensors: list[Tensor | None], query_layout: Packed, key_layout: Packed, causal: bool, dropout: DropoutStruct
+) -> None:
+    """Forward or backward pass; tensors: the first eight fields of the structure, None where a pass has none."""
+    tokens, heads, head_width = cast("Tensor", tensors[0]).shape
+    key_tokens, sentences = len(cast("Tensor", tensors[1])), len(query_layout.cu_seqlens) - 1
     counts = (tokens, key_tokens, key_tokens, tokens, tokens, tokens, key_tokens, key_tokens)
-    rows = (_Rows.of(x, (count, heads, size)) for x, count in zip(vectors, counts, strict=True))
-    offsets = (pointer(side.cu_seqlens, torch.int64, sentences + 1) for side in (ours, theirs))
-    attention = _Attention(
-        *rows, *offsets, tokens, key_tokens, sentences, heads, size, theirs.max_seqlen, causal, dropout
+    rows = (_RowsStruct.of(x, (count, heads, head_width)) for x, count in zip(tensors, counts, strict=True))
+    cu_seqlens = (pointer(layout.cu_seqlens, torch.int64, sentences + 1) for layout in (query_layout, key_layout))
+    struct = _AttentionStruct(
+        *rows, *cu_seqlens, tokens, key_tokens, sentences, heads, head_width, key_layout.max_seqlen, causal, dropout
     )
-    failed = native().heed_attend(ctypes.byref(attention), torch.get_num_threads())
-    check_done(failed, "attention", f"sentences that fill {tokens} queries and {key_tokens} keys")
+    status = native().heed_attention(ctypes.byref(struct), torch.get_num_threads())
+    check_status(status, "attention", f"packed sentences of {tokens} queries and {key_tokens} keys in total")

@@ -1,4 +1,7 @@
-"""Dropout in compiled code on a CPU: `csrc/dropout.h` from Python. The twin is `dropout.dropped`."""
+"""Dropout for training on a CPU in compiled C: `csrc/dropout.h` from Python.
+
+The reference is `tests/reference/dropout.py`.
+"""
 
 import ctypes
 from typing import Any, ClassVar
@@ -12,56 +15,55 @@ from heed.backends.cpu.pointers import pointer
 from heed.model.transformer import replace_modules
 
 
-class Dropout(ctypes.Structure):
-    """What the C calls a `Dropout`."""
+class DropoutStruct(ctypes.Structure):
+    """`Dropout` in C."""
 
-    _fields_: ClassVar = [("seed", ctypes.c_uint32), ("threshold", ctypes.c_uint32), ("kept", ctypes.c_float)]
+    _fields_: ClassVar = [("seed", ctypes.c_uint32), ("threshold", ctypes.c_uint32), ("keep_scale", ctypes.c_float)]
 
     @classmethod
-    def of(cls, share: float, seed: int) -> "Dropout":
-        """Of a share of all numbers; which ones follows from the seed."""
-        return cls(seed, dropout_threshold(share), 1 / (1 - share))
+    def of(cls, rate: float, seed: int) -> "DropoutStruct":
+        """Dropout with this rate, its mask determined by the seed."""
+        return cls(seed, dropout_threshold(rate), 1 / (1 - rate))
 
 
 class NativeDropout(nn.Module):
-    """Sets a share of the numbers to zero and makes up for it in the others; which ones follows from torch's seed."""
+    """Replacement of `nn.Dropout`; its seeds come from torch's generator."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.share = share
+        self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """What is left of x."""
-        if not self.training or self.share == 0.0:
+        if not self.training or self.rate == 0.0:
             return x
-        return _Drop.apply(x, Dropout.of(self.share, drawn_seed()))  # type: ignore[no-untyped-call]
+        return _Dropout.apply(x, DropoutStruct.of(self.rate, draw_seed()))  # type: ignore[no-untyped-call]
 
 
-def with_compiled_dropout(model: nn.Module) -> None:
-    """Give a model this dropout in all places of torch's own."""
+def use_native_dropout(model: nn.Module) -> None:
+    """Replace every `nn.Dropout` of a model."""
     replace_modules(model, nn.Dropout, lambda part: NativeDropout(part.p))
 
 
-def drawn_seed() -> int:
-    """From torch's own generator."""
+def draw_seed() -> int:
+    """A seed from torch's default generator."""
     return int(torch.randint(2**31, (), device="cpu"))
 
 
-def drop(x: Tensor, dropout: Dropout) -> Tensor:
-    """What is left of x: rows of numbers."""
-    x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.float32, device="cpu")
+def apply_dropout(x: Tensor, dropout: DropoutStruct) -> Tensor:
+    """Dropout of x with a given seed; the mask is a hash of row and column."""
+    x, output = x.contiguous(), torch.empty(x.shape, dtype=torch.float32, device="cpu")
     rows, size = x.shape[:-1].numel(), x.shape[-1]
-    both = (pointer(one, torch.float32, *x.shape) for one in (x, found))
-    native().heed_drop(ctypes.byref(dropout), *both, rows, size, torch.get_num_threads())
-    return found
+    pointers = (pointer(tensor, torch.float32, *x.shape) for tensor in (x, output))
+    native().heed_dropout(ctypes.byref(dropout), *pointers, rows, size, torch.get_num_threads())
+    return output
 
 
-class _Drop(torch.autograd.Function):
+class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dropout: Dropout) -> Tensor:
+    def forward(ctx: Any, x: Tensor, dropout: DropoutStruct) -> Tensor:
         ctx.dropout = dropout
-        return drop(x, dropout)
+        return apply_dropout(x, dropout)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None]:
-        return drop(above, ctx.dropout), None
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        return apply_dropout(grad_output, ctx.dropout), None

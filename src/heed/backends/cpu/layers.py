@@ -1,6 +1,6 @@
-"""A model's layers as compiled code takes them: the structures of `csrc/layers.h`, filled in.
+"""Weights of a model's layers packed into the C structures of `csrc/layers.h`.
 
-The scale of the scores, 1 / √d_k, is a part of the queries' weights.
+The attention scale 1 / √d_k is folded into the query weights.
 """
 
 import ctypes
@@ -11,52 +11,52 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heed.backends.cpu.packed_linear import Matrix, Panels
+from heed.backends.cpu.packed_linear import MatrixStruct, PackedLinear
 from heed.backends.cpu.pointers import pointer
-from heed.backends.fused_weights import joined
-from heed.backends.memory import LargePages
+from heed.backends.fused_weights import fuse_linear
+from heed.backends.memory import HugePages
 from heed.config import ModelConfig
 from heed.model.attention import MultiHeadAttention
 from heed.model.embeddings import Embeddings
 from heed.model.layers import DecoderLayer, EncoderLayer
 
 _ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
-_ORDERS = ("post", "pre", "sandwich")
-_MOST = 3  # sub-layers
+_NORM_ORDERS = ("post", "pre", "sandwich")
+_SUBLAYERS = 3  # of a decoder layer; an encoder layer uses two
 
 
-class Norm(ctypes.Structure):
-    """What the C calls a `Norm`."""
+class NormStruct(ctypes.Structure):
+    """`Norm` in C: a layer norm, or the identity where weight is NULL."""
 
     _fields_: ClassVar = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("eps", ctypes.c_float)]
 
 
-class Layer(ctypes.Structure):
-    """And a `Layer`."""
+class LayerStruct(ctypes.Structure):
+    """`Layer` in C: the weights of one encoder or decoder layer."""
 
     _fields_: ClassVar = [
-        *((name, Matrix) for name in ("own", "output", "ask", "gather", "widen", "gate", "narrow")),
-        *((name, Norm * _MOST) for name in ("norm", "outer")),
+        *((name, MatrixStruct) for name in ("qkv", "o_self", "q_cross", "o_cross", "ffn_in", "ffn_gate", "ffn_out")),
+        *((name, NormStruct * _SUBLAYERS) for name in ("norm", "outer_norm")),
     ]
 
 
-class Model(ctypes.Structure):
-    """And a `Model`."""
+class ModelStruct(ctypes.Structure):
+    """`Model` in C: all layers, and a decoder's embedding and output projection."""
 
     _fields_: ClassVar = [
-        ("layers", ctypes.POINTER(Layer)),
-        *((name, ctypes.c_int64) for name in ("count", "width", "inner", "heads", "activation", "order")),
+        ("layers", ctypes.POINTER(LayerStruct)),
+        *((name, ctypes.c_int64) for name in ("layer_count", "d_model", "d_ff", "heads", "activation", "norm_order")),
         ("embedding", ctypes.c_void_p),
-        ("scale", ctypes.c_float),
-        ("last", Norm),
-        ("logits", Matrix),
+        ("embedding_scale", ctypes.c_float),
+        ("final_norm", NormStruct),
+        ("output", MatrixStruct),
     ]
 
 
-class Stack:
-    """All layers of an encoder or a decoder, with the weights that they have now.
+class LayerStack:
+    """A snapshot of the weights of all layers of an encoder or decoder.
 
-    words: the vocabulary, where words go in and logits come out.
+    embeddings: of a decoder, for its token ids and its logits.
     """
 
     @torch.no_grad()
@@ -64,59 +64,60 @@ class Stack:
         self,
         config: ModelConfig,
         layers: Sequence[EncoderLayer | DecoderLayer],
-        last: nn.Module,
-        words: Embeddings | None = None,
+        final_norm: nn.Module,
+        embeddings: Embeddings | None = None,
         *,
-        integers: bool,
+        int8: bool,
     ) -> None:
-        self._integers, self._width = integers, config.d_model
-        self._kept: list[Tensor] = []  # what the structures point to
-        self._panels: list[Panels] = []
-        self._pages = LargePages()
-        ready = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
-        self.model = Model(
-            ready, len(layers), config.d_model, config.d_ff, config.heads,
-            _ACTIVATIONS.index(config.activation), _ORDERS.index(config.norm), None, 0.0, self._norm(last),
+        self._int8, self._d_model = int8, config.d_model
+        self._kept: list[Tensor] = []  # keeps alive what the structures point to
+        self._matrices: list[PackedLinear] = []
+        self._pages = HugePages()
+        structs = (LayerStruct * len(layers))(*(self._layer(layer) for layer in layers))
+        self.model = ModelStruct(
+            structs, len(layers), config.d_model, config.d_ff, config.heads,
+            _ACTIVATIONS.index(config.activation), _NORM_ORDERS.index(config.norm), None, 0.0, self._norm(final_norm),
         )  # fmt: skip
-        if words is not None:
-            table = words.embedding.weight
-            self.model.embedding, self.model.scale = self._at(table, config.vocab_size, self._width), words.scale
-            self.model.logits = self._matrix(*words.output_projection())
-        self.bytes = sum(one.bytes for one in self._panels)
+        if embeddings is not None:
+            self.model.embedding = self._pointer(embeddings.embedding.weight, config.vocab_size, self._d_model)
+            self.model.embedding_scale = embeddings.scale
+            self.model.output = self._matrix(*embeddings.output_projection())
+        self.bytes = sum(matrix.bytes for matrix in self._matrices)
 
-    def _layer(self, layer: EncoderLayer | DecoderLayer) -> Layer:
-        own, inner, across = layer.attention, layer.feed_forward, None
-        around = [layer.around_attention, layer.around_feed_forward]
+    def _layer(self, layer: EncoderLayer | DecoderLayer) -> LayerStruct:
+        attention, feed_forward, cross = layer.attention, layer.feed_forward, None
+        residuals = [layer.around_attention, layer.around_feed_forward]
         if isinstance(layer, DecoderLayer) and layer.cross_attention and layer.around_cross_attention:
-            across = layer.cross_attention
-            around.insert(1, layer.around_cross_attention)
-        nothing = [Norm()] * (_MOST - len(around))
-        return Layer(
-            self._queries(own, own.key, own.value), self._linear(own.output),
-            Matrix() if across is None else self._queries(across),
-            Matrix() if across is None else self._linear(across.output),
-            self._linear(inner.widen), Matrix() if inner.gate is None else self._linear(inner.gate),
-            self._linear(inner.narrow),
-            (Norm * _MOST)(*(self._norm(one.norm) for one in around), *nothing),
-            (Norm * _MOST)(*(self._norm(one.outer_norm) for one in around), *nothing),
+            cross = layer.cross_attention
+            residuals.insert(1, layer.around_cross_attention)
+        unused = [NormStruct()] * (_SUBLAYERS - len(residuals))
+        return LayerStruct(
+            self._fused_queries(attention, attention.key, attention.value), self._linear(attention.output),
+            MatrixStruct() if cross is None else self._fused_queries(cross),
+            MatrixStruct() if cross is None else self._linear(cross.output),
+            self._linear(feed_forward.widen),
+            MatrixStruct() if feed_forward.gate is None else self._linear(feed_forward.gate),
+            self._linear(feed_forward.narrow),
+            (NormStruct * _SUBLAYERS)(*(self._norm(residual.norm) for residual in residuals), *unused),
+            (NormStruct * _SUBLAYERS)(*(self._norm(residual.outer_norm) for residual in residuals), *unused),
         )  # fmt: skip
 
-    def _queries(self, part: MultiHeadAttention, *others: nn.Linear) -> Matrix:
-        """The matrix of the queries, and others after it."""
-        return self._matrix(*joined([part.query, *others], first_times=part.split[1] ** -0.5))
+    def _fused_queries(self, attention: MultiHeadAttention, *others: nn.Linear) -> MatrixStruct:
+        """The scaled query projection, fused with other projections of the same input."""
+        return self._matrix(*fuse_linear([attention.query, *others], first_scale=attention.split[1] ** -0.5))
 
-    def _linear(self, part: nn.Linear) -> Matrix:
-        return self._matrix(part.weight, part.bias)
+    def _linear(self, layer: nn.Linear) -> MatrixStruct:
+        return self._matrix(layer.weight, layer.bias)
 
-    def _matrix(self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> Matrix:
-        self._panels.append(Panels(weight, bias, integers=self._integers, pages=self._pages))
-        return self._panels[-1].matrix
+    def _matrix(self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> MatrixStruct:
+        self._matrices.append(PackedLinear(weight, bias, int8=self._int8, pages=self._pages))
+        return self._matrices[-1].matrix
 
-    def _norm(self, part: nn.Module | None) -> Norm:
-        if not isinstance(part, nn.LayerNorm):
-            return Norm()
-        return Norm(self._at(part.weight, self._width), self._at(part.bias, self._width), part.eps)
+    def _norm(self, norm: nn.Module | None) -> NormStruct:
+        if not isinstance(norm, nn.LayerNorm):
+            return NormStruct()
+        return NormStruct(self._pointer(norm.weight, self._d_model), self._pointer(norm.bias, self._d_model), norm.eps)
 
-    def _at(self, numbers: Tensor, *shape: int) -> int:
-        self._kept.append(numbers.detach().contiguous())
+    def _pointer(self, tensor: Tensor, *shape: int) -> int:
+        self._kept.append(tensor.detach().contiguous())
         return pointer(self._kept[-1], torch.float32, *shape)

@@ -1,4 +1,4 @@
-"""The compiled library and how it is called: argument types, number of threads, error codes."""
+"""The compiled C library: loading, argument types, thread counts and error codes."""
 
 import ctypes
 import sys
@@ -11,59 +11,60 @@ from heed.backends.cpu.build import CannotCompileError, library
 from heed.errors import HeedError, InputError
 from heed.fallbacks import note_fallback
 
-_FOR_A_THREAD = 2**22  # bytes of weights: with fewer, threads wait for each other longer than they read
+_BYTES_PER_THREAD = 2**22  # of weights: with fewer, synchronisation costs more than a thread saves
 _NO_MEMORY = 1  # as in `csrc/layers.h`
 
 
-def threads_for(work: int) -> int:
-    """How many threads are worth it for so many bytes of weights."""
-    return max(1, min(torch.get_num_threads(), work // _FOR_A_THREAD))
+def threads_for(bytes_read: int) -> int:
+    """The number of threads for an operation that reads so many bytes of weights, counted once per row."""
+    return max(1, min(torch.get_num_threads(), bytes_read // _BYTES_PER_THREAD))
 
 
-def check_done(failed: int, what: str, expected: str = "") -> None:
-    """Raise what a compiled function's return value stands for; 0: all is well."""
-    if failed == _NO_MEMORY:
-        raise MemoryError(f"there is no memory for {what} in compiled code")
-    if failed:
-        raise InputError(f"{what} in compiled code takes {expected}")
+def check_status(status: int, operation: str, expected: str = "") -> None:
+    """Raise the error that a C function's return value stands for; 0: none."""
+    if status == _NO_MEMORY:
+        raise MemoryError(f"out of memory for {operation} in compiled code")
+    if status:
+        raise InputError(f"{operation} in compiled code takes {expected}")
 
 
 def has_int8() -> bool:
     """Whether the library has this processor's int8 instructions (AVX-512 VNNI)."""
-    return missing_for_compiled_code() is None and bool(native().heed_quick_integers())
+    return missing_for_compiled_code() is None and bool(native().heed_has_vnni())
 
 
 def missing_for_compiled_code() -> str | None:
     """Why this machine runs no compiled code; None: it does."""
-    found = _library()
-    return found if isinstance(found, str) else None
+    loaded = _library()
+    return loaded if isinstance(loaded, str) else None
 
 
 def native() -> ctypes.CDLL:
-    """The compiled code."""
-    found = _library()
-    if isinstance(found, str):
-        raise CannotCompileError(found)
-    return found
+    """The compiled library; raises where there is none."""
+    loaded = _library()
+    if isinstance(loaded, str):
+        raise CannotCompileError(loaded)
+    return loaded
 
 
 @cache
 def _library() -> ctypes.CDLL | str:
-    """The code or what is missing, found out once: compiling in vain takes as long as compiling."""
+    """The library, or why there is none. Cached, since a failed attempt takes as long as compiling."""
     try:
-        found = library(Path(__file__).parent / "csrc" / "heed.c")
+        code = library(Path(__file__).parent / "csrc" / "heed.c")
     except (CannotCompileError, OSError, HeedError) as error:
-        slower = f"nothing runs in compiled code, but by torch's operators, which are slower: {error}"
+        slower = f"torch operators are used instead of compiled C, which is faster: {error}"
         note_fallback(slower, quietly=sys.platform != "linux")
         return str(error)
     address, integer = ctypes.c_void_p, ctypes.c_int64
-    found.heed_multiply.argtypes = (address, address, address, integer, integer)
-    found.heed_step.argtypes = found.heed_encode.argtypes = (address, address, integer)
-    found.heed_attend.argtypes = found.heed_product.argtypes = (address, integer)
-    found.heed_grow.argtypes, found.heed_grow.restype = (*(address,) * 2, *(integer,) * 4, address, integer), integer
-    found.heed_to_gradient.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)
-    found.heed_drop.argtypes = (*(address,) * 3, *(integer,) * 3)
-    found.heed_rank.argtypes, found.heed_rank.restype = (address, *(integer,) * 3, *(address,) * 2, integer), None
-    found.heed_drop.restype = found.heed_to_gradient.restype = found.heed_cut.restype = None
-    found.heed_cut.argtypes = (*(address,) * 8, *(integer,) * 2)
-    return found
+    code.heed_linear.argtypes = (address, address, address, integer, integer)
+    code.heed_decoder_step.argtypes = code.heed_encode.argtypes = (address, address, integer)
+    code.heed_attention.argtypes = code.heed_gemm.argtypes = (address, integer)
+    code.heed_beam_step.argtypes = (*(address,) * 2, *(integer,) * 4, address, integer)
+    code.heed_cross_entropy.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)
+    code.heed_dropout.argtypes = (*(address,) * 3, *(integer,) * 3)
+    code.heed_topk.argtypes = (address, *(integer,) * 3, *(address,) * 2, integer)
+    code.heed_bpe.argtypes = (*(address,) * 8, *(integer,) * 2)
+    code.heed_beam_step.restype = integer
+    code.heed_dropout.restype = code.heed_cross_entropy.restype = code.heed_bpe.restype = code.heed_topk.restype = None
+    return code

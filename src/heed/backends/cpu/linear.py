@@ -1,7 +1,7 @@
-"""Linear layers for training on a CPU, in compiled code: `csrc/gemm.h` from Python.
+"""Linear layers for training on a CPU: the GEMM of `csrc/gemm.h` from Python, and a module that replaces `nn.Linear`.
 
-MKL, which torch calls for float32 matmuls, is made for Intel's processors; on AMD's it has nine tenths of the speed of
-these. The reference is `torch.nn.Linear`.
+torch's float32 matmul is MKL's, which is tuned for Intel; on AMD processors it reaches nine tenths of the speed of this
+one. The reference is `torch.nn.Linear`.
 """
 
 import ctypes
@@ -12,25 +12,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from heed.backends.cpu.library import check_done, native
+from heed.backends.cpu.library import check_status, native
 from heed.backends.cpu.pointers import pointer, pointer_or_none, strided_pointer
 from heed.model.transformer import replace_modules
 
-_SMALL = 2**22  # multiplications of a matmul below which the call takes too long
+_MIN_MULTIPLICATIONS = 2**22  # of a matmul; below, the overhead of the call dominates
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
 
-class _Numbers(ctypes.Structure):
-    _fields_: ClassVar = [("numbers", _address), ("down", _integer), ("right", _integer)]
+class _StridedStruct(ctypes.Structure):
+    _fields_: ClassVar = [("data", _address), ("row_stride", _integer), ("col_stride", _integer)]
 
 
-class _Product(ctypes.Structure):
+class _GemmStruct(ctypes.Structure):
     _fields_: ClassVar = [
-        *((name, _Numbers) for name in ("a", "b")),
+        *((name, _StridedStruct) for name in ("a", "b")),
         ("c", _address),
         *((name, _integer) for name in ("rows", "depth", "columns")),
         ("bias", _address),
-        ("adds", _integer),
+        ("accumulate", _integer),
     ]
 
 
@@ -39,40 +39,39 @@ def matmul(
     b: Float[Tensor, "depth columns"],
     bias: Float[Tensor, "columns"] | None = None,
     *,
-    to: Float[Tensor, "rows columns"] | None = None,
-    adds: bool = False,
+    out: Float[Tensor, "rows columns"] | None = None,
+    accumulate: bool = False,
 ) -> Float[Tensor, "rows columns"]:
-    """A B + bias; either may be a transpose, of which no copy is made. Put, or added, to a matrix if one is given."""
+    """A B + bias; a transposed operand is not copied. out: written to, or added to if `accumulate`."""
     (rows, depth), columns = a.shape, b.shape[1]
-    found = torch.empty(rows, columns, dtype=torch.float32, device="cpu") if to is None else to
-    product = _Product(
-        _Numbers(strided_pointer(a, torch.float32, rows, depth), *a.stride()),
-        _Numbers(strided_pointer(b, torch.float32, depth, columns), *b.stride()),
-        pointer(found, torch.float32, rows, columns), rows, depth, columns,
-        pointer_or_none(bias, torch.float32, columns), adds,
+    result = torch.empty(rows, columns, dtype=torch.float32, device="cpu") if out is None else out
+    gemm = _GemmStruct(
+        _StridedStruct(strided_pointer(a, torch.float32, rows, depth), *a.stride()),
+        _StridedStruct(strided_pointer(b, torch.float32, depth, columns), *b.stride()),
+        pointer(result, torch.float32, rows, columns), rows, depth, columns,
+        pointer_or_none(bias, torch.float32, columns), accumulate,
     )  # fmt: skip
-    check_done(native().heed_product(ctypes.byref(product), torch.get_num_threads()), "a matmul")
-    return found
+    check_status(native().heed_gemm(ctypes.byref(gemm), torch.get_num_threads()), "a matmul")
+    return result
 
 
-class CompiledLinear(nn.Module):
-    """A linear layer's weights, used by compiled code where there is enough to do."""
+class NativeLinear(nn.Module):
+    """Replacement of an `nn.Linear`, sharing its weights; small inputs go to torch."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
 
     def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
-        """x Wᵀ + b."""
-        if x.numel() * len(self.weight) < _SMALL:
+        if x.numel() * len(self.weight) < _MIN_MULTIPLICATIONS:
             return functional.linear(x, self.weight, self.bias)
-        found = _Linear.apply(x.flatten(0, -2), self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return found.unflatten(0, x.shape[:-1])
+        output = _Linear.apply(x.flatten(0, -2), self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return output.unflatten(0, x.shape[:-1])
 
 
-def with_native_linear(model: nn.Module) -> None:
-    """Give a model these in all places of torch's own."""
-    replace_modules(model, nn.Linear, CompiledLinear)
+def use_native_linear(model: nn.Module) -> None:
+    """Replace every `nn.Linear` of a model."""
+    replace_modules(model, nn.Linear, NativeLinear)
 
 
 class _Linear(torch.autograd.Function):
@@ -82,6 +81,6 @@ class _Linear(torch.autograd.Function):
         return matmul(x, weight.t(), bias)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        return matmul(above, weight), matmul(above.t(), x), above.sum(0)
+        return matmul(grad_output, weight), matmul(grad_output.t(), x), grad_output.sum(0)

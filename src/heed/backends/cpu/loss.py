@@ -1,4 +1,4 @@
-"""Chunked linear + cross-entropy in compiled code, on a CPU: `csrc/loss.h` from Python; see `chunked_loss`."""
+"""Chunked linear + cross-entropy on a CPU: the loss kernel of `csrc/loss.h` under `backends.chunked_loss`."""
 
 from typing import Any
 
@@ -7,15 +7,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.base import FusedLoss
-from heed.backends.chunked_loss import Matmul, loss_and_gradients
+from heed.backends.chunked_loss import MatmulFn, loss_and_gradients
 from heed.backends.cpu.library import native
 from heed.backends.cpu.pointers import pointer
 from heed.model.embeddings import check_ids
 
-LOGITS_AT_A_TIME = 2**23  # they are still in a cache when they are read again
+LOGITS_AT_A_TIME = 2**23  # few enough to be in cache when they are read again
 
 
-def linear_cross_entropy(matmul: Matmul) -> FusedLoss:
+def linear_cross_entropy(matmul: MatmulFn) -> FusedLoss:
     """Output projection and label-smoothed cross-entropy, chunk by chunk, with this matmul."""
 
     def loss(
@@ -36,29 +36,29 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        vectors: Tensor,
+        hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         tgt_out: Tensor,
         pad_id: int,
         smoothing: float,
-        matmul: Matmul,
+        matmul: MatmulFn,
     ) -> Tensor:
-        run, threads, right_words = native().heed_to_gradient, torch.get_num_threads(), tgt_out.contiguous()
+        cross_entropy, threads, all_targets = native().heed_cross_entropy, torch.get_num_threads(), tgt_out.contiguous()
 
-        def to_gradient(logits: Tensor, right: Tensor, losses: Tensor) -> None:
-            tokens, words = logits.shape
-            run(
-                pointer(logits, torch.float32, tokens, words), pointer(right, torch.int64, tokens),
-                pointer(losses, torch.float32, tokens), tokens, words, pad_id, smoothing, threads,
+        def logits_to_gradient(logits: Tensor, targets: Tensor, losses: Tensor) -> None:
+            tokens, vocab_size = logits.shape
+            cross_entropy(
+                pointer(logits, torch.float32, tokens, vocab_size), pointer(targets, torch.int64, tokens),
+                pointer(losses, torch.float32, tokens), tokens, vocab_size, pad_id, smoothing, threads,
             )  # fmt: skip
 
-        size = max(1, LOGITS_AT_A_TIME // len(weight))
-        loss, *gradients = loss_and_gradients(vectors, weight, bias, right_words, to_gradient, size, matmul)
+        chunk = max(1, LOGITS_AT_A_TIME // len(weight))
+        loss, *gradients = loss_and_gradients(hidden, weight, bias, all_targets, logits_to_gradient, chunk, matmul)
         ctx.has_bias, ctx.gradients = bias is not None, gradients
         return loss
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        by_vectors, by_weight, by_bias = (gradient * above for gradient in ctx.gradients)
-        return by_vectors, by_weight, by_bias if ctx.has_bias else None, None, None, None, None
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = (gradient * grad_output for gradient in ctx.gradients)
+        return grad_hidden, grad_weight, grad_bias if ctx.has_bias else None, None, None, None, None

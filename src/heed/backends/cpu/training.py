@@ -1,21 +1,21 @@
-"""Training on a CPU in compiled code: attention, loss, dropout and, where they are faster than MKL, linear layers."""
+"""CPU training in compiled C: attention, loss, dropout and, where they are faster than MKL, linear layers."""
 
 from heed.backends.base import TrainingOps
 from heed.backends.chunked_loss import torch_matmul
-from heed.backends.cpu.attention import compiled_attention
-from heed.backends.cpu.dropout import with_compiled_dropout
-from heed.backends.cpu.linear import matmul, with_native_linear
+from heed.backends.cpu.attention import native_attention
+from heed.backends.cpu.dropout import use_native_dropout
+from heed.backends.cpu.linear import matmul, use_native_linear
 from heed.backends.cpu.loss import LOGITS_AT_A_TIME, linear_cross_entropy
 from heed.model.transformer import Transformer, copy_sharing_weights
 
 
 def training_ops(model: Transformer, *, is_sharded: bool, native_matmul: bool) -> TrainingOps:
-    """is_sharded: the model itself runs, since sharded weights allow no second model around them, nor a fused loss."""
+    """is_sharded: the model itself runs, since sharded weights allow neither a copy that shares them nor a fused loss."""
     run = model if is_sharded else copy_sharing_weights(model)
-    with_compiled_dropout(run)
+    use_native_dropout(run)
     if is_sharded:
-        return TrainingOps(run, compiled_attention)
+        return TrainingOps(run, native_attention)
     if native_matmul:
-        with_native_linear(run)
+        use_native_linear(run)
     loss = linear_cross_entropy(matmul if native_matmul else torch_matmul)
-    return TrainingOps(run, compiled_attention, loss, LOGITS_AT_A_TIME)
+    return TrainingOps(run, native_attention, loss, LOGITS_AT_A_TIME)

@@ -1,1 +1,1 @@
-"""Code in C, which `backends/cpu/build.py` compiles where it is used."""
+"""C sources of the CPU kernels, compiled on the user's machine by `backends/cpu/build.py`."""

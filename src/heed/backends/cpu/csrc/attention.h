@@ -1,155 +1,165 @@
-/* Attention between sentences that lie end to end, and its way back; the twin is `plain_attention`.
+/* Attention between packed sentences for training, forward and backward; the reference is `plain_attention`.
 
-   A thread takes one head of one sentence at a time, and some queries of it at a time: what these think of all keys is
-   all that is kept, however long the sentence. The way back works that out anew. */
+   A thread takes one head of one sentence at a time and QUERY_BLOCK queries of it at a time, so the attention weights
+   never need more memory than QUERY_BLOCK rows. The backward pass recomputes them instead of storing them. */
 
-enum { TOGETHER = 32 };                           /* queries at a time */
+enum { QUERY_BLOCK = 32 };
 
-typedef struct {                                  /* rows are tokens, of (heads, size) numbers */
-    Rows queries, keys, values, found;
-    Rows above, by_queries, by_keys, by_values;   /* gradients: of what was found, and of what was given */
-    const int64_t *offsets, *key_offsets;         /* where each sentence begins, and the last ends */
+typedef struct {                                  /* each row is a token, (heads, head_width) */
+    Rows queries, keys, values, output;
+    Rows grad_output, grad_queries, grad_keys, grad_values; /* grad_output.data is NULL in the forward pass */
+    const int64_t *cu_seqlens, *key_cu_seqlens;   /* (sentences + 1): first token of each sentence, then the total */
     int64_t tokens, key_tokens;
-    int64_t sentences, heads, size, longest;      /* longest: keys that a sentence has */
-    int64_t causal;                               /* whether a query sees only what does not come after it */
+    int64_t sentences, heads, head_width, max_keys; /* max_keys: of one sentence */
+    int64_t causal;                               /* a query attends to no later key */
     Dropout dropout;
 } Attention;
 
-typedef struct {                                  /* a head of a sentence, and room to think about it */
-    Rows queries, keys, values, found, above, by_queries, by_keys, by_values;
-    int64_t head, first_query, first_key, targets, sources;
-    Rows turned_keys, turned_values;              /* one token a column, in whole registers */
-    Rows weights, left, changes;                  /* of TOGETHER queries; left: by dropout */
-} Item;
+typedef struct {                                  /* one head of one sentence, and scratch memory */
+    Rows queries, keys, values, output, grad_output, grad_queries, grad_keys, grad_values;
+    int64_t head, first_query, first_key, query_count, key_count;
+    Rows keys_t, values_t;                        /* transposed: (head_width, key_count padded to SIMD registers) */
+    Rows weights, dropped, grad_scores;           /* (QUERY_BLOCK, key_count padded); dropped: weights after dropout */
+} HeadTask;
 
-static Numbers as_it_lies(Rows rows) { return (Numbers){rows.numbers, rows.down, 1}; }
+static Strided as_strided(Rows rows) { return (Strided){rows.data, rows.stride, 1}; }
 
-static Numbers transposed(Rows rows) { return (Numbers){rows.numbers, 1, rows.down}; }
+static Strided transposed(Rows rows) { return (Strided){rows.data, 1, rows.stride}; }
 
-/* Vectors of tokens as columns, zeros after the last. */
-static void turn_around(Rows tokens, int64_t count, int64_t size, Rows turned) {
+/* (count, size) to (size, count), zero-padded to the stride of the result. */
+static void transpose(Rows tokens, int64_t count, int64_t size, Rows result) {
     for (int64_t k = 0; k < size; k++) {
-        float *row = turned.numbers + k * turned.down;
-        for (int64_t s = 0; s < count; s++) row[s] = tokens.numbers[s * tokens.down + k];
-        for (int64_t s = count; s < turned.down; s++) row[s] = 0;
+        float *row = result.data + k * result.stride;
+        for (int64_t s = 0; s < count; s++) row[s] = tokens.data[s * tokens.stride + k];
+        for (int64_t s = count; s < result.stride; s++) row[s] = 0;
     }
 }
 
-/* A query's numbers for all keys, without those that dropout takes. */
-static void drop_keys(const Attention *all, const Item *item, int64_t query, float *row) {
-    const int64_t own = (item->first_query + query) * all->heads + item->head;
-    drop(&all->dropout, own, item->first_key, row, row, item->sources);
+/* Dropout of one query's attention weights, in place. */
+static void drop_weights(const Attention *all, const HeadTask *task, int64_t query, float *row) {
+    const int64_t hash_row = (task->first_query + query) * all->heads + task->head;
+    dropout_row(&all->dropout, hash_row, task->first_key, row, row, task->key_count);
 }
 
-/* How many keys a query sees: the last one stands level with the last key. */
-static int64_t seen(const Attention *all, const Item *item, int64_t query) {
-    const int64_t level = item->sources - item->targets + query + 1;
-    return !all->causal ? item->sources : level > 0 ? level : 0;
+/* The number of keys that a query attends to; causal: the last query is aligned with the last key. */
+static int64_t visible_keys(const Attention *all, const HeadTask *task, int64_t query) {
+    const int64_t aligned_key = task->key_count - task->query_count + query + 1;
+    return !all->causal ? task->key_count : aligned_key > 0 ? aligned_key : 0;
 }
 
-/* softmax(Q Kᵀ / √size) of some queries, zero for what is not seen. */
-static void weigh(const Attention *all, const Item *item, int64_t first, int64_t count) {
-    const float scale = 1 / sqrtf((float)all->size);
-    const int64_t room = item->weights.down;
-    const Rows queries = shifted(item->queries, first, 0);
-    small_product(as_it_lies(queries), item->turned_keys, item->weights, count, all->size, room, 0);
+/* task->weights = softmax(Q Kᵀ / √head_width) of `count` queries, zero where masked. */
+static void softmax_weights(const Attention *all, const HeadTask *task, int64_t first, int64_t count) {
+    const float scale = 1 / sqrtf((float)all->head_width);
+    const int64_t padded = task->weights.stride;
+    const Rows queries = offset_rows(task->queries, first, 0);
+    gemm_small(as_strided(queries), task->keys_t, task->weights, count, all->head_width, padded, 0);
     for (int64_t t = 0; t < count; t++) {
-        float *row = item->weights.numbers + t * room, highest = -INFINITY, total = 0;
-        const int64_t sees = seen(all, item, first + t);
-        for (int64_t s = sees; s < room; s++) row[s] = -INFINITY; /* all of what follows in whole registers */
+        float *row = task->weights.data + t * padded, highest = -INFINITY, total = 0;
+        const int64_t visible = visible_keys(all, task, first + t);
+        for (int64_t s = visible; s < padded; s++) row[s] = -INFINITY; /* so that all loops run over whole registers */
 #pragma omp simd reduction(max : highest)
-        for (int64_t s = 0; s < room; s++) highest = row[s] > highest ? row[s] : highest;
-        for (int64_t s = 0; s < room; s++) row[s] = exponential((row[s] - highest) * scale);
-        memset(row + sees, 0, sizeof(float) * (room - sees));
+        for (int64_t s = 0; s < padded; s++) highest = row[s] > highest ? row[s] : highest;
+        for (int64_t s = 0; s < padded; s++) row[s] = fast_exp((row[s] - highest) * scale);
+        memset(row + visible, 0, sizeof(float) * (padded - visible));
 #pragma omp simd reduction(+ : total)
-        for (int64_t s = 0; s < room; s++) total += row[s];
-        for (int64_t s = 0; s < room; s++) row[s] /= total;
+        for (int64_t s = 0; s < padded; s++) total += row[s];
+        for (int64_t s = 0; s < padded; s++) row[s] /= total;
     }
 }
 
-static void forward(const Attention *all, const Item *item) {
-    turn_around(item->keys, item->sources, all->size, item->turned_keys);
-    for (int64_t first = 0, count; first < item->targets; first += count) {
-        count = least(item->targets - first, TOGETHER);
-        weigh(all, item, first, count);
+/* output = dropout(softmax(Q Kᵀ / √head_width)) V of one head of one sentence. */
+static void forward(const Attention *all, const HeadTask *task) {
+    transpose(task->keys, task->key_count, all->head_width, task->keys_t);
+    for (int64_t first = 0, count; first < task->query_count; first += count) {
+        count = least(task->query_count - first, QUERY_BLOCK);
+        softmax_weights(all, task, first, count);
         for (int64_t t = 0; t < count && all->dropout.threshold; t++)
-            drop_keys(all, item, first + t, item->weights.numbers + t * item->weights.down);
-        const int64_t sees = seen(all, item, first + count - 1);
-        const Rows found = shifted(item->found, first, 0);
-        small_product(as_it_lies(item->weights), item->values, found, count, sees, all->size, 0);
+            drop_weights(all, task, first + t, task->weights.data + t * task->weights.stride);
+        const int64_t visible = visible_keys(all, task, first + count - 1);
+        const Rows output = offset_rows(task->output, first, 0);
+        gemm_small(as_strided(task->weights), task->values, output, count, visible, all->head_width, 0);
     }
 }
 
-/* The gradients of some queries' scores, in `changes`; `left` becomes the weights that dropout left them. */
-static void change(const Attention *all, const Item *item, int64_t first, int64_t count) {
-    const float scale = 1 / sqrtf((float)all->size);
-    const int64_t room = item->weights.down;
-    const Rows above = shifted(item->above, first, 0);
-    small_product(as_it_lies(above), item->turned_values, item->changes, count, all->size, room, 0);
-    memcpy(item->left.numbers, item->weights.numbers, sizeof(float) * count * room);
+/* task->grad_scores = gradient of the unscaled scores of `count` queries, through softmax and dropout. Also sets
+   task->dropped, the weights after dropout, which the gradient of the values needs. */
+static void score_gradients(const Attention *all, const HeadTask *task, int64_t first, int64_t count) {
+    const float scale = 1 / sqrtf((float)all->head_width);
+    const int64_t padded = task->weights.stride;
+    const Rows grad_output = offset_rows(task->grad_output, first, 0);
+    gemm_small(as_strided(grad_output), task->values_t, task->grad_scores, count, all->head_width, padded, 0);
+    memcpy(task->dropped.data, task->weights.data, sizeof(float) * count * padded);
     for (int64_t t = 0; t < count; t++) {
-        float *changes = item->changes.numbers + t * room, *weights = item->weights.numbers + t * room, mean = 0;
+        float *grads = task->grad_scores.data + t * padded, *weights = task->weights.data + t * padded, mean = 0;
         if (all->dropout.threshold) {
-            drop_keys(all, item, first + t, item->left.numbers + t * room);
-            drop_keys(all, item, first + t, changes);
+            drop_weights(all, task, first + t, task->dropped.data + t * padded);
+            drop_weights(all, task, first + t, grads);
         }
 #pragma omp simd reduction(+ : mean)
-        for (int64_t s = 0; s < room; s++) mean += weights[s] * changes[s];
-        for (int64_t s = 0; s < room; s++) changes[s] = weights[s] * (changes[s] - mean) * scale;
+        for (int64_t s = 0; s < padded; s++) mean += weights[s] * grads[s];
+        for (int64_t s = 0; s < padded; s++) grads[s] = weights[s] * (grads[s] - mean) * scale;
     }
 }
 
-static void backward(const Attention *all, const Item *item) {
-    const int64_t size = all->size;
-    turn_around(item->keys, item->sources, size, item->turned_keys);
-    turn_around(item->values, item->sources, size, item->turned_values);
-    for (int64_t s = 0; s < item->sources; s++) {
-        memset(shifted(item->by_keys, s, 0).numbers, 0, sizeof(float) * size);
-        memset(shifted(item->by_values, s, 0).numbers, 0, sizeof(float) * size);
+/* Gradients of queries, keys and values of one head of one sentence. */
+static void backward(const Attention *all, const HeadTask *task) {
+    const int64_t size = all->head_width;
+    transpose(task->keys, task->key_count, size, task->keys_t);
+    transpose(task->values, task->key_count, size, task->values_t);
+    for (int64_t s = 0; s < task->key_count; s++) {
+        memset(offset_rows(task->grad_keys, s, 0).data, 0, sizeof(float) * size);
+        memset(offset_rows(task->grad_values, s, 0).data, 0, sizeof(float) * size);
     }
-    for (int64_t first = 0, count; first < item->targets; first += count) {
-        count = least(item->targets - first, TOGETHER);
-        const int64_t sees = seen(all, item, first + count - 1);
-        const Rows queries = shifted(item->queries, first, 0), by_queries = shifted(item->by_queries, first, 0);
-        weigh(all, item, first, count);
-        change(all, item, first, count);
-        small_product(as_it_lies(item->changes), item->keys, by_queries, count, sees, size, 0);
-        small_product(transposed(item->changes), queries, item->by_keys, sees, count, size, 1);
-        small_product(transposed(item->left), shifted(item->above, first, 0), item->by_values, sees, count, size, 1);
+    for (int64_t first = 0, count; first < task->query_count; first += count) {
+        count = least(task->query_count - first, QUERY_BLOCK);
+        const int64_t visible = visible_keys(all, task, first + count - 1);
+        const Rows queries = offset_rows(task->queries, first, 0);
+        const Rows grad_queries = offset_rows(task->grad_queries, first, 0);
+        softmax_weights(all, task, first, count);
+        score_gradients(all, task, first, count);
+        gemm_small(as_strided(task->grad_scores), task->keys, grad_queries, count, visible, size, 0);
+        gemm_small(transposed(task->grad_scores), queries, task->grad_keys, visible, count, size, 1);
+        gemm_small(
+            transposed(task->dropped), offset_rows(task->grad_output, first, 0), task->grad_values, visible, count,
+            size, 1);
     }
 }
 
-static Item item_of(const Attention *all, int64_t sentence, int64_t head, float *memory) {
-    const int64_t query = all->offsets[sentence], key = all->key_offsets[sentence], right = head * all->size;
-    const int64_t sources = all->key_offsets[sentence + 1] - key, room = in_registers(sources);
-    float *weights = memory + 2 * all->size * room;
-    return (Item){
-        .queries = shifted(all->queries, query, right), .keys = shifted(all->keys, key, right),
-        .values = shifted(all->values, key, right), .found = shifted(all->found, query, right),
-        .above = shifted(all->above, query, right), .by_queries = shifted(all->by_queries, query, right),
-        .by_keys = shifted(all->by_keys, key, right), .by_values = shifted(all->by_values, key, right),
+static HeadTask head_task(const Attention *all, int64_t sentence, int64_t head, float *memory) {
+    const int64_t query = all->cu_seqlens[sentence], key = all->key_cu_seqlens[sentence];
+    const int64_t column = head * all->head_width;
+    const int64_t key_count = all->key_cu_seqlens[sentence + 1] - key, padded = round_to_lanes(key_count);
+    float *weights = memory + 2 * all->head_width * padded;
+    return (HeadTask){
+        .queries = offset_rows(all->queries, query, column), .keys = offset_rows(all->keys, key, column),
+        .values = offset_rows(all->values, key, column), .output = offset_rows(all->output, query, column),
+        .grad_output = offset_rows(all->grad_output, query, column),
+        .grad_queries = offset_rows(all->grad_queries, query, column),
+        .grad_keys = offset_rows(all->grad_keys, key, column),
+        .grad_values = offset_rows(all->grad_values, key, column),
         .head = head, .first_query = query, .first_key = key,
-        .targets = all->offsets[sentence + 1] - query, .sources = sources,
-        .turned_keys = {memory, room}, .turned_values = {memory + all->size * room, room},
-        .weights = {weights, room}, .left = {weights + TOGETHER * room, room},
-        .changes = {weights + 2 * TOGETHER * room, room}};
+        .query_count = all->cu_seqlens[sentence + 1] - query, .key_count = key_count,
+        .keys_t = {memory, padded}, .values_t = {memory + all->head_width * padded, padded},
+        .weights = {weights, padded}, .dropped = {weights + QUERY_BLOCK * padded, padded},
+        .grad_scores = {weights + 2 * QUERY_BLOCK * padded, padded}};
 }
 
-/* Forward, or back where there is a gradient from above; 0 if all is well. */
-int heed_attend(const Attention *all, int64_t threads) {
-    if (!lie_end_to_end(all->offsets, all->sentences, all->tokens, all->tokens)
-        || !lie_end_to_end(all->key_offsets, all->sentences, all->key_tokens, all->longest))
-        return WRONG;
-    const int64_t each = aligned((2 * all->size + 3 * TOGETHER) * in_registers(all->longest));
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * threads * each);
+/* Forward pass, or backward pass if grad_output is given; returns 0 or an error code. */
+int heed_attention(const Attention *all, int64_t threads) {
+    if (!is_valid_packing(all->cu_seqlens, all->sentences, all->tokens, all->tokens)
+        || !is_valid_packing(all->key_cu_seqlens, all->sentences, all->key_tokens, all->max_keys))
+        return INVALID;
+    const int64_t per_thread = aligned((2 * all->head_width + 3 * QUERY_BLOCK) * round_to_lanes(all->max_keys));
+    float *memory = aligned_alloc(ALIGNED, sizeof(float) * threads * per_thread);
     if (!memory) return NO_MEMORY;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int64_t i = 0; i < all->sentences * all->heads; i++) {
-        const Item item = item_of(all, i / all->heads, i % all->heads, memory + omp_get_thread_num() * each);
-        if (all->above.numbers)
-            backward(all, &item);
+        float *scratch = memory + omp_get_thread_num() * per_thread;
+        const HeadTask task = head_task(all, i / all->heads, i % all->heads, scratch);
+        if (all->grad_output.data)
+            backward(all, &task);
         else
-            forward(all, &item);
+            forward(all, &task);
     }
     free(memory);
     return 0;

@@ -1,72 +1,74 @@
-/* A step of beam search: of all continuations of a sentence's hypotheses the best, and which of them end it. */
+/* One beam step: the best continuations of each sentence's hypotheses, and the finished ones among them.
+
+   The reference is `backends/torch/search_ops.py`. At most W + 1 tokens of a hypothesis can matter: W that continue it
+   and the eos. So top-k runs in all threads over the vocabulary, and one thread merges the sorted lists. */
 
 typedef struct {
     const double *live;                           /* (B, W): log-probabilities of the hypotheses so far */
-    int64_t wide, eos, count;
-    const float *values;                          /* (B, W, count): of the likeliest next words of each, */
-    const int64_t *ranked;                        /* best first, and which these are */
-} Growth;
+    int64_t beam, eos, count;                     /* count: candidates per hypothesis */
+    const float *values;                          /* (B, W, count): log-probabilities of the top tokens, best first */
+    const int64_t *tokens;                        /* (B, W, count): their ids */
+} BeamStep;
 
-/* Of W continuations for each sentence: how likely each is in all, its newest word, and the row that it goes on. */
-typedef struct {
-    double *totals;
-    int64_t *tokens, *rows;
+typedef struct {                                  /* (B, W) each */
+    double *totals;                               /* log-probability of the continuation */
+    int64_t *tokens, *rows;                       /* its newest token; the row (hypothesis) that it extends */
 } Continuations;
 
-static int is_better(double one, double other) { return one > other || (isnan(one) && !isnan(other)); }
+static int is_better(double a, double b) { return a > b || (isnan(a) && !isnan(b)); }
 
-/* The best W continuations of sentence b, or those that do not end it. The words of a row are in order, so the next is
-   always some row's next; of equals the lower row's comes first. */
-static void choose(const Growth *g, int64_t b, int ends_too, Continuations to, int64_t *next) {
-    const int64_t first = b * g->wide;
-    for (int64_t w = 0; w < g->wide; w++) next[w] = 0;
-    for (int64_t place = first; place < first + g->wide; place++) {
+/* The best W continuations of sentence b, with or without the finished ones: a W-way merge of sorted lists. `next` is
+   the first unused candidate of each hypothesis. Ties go to the lower row. */
+static void select_best(const BeamStep *step, int64_t b, int include_eos, Continuations to, int64_t *next) {
+    const int64_t first = b * step->beam;
+    for (int64_t w = 0; w < step->beam; w++) next[w] = 0;
+    for (int64_t slot = first; slot < first + step->beam; slot++) {
         int64_t best = -1;
         double highest = -INFINITY;
-        for (int64_t w = 0; w < g->wide; w++) {
-            const int64_t own = (first + w) * g->count;
-            if (!ends_too && next[w] < g->count && g->ranked[own + next[w]] == g->eos) next[w]++;
-            if (next[w] == g->count) continue;
-            const double total = g->live[first + w] + g->values[own + next[w]];
+        for (int64_t w = 0; w < step->beam; w++) {
+            const int64_t candidates = (first + w) * step->count;
+            if (!include_eos && next[w] < step->count && step->tokens[candidates + next[w]] == step->eos) next[w]++;
+            if (next[w] == step->count) continue;
+            const double total = step->live[first + w] + step->values[candidates + next[w]];
             if (best < 0 || is_better(total, highest)) best = w, highest = total;
         }
-        const int64_t token = best < 0 ? g->eos : g->ranked[(first + best) * g->count + next[best]++];
-        to.totals[place] = highest;
-        to.tokens[place] = isnan(highest) ? g->eos : token; /* what is no number ends, and is found out */
-        to.rows[place] = first + (best < 0 ? 0 : best);
+        const int64_t token = best < 0 ? step->eos : step->tokens[(first + best) * step->count + next[best]++];
+        to.totals[slot] = highest;
+        to.tokens[slot] = isnan(highest) ? step->eos : token; /* NaN finishes the sentence, and the caller reports it */
+        to.rows[slot] = first + (best < 0 ? 0 : best);
     }
 }
 
-/* Whether an end is among the best of sentence b: at least as good as the last that goes on. */
-static int any_ends(const Growth *g, int64_t b, const double *going_on) {
-    const double last = going_on[(b + 1) * g->wide - 1];
-    if (isnan(going_on[b * g->wide])) return 1;
-    for (int64_t at = b * g->wide * g->count; at < (b + 1) * g->wide * g->count; at++)
-        if (g->ranked[at] == g->eos && g->live[at / g->count] + g->values[at] >= last) return 1;
+/* Whether a finished hypothesis is among the best of sentence b: no worse than the last unfinished one. */
+static int any_finished(const BeamStep *step, int64_t b, const double *unfinished) {
+    const double last = unfinished[(b + 1) * step->beam - 1];
+    if (isnan(unfinished[b * step->beam])) return 1;
+    for (int64_t at = b * step->beam * step->count; at < (b + 1) * step->beam * step->count; at++)
+        if (step->tokens[at] == step->eos && step->live[at / step->count] + step->values[at] >= last) return 1;
     return 0;
 }
 
-/* found: (2, 3, B, W), those that go on, then those that end or are -inf. The latter are there only if any sentence has
-   an end among its best, which is returned; -1: there is no memory. */
-int64_t heed_grow(
-    const double *live, const float *log_probs, int64_t sentences, int64_t wide, int64_t words, int64_t eos,
-    int64_t *found, int64_t threads) {
-    const int64_t rows = sentences * wide, count = least(wide + 1, words);
-    int64_t *ranked = malloc(rows * count * (sizeof(int64_t) + sizeof(float)) + wide * sizeof(int64_t));
-    if (ranked == NULL) return -1;
-    int64_t *next = ranked + rows * count, ends = 0;
-    float *values = (float *)(next + wide);
-    const Growth g = {live, wide, eos, count, values, ranked};
-    const Continuations going_on = {(double *)found, found + rows, found + 2 * rows};
-    const Continuations ending = {(double *)(found + 3 * rows), found + 4 * rows, found + 5 * rows};
-    heed_rank(log_probs, rows, words, count, values, ranked, threads);
+/* result: (2, 3, B, W), the unfinished continuations, then the finished ones (-inf where there are fewer than W). The
+   latter are only written if 1 is returned: some sentence has a finished one among its best. -1: out of memory. */
+int64_t heed_beam_step(
+    const double *live, const float *log_probs, int64_t sentences, int64_t beam, int64_t vocabulary, int64_t eos,
+    int64_t *result, int64_t threads) {
+    const int64_t rows = sentences * beam, count = least(beam + 1, vocabulary);
+    int64_t *tokens = malloc(rows * count * (sizeof(int64_t) + sizeof(float)) + beam * sizeof(int64_t));
+    if (tokens == NULL) return -1;
+    int64_t *next = tokens + rows * count, finishes = 0;
+    float *values = (float *)(next + beam);
+    const BeamStep step = {live, beam, eos, count, values, tokens};
+    const Continuations unfinished = {(double *)result, result + rows, result + 2 * rows};
+    const Continuations finished = {(double *)(result + 3 * rows), result + 4 * rows, result + 5 * rows};
+    heed_topk(log_probs, rows, vocabulary, count, values, tokens, threads);
     for (int64_t b = 0; b < sentences; b++) {
-        choose(&g, b, 0, going_on, next);
-        ends |= any_ends(&g, b, going_on.totals);
+        select_best(&step, b, 0, unfinished, next);
+        finishes |= any_finished(&step, b, unfinished.totals);
     }
-    for (int64_t b = 0; ends && b < sentences; b++) choose(&g, b, 1, ending, next);
-    for (int64_t row = 0; ends && row < rows; row++)
-        if (ending.tokens[row] != eos) ending.totals[row] = -INFINITY;
-    free(ranked);
-    return ends;
+    for (int64_t b = 0; finishes && b < sentences; b++) select_best(&step, b, 1, finished, next);
+    for (int64_t row = 0; finishes && row < rows; row++)
+        if (finished.tokens[row] != eos) finished.totals[row] = -INFINITY;
+    free(tokens);
+    return finishes;
 }

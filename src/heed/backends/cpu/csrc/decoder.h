@@ -1,142 +1,151 @@
-/* One token more for every hypothesis: a whole step of a decoder, from word ids to logits, in one call.
+/* One decoder step of all hypotheses, from token ids to logits, in one call; the reference is `TorchDecoder.step`.
 
-   The twin is `LeanDecoder.step`, and what is remembered between steps lies as `hypotheses.py` lays it. Every thread
-   runs through all of the step: it keeps the stream of residuals to itself, takes its own share of each product, and
-   meets the others only where a product must be whole. `compiled_step.py` fills in the structures below. */
+   Every thread runs through the whole step: it has its own copy of the residual stream, computes its own columns of
+   each linear layer and its own (row, head) pairs of attention, and waits at a barrier only before an operation that
+   reads what other threads computed. `backends/cpu/decoder.py` fills in the structures below; `backends/kv_cache.py`
+   defines the layout of the KV cache. */
 
-typedef struct {                                  /* what a step meets */
-    const int64_t *ids;
-    int64_t sentences, wide, length;              /* hypotheses of each sentence, and their tokens, this one counted */
-    int64_t held;                                 /* sentences that room and memory hold */
-    const int64_t *places;                        /* which of those each sentence is, or none: there are no others */
-    const float *place;                           /* added to words, or none */
-    const float *cos, *sin;                       /* by which queries and keys are turned, or none */
-    float *room;                                  /* (layers, 2, held, heads, columns, width of a head) */
-    int64_t columns, filled;                      /* that it has; that are spoken for */
-    const int64_t *written;                       /* (sentences, wide, length): columns of each hypothesis, or none */
-    const float *memory;                          /* (layers, 2, held, heads, tokens, width of a head) */
-    int64_t tokens;
-    const int64_t *lengths;                       /* of the sources: what comes after is padding */
-    float *found;                                 /* (rows, words): logits */
-} Seen;
+typedef struct {
+    const int64_t *ids;                           /* (sentences, beam): the newest tokens */
+    int64_t sentences, beam, length;              /* length: tokens of each hypothesis, the newest included */
+    int64_t cached;                               /* sentences in kv_cache and source_kv */
+    const int64_t *sentence_index;                /* (sentences): which of the cached ones, or NULL: all, in order */
+    const float *position;                        /* (d_model): position embedding of the newest token, or NULL */
+    const float *cos, *sin;                       /* (head_width / 2): rotary angles of the newest token, or NULL */
+    float *kv_cache;                              /* (layers, 2, cached, heads, capacity, head_width) */
+    int64_t capacity, used;                       /* columns per sentence; those taken before this step */
+    const int64_t *kv_index;                      /* (sentences, beam, length): columns of each hypothesis, or NULL */
+    const float *source_kv;                       /* (layers, 2, cached, heads, max_source, head_width) */
+    int64_t max_source;
+    const int64_t *source_lengths;                /* (sentences): tokens without padding */
+    float *logits;                                /* (sentences, beam, vocabulary) */
+} StepInput;
 
-/* Which of the sentences that are held a row belongs to. */
-static int64_t place_of(const Seen *seen, int64_t row) {
-    return seen->places ? seen->places[row / seen->wide] : row / seen->wide;
+/* The index in the caches of the sentence to which a row belongs. */
+static int64_t cache_row(const StepInput *input, int64_t row) {
+    return input->sentence_index ? input->sentence_index[row / input->beam] : row / input->beam;
 }
 
-/* Self-attention of this thread's share of rows and heads; new keys and values find their places on the way. */
-static void look_back(
-    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, float *own, float *found) {
-    const int64_t heads = model->heads, size = model->width / heads, buffer = seen->columns * size;
-    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->held * heads;
+/* Self-attention of this thread's (row, head) pairs; writes their new keys and values to the cache first. A pair reads
+   only keys that itself or an earlier step wrote, so no barrier is needed. qkv: (rows, 3, heads, head_width). */
+static void self_attention(
+    const Thread *thread, const Model *model, const Layer *layer, const StepInput *input, float *qkv, float *output) {
+    const int64_t heads = model->heads, size = model->d_model / heads, head_stride = input->capacity * size;
+    const int64_t first_of_layer = 2 * (layer - model->layers) * input->cached * heads;
     int64_t first, last;
-    share(thread, thread->rows * heads, &first, &last);
+    partition(thread, thread->rows * heads, &first, &last);
     for (int64_t item = first; item < last; item++) {
-        const int64_t row = item / heads, head = item % heads, column = seen->filled + row % seen->wide;
-        float *query = own + row * 3 * model->width + head * size, *key = query + model->width;
-        float *keys = seen->room + (first_of_layer + place_of(seen, row) * heads + head) * buffer;
-        float *values = keys + seen->held * heads * buffer;
-        const int64_t *written = seen->written ? seen->written + row * seen->length : NULL;
-        if (seen->cos) {
-            turn(query, seen->cos, seen->sin, size);
-            turn(key, seen->cos, seen->sin, size);
+        const int64_t row = item / heads, head = item % heads, column = input->used + row % input->beam;
+        float *query = qkv + row * 3 * model->d_model + head * size, *key = query + model->d_model;
+        float *keys = input->kv_cache + (first_of_layer + cache_row(input, row) * heads + head) * head_stride;
+        float *values = keys + input->cached * heads * head_stride;
+        const int64_t *index = input->kv_index ? input->kv_index + row * input->length : NULL;
+        if (input->cos) {
+            rotate(query, input->cos, input->sin, size);
+            rotate(key, input->cos, input->sin, size);
         }
         memcpy(keys + column * size, key, sizeof(float) * size);
-        memcpy(values + column * size, key + model->width, sizeof(float) * size);
-        for (int64_t t = 0; t < seen->length; t++)
-            thread->scores[t] = dot(query, keys + (written ? written[t] : t) * size, size);
-        gather(thread->scores, seen->length, values, written, size, size, found + row * model->width + head * size);
+        memcpy(values + column * size, key + model->d_model, sizeof(float) * size);
+        for (int64_t t = 0; t < input->length; t++)
+            thread->scores[t] = dot(query, keys + (index ? index[t] : t) * size, size);
+        softmax_weighted_sum(
+            thread->scores, input->length, values, index, size, size, output + row * model->d_model + head * size);
     }
 }
 
-/* Attention to the source, likewise. */
-static void look_across(
-    const Thread *thread, const Model *model, const Layer *layer, const Seen *seen, const float *asked, float *found) {
-    const int64_t heads = model->heads, size = model->width / heads, buffer = seen->tokens * size;
-    const int64_t first_of_layer = 2 * (layer - model->layers) * seen->held * heads;
+/* Cross-attention of this thread's (row, head) pairs to the source, up to its length. */
+static void cross_attention(
+    const Thread *thread, const Model *model, const Layer *layer, const StepInput *input, const float *queries,
+    float *output) {
+    const int64_t heads = model->heads, size = model->d_model / heads, head_stride = input->max_source * size;
+    const int64_t first_of_layer = 2 * (layer - model->layers) * input->cached * heads;
     int64_t first, last;
-    share(thread, thread->rows * heads, &first, &last);
+    partition(thread, thread->rows * heads, &first, &last);
     for (int64_t item = first; item < last; item++) {
-        const int64_t row = item / heads, head = item % heads, sentence = row / seen->wide;
-        const float *keys = seen->memory + (first_of_layer + place_of(seen, row) * heads + head) * buffer;
-        const float *values = keys + seen->held * heads * buffer;
-        const float *query = asked + row * model->width + head * size;
-        for (int64_t t = 0; t < seen->lengths[sentence]; t++) thread->scores[t] = dot(query, keys + t * size, size);
-        gather(
-            thread->scores, seen->lengths[sentence], values, NULL, size, size,
-            found + row * model->width + head * size);
+        const int64_t row = item / heads, head = item % heads, sentence = row / input->beam;
+        const float *keys = input->source_kv + (first_of_layer + cache_row(input, row) * heads + head) * head_stride;
+        const float *values = keys + input->cached * heads * head_stride;
+        const float *query = queries + row * model->d_model + head * size;
+        for (int64_t t = 0; t < input->source_lengths[sentence]; t++)
+            thread->scores[t] = dot(query, keys + t * size, size);
+        softmax_weighted_sum(
+            thread->scores, input->source_lengths[sentence], values, NULL, size, size,
+            output + row * model->d_model + head * size);
     }
 }
 
-static void embed(const Thread *thread, const Model *model, const Seen *seen) {
+/* Token embeddings with positions, to this thread's copy of the residual stream. */
+static void embed(const Thread *thread, const Model *model, const StepInput *input) {
     for (int64_t r = 0; r < thread->rows; r++) {
-        const float *word = model->embedding + seen->ids[r] * model->width;
-        for (int64_t i = 0; i < model->width; i++)
-            thread->stream[r * model->width + i] = word[i] * model->scale + (seen->place ? seen->place[i] : 0);
+        const float *embedding = model->embedding + input->ids[r] * model->d_model;
+        for (int64_t i = 0; i < model->d_model; i++)
+            thread->residual[r * model->d_model + i] =
+                embedding[i] * model->embedding_scale + (input->position ? input->position[i] : 0);
     }
 }
 
-/* All threads run through this; `wide`, `heads` and `found` they share. */
-static void run(const Thread *thread, const Model *model, const Seen *seen, float *wide, float *heads, float *found) {
-    embed(thread, model, seen);
-    for (const Layer *layer = model->layers; layer < model->layers + model->count; layer++) {
-        multiply(thread, &layer->own, made_ready(thread, model, &layer->norm[0]), wide);
+/* All layers; every thread runs through this. Shared buffers: scratch (QKV, feed-forward), heads, output. */
+static void run_step(
+    const Thread *thread, const Model *model, const StepInput *input, float *scratch, float *heads, float *output) {
+    embed(thread, model, input);
+    for (const Layer *layer = model->layers; layer < model->layers + model->layer_count; layer++) {
+        linear(thread, &layer->qkv, sublayer_input(thread, model, &layer->norm[0]), scratch);
 #pragma omp barrier
-        look_back(thread, model, layer, seen, wide, heads);
+        self_attention(thread, model, layer, input, scratch, heads);
 #pragma omp barrier
-        multiply(thread, &layer->output, heads, found);
+        linear(thread, &layer->o_self, heads, output);
 #pragma omp barrier
-        settle(thread, model, layer, 0, found);
-        multiply(thread, &layer->ask, made_ready(thread, model, &layer->norm[1]), wide);
+        add_residual_norm(thread, model, layer, 0, output);
+        linear(thread, &layer->q_cross, sublayer_input(thread, model, &layer->norm[1]), scratch);
 #pragma omp barrier
-        look_across(thread, model, layer, seen, wide, heads);
+        cross_attention(thread, model, layer, input, scratch, heads);
 #pragma omp barrier
-        multiply(thread, &layer->gather, heads, found);
+        linear(thread, &layer->o_cross, heads, output);
 #pragma omp barrier
-        settle(thread, model, layer, 1, found);
-        widen(thread, model, layer, made_ready(thread, model, &layer->norm[2]), wide);
+        add_residual_norm(thread, model, layer, 1, output);
+        ffn_in(thread, model, layer, sublayer_input(thread, model, &layer->norm[2]), scratch);
 #pragma omp barrier
-        multiply(thread, &layer->narrow, wide, found);
+        linear(thread, &layer->ffn_out, scratch, output);
 #pragma omp barrier
-        settle(thread, model, layer, 2, found);
+        add_residual_norm(thread, model, layer, 2, output);
     }
-    multiply(thread, &model->logits, made_ready(thread, model, &model->last), seen->found);
+    linear(thread, &model->output, sublayer_input(thread, model, &model->final_norm), input->logits);
 }
 
-/* Whether ids, columns and places are within what they are of. */
-static int is_within(const Model *model, const Seen *seen) {
-    const int64_t rows = seen->sentences * seen->wide;
-    int right = seen->filled >= 0 && seen->filled + seen->wide <= seen->columns && seen->length <= seen->columns;
-    for (int64_t r = 0; r < rows; r++) right &= seen->ids[r] >= 0 && seen->ids[r] < model->logits.outputs;
-    for (int64_t b = 0; b < seen->sentences; b++) {
-        const int64_t place = seen->places ? seen->places[b] : b;
-        right &= place >= 0 && place < seen->held && seen->lengths[b] >= 0 && seen->lengths[b] <= seen->tokens;
+/* Whether all ids and indices are within bounds. */
+static int is_valid_step(const Model *model, const StepInput *input) {
+    const int64_t rows = input->sentences * input->beam;
+    int valid = input->used >= 0 && input->used + input->beam <= input->capacity && input->length <= input->capacity;
+    for (int64_t r = 0; r < rows; r++) valid &= input->ids[r] >= 0 && input->ids[r] < model->output.outputs;
+    for (int64_t b = 0; b < input->sentences; b++) {
+        const int64_t index = input->sentence_index ? input->sentence_index[b] : b;
+        valid &= index >= 0 && index < input->cached && input->source_lengths[b] >= 0
+            && input->source_lengths[b] <= input->max_source;
     }
-    for (int64_t i = 0; seen->written && i < rows * seen->length; i++)
-        right &= seen->written[i] >= 0 && seen->written[i] < seen->columns;
-    return right;
+    for (int64_t i = 0; input->kv_index && i < rows * input->length; i++)
+        valid &= input->kv_index[i] >= 0 && input->kv_index[i] < input->capacity;
+    return valid;
 }
 
-/* 0 if all is well. */
-int heed_step(const Model *model, const Seen *seen, int64_t threads) {
-    if (!is_within(model, seen)) return WRONG;
-    const int64_t rows = seen->sentences * seen->wide, width = rows * model->width;
-    const int64_t widest = widest_of(model, rows);
-    const int64_t longest = seen->length > seen->tokens ? seen->length : seen->tokens;
-    const int64_t shared[] = {aligned(widest), aligned(width), aligned(width)};
-    const int64_t own[] = {aligned(width), aligned(width), aligned(longest), aligned(rows), aligned(widest / 4 + 1)};
+/* Returns 0 or an error code. */
+int heed_decoder_step(const Model *model, const StepInput *input, int64_t threads) {
+    if (!is_valid_step(model, input)) return INVALID;
+    const int64_t rows = input->sentences * input->beam, size = rows * model->d_model;
+    const int64_t scratch = scratch_size(model, rows);
+    const int64_t max_keys = input->length > input->max_source ? input->length : input->max_source;
+    const int64_t shared[] = {aligned(scratch), aligned(size), aligned(size)};
+    const int64_t own[] = {aligned(size), aligned(size), aligned(max_keys), aligned(rows), aligned(scratch / 4 + 1)};
     const int64_t all_shared = shared[0] + shared[1] + shared[2];
-    const int64_t all_own = own[0] + own[1] + own[2] + own[3] + own[4];
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (all_shared + threads * all_own));
+    const int64_t per_thread = own[0] + own[1] + own[2] + own[3] + own[4];
+    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (all_shared + threads * per_thread));
     if (!memory) return NO_MEMORY;
 #pragma omp parallel num_threads(threads)
     {
-        float *stream = memory + all_shared + omp_get_thread_num() * all_own, *ready = stream + own[0];
-        float *scores = ready + own[1], *worth = scores + own[2];
-        const Thread thread = {omp_get_thread_num(), omp_get_num_threads(), rows, stream, ready, scores, worth,
-                               (uint8_t *)(worth + own[3])};
-        run(&thread, model, seen, memory, memory + shared[0], memory + shared[0] + shared[1]);
+        float *residual = memory + all_shared + omp_get_thread_num() * per_thread, *normalized = residual + own[0];
+        float *scores = normalized + own[1], *row_scale = scores + own[2];
+        const Thread thread = {omp_get_thread_num(), omp_get_num_threads(), rows, residual, normalized, scores,
+                               row_scale, (uint8_t *)(row_scale + own[3])};
+        run_step(&thread, model, input, memory, memory + shared[0], memory + shared[0] + shared[1]);
     }
     free(memory);
     return 0;

@@ -1,30 +1,31 @@
-/* Dropout by a hash of seed, row and column, so that nothing need be kept for the way back.
+/* Dropout by a hash of seed, row and column: the backward pass recomputes the mask instead of storing it.
 
-   The twin is `kernels.dropout.dropped`. */
+   The reference is `tests/reference/dropout.py`. */
 
 typedef struct {
-    uint32_t seed, threshold;                     /* hashes below the threshold are dropped */
-    float kept;                                   /* what numbers are worth that are left */
+    uint32_t seed, threshold;                     /* an element is dropped if its hash is below the threshold */
+    float keep_scale;                             /* 1 / (1 - rate), multiplies the kept elements */
 } Dropout;
 
-static inline uint32_t mixed(uint32_t x) {
+/* A 32-bit integer hash with good avalanche. */
+static inline uint32_t hash32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x21F0AAADu;
     x = (x ^ (x >> 15)) * 0x735A2D97u;
     return x ^ (x >> 15);
 }
 
-/* What is left of the numbers of one row, from a column on. */
-static inline void drop(
-    const Dropout *dropout, int64_t row, int64_t column, const float *x, float *found, int64_t size) {
-    const uint32_t own = mixed(dropout->seed + (uint32_t)row) + (uint32_t)column;
+/* Dropout of `size` elements of one row, starting at a column; y may be x. */
+static inline void dropout_row(
+    const Dropout *dropout, int64_t row, int64_t column, const float *x, float *y, int64_t size) {
+    const uint32_t row_hash = hash32(dropout->seed + (uint32_t)row) + (uint32_t)column;
     const uint32_t threshold = dropout->threshold;
-    const float kept = dropout->kept;
+    const float keep_scale = dropout->keep_scale;
 #pragma omp simd
-    for (int32_t i = 0; i < (int32_t)size; i++) found[i] = x[i] * (mixed(own + i) < threshold ? 0 : kept);
+    for (int32_t i = 0; i < (int32_t)size; i++) y[i] = x[i] * (hash32(row_hash + i) < threshold ? 0 : keep_scale);
 }
 
-void heed_drop(
-    const Dropout *dropout, const float *x, float *found, int64_t rows, int64_t size, int64_t threads) {
+/* Dropout of a matrix (rows, size); each thread takes some rows. */
+void heed_dropout(const Dropout *dropout, const float *x, float *y, int64_t rows, int64_t size, int64_t threads) {
 #pragma omp parallel for num_threads(threads)
-    for (int64_t r = 0; r < rows; r++) drop(dropout, r, 0, x + r * size, found + r * size, size);
+    for (int64_t r = 0; r < rows; r++) dropout_row(dropout, r, 0, x + r * size, y + r * size, size);
 }

@@ -1,109 +1,114 @@
-/* Sentences end to end through an encoder, in one call; the twin is `Transformer.encode`.
+/* The encoder over packed sentences, all layers in one call; the reference is `Transformer.encode`.
 
-   Of a product each thread works out some columns, of all else some tokens; so they meet after each. */
+   Each thread computes some columns of every linear layer and some tokens of everything else, so the threads meet at a
+   barrier after each operation. */
 
 typedef struct {
-    const float *embedded;                        /* (tokens, width), with their places */
-    const int64_t *owners, *offsets;              /* the sentence of each token; where each begins, and the last ends */
-    int64_t sentences, tokens, longest;
-    const float *cos, *sin;                       /* (tokens, half a head), by which queries and keys turn, or none */
-    float *found;                                 /* (tokens, width) */
-} Sources;
+    const float *embedded;                        /* (tokens, d_model): embeddings with positions added */
+    const int64_t *sequence_ids, *cu_seqlens;     /* sentence of each token; first token of each sentence, then total */
+    int64_t sentences, tokens, max_seqlen;
+    const float *cos, *sin;                       /* (tokens, head_width / 2) for rotary positions, or NULL */
+    float *output;                                /* (tokens, d_model) */
+} EncoderInput;
 
-/* Attention of this thread's tokens to all of their sentences. */
-static void look_around(
-    const Thread *thread, const Model *model, const Sources *sources, const float *own, float *found) {
-    const int64_t size = model->width / model->heads, stride = 3 * model->width;
+/* Self-attention of this thread's tokens, each within its sentence. qkv: (tokens, 3, heads, head_width). */
+static void encoder_attention(
+    const Thread *thread, const Model *model, const EncoderInput *input, const float *qkv, float *output) {
+    const int64_t size = model->d_model / model->heads, stride = 3 * model->d_model;
     int64_t first, last;
-    share(thread, sources->tokens, &first, &last);
+    partition(thread, input->tokens, &first, &last);
     for (int64_t token = first; token < last; token++) {
-        const int64_t begin = sources->offsets[sources->owners[token]];
-        const int64_t count = sources->offsets[sources->owners[token] + 1] - begin;
+        const int64_t begin = input->cu_seqlens[input->sequence_ids[token]];
+        const int64_t count = input->cu_seqlens[input->sequence_ids[token] + 1] - begin;
         for (int64_t head = 0; head < model->heads; head++) {
-            const float *query = own + token * stride + head * size;
-            const float *keys = own + begin * stride + model->width + head * size;
+            const float *query = qkv + token * stride + head * size;
+            const float *keys = qkv + begin * stride + model->d_model + head * size;
             for (int64_t t = 0; t < count; t++) thread->scores[t] = dot(query, keys + t * stride, size);
-            gather(
-                thread->scores, count, keys + model->width, NULL, stride, size,
-                found + token * model->width + head * size);
+            softmax_weighted_sum(
+                thread->scores, count, keys + model->d_model, NULL, stride, size,
+                output + token * model->d_model + head * size);
         }
     }
 }
 
-static void turn_tokens(const Thread *thread, const Model *model, const Sources *sources, float *own) {
-    const int64_t size = model->width / model->heads;
+/* Rotary positions of this thread's tokens: queries and keys of qkv, in place. */
+static void rotate_tokens(const Thread *thread, const Model *model, const EncoderInput *input, float *qkv) {
+    const int64_t size = model->d_model / model->heads;
     int64_t first, last;
-    share(thread, sources->tokens, &first, &last);
+    partition(thread, input->tokens, &first, &last);
     for (int64_t token = first; token < last; token++)
         for (int64_t head = 0; head < 2 * model->heads; head++) /* queries, then keys */
-            turn(
-                own + token * 3 * model->width + head * size, sources->cos + token * (size / 2),
-                sources->sin + token * (size / 2), size);
+            rotate(
+                qkv + token * 3 * model->d_model + head * size, input->cos + token * (size / 2),
+                input->sin + token * (size / 2), size);
 }
 
-/* This thread's tokens of what all share: as if they were all there are. */
-static Thread part_of(const Thread *thread, const Model *model, int64_t *offset) {
+/* A view of the shared buffers that holds only this thread's tokens; offset: of its first float. */
+static Thread own_tokens(const Thread *thread, const Model *model, int64_t *offset) {
     int64_t first, last;
-    share(thread, thread->rows, &first, &last);
-    *offset = first * model->width;
-    return (Thread){.rows = last - first, .stream = thread->stream + *offset, .ready = thread->ready + *offset};
+    partition(thread, thread->rows, &first, &last);
+    *offset = first * model->d_model;
+    return (Thread){.rows = last - first, .residual = thread->residual + *offset, .input = thread->input + *offset};
 }
 
-static void through_layers(
-    const Thread *thread, const Model *model, const Sources *sources, float *wide, float *heads, float *found) {
+/* All layers; every thread runs through this. Shared buffers: scratch (QKV, feed-forward), heads, output. */
+static void run_encoder(
+    const Thread *thread, const Model *model, const EncoderInput *input, float *scratch, float *heads, float *output) {
     int64_t offset;
-    const Thread part = part_of(thread, model, &offset);
-    const float *x = model->order == POST ? thread->stream : thread->ready;
-    memcpy(part.stream, sources->embedded + offset, sizeof(float) * part.rows * model->width);
-    for (const Layer *layer = model->layers; layer < model->layers + model->count; layer++) {
-        made_ready(&part, model, &layer->norm[0]);
+    const Thread own = own_tokens(thread, model, &offset);
+    const float *x = model->norm_order == POST ? thread->residual : thread->input;
+    memcpy(own.residual, input->embedded + offset, sizeof(float) * own.rows * model->d_model);
+    for (const Layer *layer = model->layers; layer < model->layers + model->layer_count; layer++) {
+        sublayer_input(&own, model, &layer->norm[0]);
 #pragma omp barrier
-        multiply(thread, &layer->own, x, wide);
+        linear(thread, &layer->qkv, x, scratch);
 #pragma omp barrier
-        if (sources->cos) {
-            turn_tokens(thread, model, sources, wide);
+        if (input->cos) {
+            rotate_tokens(thread, model, input, scratch);
 #pragma omp barrier
         }
-        look_around(thread, model, sources, wide, heads);
+        encoder_attention(thread, model, input, scratch, heads);
 #pragma omp barrier
-        multiply(thread, &layer->output, heads, found);
+        linear(thread, &layer->o_self, heads, output);
 #pragma omp barrier
-        settle(&part, model, layer, 0, found + offset);
-        made_ready(&part, model, &layer->norm[1]);
+        add_residual_norm(&own, model, layer, 0, output + offset);
+        sublayer_input(&own, model, &layer->norm[1]);
 #pragma omp barrier
-        widen(thread, model, layer, x, wide);
+        ffn_in(thread, model, layer, x, scratch);
 #pragma omp barrier
-        multiply(thread, &layer->narrow, wide, found);
+        linear(thread, &layer->ffn_out, scratch, output);
 #pragma omp barrier
-        settle(&part, model, layer, 1, found + offset);
+        add_residual_norm(&own, model, layer, 1, output + offset);
     }
-    memcpy(sources->found + offset, made_ready(&part, model, &model->last), sizeof(float) * part.rows * model->width);
+    memcpy(
+        input->output + offset, sublayer_input(&own, model, &model->final_norm),
+        sizeof(float) * own.rows * model->d_model);
 }
 
-/* Whether each token belongs to a sentence, and the sentences to the tokens. */
-static int has_owners(const Sources *sources) {
-    if (!lie_end_to_end(sources->offsets, sources->sentences, sources->tokens, sources->longest)) return 0;
-    for (int64_t token = 0; token < sources->tokens; token++)
-        if (sources->owners[token] < 0 || sources->owners[token] >= sources->sentences) return 0;
+/* Whether sequence_ids and cu_seqlens are within bounds. */
+static int is_valid_layout(const EncoderInput *input) {
+    if (!is_valid_packing(input->cu_seqlens, input->sentences, input->tokens, input->max_seqlen)) return 0;
+    for (int64_t token = 0; token < input->tokens; token++)
+        if (input->sequence_ids[token] < 0 || input->sequence_ids[token] >= input->sentences) return 0;
     return 1;
 }
 
-/* 0 if all is well. */
-int heed_encode(const Model *model, const Sources *sources, int64_t threads) {
-    if (!has_owners(sources)) return WRONG;
-    const int64_t rows = sources->tokens, width = aligned(rows * model->width);
-    const int64_t widest = aligned(widest_of(model, rows));
-    const int64_t own[] = {aligned(sources->longest), aligned(rows), aligned(widest_of(model, rows) / 4 + 1)};
-    const int64_t each = own[0] + own[1] + own[2];
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (4 * width + widest + threads * each));
+/* Returns 0 or an error code. */
+int heed_encode(const Model *model, const EncoderInput *input, int64_t threads) {
+    if (!is_valid_layout(input)) return INVALID;
+    const int64_t rows = input->tokens, size = aligned(rows * model->d_model);
+    const int64_t scratch = aligned(scratch_size(model, rows));
+    const int64_t own[] = {aligned(input->max_seqlen), aligned(rows), aligned(scratch_size(model, rows) / 4 + 1)};
+    const int64_t per_thread = own[0] + own[1] + own[2];
+    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (4 * size + scratch + threads * per_thread));
     if (!memory) return NO_MEMORY;
 #pragma omp parallel num_threads(threads)
     {
-        float *scores = memory + 4 * width + widest + omp_get_thread_num() * each, *worth = scores + own[0];
+        float *scores = memory + 4 * size + scratch + omp_get_thread_num() * per_thread, *row_scale = scores + own[0];
         const Thread thread = {
-            omp_get_thread_num(), omp_get_num_threads(), rows, memory, memory + width, scores, worth,
-            (uint8_t *)(worth + own[1])};
-        through_layers(&thread, model, sources, memory + 4 * width, memory + 2 * width, memory + 3 * width);
+            omp_get_thread_num(), omp_get_num_threads(), rows, memory, memory + size, scores, row_scale,
+            (uint8_t *)(row_scale + own[1])};
+        run_encoder(&thread, model, input, memory + 4 * size, memory + 2 * size, memory + 3 * size);
     }
     free(memory);
     return 0;

@@ -1,138 +1,141 @@
-/* C = A B of matrices that both change, as in learning: small ones by one thread as they lie, large ones by all.
+/* C = A B in float32 for training, where both operands change: `gemm_small` in one thread, `heed_gemm` in all.
 
-   Of a large B panels of 32 columns are copied, so that each is read in one run, and used for many rows of A while it
-   is in a cache. A's numbers lie anywhere: a product with its transpose is the same with other steps. */
+   For large matrices B is packed into panels of 32 columns, which are read sequentially and reused for many rows of A
+   while they stay in cache. A has arbitrary row and column strides, so a transposed operand needs no copy. */
 
-enum { DEEP = 256, HIGH = 64 };                   /* numbers of a row, and rows, of the part of A that is used again */
+enum { K_BLOCK = 256, M_BLOCK = 64 };             /* columns and rows of the block of A that is reused from cache */
 
-typedef struct {                                  /* number (row, column) lies at row * down + column * right */
-    const float *numbers;
-    int64_t down, right;
-} Numbers;
+typedef struct {                                  /* element (i, j) is data[i * row_stride + j * col_stride] */
+    const float *data;
+    int64_t row_stride, col_stride;
+} Strided;
 
-typedef struct {                                  /* rows that lie in one run each */
-    float *numbers;
-    int64_t down;
+typedef struct {                                  /* contiguous rows */
+    float *data;
+    int64_t stride;
 } Rows;
 
 typedef struct {
-    Numbers a, b;
-    float *c;                                     /* (rows, columns), one row after another */
+    Strided a, b;
+    float *c;                                     /* (rows, columns), contiguous */
     int64_t rows, depth, columns;
-    const float *bias;                            /* added to each row, or none */
-    int64_t adds;                                 /* to what C holds */
-} Product;
+    const float *bias;                            /* added to each row, or NULL */
+    int64_t accumulate;                           /* C += A B */
+} Gemm;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t in_registers(int64_t numbers) { return (numbers + LANES - 1) / LANES * LANES; }
+static int64_t round_to_lanes(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
 
-static Rows shifted(Rows rows, int64_t down, int64_t right) {
-    rows.numbers += down * rows.down + right;
+static Rows offset_rows(Rows rows, int64_t row, int64_t column) {
+    rows.data += row * rows.stride + column;
     return rows;
 }
 
-/* C = A B of at most MOST rows and of `parts` registers; C begins with what lies at `begin`, if anything does. */
-INLINED void tile(Numbers a, Rows b, Rows begin, Rows c, int64_t rows, int64_t depth, const int parts) {
-    Lanes sums[MOST][PANEL / LANES] = {0};
-    const float *row[MOST];
-    for (int r = 0; r < MOST; r++) row[r] = a.numbers + (r < rows ? r : rows - 1) * a.down;
-    for (int r = 0; r < rows; r++) /* C is fetched while there is something else to do */
-        for (int part = 0; part < parts; part++) __builtin_prefetch(c.numbers + r * c.down + part * LANES, 1);
+/* Register tile: C = A B + start, of at most MAX_ROWS rows and `parts` SIMD registers of columns; start.data may be
+   NULL. Always computes MAX_ROWS rows, repeating the last one, so that the accumulators stay in registers. */
+INLINED void gemm_tile(Strided a, Rows b, Rows start, Rows c, int64_t rows, int64_t depth, const int parts) {
+    Lanes sums[MAX_ROWS][PANEL / LANES] = {0};
+    const float *row[MAX_ROWS];
+    for (int r = 0; r < MAX_ROWS; r++) row[r] = a.data + (r < rows ? r : rows - 1) * a.row_stride;
+    for (int r = 0; r < rows; r++) /* prefetch C during the arithmetic */
+        for (int part = 0; part < parts; part++) __builtin_prefetch(c.data + r * c.stride + part * LANES, 1);
     for (int64_t k = 0; k < depth; k++)
         for (int part = 0; part < parts; part++) {
-            const Lanes numbers = *(const Lanes *)(b.numbers + k * b.down + part * LANES);
-            for (int r = 0; r < MOST; r++) sums[r][part] += row[r][k * a.right] * numbers;
+            const Lanes b_lanes = *(const Lanes *)(b.data + k * b.stride + part * LANES);
+            for (int r = 0; r < MAX_ROWS; r++) sums[r][part] += row[r][k * a.col_stride] * b_lanes;
         }
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < parts; part++) {
-            if (begin.numbers) sums[r][part] += *(const Lanes *)(begin.numbers + r * begin.down + part * LANES);
-            *(Lanes *)(c.numbers + r * c.down + part * LANES) = sums[r][part];
+            if (start.data) sums[r][part] += *(const Lanes *)(start.data + r * start.stride + part * LANES);
+            *(Lanes *)(c.data + r * c.stride + part * LANES) = sums[r][part];
         }
 }
 
-/* C = A B, or C += A B, of matrices of a few dozen rows and columns, by this thread alone. */
-static void small_product(Numbers a, Rows b, Rows c, int64_t rows, int64_t depth, int64_t columns, int adds) {
-    for (int64_t r = 0; r < rows; r += MOST, a.numbers += MOST * a.down, c.numbers += MOST * c.down) {
-        const int64_t some = least(rows - r, MOST);
+/* C = A B, or C += A B, of matrices with a few dozen rows and columns, in the calling thread, without packing. */
+static void gemm_small(Strided a, Rows b, Rows c, int64_t rows, int64_t depth, int64_t columns, int accumulate) {
+    for (int64_t r = 0; r < rows; r += MAX_ROWS, a.data += MAX_ROWS * a.row_stride, c.data += MAX_ROWS * c.stride) {
+        const int64_t tile_rows = least(rows - r, MAX_ROWS);
         int64_t n = 0;
         for (; n + PANEL <= columns; n += PANEL) {
-            const Rows to = shifted(c, 0, n), begin = adds ? to : (Rows){0};
-            tile(a, shifted(b, 0, n), begin, to, some, depth, PANEL / LANES);
+            const Rows to = offset_rows(c, 0, n), start = accumulate ? to : (Rows){0};
+            gemm_tile(a, offset_rows(b, 0, n), start, to, tile_rows, depth, PANEL / LANES);
         }
         for (; n + LANES <= columns; n += LANES) {
-            const Rows to = shifted(c, 0, n), begin = adds ? to : (Rows){0};
-            tile(a, shifted(b, 0, n), begin, to, some, depth, 1);
+            const Rows to = offset_rows(c, 0, n), start = accumulate ? to : (Rows){0};
+            gemm_tile(a, offset_rows(b, 0, n), start, to, tile_rows, depth, 1);
         }
-        for (; n < columns; n++) /* that fill no register */
-            for (int64_t i = 0; i < some; i++) {
-                float *to = c.numbers + i * c.down + n, sum = adds ? *to : 0;
+        for (; n < columns; n++) /* columns that do not fill a register */
+            for (int64_t i = 0; i < tile_rows; i++) {
+                float *to = c.data + i * c.stride + n, sum = accumulate ? *to : 0;
                 for (int64_t k = 0; k < depth; k++)
-                    sum += a.numbers[i * a.down + k * a.right] * b.numbers[k * b.down + n];
+                    sum += a.data[i * a.row_stride + k * a.col_stride] * b.data[k * b.stride + n];
                 *to = sum;
             }
     }
 }
 
-/* 32 columns of B from this one on, a row after another; zeros where B has no more. */
-static void copy_panel(const Product *product, int64_t column, float *panel) {
-    enum { SOME = 16 };
-    const int64_t wide = least(PANEL, product->columns - column), down = product->b.down, right = product->b.right;
-    const float *b = product->b.numbers + column * right;
-    if (wide < PANEL) memset(panel, 0, sizeof(float) * PANEL * product->depth);
-    if (right == 1)
-        for (int64_t k = 0; k < product->depth; k++) memcpy(panel + k * PANEL, b + k * down, sizeof(float) * wide);
-    else /* what lies together is read together, and what is written together is still in a cache */
-        for (int64_t first = 0; first < product->depth; first += SOME)
-            for (int64_t n = 0; n < wide; n++)
-                for (int64_t k = first; k < least(first + SOME, product->depth); k++)
-                    panel[k * PANEL + n] = b[k * down + n * right];
+/* Packs 32 columns of B, starting at `column`, into a contiguous (depth, 32) panel, zero-padded at B's edge. */
+static void pack_panel(const Gemm *gemm, int64_t column, float *panel) {
+    enum { BLOCK = 16 };
+    const int64_t cols = least(PANEL, gemm->columns - column);
+    const int64_t row_stride = gemm->b.row_stride, col_stride = gemm->b.col_stride;
+    const float *b = gemm->b.data + column * col_stride;
+    if (cols < PANEL) memset(panel, 0, sizeof(float) * PANEL * gemm->depth);
+    if (col_stride == 1)
+        for (int64_t k = 0; k < gemm->depth; k++) memcpy(panel + k * PANEL, b + k * row_stride, sizeof(float) * cols);
+    else /* transposes in blocks: reads along B's columns, writes stay in cache */
+        for (int64_t first = 0; first < gemm->depth; first += BLOCK)
+            for (int64_t n = 0; n < cols; n++)
+                for (int64_t k = first; k < least(first + BLOCK, gemm->depth); k++)
+                    panel[k * PANEL + n] = b[k * row_stride + n * col_stride];
 }
 
-/* What some rows and some of the depth add to 32 columns of C. */
-static void add_panel(
-    const Product *product, float *panel, int64_t column, int64_t first, int64_t last, int64_t deep) {
-    const int64_t wide = least(PANEL, product->columns - column), depth = least(DEEP, product->depth - deep);
-    const Rows b = {panel + deep * PANEL, PANEL};
-    for (int64_t r = first; r < last; r += MOST) {
-        const int64_t rows = least(MOST, last - r);
-        Numbers a = product->a;
-        a.numbers += r * a.down + deep * a.right;
-        const Rows c = {product->c + r * product->columns + column, product->columns};
-        const Rows bias = {product->bias ? (float *)product->bias + column : NULL, 0};
-        const Rows begin = deep || product->adds ? c : bias;
-        if (wide == PANEL) {
-            tile(a, b, begin, c, rows, depth, PANEL / LANES);
+/* The contribution of rows [first, last) and K_BLOCK of the depth, from k_start on, to one panel of C. */
+static void multiply_panel(
+    const Gemm *gemm, float *panel, int64_t column, int64_t first, int64_t last, int64_t k_start) {
+    const int64_t cols = least(PANEL, gemm->columns - column), depth = least(K_BLOCK, gemm->depth - k_start);
+    const Rows b = {panel + k_start * PANEL, PANEL};
+    for (int64_t r = first; r < last; r += MAX_ROWS) {
+        const int64_t rows = least(MAX_ROWS, last - r);
+        Strided a = gemm->a;
+        a.data += r * a.row_stride + k_start * a.col_stride;
+        const Rows c = {gemm->c + r * gemm->columns + column, gemm->columns};
+        const Rows bias = {gemm->bias ? (float *)gemm->bias + column : NULL, 0};
+        const Rows start = k_start || gemm->accumulate ? c : bias;
+        if (cols == PANEL) {
+            gemm_tile(a, b, start, c, rows, depth, PANEL / LANES);
             continue;
         }
-        float found[MOST][PANEL];
-        tile(a, b, (Rows){0}, (Rows){found[0], PANEL}, rows, depth, PANEL / LANES);
+        float sums[MAX_ROWS][PANEL];
+        gemm_tile(a, b, (Rows){0}, (Rows){sums[0], PANEL}, rows, depth, PANEL / LANES);
         for (int64_t i = 0; i < rows; i++)
-            for (int64_t n = 0; n < wide; n++)
-                c.numbers[i * c.down + n] = found[i][n] + (begin.numbers ? begin.numbers[i * begin.down + n] : 0);
+            for (int64_t n = 0; n < cols; n++)
+                c.data[i * c.stride + n] = sums[i][n] + (start.data ? start.data[i * start.stride + n] : 0);
     }
 }
 
-/* C = A B + bias, or C += A B; 1 where there is no memory. */
-int heed_product(const Product *product, int64_t threads) {
-    const int64_t panels = (product->columns + PANEL - 1) / PANEL, blocks = (product->rows + MOST - 1) / MOST;
-    const int64_t each = PANEL * product->depth;
-    float *copy = aligned_alloc(ALIGNED, sizeof(float) * panels * each);
-    if (!copy) return 1;
+/* C = A B + bias, or C += A B; returns 1 if out of memory. The threads first pack B together, then each computes its
+   own rows of C, block by block: an (M_BLOCK, K_BLOCK) block of A stays in cache while all panels of B pass by. */
+int heed_gemm(const Gemm *gemm, int64_t threads) {
+    const int64_t panels = (gemm->columns + PANEL - 1) / PANEL, blocks = (gemm->rows + MAX_ROWS - 1) / MAX_ROWS;
+    const int64_t panel_size = PANEL * gemm->depth;
+    float *packed = aligned_alloc(ALIGNED, sizeof(float) * panels * panel_size);
+    if (!packed) return 1;
 #pragma omp parallel num_threads(threads)
     {
-        const Thread thread = {.number = omp_get_thread_num(), .of = omp_get_num_threads()};
+        const Thread thread = {.index = omp_get_thread_num(), .count = omp_get_num_threads()};
         int64_t first, last;
-        share(&thread, panels, &first, &last);
-        for (int64_t p = first; p < last; p++) copy_panel(product, p * PANEL, copy + p * each);
+        partition(&thread, panels, &first, &last);
+        for (int64_t p = first; p < last; p++) pack_panel(gemm, p * PANEL, packed + p * panel_size);
 #pragma omp barrier
-        share(&thread, blocks, &first, &last);
-        last = least(last * MOST, product->rows);
-        for (int64_t r = first * MOST; r < last; r += HIGH)
-            for (int64_t deep = 0; deep < product->depth; deep += DEEP)
+        partition(&thread, blocks, &first, &last);
+        last = least(last * MAX_ROWS, gemm->rows);
+        for (int64_t r = first * MAX_ROWS; r < last; r += M_BLOCK)
+            for (int64_t k_start = 0; k_start < gemm->depth; k_start += K_BLOCK)
                 for (int64_t p = 0; p < panels; p++)
-                    add_panel(product, copy + p * each, p * PANEL, r, least(r + HIGH, last), deep);
+                    multiply_panel(gemm, packed + p * panel_size, p * PANEL, r, least(r + M_BLOCK, last), k_start);
     }
-    free(copy);
+    free(packed);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* All that is compiled. */
+/* The whole library as one translation unit, so that every kernel can be inlined. */
 
 #include "linear.h"
 

@@ -1,52 +1,53 @@
-/* What encoder and decoder have in common: layers as they are given, and what lies between their products.
+/* Building blocks that encoder and decoder share: layer structures, layer norm, residuals, softmax, rotary positions.
 
-   `compiled_layers.py` fills in the structures. */
+   `backends/cpu/layers.py` fills in the structures. */
 
 enum { ALIGNED = 64 };                            /* bytes of a cache line */
 enum { RELU, GELU, SWISH, SWIGLU };               /* activations */
-enum { POST, PRE, SANDWICH };                     /* where norms are */
+enum { POST, PRE, SANDWICH };                     /* positions of the norms */
 
-enum { NO_MEMORY = 1, WRONG = 2 };                /* what calls return that fail; WRONG: it would read beyond an end */
+enum { NO_MEMORY = 1, INVALID = 2 };              /* error codes; INVALID: an index is out of bounds */
 
 typedef struct {
-    const float *weight, *bias;                   /* none: leave it as it is */
+    const float *weight, *bias;                   /* NULL: identity */
     float eps;
 } Norm;
 
-typedef struct {
-    Matrix own, output, ask, gather, widen, gate, narrow;
-    Norm norm[3], outer[3];
+typedef struct {                                  /* self-attention, cross-attention, feed-forward */
+    PackedMatrix qkv, o_self, q_cross, o_cross, ffn_in, ffn_gate, ffn_out;
+    Norm norm[3], outer_norm[3];                  /* of each sub-layer; outer_norm: of its output (sandwich) */
 } Layer;
 
 typedef struct {
     const Layer *layers;
-    int64_t count, width, inner, heads, activation, order;
-    const float *embedding;                       /* of words */
-    float scale;
-    Norm last;
-    Matrix logits;
+    int64_t layer_count, d_model, d_ff, heads, activation, norm_order;
+    const float *embedding;                       /* (vocabulary, d_model) */
+    float embedding_scale;
+    Norm final_norm;
+    PackedMatrix output;                          /* output projection to logits */
 } Model;
 
-/* Room for the widest product of so many rows. */
-static int64_t widest_of(const Model *model, int64_t rows) {
-    return rows * (2 * model->inner > 3 * model->width ? 2 * model->inner : 3 * model->width);
+/* Floats that the widest intermediate result of so many rows takes: QKV, or the feed-forward layer with its gate. */
+static int64_t scratch_size(const Model *model, int64_t rows) {
+    return rows * (2 * model->d_ff > 3 * model->d_model ? 2 * model->d_ff : 3 * model->d_model);
 }
 
-/* So many numbers, and some more for what follows to begin where a cache line begins. */
-static int64_t aligned(int64_t numbers) {
+/* A count of floats rounded up to whole cache lines. */
+static int64_t aligned(int64_t floats) {
     const int64_t in_line = ALIGNED / sizeof(float);
-    return (numbers + in_line - 1) / in_line * in_line;
+    return (floats + in_line - 1) / in_line * in_line;
 }
 
-/* Whether so many sentences fill so many tokens, one after another, none longer than the longest. */
-static int lie_end_to_end(const int64_t *offsets, int64_t sentences, int64_t tokens, int64_t longest) {
-    int right = offsets[0] == 0 && offsets[sentences] == tokens;
+/* Whether cu_seqlens describes packed sentences that fill all tokens, none longer than max_length. */
+static int is_valid_packing(const int64_t *cu_seqlens, int64_t sentences, int64_t tokens, int64_t max_length) {
+    int valid = cu_seqlens[0] == 0 && cu_seqlens[sentences] == tokens;
     for (int64_t s = 0; s < sentences; s++)
-        right &= offsets[s] <= offsets[s + 1] && offsets[s + 1] - offsets[s] <= longest;
-    return right;
+        valid &= cu_seqlens[s] <= cu_seqlens[s + 1] && cu_seqlens[s + 1] - cu_seqlens[s] <= max_length;
+    return valid;
 }
 
-static void normalise(const Norm *norm, const float *x, float *y, int64_t size) {
+/* Layer norm of one row; y may be x. */
+static void layer_norm(const Norm *norm, const float *x, float *y, int64_t size) {
     float sum = 0, squares = 0;
     if (!norm->weight) {
         memcpy(y, x, sizeof(float) * size);
@@ -61,78 +62,80 @@ static void normalise(const Norm *norm, const float *x, float *y, int64_t size) 
     for (int64_t i = 0; i < size; i++) y[i] = (x[i] - mean) * scale * norm->weight[i] + norm->bias[i];
 }
 
-/* After a sub-layer: what it found joins the stream. */
-static void settle(const Thread *thread, const Model *model, const Layer *layer, int number, float *found) {
+/* Adds a sub-layer's output to the residual stream, with the sandwich or post norm of sub-layer `number`. */
+static void add_residual_norm(const Thread *thread, const Model *model, const Layer *layer, int number, float *output) {
     for (int64_t r = 0; r < thread->rows; r++) {
-        float *stream = thread->stream + r * model->width, *added = thread->ready + r * model->width;
-        memcpy(added, found + r * model->width, sizeof(float) * model->width);
-        if (model->order == SANDWICH) normalise(&layer->outer[number], added, added, model->width);
-        for (int64_t i = 0; i < model->width; i++) stream[i] += added[i];
-        if (model->order == POST) normalise(&layer->norm[number], stream, stream, model->width);
+        float *residual = thread->residual + r * model->d_model, *added = thread->input + r * model->d_model;
+        memcpy(added, output + r * model->d_model, sizeof(float) * model->d_model);
+        if (model->norm_order == SANDWICH) layer_norm(&layer->outer_norm[number], added, added, model->d_model);
+        for (int64_t i = 0; i < model->d_model; i++) residual[i] += added[i];
+        if (model->norm_order == POST) layer_norm(&layer->norm[number], residual, residual, model->d_model);
     }
 }
 
-/* What a sub-layer takes. */
-static const float *made_ready(const Thread *thread, const Model *model, const Norm *norm) {
-    if (model->order == POST) return thread->stream;
+/* The input of a sub-layer: the residual stream, normalised unless the model is post-norm. */
+static const float *sublayer_input(const Thread *thread, const Model *model, const Norm *norm) {
+    if (model->norm_order == POST) return thread->residual;
     for (int64_t r = 0; r < thread->rows; r++)
-        normalise(norm, thread->stream + r * model->width, thread->ready + r * model->width, model->width);
-    return thread->ready;
+        layer_norm(norm, thread->residual + r * model->d_model, thread->input + r * model->d_model, model->d_model);
+    return thread->input;
 }
 
-INLINED float sum_of(Lanes x) {
+INLINED float horizontal_sum(Lanes x) {
 #ifdef __AVX512F__
     return _mm512_reduce_add_ps((__m512)x);
 #else
-    float each[LANES];
-    memcpy(each, &x, sizeof each);
+    float lanes[LANES];
+    memcpy(lanes, &x, sizeof lanes);
     for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) each[lane] += each[lane + half];
-    return each[0];
+        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    return lanes[0];
 #endif
 }
 
 static inline float dot(const float *a, const float *b, int64_t size) {
-    Lanes sum = {0};
+    Lanes sums = {0};
     int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) sum += *(const Lanes *)(a + i) * *(const Lanes *)(b + i);
-    float total = sum_of(sum);
+    for (; i + LANES <= size; i += LANES) sums += *(const Lanes *)(a + i) * *(const Lanes *)(b + i);
+    float total = horizontal_sum(sums);
     for (; i < size; i++) total += a[i] * b[i];
     return total;
 }
 
-/* e to the x, of x at most 0, in steps that a compiler can take for many x at once: 2 to a whole number, by its bits,
-   times a polynomial of what is left. */
-static inline float exponential(float x) {
-    const float in_twos = (x < -87.0f ? -87.0f : x) * 1.44269504f, whole = rintf(in_twos);
-    const float left = (in_twos - whole) * 0.693147181f;
-    const int32_t bits = ((int32_t)whole + 127) << 23;
+/* exp(x) for x ≤ 0, branch-free so that the compiler vectorises loops over it: x / ln 2 is split into an integer n
+   and a rest; 2ⁿ is built from its exponent bits and multiplied by the Taylor polynomial of degree 6 of exp(rest). */
+static inline float fast_exp(float x) {
+    const float log2_value = (x < -87.0f ? -87.0f : x) * 1.44269504f, n = rintf(log2_value);
+    const float rest = (log2_value - n) * 0.693147181f;
+    const int32_t bits = ((int32_t)n + 127) << 23;
     float power, sum = 1.38888889e-3f; /* 1 / 6!, 1 / 5!, ... */
     memcpy(&power, &bits, sizeof power);
-    sum = sum * left + 8.33333333e-3f;
-    sum = sum * left + 4.16666667e-2f;
-    sum = sum * left + 1.66666667e-1f;
-    sum = sum * left + 0.5f;
-    sum = sum * left + 1;
-    return power * (sum * left + 1);
+    sum = sum * rest + 8.33333333e-3f;
+    sum = sum * rest + 4.16666667e-2f;
+    sum = sum * rest + 1.66666667e-1f;
+    sum = sum * rest + 0.5f;
+    sum = sum * rest + 1;
+    return power * (sum * rest + 1);
 }
 
-/* Scores to what is gathered of the values: one lies every `stride` numbers, in this order or in that of `written`. */
-static void gather(
-    float *scores, int64_t count, const float *values, const int64_t *written, int64_t stride, int64_t size,
-    float *found) {
+/* output = Σ softmax(scores)[t] · value[t] for one query. The value of position t starts at values + t * stride, or
+   at values + index[t] * stride if there is an index. Overwrites scores. */
+static void softmax_weighted_sum(
+    float *scores, int64_t count, const float *values, const int64_t *index, int64_t stride, int64_t size,
+    float *output) {
     float highest = -INFINITY, total = 0;
     for (int64_t t = 0; t < count; t++) highest = scores[t] > highest ? scores[t] : highest;
-    for (int64_t t = 0; t < count; t++) scores[t] = exponential(scores[t] - highest);
+    for (int64_t t = 0; t < count; t++) scores[t] = fast_exp(scores[t] - highest);
     for (int64_t t = 0; t < count; t++) total += scores[t];
-    for (int64_t i = 0; i < size; i++) found[i] = 0;
+    for (int64_t i = 0; i < size; i++) output[i] = 0;
     for (int64_t t = 0; t < count; t++) {
-        const float weight = scores[t] / total, *value = values + (written ? written[t] : t) * stride;
-        for (int64_t i = 0; i < size; i++) found[i] += weight * value[i];
+        const float weight = scores[t] / total, *value = values + (index ? index[t] : t) * stride;
+        for (int64_t i = 0; i < size; i++) output[i] += weight * value[i];
     }
 }
 
-static void turn(float *x, const float *cos, const float *sin, int64_t size) {
+/* Rotary position encoding of one head of a query or key, in place: pairs (2i, 2i + 1) are rotated. */
+static void rotate(float *x, const float *cos, const float *sin, int64_t size) {
     for (int64_t i = 0; i < size / 2; i++) {
         const float even = x[2 * i], odd = x[2 * i + 1];
         x[2 * i] = even * cos[i] - odd * sin[i];
@@ -140,25 +143,26 @@ static void turn(float *x, const float *cos, const float *sin, int64_t size) {
     }
 }
 
-/* This thread's share of the inner layer, activated; a gate's products lie after those it lets through. */
-static void widen(const Thread *thread, const Model *model, const Layer *layer, const float *x, float *inner) {
-    float *gates = inner + thread->rows * model->inner;
+/* First linear layer of the feed-forward network and its activation: this thread's columns of `hidden`, (rows, d_ff).
+   The gate of SwiGLU is computed into the memory after `hidden`. */
+static void ffn_in(const Thread *thread, const Model *model, const Layer *layer, const float *x, float *hidden) {
+    float *gates = hidden + thread->rows * model->d_ff;
     int64_t first, last;
-    multiply(thread, &layer->widen, x, inner);
-    if (model->activation == SWIGLU) multiply(thread, &layer->gate, x, gates);
-    columns_of(thread, model->inner, &first, &last);
+    linear(thread, &layer->ffn_in, x, hidden);
+    if (model->activation == SWIGLU) linear(thread, &layer->ffn_gate, x, gates);
+    partition_columns(thread, model->d_ff, &first, &last);
     for (int64_t r = 0; r < thread->rows; r++) {
-        float *own = inner + r * model->inner;
+        float *row = hidden + r * model->d_ff;
         if (model->activation == RELU)
-            for (int64_t i = first; i < last; i++) own[i] = own[i] < 0 ? 0 : own[i]; /* nan stays */
+            for (int64_t i = first; i < last; i++) row[i] = row[i] < 0 ? 0 : row[i]; /* keeps NaN */
         else if (model->activation == GELU)
-            for (int64_t i = first; i < last; i++) own[i] = 0.5f * own[i] * (1 + erff(own[i] * 0.70710678f));
+            for (int64_t i = first; i < last; i++) row[i] = 0.5f * row[i] * (1 + erff(row[i] * 0.70710678f));
         else if (model->activation == SWISH)
-            for (int64_t i = first; i < last; i++) own[i] = own[i] / (1 + expf(-own[i]));
+            for (int64_t i = first; i < last; i++) row[i] = row[i] / (1 + expf(-row[i]));
         else
             for (int64_t i = first; i < last; i++) {
-                const float gate = gates[r * model->inner + i];
-                own[i] *= gate / (1 + expf(-gate));
+                const float gate = gates[r * model->d_ff + i];
+                row[i] *= gate / (1 + expf(-gate));
             }
     }
 }

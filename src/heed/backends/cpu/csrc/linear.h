@@ -1,8 +1,11 @@
-/* x Wᵀ + b, each thread's share of it, in floats or with W in integers of 8 bits.
+/* Linear layers for inference, y = x Wᵀ + b, in float32 or with W quantised to int8.
 
-   W lies in panels of 32 outputs, in the order in which it is read: for every input, or every four in integers, what it
-   adds to each of the 32. So memory is read in one run, and sums need not be taken across lanes. With few vectors x a
-   product lasts as long as reading W, with many as long as its arithmetic. */
+   W is packed into panels of 32 outputs: for each input (float32), or each group of 4 inputs (int8), the 32 weights
+   that multiply it are contiguous. So W is streamed sequentially, and each SIMD lane accumulates its own output: no
+   horizontal sums. Each thread computes whole panels, for all rows of x. With few rows the time is that of reading W
+   (memory-bound), with many that of the arithmetic.
+
+   int8: each row of W and each row of x has its own scale, max |value| / 127. */
 
 #include <math.h>
 #include <omp.h>
@@ -13,191 +16,194 @@
 #include <immintrin.h>
 #endif
 
-enum { PANEL = 32, FOUR = 4, SUMS = 16 };
+enum { PANEL = 32, GROUP = 4, INT_LANES = 16 };
 #if defined(__AVX512F__)
-enum { LANES = 16, MOST = 8, FEW = 2, TURNS = 4 };
+enum { LANES = 16, MAX_ROWS = 8, FEW_ROWS = 2, UNROLL = 4 };
 #elif defined(__AVX2__)
-enum { LANES = 8, MOST = 3, FEW = 1, TURNS = 2 };
+enum { LANES = 8, MAX_ROWS = 3, FEW_ROWS = 1, UNROLL = 2 };
 #else
 #error "neither AVX-512 nor AVX2: not tried"
 #endif
-/* LANES: numbers in a register. MOST: vectors that are multiplied at a time. Up to FEW of them have TURNS sums each,
-   which take turns: a sum has to wait for its last addition. All as there are registers for. */
+/* LANES: floats per SIMD register. MAX_ROWS: rows of x per register tile. Tiles of up to FEW_ROWS rows unroll over
+   UNROLL inputs with separate accumulators, which hides the latency of the additions. All as registers allow. */
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t Integers __attribute__((vector_size(4 * SUMS), aligned(4)));
+typedef int32_t Integers __attribute__((vector_size(4 * INT_LANES), aligned(4)));
 
-#define INLINED static inline __attribute__((always_inline)) /* so that `rows` is a constant and sums are registers */
+#define INLINED static inline __attribute__((always_inline)) /* makes `rows` a constant and keeps sums in registers */
 
 typedef struct {
     const void *weight;                           /* (panels, inputs, 32) float; or (panels, inputs / 4, 32, 4) int8 */
-    const float *scales;                          /* of each output in integers, or none: these are floats */
-    const int32_t *sums;                          /* of each output's integers */
-    const float *bias;                            /* or none */
+    const float *output_scales;                   /* int8: scale of each row of W; NULL: float32 */
+    const int32_t *output_sums;                   /* int8: sum of each row of W */
+    const float *bias;                            /* or NULL */
     int64_t outputs, inputs;
-} Matrix;
+} PackedMatrix;
 
-typedef struct {                                  /* one of the threads, and what is its own */
-    int64_t number, of, rows;
-    float *stream, *ready;                        /* (rows, width) each: residuals, and what the next product takes */
-    float *scores;                                /* one for each token that can be looked at */
-    float *worth;                                 /* what one step of each row's integers is worth */
-    uint8_t *integers;                            /* (rows, the widest input) */
+typedef struct {                                  /* a thread of a parallel region, and its private buffers */
+    int64_t index, count, rows;                   /* of `count` threads; rows of x */
+    float *residual, *input;                      /* (rows, d_model): residual stream, input of the next sub-layer */
+    float *scores;                                /* attention scores of one query */
+    float *row_scale;                             /* int8: scale of each row of x */
+    uint8_t *quantized;                           /* int8: (rows, inputs), x quantised */
 } Thread;
 
-/* This thread's part of so many: [first, last). */
-static void share(const Thread *thread, int64_t count, int64_t *first, int64_t *last) {
-    *first = count * thread->number / thread->of;
-    *last = count * (thread->number + 1) / thread->of;
+/* This thread's part [first, last) of `total` work items. */
+static void partition(const Thread *thread, int64_t total, int64_t *first, int64_t *last) {
+    *first = total * thread->index / thread->count;
+    *last = total * (thread->index + 1) / thread->count;
 }
 
-/* The columns of a product that this thread works out, whole panels: [first, last). */
-static void columns_of(const Thread *thread, int64_t outputs, int64_t *first, int64_t *last) {
-    share(thread, (outputs + PANEL - 1) / PANEL, first, last);
+/* The output columns [first, last) that this thread computes: whole panels. */
+static void partition_columns(const Thread *thread, int64_t outputs, int64_t *first, int64_t *last) {
+    partition(thread, (outputs + PANEL - 1) / PANEL, first, last);
     *first *= PANEL;
     *last = *last * PANEL < outputs ? *last * PANEL : outputs;
 }
 
-INLINED void panel_of_floats(const float *w, const float *x, int64_t size, const int rows, float found[][PANEL]) {
+/* One panel of y = x Wᵀ in float32, for `rows` rows of x (a register tile). */
+INLINED void panel_f32(const float *w, const float *x, int64_t size, const int rows, float y[][PANEL]) {
     enum { PARTS = PANEL / LANES };
-    const int turns = rows > FEW ? 1 : TURNS;
-    Lanes sums[MOST][TURNS][PARTS];
-    for (int r = 0; r < rows; r++) /* all at once would be a call that clears those too that are not used */
-        for (int turn = 0; turn < turns; turn++)
-            for (int part = 0; part < PARTS; part++) sums[r][turn][part] = (Lanes){0};
-    for (int64_t i = 0; i < size - size % turns; i += turns)
-        for (int turn = 0; turn < turns; turn++)
+    const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
+    Lanes sums[MAX_ROWS][UNROLL][PARTS];
+    for (int r = 0; r < rows; r++) /* an initialiser of the whole array would call memset on the unused part too */
+        for (int u = 0; u < unroll; u++)
+            for (int part = 0; part < PARTS; part++) sums[r][u][part] = (Lanes){0};
+    for (int64_t i = 0; i < size - size % unroll; i += unroll)
+        for (int u = 0; u < unroll; u++)
             for (int part = 0; part < PARTS; part++) {
-                const Lanes weights = *(const Lanes *)(w + (i + turn) * PANEL + part * LANES);
-                for (int r = 0; r < rows; r++) sums[r][turn][part] += x[r * size + i + turn] * weights;
+                const Lanes weights = *(const Lanes *)(w + (i + u) * PANEL + part * LANES);
+                for (int r = 0; r < rows; r++) sums[r][u][part] += x[r * size + i + u] * weights;
             }
-    for (int64_t i = size - size % turns; i < size; i++)
+    for (int64_t i = size - size % unroll; i < size; i++)
         for (int part = 0; part < PARTS; part++) {
             const Lanes weights = *(const Lanes *)(w + i * PANEL + part * LANES);
             for (int r = 0; r < rows; r++) sums[r][0][part] += x[r * size + i] * weights;
         }
     for (int r = 0; r < rows; r++)
         for (int part = 0; part < PARTS; part++) {
-            for (int turn = 1; turn < turns; turn++) sums[r][0][part] += sums[r][turn][part];
-            memcpy(found[r] + part * LANES, &sums[r][0][part], sizeof(Lanes));
+            for (int u = 1; u < unroll; u++) sums[r][0][part] += sums[r][u][part];
+            memcpy(y[r] + part * LANES, &sums[r][0][part], sizeof(Lanes));
         }
 }
 
-/* Four products of bytes added to each of sixteen sums: w from -127 to 127, the same four x, from 1 to 255, for all. */
-INLINED Integers add_fours(Integers sums, const int8_t *w, const uint8_t *x) {
+/* sums[lane] += dot product of 4 bytes: w signed, -127 to 127; x unsigned, 1 to 255, the same 4 for all lanes. */
+INLINED Integers dot4_add(Integers sums, const int8_t *w, const uint8_t *x) {
 #ifdef __AVX512VNNI__
-    int32_t four;
-    memcpy(&four, x, sizeof four);
-    return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(four), _mm512_loadu_si512(w));
+    int32_t group;
+    memcpy(&group, x, sizeof group);
+    return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(group), _mm512_loadu_si512(w));
 #else
-    for (int lane = 0; lane < SUMS; lane++)
-        for (int k = 0; k < FOUR; k++) sums[lane] += (int32_t)w[lane * FOUR + k] * (int32_t)x[k];
+    for (int lane = 0; lane < INT_LANES; lane++)
+        for (int k = 0; k < GROUP; k++) sums[lane] += (int32_t)w[lane * GROUP + k] * (int32_t)x[k];
     return sums;
 #endif
 }
 
-INLINED void panel_of_integers(
-    const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t found[][PANEL]) {
-    Integers sums[MOST][2];
+/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x. */
+INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t y[][PANEL]) {
+    Integers sums[MAX_ROWS][2];
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (Integers){0};
-    for (int64_t i = 0; i < size; i += FOUR, w += FOUR * PANEL)
+    for (int64_t i = 0; i < size; i += GROUP, w += GROUP * PANEL)
         for (int r = 0; r < rows; r++)
             for (int half = 0; half < 2; half++)
-                sums[r][half] = add_fours(sums[r][half], w + half * FOUR * SUMS, x + r * size + i);
-    for (int r = 0; r < rows; r++) memcpy(found[r], sums[r], sizeof sums[r]);
+                sums[r][half] = dot4_add(sums[r][half], w + half * GROUP * INT_LANES, x + r * size + i);
+    for (int r = 0; r < rows; r++) memcpy(y[r], sums[r], sizeof sums[r]);
 }
 
-/* The same with as many rows as there are. */
+/* Instantiates a panel kernel for each number of rows. */
 #define FOR_ROWS(panel)                                             \
     switch (rows) {                                                 \
-        case 1: panel(w, x, size, 1 < MOST ? 1 : MOST, found); break; \
-        case 2: panel(w, x, size, 2 < MOST ? 2 : MOST, found); break; \
-        case 3: panel(w, x, size, 3 < MOST ? 3 : MOST, found); break; \
-        case 4: panel(w, x, size, 4 < MOST ? 4 : MOST, found); break; \
-        case 5: panel(w, x, size, 5 < MOST ? 5 : MOST, found); break; \
-        case 6: panel(w, x, size, 6 < MOST ? 6 : MOST, found); break; \
-        case 7: panel(w, x, size, 7 < MOST ? 7 : MOST, found); break; \
-        default: panel(w, x, size, MOST, found);                    \
+        case 1: panel(w, x, size, 1 < MAX_ROWS ? 1 : MAX_ROWS, y); break; \
+        case 2: panel(w, x, size, 2 < MAX_ROWS ? 2 : MAX_ROWS, y); break; \
+        case 3: panel(w, x, size, 3 < MAX_ROWS ? 3 : MAX_ROWS, y); break; \
+        case 4: panel(w, x, size, 4 < MAX_ROWS ? 4 : MAX_ROWS, y); break; \
+        case 5: panel(w, x, size, 5 < MAX_ROWS ? 5 : MAX_ROWS, y); break; \
+        case 6: panel(w, x, size, 6 < MAX_ROWS ? 6 : MAX_ROWS, y); break; \
+        case 7: panel(w, x, size, 7 < MAX_ROWS ? 7 : MAX_ROWS, y); break; \
+        default: panel(w, x, size, MAX_ROWS, y);                    \
     }
 
-static void floats(const float *w, const float *x, int64_t size, int64_t rows, float found[][PANEL]) {
-    FOR_ROWS(panel_of_floats)
+static void tile_f32(const float *w, const float *x, int64_t size, int64_t rows, float y[][PANEL]) {
+    FOR_ROWS(panel_f32)
 }
 
-static void integers(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t found[][PANEL]) {
-    FOR_ROWS(panel_of_integers)
+static void tile_int8(const int8_t *w, const uint8_t *x, int64_t size, int64_t rows, int32_t y[][PANEL]) {
+    FOR_ROWS(panel_int8)
 }
 
-static int64_t in_fours(int64_t size) { return (size + FOUR - 1) / FOUR * FOUR; }
+static int64_t round_to_group(int64_t size) { return (size + GROUP - 1) / GROUP * GROUP; }
 
-/* A vector in integers around 128, which means zero; returned: what one step of them is worth, nan if it had any. */
-static float rounded(const float *x, int64_t size, uint8_t *integers) {
-    float largest = 1e-12f, nothing = 0;
+/* Quantises one row of x to uint8 with zero point 128; returns its scale, NaN if the row has a NaN. */
+static float quantize_row(const float *x, int64_t size, uint8_t *quantized) {
+    float largest = 1e-12f, nan_or_zero = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < size; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-#pragma omp simd reduction(+ : nothing)
-    for (int64_t i = 0; i < size; i++) nothing += 0 * x[i];
-    const float steps = 127.0f / largest;
+#pragma omp simd reduction(+ : nan_or_zero)
+    for (int64_t i = 0; i < size; i++) nan_or_zero += 0 * x[i];
+    const float inverse_scale = 127.0f / largest;
 #pragma omp simd
-    for (int64_t i = 0; i < size; i++) integers[i] = (uint8_t)(int32_t)(x[i] * steps + 128.5f);
-    for (int64_t i = size; i < in_fours(size); i++) integers[i] = 128;
-    return largest / 127.0f + nothing;
+    for (int64_t i = 0; i < size; i++) quantized[i] = (uint8_t)(int32_t)(x[i] * inverse_scale + 128.5f);
+    for (int64_t i = size; i < round_to_group(size); i++) quantized[i] = 128;
+    return largest / 127.0f + nan_or_zero;
 }
 
-static void put(const float *found, const float *bias, int64_t o, int64_t wide, float *y) {
+static void store_with_bias(const float *sums, const float *bias, int64_t o, int64_t cols, float *y) {
     if (bias)
-        for (int64_t k = 0; k < wide; k++) y[k] = found[k] + bias[o + k];
+        for (int64_t k = 0; k < cols; k++) y[k] = sums[k] + bias[o + k];
     else
-        memcpy(y, found, sizeof(float) * wide);
+        memcpy(y, sums, sizeof(float) * cols);
 }
 
-/* y = x Wᵀ + b: this thread's share of the columns of y. */
-static void multiply(const Thread *thread, const Matrix *matrix, const float *x, float *y) {
-    const int64_t size = matrix->inputs, padded = in_fours(size);
+/* y = x Wᵀ + b: this thread's columns of y. int8: every thread quantises all of x into its own buffer, so no
+   barrier is needed. Since x is offset by 128, 128 times the sum of W's row is subtracted from each int32 sum. */
+static void linear(const Thread *thread, const PackedMatrix *matrix, const float *x, float *y) {
+    const int64_t size = matrix->inputs, padded = round_to_group(size);
     int64_t first, last;
-    if (matrix->scales)
+    if (matrix->output_scales)
         for (int64_t r = 0; r < thread->rows; r++)
-            thread->worth[r] = rounded(x + r * size, size, thread->integers + r * padded);
-    columns_of(thread, matrix->outputs, &first, &last);
+            thread->row_scale[r] = quantize_row(x + r * size, size, thread->quantized + r * padded);
+    partition_columns(thread, matrix->outputs, &first, &last);
     for (int64_t o = first; o < last; o += PANEL)
-        for (int64_t r = 0; r < thread->rows; r += MOST) {
-            const int64_t rows = thread->rows - r < MOST ? thread->rows - r : MOST;
-            const int64_t wide = last - o < PANEL ? last - o : PANEL;
-            float found[MOST][PANEL];
-            if (matrix->scales) {
-                int32_t whole[MOST][PANEL];
+        for (int64_t r = 0; r < thread->rows; r += MAX_ROWS) {
+            const int64_t rows = thread->rows - r < MAX_ROWS ? thread->rows - r : MAX_ROWS;
+            const int64_t cols = last - o < PANEL ? last - o : PANEL;
+            float sums[MAX_ROWS][PANEL];
+            if (matrix->output_scales) {
+                int32_t int_sums[MAX_ROWS][PANEL];
                 const int8_t *panel = (const int8_t *)matrix->weight + o * padded;
-                integers(panel, thread->integers + r * padded, padded, rows, whole);
+                tile_int8(panel, thread->quantized + r * padded, padded, rows, int_sums);
                 for (int64_t i = 0; i < rows; i++)
-                    for (int64_t k = 0; k < wide; k++) {
-                        const int32_t around_zero = whole[i][k] - 128 * matrix->sums[o + k];
-                        found[i][k] = thread->worth[r + i] * matrix->scales[o + k] * around_zero;
+                    for (int64_t k = 0; k < cols; k++) {
+                        const int32_t centred = int_sums[i][k] - 128 * matrix->output_sums[o + k];
+                        sums[i][k] = thread->row_scale[r + i] * matrix->output_scales[o + k] * centred;
                     }
             } else {
-                floats((const float *)matrix->weight + o * size, x + r * size, size, rows, found);
+                tile_f32((const float *)matrix->weight + o * size, x + r * size, size, rows, sums);
             }
-            for (int64_t i = 0; i < rows; i++) put(found[i], matrix->bias, o, wide, y + (r + i) * matrix->outputs + o);
+            for (int64_t i = 0; i < rows; i++)
+                store_with_bias(sums[i], matrix->bias, o, cols, y + (r + i) * matrix->outputs + o);
         }
 }
 
-/* y = x Wᵀ + b of any number of rows, by threads of its own; 1 where there is no memory. */
-int heed_multiply(const Matrix *matrix, const float *x, float *y, int64_t rows, int64_t threads) {
-    const int64_t each = rows * (int64_t)sizeof(float) + rows * in_fours(matrix->inputs);
-    char *memory = matrix->scales ? malloc(threads * each) : NULL;
-    if (matrix->scales && !memory) return 1;
+/* y = x Wᵀ + b of any number of rows, in a parallel region of its own; returns 1 if out of memory. */
+int heed_linear(const PackedMatrix *matrix, const float *x, float *y, int64_t rows, int64_t threads) {
+    const int64_t per_thread = rows * (int64_t)sizeof(float) + rows * round_to_group(matrix->inputs);
+    char *memory = matrix->output_scales ? malloc(threads * per_thread) : NULL;
+    if (matrix->output_scales && !memory) return 1;
 #pragma omp parallel num_threads(threads)
     {
-        float *worth = (float *)(memory + omp_get_thread_num() * each);
+        float *row_scale = (float *)(memory + omp_get_thread_num() * per_thread);
         const Thread thread = {
-            .number = omp_get_thread_num(), .of = omp_get_num_threads(), .rows = rows,
-            .worth = worth, .integers = (uint8_t *)(worth + rows)};
-        multiply(&thread, matrix, x, y);
+            .index = omp_get_thread_num(), .count = omp_get_num_threads(), .rows = rows,
+            .row_scale = row_scale, .quantized = (uint8_t *)(row_scale + rows)};
+        linear(&thread, matrix, x, y);
     }
     free(memory);
     return 0;
 }
 
-/* Whether integers are multiplied by instructions made for that. */
-int heed_quick_integers(void) {
+/* Whether int8 runs on AVX-512 VNNI instructions. */
+int heed_has_vnni(void) {
 #ifdef __AVX512VNNI__
     return 1;
 #else
@@ -205,27 +211,27 @@ int heed_quick_integers(void) {
 #endif
 }
 
-/* Both kinds of products on numbers whose result is known: 0 if it comes out. */
-int heed_trial(void) {
+/* Runs the float32 and int8 kernels on integers whose exact product is known; returns 0 if both are right. */
+int heed_self_test(void) {
     enum { SIZE = 20 };
-    static float w[SIZE * PANEL], x[MOST * SIZE], found[MOST][PANEL];
-    static int8_t in_steps[SIZE * PANEL];
-    static uint8_t around[MOST * SIZE];
-    static int32_t whole[MOST][PANEL];
-    for (int i = 0; i < MOST * SIZE; i++) around[i] = 128 + (x[i] = i % 7 - 3);
+    static float w[SIZE * PANEL], x[MAX_ROWS * SIZE], y[MAX_ROWS][PANEL];
+    static int8_t w_int8[SIZE * PANEL];
+    static uint8_t x_uint8[MAX_ROWS * SIZE];
+    static int32_t y_int32[MAX_ROWS][PANEL];
+    for (int i = 0; i < MAX_ROWS * SIZE; i++) x_uint8[i] = 128 + (x[i] = i % 7 - 3);
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
-            w[i * PANEL + o] = in_steps[(i / FOUR * PANEL + o) * FOUR + i % FOUR] = (3 * i + 5 * o) % 11 - 5;
-    floats(w, x, SIZE, MOST, found);
-    integers(in_steps, around, SIZE, MOST, whole);
-    for (int r = 0; r < MOST; r++)
+            w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
+    tile_f32(w, x, SIZE, MAX_ROWS, y);
+    tile_int8(w_int8, x_uint8, SIZE, MAX_ROWS, y_int32);
+    for (int r = 0; r < MAX_ROWS; r++)
         for (int o = 0; o < PANEL; o++) {
             int32_t expected = 0, sum = 0;
             for (int i = 0; i < SIZE; i++) {
                 expected += (int32_t)(w[i * PANEL + o] * x[r * SIZE + i]);
                 sum += (int32_t)w[i * PANEL + o];
             }
-            if (found[r][o] != expected || whole[r][o] - 128 * sum != expected) return 1;
+            if (y[r][o] != expected || y_int32[r][o] - 128 * sum != expected) return 1;
         }
     return 0;
 }

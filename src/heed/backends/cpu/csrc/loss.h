@@ -1,36 +1,36 @@
-/* Logits to the loss and its gradient, a token at a time; the twin is `training.loss.smoothed_cross_entropy`. */
+/* Label-smoothed cross-entropy and its gradient; the reference is `training.loss.smoothed_cross_entropy`. */
 
-/* The loss of one token; the gradient takes its logits' place. */
-static float to_gradient(float *row, int64_t words, int64_t right, float smoothing) {
+/* One token: returns the loss and replaces its logits by the gradient, in three vectorised passes over the row. */
+static float loss_and_gradient(float *row, int64_t vocabulary, int64_t target, float smoothing) {
     float highest = -INFINITY, total = 0, sum = 0;
-    const float sure = row[right];
+    const float target_logit = row[target];
 #pragma omp simd reduction(max : highest) reduction(+ : sum)
-    for (int64_t w = 0; w < words; w++) {
-        highest = row[w] > highest ? row[w] : highest;
-        sum += row[w];
+    for (int64_t v = 0; v < vocabulary; v++) {
+        highest = row[v] > highest ? row[v] : highest;
+        sum += row[v];
     }
 #pragma omp simd reduction(+ : total)
-    for (int64_t w = 0; w < words; w++) {
-        row[w] = exponential(row[w] - highest);
-        total += row[w];
+    for (int64_t v = 0; v < vocabulary; v++) {
+        row[v] = fast_exp(row[v] - highest);
+        total += row[v];
     }
-    const float scale = 1 / total, even = smoothing / words;
-    for (int64_t w = 0; w < words; w++) row[w] = row[w] * scale - even;
-    row[right] -= 1 - smoothing;
-    return highest + logf(total) - (1 - smoothing) * sure - even * sum;
+    const float scale = 1 / total, uniform = smoothing / vocabulary;
+    for (int64_t v = 0; v < vocabulary; v++) row[v] = row[v] * scale - uniform;
+    row[target] -= 1 - smoothing;
+    return highest + logf(total) - (1 - smoothing) * target_logit - uniform * sum;
 }
 
-/* Of many tokens, (tokens, words); one whose right word is padding counts for nothing. */
-void heed_to_gradient(
-    float *logits, const int64_t *right, float *losses, int64_t tokens, int64_t words, int64_t padding, float smoothing,
-    int64_t threads) {
+/* logits: (tokens, vocabulary), replaced by their gradients. Padding has loss and gradient 0. Threads take tokens. */
+void heed_cross_entropy(
+    float *logits, const int64_t *targets, float *losses, int64_t tokens, int64_t vocabulary, int64_t pad_id,
+    float smoothing, int64_t threads) {
 #pragma omp parallel for num_threads(threads)
     for (int64_t t = 0; t < tokens; t++) {
-        if (right[t] == padding) {
-            memset(logits + t * words, 0, sizeof(float) * words);
+        if (targets[t] == pad_id) {
+            memset(logits + t * vocabulary, 0, sizeof(float) * vocabulary);
             losses[t] = 0;
         } else {
-            losses[t] = to_gradient(logits + t * words, words, right[t], smoothing);
+            losses[t] = loss_and_gradient(logits + t * vocabulary, vocabulary, targets[t], smoothing);
         }
     }
 }

@@ -1,34 +1,37 @@
-/* The likeliest words: the largest numbers of each row, best first, and of equals the first. */
+/* Top-k of each row: the largest values in descending order and their indices; ties go to the lower index, NaN last. */
 
-enum { RUN = 64 };                                /* numbers whose largest is found at once: most runs hold none */
+enum { BLOCK = 64 };                              /* values whose maximum is taken first: most blocks are skipped */
 
-static void rank(const float *row, int64_t words, int64_t count, float *values, int64_t *tokens) {
-    int64_t found = 0;
-    for (int64_t first = 0; first < words; first += RUN) {
-        const int64_t last = least(first + RUN, words);
+/* One row: insertion into a sorted list of `count` values. A block whose vectorised maximum does not exceed the list's
+   last value is skipped. Missing values (too many NaN) become NaN with index 0. */
+static void topk_row(const float *row, int64_t size, int64_t count, float *values, int64_t *indices) {
+    int64_t filled = 0;
+    for (int64_t first = 0; first < size; first += BLOCK) {
+        const int64_t last = least(first + BLOCK, size);
         float highest = -INFINITY;
 #pragma omp simd reduction(max : highest)
-        for (int64_t w = first; w < last; w++) highest = row[w] > highest ? row[w] : highest;
-        if (found == count && highest <= values[count - 1]) continue;
-        for (int64_t w = first; w < last; w++) {
-            if (isnan(row[w]) || (found == count && row[w] <= values[count - 1])) continue;
-            int64_t place = found < count ? found++ : count - 1;
-            for (; place > 0 && values[place - 1] < row[w]; place--) {
-                values[place] = values[place - 1];
-                tokens[place] = tokens[place - 1];
+        for (int64_t i = first; i < last; i++) highest = row[i] > highest ? row[i] : highest;
+        if (filled == count && highest <= values[count - 1]) continue;
+        for (int64_t i = first; i < last; i++) {
+            if (isnan(row[i]) || (filled == count && row[i] <= values[count - 1])) continue;
+            int64_t rank = filled < count ? filled++ : count - 1;
+            for (; rank > 0 && values[rank - 1] < row[i]; rank--) {
+                values[rank] = values[rank - 1];
+                indices[rank] = indices[rank - 1];
             }
-            values[place] = row[w];
-            tokens[place] = w;
+            values[rank] = row[i];
+            indices[rank] = i;
         }
     }
-    for (; found < count; found++) { /* what is no number has no rank */
-        values[found] = NAN;
-        tokens[found] = 0;
+    for (; filled < count; filled++) {
+        values[filled] = NAN;
+        indices[filled] = 0;
     }
 }
 
-void heed_rank(
-    const float *numbers, int64_t rows, int64_t words, int64_t count, float *values, int64_t *tokens, int64_t threads) {
+/* x: (rows, size). values, indices: (rows, count). Each thread takes some rows. */
+void heed_topk(
+    const float *x, int64_t rows, int64_t size, int64_t count, float *values, int64_t *indices, int64_t threads) {
 #pragma omp parallel for num_threads(threads)
-    for (int64_t r = 0; r < rows; r++) rank(numbers + r * words, words, count, values + r * count, tokens + r * count);
+    for (int64_t r = 0; r < rows; r++) topk_row(x + r * size, size, count, values + r * count, indices + r * count);
 }
