@@ -1,4 +1,4 @@
-"""This machine: processors, GPUs, memory, what works here and what is installed; for the doctor and the benchmarks."""
+"""Describes this machine for `heed doctor` and the benchmarks: CPU, GPUs, memory, backends, installed packages."""
 
 import importlib.metadata
 import os
@@ -16,9 +16,8 @@ from heed.backends.select import InferenceRequest, default_device, inference_bac
 from heed.config import ModelConfig, RunConfig
 from heed.model.transformer import Transformer
 
-_TINY = ModelConfig(vocab_size=8, d_model=8, heads=1, encoder_layers=1, decoder_layers=1, d_ff=8)  # of any size
-
-_PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
+_TINY = ModelConfig(vocab_size=8, d_model=8, heads=1, encoder_layers=1, decoder_layers=1, d_ff=8)
+_BFLOAT16_PROBE = "import torch; ones = torch.ones(256, 256, dtype=torch.bfloat16); print(float((ones @ ones)[0, 0]))"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where heed is running; memory in bytes, None where the system does not say."""
+    """The hardware and software heed runs on; memory in bytes, None where the system does not report it."""
 
     system: str
     python: str
@@ -42,16 +41,15 @@ class Machine:
     threads: int
     instructions: str
     memory: int | None
-    cpu_bfloat16: str  # "works", or what happened
-    cpu_compiled: str  # the same of compiled code of our own
-    inference: dict[str, str]  # by the dtype of a folder's weights: the backend that translates, and why
-    training: str  # the backend that computes gradients, and why
+    cpu_bfloat16: str  # "works", or the failure
+    cpu_compiled: str  # of the C kernels: "works", or why not
+    inference: dict[str, str]  # by dtype of the weights: the selected backend and the reason
+    training: str  # the selected backend and the reason
     gpus: tuple[Gpu, ...]
-    packages: dict[str, dict[str, str | None]]  # of each extra: the version that is installed
+    packages: dict[str, dict[str, str | None]]  # by extra and package: the installed version
 
 
 def describe_machine() -> Machine:
-    """All about this machine that matters to training."""
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
@@ -70,26 +68,26 @@ def describe_machine() -> Machine:
 
 
 def _inference_choices() -> dict[str, str]:
-    chosen = {}
+    choices = {}
     for dtype, request in (("float32", InferenceRequest()), ("int8", InferenceRequest(is_quantized=True))):
         model = Transformer(_TINY).eval().to(inference_device(request))
-        chosen[dtype] = str(inference_backend([model], request).choice)
-    return chosen
+        choices[dtype] = str(inference_backend([model], request).choice)
+    return choices
 
 
 def _gpu(number: int) -> Gpu:
-    free, there = torch.cuda.mem_get_info(number)
-    return Gpu(torch.cuda.get_device_name(number), there, free, torch.cuda.is_bf16_supported(including_emulation=False))
+    free, total = torch.cuda.mem_get_info(number)
+    return Gpu(torch.cuda.get_device_name(number), total, free, torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def probe_bfloat16(code: str = _PROBE, seconds: float = 60.0) -> str:
-    """What becomes of a bfloat16 matrix product on this CPU; in a process of its own, since some CPUs die of it."""
-    said, wrong = run_in_subprocess(code, seconds)
-    return wrong or ("works" if said == "256.0\n" else f"gives {said.strip()} instead of 256.0")
+def probe_bfloat16(code: str = _BFLOAT16_PROBE, seconds: float = 60.0) -> str:
+    """Whether a bfloat16 matmul works on this CPU; in a subprocess, since on some CPUs it kills the process."""
+    output, failure = run_in_subprocess(code, seconds)
+    return failure or ("works" if output == "256.0\n" else f"gives {output.strip()} instead of 256.0")
 
 
 def run_in_subprocess(code: str, seconds: float) -> tuple[str, str]:
-    """What Python code prints in a process of its own, and what went wrong there, if anything did."""
+    """Run Python code in a subprocess; returns its output and an empty string, or an empty string and the failure."""
     command = [sys.executable, "-c", code]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
@@ -103,14 +101,14 @@ def run_in_subprocess(code: str, seconds: float) -> tuple[str, str]:
 
 
 def optional_packages() -> dict[str, dict[str, str | None]]:
-    """The packages each extra of heed would install, and their versions here; None where one is missing."""
-    found: dict[str, dict[str, str | None]] = {}
-    installed = _version("heed") is not None  # and not only on Python's path
+    """The packages of each of heed's extras and their installed versions; None: not installed."""
+    extras: dict[str, dict[str, str | None]] = {}
+    installed = _version("heed") is not None  # False if heed is only on the path
     for requirement in (installed and importlib.metadata.requires("heed")) or ():
         parts = re.match(r"([\w.-]+).*extra == [\"'](\w+)", requirement)
         if parts and parts[2] != "dev":
-            found.setdefault(parts[2], {})[parts[1]] = _version(parts[1])
-    return found
+            extras.setdefault(parts[2], {})[parts[1]] = _version(parts[1])
+    return extras
 
 
 def _version(package: str) -> str | None:
@@ -126,15 +124,15 @@ def cpu_instructions() -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """As it is shown to people."""
+    """The name of a device for reports."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
 
 
 def total_memory(device: torch.device) -> int | None:
-    """Bytes of memory that a device has; None where the system does not say."""
+    """Memory of a device in bytes; None where the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf; others need not know these names
+    except (AttributeError, ValueError, OSError):  # no sysconf on Windows; other systems may lack these names
         return None

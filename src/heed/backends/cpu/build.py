@@ -1,12 +1,13 @@
-"""C that is compiled on this machine for this machine, once, if there is a compiler.
+"""Compiles the C kernels for this processor on first use and caches the library, verified before it is loaded.
 
-What was compiled is kept under a name that says of what, by what, for which processor, and the sha256 of the file.
-Before anybody loads it, a child process has run it: a processor that cannot do what it says it can kills the child.
+The cached file's name contains a hash of sources, flags, compiler and processor, and the sha256 of the file itself.
+Before a new library is loaded here, a child process runs its self-test: a processor that lacks an instruction that it
+advertises kills only the child.
 
-Whoever can write to a folder from which code is loaded can run code as this user. So it is kept only in folders that
-belong to the user and that nobody else can write to, and each file is compared with its sha256 before it is loaded: one
-that was cut short or changed is made anew. From the check to the end the folder is reached through one open handle, so
-that whoever may rename a folder above it cannot put another in its place.
+Whoever can write to a folder from which code is loaded can run code as this user. So the cache is used only in folders
+that belong to the user and are not writable by others, and each file is verified against its sha256 before loading; a
+truncated or changed file is rebuilt. From the check to the load the folder is accessed through one open handle, so that
+nobody who may rename a parent folder can swap it in between.
 """
 
 import ctypes
@@ -28,25 +29,25 @@ from heed.fallbacks import note_fallback
 from heed.paths import cache_folder, temporary_folder, why_not_private
 
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
-_SECONDS = 120  # that compiling and trying out may take
-_TRY = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).heed_trial())"
+_TIMEOUT = 120  # seconds, of compiling and of the self-test
+_SELF_TEST = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).heed_self_test())"
 
 
 class CannotCompileError(Exception):
-    """Why there is no compiled code here; whoever asks has another way."""
+    """Why there is no compiled code; the caller falls back to torch."""
 
 
-class _Held(NamedTuple):
-    """A folder by its handle: the path leads there whatever becomes of the names above it."""
+class _OpenFolder(NamedTuple):
+    """An open folder; the path goes through the handle and stays valid when parent folders are renamed."""
 
     handle: int
     path: Path
 
 
 def library(source: Path) -> ctypes.CDLL:
-    """The library that a file of C becomes, with the headers beside it; its `heed_trial` has been seen to return 0."""
+    """Compile and load a C file with its headers, or load it from the cache; its `heed_self_test` has returned 0."""
     if sys.platform != "linux":
-        raise CannotCompileError("compiled code was tried on Linux only")
+        raise CannotCompileError("the C kernels are supported on Linux only")
     compiler = find_compiler()
     if compiler is None:
         raise CannotCompileError("there is no C compiler")
@@ -55,16 +56,16 @@ def library(source: Path) -> ctypes.CDLL:
     refused = []
     for folder in _folders():
         try:
-            with _private(folder) as held:
-                kept = _kept(held, f"{source.stem}-{key}") or _build(source, compiler, held, f"{source.stem}-{key}")
-                found = ctypes.CDLL(str(kept))
+            with _open_private(folder) as opened:
+                name = f"{source.stem}-{key}"
+                loaded = ctypes.CDLL(str(_cached(opened, name) or _build(source, compiler, opened, name)))
         except OSError as error:
             refused.append(f"{folder}: {error}")
             continue
         for reason in refused:
-            note_fallback(f"compiled code is kept in {folder}, since it cannot be in {reason}")
-        return found
-    raise CannotCompileError(f"there is no folder to keep compiled code in: {'; '.join(dict.fromkeys(refused))}")
+            note_fallback(f"compiled code is cached in {folder}, because it cannot be in {reason}")
+        return loaded
+    raise CannotCompileError(f"no folder can cache compiled code: {'; '.join(dict.fromkeys(refused))}")
 
 
 def _folders() -> Iterator[Path]:
@@ -73,8 +74,8 @@ def _folders() -> Iterator[Path]:
 
 
 @contextmanager
-def _private(folder: Path) -> Iterator[_Held]:
-    """A folder of this user's own, made if it is not there; OSError: code cannot be kept in it."""
+def _open_private(folder: Path) -> Iterator[_OpenFolder]:
+    """Open a folder that only this user can write to, created if missing; OSError: unsafe for code."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -82,59 +83,59 @@ def _private(folder: Path) -> Iterator[_Held]:
             raise PermissionError(reason)
         if os.fstatvfs(handle).f_flag & os.ST_NOEXEC:
             raise PermissionError("it is mounted noexec")
-        yield _Held(handle, Path(f"/proc/self/fd/{handle}"))
+        yield _OpenFolder(handle, Path(f"/proc/self/fd/{handle}"))
     finally:
         os.close(handle)
 
 
-def _kept(held: _Held, name: str) -> Path | None:
-    """What was compiled before, if it is as it was then; anything else of this name is removed."""
-    for file in sorted(held.path.glob(f"{name}-*.so")):
+def _cached(folder: _OpenFolder, name: str) -> Path | None:
+    """The cached library if it is intact; anything else of this name is deleted."""
+    for file in sorted(folder.path.glob(f"{name}-*.so")):
         state = file.lstat()
-        reason = why_not_private(state) if stat.S_ISREG(state.st_mode) else "it is no file"
-        if reason is None and _named(name, file) == file.name:
+        reason = why_not_private(state) if stat.S_ISREG(state.st_mode) else "not a regular file"
+        if reason is None and _verified_name(name, file) == file.name:
             return file
-        note_fallback(f"compiled code is made anew, since {file.name}: {reason or 'it was damaged'}")
+        note_fallback(f"the C kernels are compiled again, because of {file.name}: {reason or 'it is damaged'}")
         file.unlink()
     return None
 
 
-def _build(source: Path, compiler: str, held: _Held, name: str) -> Path:
-    with tempfile.TemporaryDirectory(dir=held.path) as building:
-        made = Path(building) / f"{name}.so"
-        _done([compiler, *_FLAGS, "-o", str(made), str(source), "-lm"], "compiling", held)
-        _done([sys.executable, "-I", "-c", _TRY, str(made)], "what was compiled", held)
-        made.chmod(0o600)
-        return made.replace(held.path / _named(name, made))  # all at once: others may be building it too
+def _build(source: Path, compiler: str, folder: _OpenFolder, name: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder.path) as building:
+        built = Path(building) / f"{name}.so"
+        _run([compiler, *_FLAGS, "-o", str(built), str(source), "-lm"], "the C compiler", folder)
+        _run([sys.executable, "-I", "-c", _SELF_TEST, str(built)], "the self-test of the compiled code", folder)
+        built.chmod(0o600)
+        return built.replace(folder.path / _verified_name(name, built))  # atomic: other processes may build it too
 
 
-def _named(name: str, file: Path) -> str:
-    """The name of a file with this content."""
+def _verified_name(name: str, file: Path) -> str:
+    """The name of a cached library with this file's content."""
     return f"{name}-{hashlib.sha256(file.read_bytes()).hexdigest()}.so"
 
 
-def _done(command: list[str], what: str, held: _Held) -> None:
+def _run(command: list[str], program: str, folder: _OpenFolder) -> None:
     try:
         child = subprocess.run(  # noqa: S603
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False, pass_fds=(held.handle,)
+            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, pass_fds=(folder.handle,)
         )
     except subprocess.TimeoutExpired as error:
-        raise CannotCompileError(f"{what} took more than {_SECONDS} seconds") from error
+        raise CannotCompileError(f"{program} took more than {_TIMEOUT} seconds") from error
     except OSError as error:
-        raise CannotCompileError(f"{what} cannot be run: {error}") from error
+        raise CannotCompileError(f"{program} cannot be run: {error}") from error
     if child.returncode:
-        said = (child.stderr.strip().splitlines() or ["without a word"])[0]
-        raise CannotCompileError(f"{what} failed with exit code {child.returncode}: {said}")
+        message = (child.stderr.strip().splitlines() or ["no message"])[0]
+        raise CannotCompileError(f"{program} failed with exit code {child.returncode}: {message}")
 
 
 def find_compiler() -> str | None:
-    """The C compiler, if there is one."""
+    """The path of the C compiler: $CC, gcc, cc or clang."""
     names = (os.environ.get("CC"), "gcc", "cc", "clang")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 @cache
 def _processor() -> str:
-    """What says what code a processor can run."""
+    """The architecture and instruction sets of this processor."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return platform.machine() + "".join(sorted({line for line in lines if line.startswith(("flags", "Features"))}))
