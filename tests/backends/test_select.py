@@ -84,7 +84,7 @@ def test_load_translate_and_serve_choose_the_same_backend_and_say_which(
 def test_a_quantised_folder_can_be_run_in_float32_and_a_float32_folder_in_int8(folders: dict[str, Path]) -> None:
     assert heed.load(folders["int8"], engine="heed").backend.choice.dtype == "float32"
     asked = heed.load(folders["float32"], engine="heed-int8").backend.choice
-    assert (asked.dtype, "int8 because asked for" in asked.reason) == ("int8", True)
+    assert (asked.dtype, "int8 because requested" in asked.reason) == ("int8", True)
 
 
 def test_a_cpu_without_int8_runs_a_quantised_folder_in_float32_and_says_so(
@@ -135,7 +135,7 @@ def test_training_says_what_computes_gradients_and_why(compiler: bool) -> None:
 # What asks for compilers, instruction sets, GPUs and kernels; and the files that may.
 ASKS = re.compile(
     r"cuda\.is_available|device_count|get_device_capability|is_bf16_supported|find_compiler|missing_for_|has_int8\("
-    r"|heed_quick_integers|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
+    r"|heed_has_vnni|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
     r'|find_spec\("triton"'
 )
 MAY_ASK = {"select.py", "machine.py", "cpu/build.py", "cpu/library.py", "cuda/graph.py"}

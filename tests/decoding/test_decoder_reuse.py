@@ -146,4 +146,4 @@ def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that
         found, _ = start.step(start.first, start.state)
         torch.testing.assert_close(found, expected)
     assert len(made) == 2
-    assert f"decoder steps take a slower path: can't allocate memory, {failing}" in fallbacks()
+    assert f"decoding falls back to a slower decoder: can't allocate memory, {failing}" in fallbacks()

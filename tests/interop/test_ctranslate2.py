@@ -68,8 +68,10 @@ def test_every_model_is_the_same_in_ctranslate2(config: ModelConfig) -> None:
     backend = backend_of(model)
     engine = Engine(backend)
     targets = [[4, 5, 6, 7, 8, 9, 10], [3], [12, 11], [9, 9, 9]]
-    sources = [[backend.source[number] for number in ids] for ids in SOURCES]
-    scored = backend.translator.score_batch(sources, [[backend.target[number] for number in ids] for ids in targets])
+    sources = [[backend.source_tokens[number] for number in ids] for ids in SOURCES]
+    scored = backend.translator.score_batch(
+        sources, [[backend.target_tokens[number] for number in ids] for ids in targets]
+    )
     for theirs, own in zip(scored, token_log_probs([model], SOURCES, targets), strict=True):
         assert theirs.log_probs == pytest.approx(own, abs=1e-4)
     search = SearchConfig(beam=1, max_length=8)

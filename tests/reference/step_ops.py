@@ -8,25 +8,27 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.backends.cuda.slots import Slots
-from heed.backends.cuda.step_ops import Closing, Norm, Special, StepOps, Two, Words
+from heed.backends.cuda.step_ops import EmbeddingParams, NormParams, ResidualNorm, SpecialIds, StepOps, StreamAndInput
 from heed.model.attention import fused_attention
 
 
-def embed(words: Words, slots: Slots) -> Two:
-    """The newest word of each row."""
-    x = words.matrix[slots.ids.flatten()] * words.scale
-    if words.places is not None:
-        x = x + words.places[_position_of_rows(slots)]
-    x = x.to(words.matrix.dtype)
-    return x, x if words.norm is None else _normal(x, words.norm)
+def embed(embedding: EmbeddingParams, slots: Slots) -> StreamAndInput:
+    """The embedding of the newest token of each row."""
+    x = embedding.table[slots.ids.flatten()] * embedding.scale
+    if embedding.positions is not None:
+        x = x + embedding.positions[_position_of_rows(slots)]
+    x = x.to(embedding.table.dtype)
+    return x, x if embedding.norm is None else _normal(x, embedding.norm)
 
 
-def add_residual_norm(x: Float[Tensor, "R D"], found: Float[Tensor, "R D"], closing: Closing) -> Two:
-    """What a sub-layer found, without its bias yet, joins the stream."""
-    y = found + closing.bias
-    x = x + (y if closing.outer is None else _normal(y, closing.outer))
-    ready = _normal(x, closing.norm)
-    return ready if closing.post else x, ready
+def add_residual_norm(
+    x: Float[Tensor, "R D"], output: Float[Tensor, "R D"], residual_norm: ResidualNorm
+) -> StreamAndInput:
+    """Add a sub-layer's output, still without its bias, to the residual stream."""
+    y = output + residual_norm.bias
+    x = x + (y if residual_norm.outer_norm is None else _normal(y, residual_norm.outer_norm))
+    ready = _normal(x, residual_norm.norm)
+    return ready if residual_norm.is_post else x, ready
 
 
 def self_attention(
@@ -34,19 +36,19 @@ def self_attention(
     bias: Float[Tensor, "3D"],
     slots: Slots,
     layer: int,
-    turns: Float[Tensor, "2 T half"] | None,
+    rotation: Float[Tensor, "2 T half"] | None,
 ) -> Float[Tensor, "R D"]:
     """Self-attention: the new keys and values join the past, and each row looks at its own past and itself."""
-    past = slots.past[layer]  # (2, R, T, H, K)
+    past = slots.self_kv[layer]  # (2, R, T, H, K)
     rows, capacity, heads, width = past.shape[1:]
     row, time = torch.arange(rows, device=qkv.device), torch.arange(capacity, device=qkv.device)
     position = _position_of_rows(slots)
     q, k, v = (qkv + bias).view(rows, 3, heads, width).unbind(1)
-    if turns is not None:
-        q, k = (_turned(x, turns[:, position]) for x in (q, k))
+    if rotation is not None:
+        q, k = (_turned(x, rotation[:, position]) for x in (q, k))
     past[0, row, position], past[1, row, position] = k, v
     earlier = time < position[:, None]
-    origin = torch.where(earlier, slots.rows[position % 2, row], row[:, None])  # (R, T)
+    origin = torch.where(earlier, slots.kv_rows[position % 2, row], row[:, None])  # (R, T)
     keys, values = past[:, origin, time]
     return _attention(q[:, None], keys, values, earlier | (time == position[:, None])).flatten(1)
 
@@ -55,49 +57,54 @@ def cross_attention(
     queries: Float[Tensor, "R D"], bias: Float[Tensor, "D"], slots: Slots, layer: int
 ) -> Float[Tensor, "R D"]:
     """Attention to the source: all hypotheses of a sentence to the one that they translate."""
-    keys, values = slots.memory[layer]  # (B, S, H, K) each
-    q = (queries + bias).view(slots.shape.slots, slots.shape.width, *keys.shape[2:])
-    real = torch.arange(keys.shape[1], device=keys.device) < slots.lengths[:, None]
+    keys, values = slots.cross_kv[layer]  # (B, S, H, K) each
+    q = (queries + bias).view(slots.shape.slots, slots.shape.beam, *keys.shape[2:])
+    real = torch.arange(keys.shape[1], device=keys.device) < slots.source_lengths[:, None]
     return _attention(q, keys, values, real).flatten(0, 1).flatten(1)
 
 
-def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: Special) -> None:
+def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: SpecialIds) -> None:
     """A step of beam search, of all sentences that are not over: `decoding.search` says what one is."""
-    going = (slots.over == 0).nonzero()[:, 0]
-    position, width = slots.positions[going].long(), slots.shape.width
+    going = (slots.finished == 0).nonzero()[:, 0]
+    position, width = slots.positions[going].long(), slots.shape.beam
     scored = logits if bias is None else logits + bias
     log_probs = scored.view(-1, width, scored.shape[-1])[going].float().log_softmax(-1)
-    allowed = _allowed(log_probs, position, slots, slots.longest[going], special)
-    totals = (slots.totals[going][..., None] + allowed).flatten(1)
+    allowed = _allowed(log_probs, position, slots, slots.max_lengths[going], special)
+    totals = (slots.live_log_probs[going][..., None] + allowed).flatten(1)
     totals = totals.masked_fill(totals.isnan(), -torch.inf)
     size, time = log_probs.shape[-1], position[:, None]
 
     best = totals.sort(dim=-1, descending=True, stable=True)
     ending = best.values[:, :width].masked_fill(best.indices[:, :width] % size != special.eos_id, -torch.inf)
-    ended = [getattr(slots, name)[going] for name in ("scores", "log_probs", "order", "lasts", "truncated")]
+    ended = [
+        getattr(slots, name)[going]
+        for name in ("finished_scores", "finished_log_probs", "finish_order", "finish_hypothesis", "truncated")
+    ]
     ranks, parents = torch.arange(width, device=going.device), best.indices[:, :width] // size
     never = torch.tensor([special.pad_id, special.bos_id], device=going.device)
     wants_more = log_probs.index_fill(-1, never, -torch.inf).argmax(-1) != special.eos_id
-    cut_off = (wants_more & (position >= slots.longest[going])[:, None]).int().gather(1, parents)
-    new = (ending / slots.penalties[time + 1], ending, time * width + ranks, parents, cut_off)
+    cut_off = (wants_more & (position >= slots.max_lengths[going])[:, None]).int().gather(1, parents)
+    new = (ending / slots.length_penalties[time + 1], ending, time * width + ranks, parents, cut_off)
     both = [torch.cat(pair, 1) for pair in zip(ended, new, strict=True)]
     kept = both[0].sort(dim=-1, descending=True, stable=True).indices[:, :width]
-    slots.scores[going], slots.log_probs[going] = (each.gather(1, kept) for each in both[:2])
-    slots.order[going], slots.lasts[going], slots.truncated[going] = (each.gather(1, kept).int() for each in both[2:])
+    slots.finished_scores[going], slots.finished_log_probs[going] = (each.gather(1, kept) for each in both[:2])
+    slots.finish_order[going], slots.finish_hypothesis[going], slots.truncated[going] = (
+        each.gather(1, kept).int() for each in both[2:]
+    )
 
     ends = torch.arange(totals.shape[1], device=going.device) % size == special.eos_id
     live = totals.masked_fill(ends, -torch.inf).sort(dim=-1, descending=True, stable=True)
-    slots.totals[going] = live.values[:, :width]
+    slots.live_log_probs[going] = live.values[:, :width]
     words, parents = live.indices[:, :width] % size, live.indices[:, :width] // size
     slots.ids[going] = words
     slots.tokens[going, position], slots.parents[going, position] = words.int(), parents.int()
     _follow(parents, position, going, slots)
 
-    worst, likeliest = slots.scores[going].amin(1), live.values[:, 0]
-    furthest = torch.maximum(slots.penalties[slots.longest[going] + 1], slots.penalties[position + 2])
+    worst, likeliest = slots.finished_scores[going].amin(1), live.values[:, 0]
+    furthest = torch.maximum(slots.length_penalties[slots.max_lengths[going] + 1], slots.length_penalties[position + 2])
     enough = worst > -torch.inf if int(slots.rules[1]) else likeliest / furthest <= worst
     over = (enough | (likeliest == -torch.inf)).int()
-    slots.over[going], slots.positions[going] = over, (position + 1 - over).int()
+    slots.finished[going], slots.positions[going] = over, (position + 1 - over).int()
 
 
 def _allowed(
@@ -105,7 +112,7 @@ def _allowed(
     position: Int[Tensor, "B"],
     slots: Slots,
     longest: Int[Tensor, "B"],
-    special: Special,
+    special: SpecialIds,
 ) -> Float[Tensor, "B W V"]:
     words = torch.arange(log_probs.shape[-1], device=position.device)
     ends = words == special.eos_id
@@ -117,19 +124,19 @@ def _allowed(
 
 def _follow(parents: Int[Tensor, "B W"], position: Int[Tensor, "B"], going: Int[Tensor, "B"], slots: Slots) -> None:
     """Where each hypothesis was at every time: where the one was that it continues, and in its row."""
-    width, capacity = slots.shape.width, slots.shape.target
+    width, capacity = slots.shape.beam, slots.shape.target_length
     origin = going[:, None] * width + parents
     own = going[:, None] * width + torch.arange(width, device=going.device)
-    lines = slots.rows[(position % 2)[:, None], origin]  # (B, W, T)
+    lines = slots.kv_rows[(position % 2)[:, None], origin]  # (B, W, T)
     now = torch.arange(capacity, device=going.device) == position[:, None, None]
-    slots.rows[((position + 1) % 2)[:, None], own] = torch.where(now, origin[..., None].int(), lines)
+    slots.kv_rows[((position + 1) % 2)[:, None], own] = torch.where(now, origin[..., None].int(), lines)
 
 
 def _position_of_rows(slots: Slots) -> Int[Tensor, "R"]:
-    return slots.positions.long().repeat_interleave(slots.shape.width)
+    return slots.positions.long().repeat_interleave(slots.shape.beam)
 
 
-def _normal(x: Float[Tensor, "R D"], norm: Norm) -> Float[Tensor, "R D"]:
+def _normal(x: Float[Tensor, "R D"], norm: NormParams) -> Float[Tensor, "R D"]:
     return functional.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 

@@ -11,7 +11,7 @@ from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cuda import graph as capture
 from heed.backends.cuda.graph import missing_for_graphs
 from heed.backends.select import training_plan
-from heed.backends.torch.training import RawDropout
+from heed.backends.torch.training import BitwiseDropout
 from heed.model.attention import plain_attention
 from heed.training.gradients import EagerGradients
 from heed.training.run import _capture_warning
@@ -99,7 +99,7 @@ def architectures() -> list[ModelConfig]:
 def test_compiled_kernels_have_the_loss_and_gradients_of_the_reference(
     architecture: ModelConfig, r_drop: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_linear, "_SMALL", 0)
+    monkeypatch.setattr(compiled_linear, "_MIN_MULTIPLICATIONS", 0)
     monkeypatch.setattr(select, "_is_amd", lambda: True)
     torch.manual_seed(1)
     model = Transformer(architecture)
@@ -133,6 +133,6 @@ def test_a_sharded_model_gets_fast_dropout_modules_in_place(can_compile: bool, m
     model = Transformer(SMALL)
     sharded = RunConfig(model=SMALL, training=TrainingConfig(shard=True))
     EagerGradients(model, sharded, training_plan(sharded, CPU))
-    fast_dropout = NativeDropout if can_compile else RawDropout
+    fast_dropout = NativeDropout if can_compile else BitwiseDropout
     assert any(isinstance(module, fast_dropout) for module in model.modules())
     assert not any(isinstance(module, nn.Dropout) for module in model.modules())

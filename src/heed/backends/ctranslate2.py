@@ -60,7 +60,9 @@ class CTranslate2Backend:
                 (Path(folder) / file).write_bytes(content)
             translator = ctranslate2.Translator(folder, device="cpu", compute_type=choice.dtype, intra_threads=threads)
         source, target = vocabularies(config, tokenizers)
-        return cls(translator, choice, (config,), source, target, {token: number for number, token in enumerate(target)})
+        return cls(
+            translator, choice, (config,), source, target, {token: number for number, token in enumerate(target)}
+        )
 
     @property
     def config(self) -> ModelConfig:

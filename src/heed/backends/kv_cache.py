@@ -2,8 +2,8 @@
 
 The W hypotheses of a sentence share the sentence's cache: each step appends W columns of keys and values, and
 `kv_index` lists the columns that hold the tokens of each hypothesis. A beam step reorders `kv_index`, never keys or
-values; finished sentences stay in the cache until it is compacted. The reference is `model.cache.KVCache`, which stores a
-separate copy for each row.
+values; finished sentences stay in the cache until it is compacted. The reference is `model.cache.KVCache`, with
+a separate copy for each row.
 """
 
 from dataclasses import dataclass, replace
@@ -161,7 +161,9 @@ class PackedSources(NamedTuple):
         """One empty hypothesis per source. keys_values: of all layers, (L, 2, H, K) per token."""
         source_kv = self.layout.to_rows(keys_values).unflatten(-1, shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         data = source_kv.new_empty(*source_kv.shape[:4], _FIRST_COLUMNS, source_kv.shape[-1])
-        return DecoderState(1, 0, 0, KVBuffer(data, 0), None, self.layout.token_mask if self.is_padded else None, source_kv)
+        return DecoderState(
+            1, 0, 0, KVBuffer(data, 0), None, self.layout.token_mask if self.is_padded else None, source_kv
+        )
 
 
 class PositionTable:

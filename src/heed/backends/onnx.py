@@ -1,6 +1,6 @@
 """ONNX Runtime backend: the exported encoder and decoder graphs as a step function under heed's searches.
 
-Enters: the files of an exported model. Leaves: a `Start` for any of heed's searches, so beams, sampling and prefixes all
+Enters: the files of an exported model. Leaves: a `Start` for any of heed's searches: beams, sampling and prefixes all
 work. It runs on the CPU, with as many threads as torch.
 """
 

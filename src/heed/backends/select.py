@@ -1,12 +1,12 @@
-"""Which backend runs: the one place that asks what this machine can do, and says why.
+"""Selects the backend for inference and training from hardware and settings, and reports the reason.
 
-Enters: models, settings and what was asked for. Leaves: a backend with its `BackendChoice`, in one of these forms:
+Enters: models, settings and the request. Leaves: a backend with its `BackendChoice`, one of:
 
     cuda         a whole search in CUDA graphs and Triton kernels, in bfloat16 or float32: one model, on a GPU
     cpu          C compiled for this processor, in float32 or int8
     torch        torch operators with prepacked weights on a CPU, in float32 or int8
-    reference    `Transformer.step` itself: models that were changed, have hooks or train; GPUs without Triton
-    ctranslate2, onnx   other systems' engines, when they are asked for by name
+    reference    `Transformer.step`: modified models, models with hooks or in training mode, GPUs without Triton
+    ctranslate2, onnx   other systems' engines, only on request
 
 and for training: a CUDA graph (cuda), compiled C (cpu) or torch.
 """
@@ -22,10 +22,10 @@ import torch
 
 from heed.backends.base import TORCH_OPS, Backend, BackendChoice, SearchOps, Stepper, TrainingOps
 from heed.backends.cpu import search_ops as native_ops
-from heed.backends.cpu.bpe import CompiledBpeDropout
+from heed.backends.cpu.bpe import NativeBpeDropout
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.library import has_int8, missing_for_compiled_code
-from heed.backends.cpu.packed_linear import Panels
+from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.training import training_ops as native_training_ops
 from heed.backends.cuda.graph import missing_for_graphs
 from heed.backends.memory import keep_freed_memory
@@ -47,28 +47,28 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "bfloat16", "float32"]
 Dtype = Literal["float32", "int8"]
 
-_WITH_BFLOAT16 = 8  # the first generation of GPUs whose tensor cores multiply it
-_ON_GPU, _ON_CPU = 65_536, 4096  # tokens per batch, padding and beam included
-_MANY_STEPS = 5000  # training steps from which half a minute of torch.compile is worth it
+_BFLOAT16_CAPABILITY = 8  # first major compute capability with bfloat16 tensor cores
+_GPU_TOKENS, _CPU_TOKENS = 65_536, 4096  # per batch, padding and beam included
+_MIN_STEPS_TO_COMPILE = 5000  # training steps that repay half a minute of torch.compile
 _NO_GPU = "torch sees no GPU"
 
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """What was asked for of inference; none of it: whatever is fastest for the weights as they are."""
+    """The engine and precision requested for inference; by default the fastest for the stored weights."""
 
     engine: EngineName | None = None
     precision: Precision = "auto"
-    is_quantized: bool = False  # the weights are stored in int8
+    is_quantized: bool = False  # the stored weights are int8
 
     @property
     def dtype(self) -> Dtype:
-        """Of matmuls on a CPU."""
+        """The dtype of matmuls on a CPU."""
         return "int8" if self.engine == "heed-int8" or (self.engine is None and self.is_quantized) else "float32"
 
     @property
     def is_heed(self) -> bool:
-        """Whether heed's own model translates, and not another system's engine."""
+        """Whether heed runs the model, and not another system's engine."""
         return self.engine in (None, "heed", "heed-int8")
 
 
@@ -76,58 +76,58 @@ class InferenceRequest:
 
 
 def has_gpu() -> bool:
-    """Whether there is a GPU that torch can use."""
+    """Whether torch can use a GPU."""
     return torch.cuda.is_available()
 
 
 def default_device() -> torch.device:
-    """The device for models and training: a GPU where there is one."""
+    """The device of models and training: the GPU if there is one."""
     return torch.device("cuda" if has_gpu() else "cpu")
 
 
 def inference_device(request: InferenceRequest) -> torch.device:
-    """The device for a model's weights: int8 and other systems' engines run on the CPU."""
+    """The device of a model's weights: int8 and other systems' engines run on the CPU."""
     return torch.device("cpu") if request.dtype == "int8" or not request.is_heed else default_device()
 
 
 def inference_backend(
     models: Sequence[Transformer], request: InferenceRequest | None = None, *, whole_search: bool = True
 ) -> HeedBackend:
-    """heed's own models, ready to translate wherever they are.
+    """The backend of heed's own models, on the device of their weights.
 
-    whole_search: False where weights change too often for a search of its own to be built around them.
+    whole_search: False where the weights change too often to build a whole-search engine for them.
     """
     request = request or InferenceRequest()
     if not models:
         raise InputError("a search needs a model, found 0 models")
     device = _device_of(models[0])
-    refused = _why_no_whole_search(models) if whole_search else "the weights change between searches"
-    if refused is None:
+    obstacle = _why_no_whole_search(models) if whole_search else "the weights change between searches"
+    if obstacle is None:
         dtype, engine = _static_engine(models[0], request.precision)
         choice = BackendChoice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
         tokens = engine.tokens_per_batch
         return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens, engine)
     if request.precision == "bfloat16":
-        raise InputError(f"precision = 'bfloat16' cannot be had, use 'float32': {refused}")
-    choice = _stepping_choice(models[0], request, refused)
-    tokens = _ON_CPU if device.type == "cpu" else _ON_GPU
+        raise InputError(f"precision = 'bfloat16' is not available, use 'float32': {obstacle}")
+    choice = _stepping_choice(models[0], request, obstacle)
+    tokens = _CPU_TOKENS if device.type == "cpu" else _GPU_TOKENS
     return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens)
 
 
 def other_engine(
     name: EngineName, files: Mapping[str, bytes], config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]
 ) -> Backend:
-    """Another system's engine, opened on the files that it takes."""
+    """The backend of another system's engine, opened from its exported files."""
     require_engine(name)
     dtype = "int8" if name.endswith("-int8") else "float32"
     if name == "onnx":
         from heed.backends.onnx import OnnxBackend  # noqa: PLC0415 - an extra
 
-        choice = BackendChoice("onnx", dtype, "cpu", "ONNX Runtime under heed's own search, as asked for")
+        choice = BackendChoice("onnx", dtype, "cpu", "ONNX Runtime under heed's search, as requested")
         return OnnxBackend(files, config, choice, search_ops(torch.device("cpu")))
     from heed.backends.ctranslate2 import CTranslate2Backend  # noqa: PLC0415 - an extra
 
-    choice = BackendChoice("ctranslate2", dtype, "cpu", "CTranslate2 with its own search, as asked for")
+    choice = BackendChoice("ctranslate2", dtype, "cpu", "CTranslate2 with its own search, as requested")
     return CTranslate2Backend.open(files, config, tokenizers, choice)
 
 
@@ -137,25 +137,25 @@ def _why_no_whole_search(models: Sequence[Transformer]) -> str | None:
     if _device_of(models[0]).type == "cpu":
         return "the model is on the CPU"
     if len(models) > 1:
-        return "several models translate together"
+        return "an ensemble of several models"
     return missing_for_graphs() or why_reference_only(models[0])
 
 
 def _static_engine(model: Transformer, precision: Precision) -> tuple[str, "StaticEngine"]:
-    from heed.backends.cuda.engine import StaticEngine  # noqa: PLC0415 - as Triton
-    from heed.backends.cuda.triton_ops import TRITON  # noqa: PLC0415 - needs Triton, which not every machine has
+    from heed.backends.cuda.engine import StaticEngine  # noqa: PLC0415 - needs Triton
+    from heed.backends.cuda.triton_ops import TRITON  # noqa: PLC0415 - needs Triton
 
-    capable = torch.cuda.get_device_capability(_device_of(model))[0] >= _WITH_BFLOAT16
-    half = precision == "bfloat16" or (precision == "auto" and capable)
-    dtype = torch.bfloat16 if half else torch.float32
-    return "bfloat16" if half else "float32", StaticEngine(model, dtype, TRITON)
+    is_capable = torch.cuda.get_device_capability(_device_of(model))[0] >= _BFLOAT16_CAPABILITY
+    use_bfloat16 = precision == "bfloat16" or (precision == "auto" and is_capable)
+    dtype = torch.bfloat16 if use_bfloat16 else torch.float32
+    return "bfloat16" if use_bfloat16 else "float32", StaticEngine(model, dtype, TRITON)
 
 
 # ---- one step of one model -------------------------------------------------------------------------------------------
 
 
-def _cpu_form(model: Transformer, dtype: str) -> tuple[str, str]:
-    """The backend that steps for a model on the CPU, and why."""
+def _cpu_backend(model: Transformer, dtype: str) -> tuple[str, str]:
+    """The backend of a model on the CPU, and the reason."""
     if model.vocabulary.embedding.weight.dtype != torch.float32:
         return "torch", f"torch operators: the weights are {model.vocabulary.embedding.weight.dtype}"
     missing = missing_for_compiled_code()
@@ -169,59 +169,59 @@ def _cpu_form(model: Transformer, dtype: str) -> tuple[str, str]:
 
 
 def _make_stepper(model: Transformer, dtype: str) -> Stepper | None:
-    """What steps in a model's place on the CPU; each form copies the weights, for which there may be no memory."""
-    keep_freed_memory()  # the logits of a step alone are megabytes
+    """The fastest stepper of a model on the CPU that memory allows: each holds a copy of the weights."""
+    keep_freed_memory()  # every step allocates megabytes for its logits
     linear = _linear(dtype)
-    forms: list[Callable[[], Stepper]] = [
+    candidates: list[Callable[[], Stepper]] = [
         partial(NativeDecoder, model, linear, int8=dtype == "int8"),
         partial(TorchDecoder, model, linear),
     ]
-    for make in forms if _cpu_form(model, dtype)[0] == "cpu" else forms[1:]:
+    for make in candidates if _cpu_backend(model, dtype)[0] == "cpu" else candidates[1:]:
         try:
             return make()
-        except (MemoryError, OSError, RuntimeError) as error:  # torch says RuntimeError where it finds no memory
-            note_fallback(f"decoder steps take a slower path: {error}")
+        except (MemoryError, OSError, RuntimeError) as error:  # torch raises RuntimeError when out of memory
+            note_fallback(f"decoding falls back to a slower decoder: {error}")
     return None
 
 
 def _linear(dtype: str) -> MakeLinear:
-    """Linear layers for inference on this CPU."""
+    """The linear layers for inference on this CPU."""
     if dtype == "int8":
         if has_int8():
-            return lambda weight, bias: Panels(weight, bias, integers=True)
+            return lambda weight, bias: PackedLinear(weight, bias, int8=True)
         return int8_linear(reduce_range=not torch.cpu._is_vnni_supported())
     return prepacked_linear if has_onednn() else plain_linear
 
 
 def has_onednn() -> bool:
-    """Whether oneDNN is there, and tried for this on such a processor."""
+    """Whether torch has oneDNN, on a processor for which its prepacked weights were tested."""
     return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 
 
 def why_no_int8() -> str | None:
-    """Why this CPU multiplies no int8; None: it does."""
+    """Why int8 matmuls do not run on this CPU; None: they do."""
     if has_int8() or "fbgemm" in torch.backends.quantized.supported_engines:
         return None
     return "this CPU lacks the instructions (AVX2) for int8 matmuls"
 
 
 def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str) -> BackendChoice:
-    """What will step for this model, and why."""
+    """The choice of a backend that decodes step by step."""
     device, dtype = _device_of(model), request.dtype
-    own_dtype = str(model.vocabulary.embedding.weight.dtype).removeprefix("torch.")
+    weight_dtype = str(model.vocabulary.embedding.weight.dtype).removeprefix("torch.")
     if (changed := why_reference_only(model)) is not None:
-        return BackendChoice("reference", own_dtype, str(device), changed)
+        return BackendChoice("reference", weight_dtype, str(device), changed)
     if device.type != "cpu":
-        return BackendChoice("reference", own_dtype, str(device), f"no CUDA graphs: {no_gpu}")
-    backend, why = _cpu_form(model, dtype)
+        return BackendChoice("reference", weight_dtype, str(device), f"no CUDA graphs: {no_gpu}")
+    backend, why = _cpu_backend(model, dtype)
     if dtype == "int8":
-        why += f"; int8 because {'asked for' if request.engine == 'heed-int8' else 'the folder is quantised'}"
+        why += f"; int8 because {'requested' if request.engine == 'heed-int8' else 'the folder is quantised'}"
         no_gpu = "int8 is for CPUs" if has_gpu() else no_gpu
     return BackendChoice(backend, dtype, "cpu", f"{why}; the GPU is not used because {no_gpu}")
 
 
 def search_ops(device: torch.device) -> SearchOps:
-    """The inner operations of a search, for log-probabilities on this device."""
+    """Top-k, argmax and beam step for log-probabilities on this device."""
     if device.type == "cpu" and missing_for_compiled_code() is None:
         return SearchOps(native_ops.beam_step, native_ops.topk, native_ops.argmax)
     return TORCH_OPS
@@ -236,43 +236,43 @@ def _device_of(model: Transformer) -> torch.device:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How gradients are computed, and why so."""
+    """The selected implementation of forward and backward pass, and the reason."""
 
     choice: BackendChoice
     is_captured: bool  # each step replays a CUDA graph; batches are padded to static shapes
-    is_compiled: bool  # layers go through torch.compile
+    is_compiled: bool  # layers are compiled by torch.compile
     has_native_matmul: bool = False  # linear layers in compiled C too
 
     @property
     def bfloat16(self) -> bool:
-        """Whether the arithmetic is in bfloat16; weights and sums stay float32."""
+        """Whether activations are bfloat16; master weights and sums stay float32."""
         return self.choice.dtype == "bfloat16"
 
     def eager(self) -> "TrainingPlan":
-        """The same without a CUDA graph: one operation after another."""
+        """This plan without a CUDA graph."""
         if not self.is_captured:
             return self
         return replace(self, choice=replace(self.choice, backend="torch"), is_captured=False)
 
 
 def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | None = None) -> TrainingPlan:
-    """How gradients are computed on this device.
+    """Select the implementation of forward and backward pass on this device.
 
-    compiled: whether layers went through torch.compile when the run began; none: as settings and length say.
+    compiled: whether the run was started with torch.compile; none: decided by the settings and the number of steps.
     """
     settings = config.training
     if settings.precision == "bfloat16" and device.type == "cpu":
         raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
-    on_gpu, no_gpu = device.type == "cuda", "the CPU was asked for" if has_gpu() else _NO_GPU
-    refused = _why_no_capture(config) if on_gpu else no_gpu
-    if compiled is None or settings.compile is not None or refused is not None:
-        compiled = settings.compile if settings.compile is not None else refused is None and _is_long(config)
+    on_gpu, no_gpu = device.type == "cuda", "the CPU was requested" if has_gpu() else _NO_GPU
+    obstacle = _why_no_capture(config) if on_gpu else no_gpu
+    if compiled is None or settings.compile is not None or obstacle is not None:
+        compiled = settings.compile if settings.compile is not None else obstacle is None and _is_long(config)
     dtype = "bfloat16" if settings.precision == "bfloat16" or (settings.precision == "auto" and on_gpu) else "float32"
-    if refused is None:
+    if obstacle is None:
         choice = BackendChoice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
         return TrainingPlan(choice, is_captured=True, is_compiled=compiled)
     if on_gpu or compiled:
-        reason = f"steps are not captured: {refused}" if on_gpu else "training.compile = true"
+        reason = f"steps are not captured: {obstacle}" if on_gpu else "training.compile = true"
         return TrainingPlan(BackendChoice("torch", dtype, str(device), reason), is_captured=False, is_compiled=compiled)
     if (missing := missing_for_compiled_code()) is not None:
         reason = f"torch operators, slower than compiled C: {missing}; the GPU is not used because {no_gpu}"
@@ -290,17 +290,17 @@ def _why_no_capture(config: RunConfig) -> str | None:
 
 
 def _is_long(config: RunConfig) -> bool:
-    return config.training.max_steps >= _MANY_STEPS
+    return config.training.max_steps >= _MIN_STEPS_TO_COMPILE
 
 
 @cache
 def _is_amd() -> bool:
-    """Whether this processor is of those on which our matmul is faster than MKL's."""
+    """Whether this is an AMD processor, where heed's GEMM is faster than MKL's."""
     return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
 
 
 def training_ops(model: Transformer, plan: TrainingPlan, *, is_sharded: bool) -> TrainingOps:
-    """The forward and backward pass of a model that is trained by this plan."""
+    """The forward and backward pass of a model, as planned."""
     if plan.choice.device == "cpu":
         keep_freed_memory()
     if plan.is_captured:
@@ -313,5 +313,5 @@ def training_ops(model: Transformer, plan: TrainingPlan, *, is_sharded: bool) ->
 
 
 def bpe_dropout(tokenizer: Tokenizer, chance: float) -> BpeDropout:
-    """BPE-dropout, in compiled code where there is a compiler."""
-    return (CompiledBpeDropout if missing_for_compiled_code() is None else BpeDropout)(tokenizer, chance)
+    """BPE-dropout, in C if there is a compiler."""
+    return (NativeBpeDropout if missing_for_compiled_code() is None else BpeDropout)(tokenizer, chance)

@@ -192,7 +192,9 @@ def why_reference_only(model: Transformer) -> str | None:
     modules = _modules_of(model)
     if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
         return "the model has forward hooks"
-    if any(weight is not None and weight.is_inference() for module in modules for weight in module._parameters.values()):
+    if any(
+        weight is not None and weight.is_inference() for module in modules for weight in module._parameters.values()
+    ):
         note_fallback(
             "the model was created in torch.inference_mode(), where changes of its weights cannot be detected, so it "
             "decodes with the slower reference; create it outside of inference mode"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heed.backends.cpu.bpe import CompiledBpeDropout
+from heed.backends.cpu.bpe import NativeBpeDropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.select import bpe_dropout
 from heed.errors import DataError
@@ -15,7 +15,7 @@ from tests.text.test_bpe_dropout import ANY_TEXT, OVERLAPPING, TEXTS, TRAINED, h
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
 CHANCES = (0, 0.1, 0.5, 0.9, 0.999)
-BOTH = {chance: (CompiledBpeDropout(TRAINED, chance), BpeDropout(TRAINED, chance)) for chance in CHANCES}
+BOTH = {chance: (NativeBpeDropout(TRAINED, chance), BpeDropout(TRAINED, chance)) for chance in CHANCES}
 
 
 @settings(max_examples=300, deadline=None)
@@ -31,21 +31,21 @@ def test_any_text_is_cut_as_the_plain_one_cuts_it(texts: list[str], chance: floa
 def test_merges_that_compete_are_chosen_as_the_plain_one_chooses(word: str) -> None:
     tokenizer = handmade(OVERLAPPING)
     ids, keys = tokenizer.encode([word]) * 500, [str(number) for number in range(500)]
-    assert CompiledBpeDropout(tokenizer, 0.4)(ids, keys) == BpeDropout(tokenizer, 0.4)(ids, keys)
+    assert NativeBpeDropout(tokenizer, 0.4)(ids, keys) == BpeDropout(tokenizer, 0.4)(ids, keys)
 
 
 @pytest.mark.parametrize("remembered", [0, 1, 3])
 def test_what_is_remembered_changes_nothing(remembered: int) -> None:
     ids = TRAINED.encode(TEXTS) * 3
     keys = [str(number) for number in range(len(ids))]
-    assert CompiledBpeDropout(TRAINED, 0.3, remembered)(ids, keys) == BpeDropout(TRAINED, 0.3)(ids, keys)
+    assert NativeBpeDropout(TRAINED, 0.3, remembered)(ids, keys) == BpeDropout(TRAINED, 0.3)(ids, keys)
 
 
 def test_merges_are_found_in_a_table_of_any_size() -> None:
     for count in (0, 1, 2, 7, 16):
         tokenizer = handmade(OVERLAPPING[:count])
         ids = tokenizer.encode(["street banana"])
-        assert CompiledBpeDropout(tokenizer, 0)(ids, ["key"]) == ids
+        assert NativeBpeDropout(tokenizer, 0)(ids, ["key"]) == ids
 
 
 def test_nothing_stays_nothing() -> None:
@@ -60,6 +60,6 @@ def test_special_tokens_are_refused() -> None:
 
 
 def test_without_a_compiler_the_plain_one_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(bpe_dropout(TRAINED, 0.1), CompiledBpeDropout)
+    assert isinstance(bpe_dropout(TRAINED, 0.1), NativeBpeDropout)
     monkeypatch.setattr("heed.backends.select.missing_for_compiled_code", lambda: "there is no C compiler")
     assert type(bpe_dropout(TRAINED, 0.1)) is BpeDropout

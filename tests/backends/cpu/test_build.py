@@ -10,7 +10,7 @@ from heed.backends.cpu import build as compiled
 from heed.backends.cpu.build import CannotCompileError, library
 from heed.fallbacks import fallbacks
 
-GOOD = "int heed_trial(void) { return 0; } int seven(void) { return 7; }"
+GOOD = "int heed_self_test(void) { return 0; } int seven(void) { return 7; }"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,8 @@ def test_c_becomes_a_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_header_beside_it_counts_too(tmp_path: Path) -> None:
     file = source(
-        tmp_path / "two", '#include "number.h"\nint heed_trial(void) { return 0; } int number(void) { return NUMBER; }'
+        tmp_path / "two",
+        '#include "number.h"\nint heed_self_test(void) { return 0; } int number(void) { return NUMBER; }',
     )
     for number in (3, 4):
         (file.parent / "number.h").write_text(f"#define NUMBER {number}\n", encoding="utf-8")
@@ -48,9 +49,12 @@ def test_a_header_beside_it_counts_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("int heed_trial(void) { return 1; }", "what was compiled failed with exit code 1"),
-        ("int heed_trial(void) { __builtin_trap(); }", "what was compiled failed with exit code -"),
-        ("int heed_trial(void) { return nothing; }", "compiling failed with exit code 1: .*"),
+        ("int heed_self_test(void) { return 1; }", "the self-test of the compiled code failed with exit code 1"),
+        (
+            "int heed_self_test(void) { __builtin_trap(); }",
+            "the self-test of the compiled code failed with exit code -",
+        ),
+        ("int heed_self_test(void) { return nothing; }", "the C compiler failed with exit code 1: .*"),
     ],
     ids=["wrong", "dies", "is-no-c"],
 )
@@ -84,7 +88,7 @@ def kept(tmp_path: Path) -> Path:
 def plant(file: Path) -> None:
     """Put other code in the place of a library, under a name that vouches for it."""
     evil = file.parent.parent / "evil.c"
-    evil.write_text("int heed_trial(void) { return 0; } int seven(void) { return 666; }")
+    evil.write_text("int heed_self_test(void) { return 0; } int seven(void) { return 666; }")
     subprocess.run([str(compiled.find_compiler()), "-shared", "-fPIC", "-o", str(file), str(evil)], check=True)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     file.rename(file.with_name(f"{file.name.rpartition('-')[0]}-{digest}.so"))
@@ -124,7 +128,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pyte
     file = source(tmp_path / "ten", GOOD)
     library(file)
     monkeypatch.setattr("heed.paths.os.getuid", lambda: 4242)
-    said = r"no folder to keep compiled code in: .*it belongs to user \d+, not to 4242"
+    said = r"no folder can cache compiled code: .*it belongs to user \d+, not to 4242"
     with pytest.raises(CannotCompileError, match=said):
         library(file)
 
@@ -157,7 +161,7 @@ def test_where_nothing_may_be_executed_another_folder_is_used(tmp_path: Path, mo
     assert len(list((tmp_path / "temporary").glob("heed-*/code/seven-*.so"))) == 1
     assert any("it is mounted noexec" in note for note in fallbacks())
     monkeypatch.setattr("heed.backends.cpu.build.os.fstatvfs", lambda _: Flags(os.ST_NOEXEC))
-    with pytest.raises(CannotCompileError, match=r"no folder to keep compiled code in: .*noexec.*noexec"):
+    with pytest.raises(CannotCompileError, match=r"no folder can cache compiled code: .*noexec.*noexec"):
         library(source(tmp_path / "twelve", GOOD))
 
 
@@ -166,5 +170,5 @@ def test_a_compiler_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.M
         raise subprocess.TimeoutExpired("cc", 1)
 
     monkeypatch.setattr("heed.backends.cpu.build.subprocess.run", hang)
-    with pytest.raises(CannotCompileError, match="compiling took more than 120 seconds"):
+    with pytest.raises(CannotCompileError, match="the C compiler took more than 120 seconds"):
         library(source(tmp_path / "six", GOOD))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from heed.backends.cpu.dropout import Dropout, NativeDropout, drop, with_compiled_dropout
+from heed.backends.cpu.dropout import DropoutStruct, NativeDropout, apply_dropout, use_native_dropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from tests.reference.dropout import dropped
 
@@ -16,7 +16,9 @@ def test_it_takes_what_its_hash_says(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     rows = x.reshape(-1, shape[-1])
     gone = dropped(123_456, 1, len(rows), shape[-1], 0.3, torch.device("cpu"))[0]
-    torch.testing.assert_close(drop(x, Dropout.of(0.3, 123_456)), (rows.masked_fill(gone, 0.0) / 0.7).view(shape))
+    torch.testing.assert_close(
+        apply_dropout(x, DropoutStruct.of(0.3, 123_456)), (rows.masked_fill(gone, 0.0) / 0.7).view(shape)
+    )
 
 
 def test_what_is_left_makes_up_for_what_is_gone_forward_and_back() -> None:
@@ -40,8 +42,8 @@ def test_it_follows_from_torchs_seed_and_never_repeats_itself() -> None:
 
 def test_it_takes_the_place_of_torchs_and_rests_when_the_model_does() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.1)))
-    with_compiled_dropout(model)
-    assert [part.share for part in model.modules() if isinstance(part, NativeDropout)] == [0.5, 0.1]
+    use_native_dropout(model)
+    assert [part.rate for part in model.modules() if isinstance(part, NativeDropout)] == [0.5, 0.1]
     x = torch.randn(4, 5)
     assert model.eval()(x) is x
     assert NativeDropout(0.0)(x) is x

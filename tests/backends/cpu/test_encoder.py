@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from heed import ModelConfig
-from heed.backends.cpu.decoder import CompiledEncoder
+from heed.backends.cpu.decoder import NativeEncoder
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.errors import InputError
 from heed.model.layout import Packed
@@ -26,7 +26,7 @@ def test_it_encodes_as_the_model_does(config: ModelConfig) -> None:
     model = make(config, CPU, torch.float32)
     for lengths in ([5, 1, 3, 11], [7], [2] * 9):
         src, layout = sentences(lengths)
-        found = CompiledEncoder(model, integers=False)(src, layout)
+        found = NativeEncoder(model, int8=False)(src, layout)
         torch.testing.assert_close(found, model.encode(src, layout), atol=2e-5, rtol=1e-4)
 
 
@@ -38,7 +38,7 @@ def test_threads_share_the_work(threads: int, monkeypatch: pytest.MonkeyPatch) -
         model = make(config, CPU, torch.float32)
         for lengths in ([1], [5, 1, 3, 11]):  # fewer tokens than threads too
             src, layout = sentences(lengths)
-            found = CompiledEncoder(model, integers=False)(src, layout)
+            found = NativeEncoder(model, int8=False)(src, layout)
             torch.testing.assert_close(found, model.encode(src, layout), atol=2e-5, rtol=1e-4)
 
 
@@ -46,7 +46,7 @@ def test_threads_share_the_work(threads: int, monkeypatch: pytest.MonkeyPatch) -
 def test_integers_only_round() -> None:
     model = make(ODD, CPU, torch.float32)
     src, layout = sentences([5, 1, 3, 11])
-    found, exact = CompiledEncoder(model, integers=True)(src, layout), model.encode(src, layout)
+    found, exact = NativeEncoder(model, int8=True)(src, layout), model.encode(src, layout)
     assert not torch.equal(found, exact)
     assert (found - exact).abs().mean() < 0.03 * exact.std()
 
@@ -54,4 +54,4 @@ def test_integers_only_round() -> None:
 def test_an_id_that_is_no_word_is_named() -> None:
     model = make(ODD, CPU, torch.float32)
     with pytest.raises(InputError, match="src holds id 203, outside a vocabulary of 203 tokens"):
-        CompiledEncoder(model, integers=False)(torch.tensor([5, 203]), Packed.from_lengths([2]))
+        NativeEncoder(model, int8=False)(torch.tensor([5, 203]), Packed.from_lengths([2]))

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from heed.backends.chunked_loss import Matmul, torch_matmul
+from heed.backends.chunked_loss import MatmulFn, torch_matmul
 from heed.backends.cpu import linear as compiled_linear
 from heed.backends.cpu.library import missing_for_compiled_code
-from heed.backends.cpu.linear import CompiledLinear, matmul, with_native_linear
+from heed.backends.cpu.linear import NativeLinear, matmul, use_native_linear
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
@@ -31,10 +31,10 @@ def test_matrices_are_multiplied_as_torch_does(size: tuple[int, int, int], which
     close(matmul(a, b).double(), exact)
     close(matmul(a, b, bias).double(), exact + bias)
     wanted = exact + there
-    added = matmul(a, b, to=there, adds=True)
+    added = matmul(a, b, out=there, accumulate=True)
     assert added is there
     close(added.double(), wanted)
-    close(matmul(a, b, to=there).double(), exact)
+    close(matmul(a, b, out=there).double(), exact)
 
 
 @pytest.mark.usefixtures("for_avx2")
@@ -55,20 +55,20 @@ def test_any_number_of_threads_finds_the_same_to_the_last_bit(threads: int, monk
 
 
 @pytest.mark.parametrize("multiply", [matmul, torch_matmul], ids=["native", "torch"])
-def test_either_matmul_does_the_same(multiply: Matmul) -> None:
+def test_either_matmul_does_the_same(multiply: MatmulFn) -> None:
     a, b, there = torch.randn(5, 7), torch.randn(7, 6), torch.ones(5, 6)
     torch.testing.assert_close(multiply(a, b, torch.ones(6)), a @ b + 1)
-    torch.testing.assert_close(multiply(a, b, to=there, adds=True), a @ b + 1)
-    torch.testing.assert_close(multiply(a, b, to=there), a @ b)
+    torch.testing.assert_close(multiply(a, b, out=there, accumulate=True), a @ b + 1)
+    torch.testing.assert_close(multiply(a, b, out=there), a @ b)
 
 
 @pytest.mark.parametrize("small", [0, 2**40])
 def test_a_layer_learns_as_torchs_does(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_linear, "_SMALL", small)
+    monkeypatch.setattr(compiled_linear, "_MIN_MULTIPLICATIONS", small)
     linear = nn.Linear(40, 50)
     model = nn.Sequential(linear, nn.ReLU())
-    with_native_linear(model)
-    assert isinstance(model[0], CompiledLinear)
+    use_native_linear(model)
+    assert isinstance(model[0], NativeLinear)
     assert dict(model.named_parameters()).keys() == {"0.weight", "0.bias"}
     x = torch.randn(3, 11, 40, requires_grad=True)
     given = [x, linear.weight, linear.bias]

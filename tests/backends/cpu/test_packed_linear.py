@@ -11,8 +11,8 @@ from heed.artifacts.quantization import quantize_rows
 from heed.backends.cpu import library as native_library
 from heed.backends.cpu.build import CannotCompileError
 from heed.backends.cpu.library import missing_for_compiled_code
-from heed.backends.cpu.packed_linear import Panels, in_panels
-from heed.backends.memory import LargePages
+from heed.backends.cpu.packed_linear import PackedLinear, pack_panels
+from heed.backends.memory import HugePages
 from heed.backends.torch.linear import LinearFn
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
@@ -48,7 +48,7 @@ def test_floats_are_multiplied_as_torch_does(size: tuple[int, int], rows: int) -
     weight, bias, x = torch.randn(size), torch.randn(size[0]), torch.randn(rows, size[1])
     for added in (bias, None):
         expected = functional.linear(x.double(), weight.double(), None if added is None else added.double())
-        torch.testing.assert_close(Panels(weight, added, integers=False)(x).double(), expected, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(PackedLinear(weight, added, int8=False)(x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [*range(1, 10), 16, 37])
@@ -60,7 +60,7 @@ def test_integers_are_multiplied_exactly(size: tuple[int, int], rows: int) -> No
     x[:, 0], x[0] = 127 / 64, 0.0  # and a row with nothing to divide by
     for added in (bias, None):
         expected = plain_integers(weight, added)(x)
-        torch.testing.assert_close(Panels(weight, added, integers=True)(x), expected, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(PackedLinear(weight, added, int8=True)(x), expected, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -68,7 +68,7 @@ def test_threads_share_the_outputs(threads: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("heed.backends.cpu.packed_linear.threads_for", lambda _work: threads)
     weight, x = torch.randn(100, 40), torch.randn(2, 5, 40)
     torch.testing.assert_close(
-        Panels(weight, None, integers=False)(x), functional.linear(x, weight), atol=1e-4, rtol=1e-5
+        PackedLinear(weight, None, int8=False)(x), functional.linear(x, weight), atol=1e-4, rtol=1e-5
     )
 
 
@@ -79,7 +79,7 @@ def test_little_work_is_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_matrix_lies_in_the_order_in_which_it_is_read() -> None:
     weight = torch.arange(40 * 6).view(40, 6)
-    panels = in_panels(weight, 4, LargePages())
+    panels = pack_panels(weight, 4, HugePages())
     assert panels.shape == (2, 2, 32, 4)
     assert panels[0, 0, 5].tolist() == weight[5, :4].tolist()
     assert panels[1, 1, 3].tolist() == [*weight[35, 4:].tolist(), 0, 0]

@@ -9,13 +9,14 @@ from torch import Tensor
 
 import heed.backends
 from heed import ModelConfig
-from heed.backends.cpu.attention import attend, compiled_attention
-from heed.backends.cpu.decoder import CompiledEncoder, NativeDecoder
-from heed.backends.cpu.dropout import Dropout, drop
+from heed.backends.cpu.attention import attention as native_attention_with_seed
+from heed.backends.cpu.attention import native_attention
+from heed.backends.cpu.decoder import NativeDecoder, NativeEncoder
+from heed.backends.cpu.dropout import DropoutStruct, apply_dropout
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.linear import matmul
 from heed.backends.cpu.loss import linear_cross_entropy
-from heed.backends.cpu.packed_linear import Panels
+from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.pointers import array_pointer, pointer, pointer_or_none, strided_pointer
 from heed.backends.cpu.search_ops import beam_step, topk
 from heed.backends.torch.linear import plain_linear
@@ -76,14 +77,14 @@ def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> No
     x, layout = torch.zeros(4, 8, dtype=dtype), Packed.from_lengths([3, 1])
     heads, pattern = x.view(4, 2, 4), AttentionPattern.between(layout, layout)
     for call in (
-        lambda: drop(x, Dropout.of(0.5, 1)),
-        lambda: compiled_attention(heads, heads, heads, pattern, 0.0),
+        lambda: apply_dropout(x, DropoutStruct.of(0.5, 1)),
+        lambda: native_attention(heads, heads, heads, pattern, 0.0),
         lambda: matmul(x, x.t()),
         lambda: matmul(x.float(), x.float().t(), torch.zeros(4, dtype=dtype)),
         lambda: topk(x, 2),
         lambda: beam_step(torch.zeros(2, 2, dtype=torch.float64), x, 2),
-        lambda: Panels(x, None, integers=False),
-        lambda: Panels(x.float(), None, integers=False)(x),
+        lambda: PackedLinear(x, None, int8=False),
+        lambda: PackedLinear(x.float(), None, int8=False)(x),
     ):
         with pytest.raises(TypeError, match=f"compiled code takes .*found {dtype}"):
             call()
@@ -95,21 +96,23 @@ def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
     layout, heads = Packed.from_lengths([3, 1]), torch.zeros(4, 2, 4)
     pattern = AttentionPattern.between(layout, layout)
     for fewer in ((heads[:3], heads, heads), (heads, heads[:3], heads[:3])):
-        with pytest.raises(InputError, match="attention in compiled code takes sentences that fill"):
-            attend(*fewer, pattern, Dropout.of(0.0, 0))
+        with pytest.raises(InputError, match="attention in compiled code takes packed sentences of"):
+            native_attention_with_seed(*fewer, pattern, DropoutStruct.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
-        attend(heads, heads, heads[:3], pattern, Dropout.of(0.0, 0))
+        native_attention_with_seed(heads, heads, heads[:3], pattern, DropoutStruct.of(0.0, 0))
     too_long = Packed(
         layout.positions, layout.sequence_ids, layout.cu_seqlens, 2
     )  # whose longest sentence has three tokens
-    with pytest.raises(InputError, match="takes sentences that fill"):
-        attend(heads, heads, heads, AttentionPattern.between(layout, too_long), Dropout.of(0.0, 0))
+    with pytest.raises(InputError, match="takes packed sentences of"):
+        native_attention_with_seed(
+            heads, heads, heads, AttentionPattern.between(layout, too_long), DropoutStruct.of(0.0, 0)
+        )
     with pytest.raises(TypeError, match="compiled code takes"):
         matmul(torch.zeros(2, 3), torch.zeros(4, 2))
     with pytest.raises(TypeError, match="compiled code takes"):
-        matmul(torch.zeros(2, 3), torch.zeros(3, 2), to=torch.zeros(2, 3))
+        matmul(torch.zeros(2, 3), torch.zeros(3, 2), out=torch.zeros(2, 3))
     with pytest.raises(TypeError, match="compiled code takes"):
-        Panels(torch.zeros(4, 8), None, integers=False)(torch.zeros(2, 7))
+        PackedLinear(torch.zeros(4, 8), None, int8=False)(torch.zeros(2, 7))
     with pytest.raises(TypeError, match="compiled code takes"):
         beam_step(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(3, 9), 2)
 
@@ -121,7 +124,7 @@ def test_attention_of_one_head_lies_right_however_torch_counts_its_strides() -> 
     pattern = AttentionPattern.between(layout, layout)
     same = heads.clone(memory_format=torch.contiguous_format).view(4, 1, 8)
     assert torch.equal(
-        compiled_attention(heads, heads, heads, pattern, 0.0), compiled_attention(same, same, same, pattern, 0.0)
+        native_attention(heads, heads, heads, pattern, 0.0), native_attention(same, same, same, pattern, 0.0)
     )
 
 
@@ -133,7 +136,7 @@ def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_mode
     lean = NativeDecoder(model, plain_linear)
     state = lean.start(padded(sentences([5, 3], CPU)))
     for wrong in (-1, SHAPE["vocab_size"], 2**40):
-        with pytest.raises(InputError, match=rf"a decoder step .* takes ids from 0 to 12; these are \[1, {wrong}\]"):
+        with pytest.raises(InputError, match=rf"a decoder step .* takes ids from 0 to 12, found \[1, {wrong}\]"):
             lean.step(torch.tensor([1, wrong]), state)
     wider = make(ModelConfig.model_validate({**SHAPE, "d_model": 32}), CPU, torch.float32)
     with pytest.raises(TypeError, match="compiled code takes"):
@@ -145,7 +148,7 @@ def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_mode
 @pytest.mark.usefixtures("unchecked_signatures")
 def test_an_encoder_refuses_a_layout_of_other_sentences() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
-    encode, src = CompiledEncoder(model, integers=False), torch.tensor([3, 4, 5, 6])
+    encode, src = NativeEncoder(model, int8=False), torch.tensor([3, 4, 5, 6])
     layout = Packed.from_lengths([3, 1])
     for wrong in (
         Packed(layout.positions, layout.sequence_ids + 1, layout.cu_seqlens, 3),

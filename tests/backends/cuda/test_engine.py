@@ -12,8 +12,8 @@ from heed import ModelConfig, Transformer
 from heed.backends.base import Hypothesis, SearchMonitor
 from heed.backends.cuda import engine as captured_engine
 from heed.backends.cuda.engine import StaticEngine
-from heed.backends.cuda.search import Room
-from heed.backends.cuda.slots import Shape, affordable
+from heed.backends.cuda.search import StaticStep
+from heed.backends.cuda.slots import SlotShape, fit_memory
 from heed.backends.select import InferenceRequest, inference_backend
 from heed.backends.stepping import HeedBackend
 from heed.config import SearchConfig
@@ -27,8 +27,8 @@ CPU = torch.device("cpu")
 DESIGNS = [config for config in COMBINATIONS if config.kind == "encoder-decoder"]
 
 
-def rooms_of(engine: Engine) -> list[Room]:
-    return list(cast("StaticEngine", cast("HeedBackend", engine.backend)._engine)._rooms.values())
+def static_steps_of(engine: Engine) -> list[StaticStep]:
+    return list(cast("StaticEngine", cast("HeedBackend", engine.backend)._engine)._steps.values())
 
 
 def plainly(model: Transformer, sources: Sequence[list[int]], config: SearchConfig) -> list[list[Hypothesis]]:
@@ -46,8 +46,8 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
 @pytest.fixture
 def few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few that most sentences must wait, and room for few tokens."""
-    monkeypatch.setattr(captured_engine, "_ROWS", 8)
-    monkeypatch.setattr(captured_engine, "_LEAST", 2)
+    monkeypatch.setattr(captured_engine, "_MAX_ROWS", 8)
+    monkeypatch.setattr(captured_engine, "_MIN_LENGTH", 2)
 
 
 @pytest.mark.usefixtures("few_slots")
@@ -84,8 +84,8 @@ def test_any_settings_and_sources_give_what_stepwise_gives(data: st.DataObject, 
 
 
 def test_slots_are_kept_grow_and_are_given_up(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    monkeypatch.setattr(captured_engine, "_LEAST", 2)
-    monkeypatch.setattr(captured_engine, "_ROOMS", 2)
+    monkeypatch.setattr(captured_engine, "_MIN_LENGTH", 2)
+    monkeypatch.setattr(captured_engine, "_CACHED_SHAPES", 2)
     model, sources = small_model(3, device)
     engine = static_engine(model.float())
 
@@ -94,8 +94,8 @@ def test_slots_are_kept_grow_and_are_given_up(monkeypatch: pytest.MonkeyPatch, d
         assert_same(engine.search(sources[:count], config, range(count)), plainly(model, sources[:count], config))
 
     def shapes() -> list[tuple[int, int, int, int]]:
-        every = [room.slots.shape for room in rooms_of(engine)]
-        return [(one.slots, one.width, one.source, one.target) for one in every]
+        every = [step.slots.shape for step in static_steps_of(engine)]
+        return [(shape.slots, shape.beam, shape.source_length, shape.target_length) for shape in every]
 
     search(2, 2, 3)
     assert shapes() == [(2, 2, 8, 4)]
@@ -110,10 +110,12 @@ def test_slots_are_kept_grow_and_are_given_up(monkeypatch: pytest.MonkeyPatch, d
 
 
 def test_where_memory_is_short_there_are_fewer_slots() -> None:
-    shape = Shape(slots=512, width=4, source=64, target=128)  # 7 GiB for 6 layers of width 512, each number 4 bytes
+    shape = SlotShape(
+        slots=512, beam=4, source_length=64, target_length=128
+    )  # 7 GiB for 6 layers of width 512, each number 4 bytes
     for memory, slots in ((2**33, 512), (2**32, 256), (2**31, 128), (0, 1)):
-        assert affordable(shape, 6, 512, torch.float32, memory) == Shape(slots, 4, 64, 128)
-    assert affordable(shape, 6, 512, torch.bfloat16, 2**32) == shape
+        assert fit_memory(shape, 6, 512, torch.float32, memory) == SlotShape(slots, 4, 64, 128)
+    assert fit_memory(shape, 6, 512, torch.bfloat16, 2**32) == shape
 
 
 def test_weights_that_change_are_noticed(device: torch.device) -> None:
@@ -198,7 +200,7 @@ def test_lengths_that_cannot_be_kept_are_refused_as_ever(device: torch.device) -
 
 
 def test_many_sources_are_encoded_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    monkeypatch.setattr("heed.backends.cuda.search._TOKENS", 12)
+    monkeypatch.setattr("heed.backends.cuda.search._ENCODER_TOKENS", 12)
     model, sources = small_model(2, device)
     config = SearchConfig(beam=2, max_length=8)
     assert_same(static_engine(model.float()).search(sources, config, range(4)), plainly(model, sources, config))
@@ -208,7 +210,7 @@ def test_without_a_gpu_searches_go_step_by_step_and_half_precision_is_refused() 
     model, _ = small_model(1, CPU)
     for precision in ("auto", "float32"):
         assert inference_backend([model], InferenceRequest(precision=precision)).choice.backend in ("cpu", "torch")
-    with pytest.raises(InputError, match="precision = 'bfloat16' cannot be had, use 'float32': "):
+    with pytest.raises(InputError, match="precision = 'bfloat16' is not available, use 'float32': "):
         inference_backend([model, model], InferenceRequest(precision="bfloat16"))
 
 

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from heed import ModelConfig, Transformer
 from heed.backends.cuda.attention import packed_attention, packed_self_attention
-from heed.backends.cuda.fused_qkv import JoinedAttention, JoinedDecoder, with_joined_products
+from heed.backends.cuda.fused_qkv import FusedKVDecoder, FusedQKVAttention, use_fused_projections
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder
 from heed.model.layout import AttentionPattern, Packed
@@ -32,7 +32,7 @@ def test_joined_products_are_those_of_the_model_in_value_and_gradient(
 ) -> None:
     model = make(config, device, torch.float32)
     twin = copy_sharing_weights(model)
-    with_joined_products(twin)
+    use_fused_projections(twin)
     sides = both_sides(config, device)
     for own, wanted in zip(with_gradients(twin, sides), with_gradients(model, sides), strict=True):
         torch.testing.assert_close(own, wanted, atol=2e-4, rtol=1e-3)
@@ -41,11 +41,11 @@ def test_joined_products_are_those_of_the_model_in_value_and_gradient(
 def test_all_parts_are_replaced_and_keep_their_weights_under_their_names() -> None:
     model = Transformer(ModelConfig(vocab_size=9, d_model=8, heads=2, d_ff=8))
     twin = copy_sharing_weights(model)
-    with_joined_products(twin)
-    assert isinstance(twin.decoder, JoinedDecoder)
-    assert not isinstance(model.decoder, JoinedDecoder)
+    use_fused_projections(twin)
+    assert isinstance(twin.decoder, FusedKVDecoder)
+    assert not isinstance(model.decoder, FusedKVDecoder)
     parts = [part for part in twin.modules() if isinstance(part, MultiHeadAttention | Decoder)]
-    assert all(isinstance(part, JoinedAttention | JoinedDecoder) for part in parts)
+    assert all(isinstance(part, FusedQKVAttention | FusedKVDecoder) for part in parts)
     own, wanted = ([(name, id(one)) for name, one in each.named_parameters()] for each in (twin, model))
     assert own == wanted
 

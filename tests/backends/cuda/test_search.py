@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from heed.backends.cuda.search import Room, static_search
-from heed.backends.cuda.slots import Shape, Slots
-from heed.backends.cuda.step_ops import Special
+from heed.backends.cuda.search import StaticStep, static_search
+from heed.backends.cuda.slots import Slots, SlotShape
+from heed.backends.cuda.step_ops import SpecialIds
 from heed.config import ModelConfig, SearchConfig
 from heed.decoding.search import beam_search
 from heed.model.layout import Packed
@@ -27,7 +27,7 @@ class TableDecoder:
     device = CPU
     config = ModelConfig(vocab_size=99, pad_id=0, bos_id=2, eos_id=EOS)
 
-    def __init__(self, tables: Tables, shape: Shape) -> None:
+    def __init__(self, tables: Tables, shape: SlotShape) -> None:
         self.tables = tables
         self.slots = Slots.empty(shape, 1, (1, 1), torch.float32, CPU)
         self.steps = 0
@@ -35,7 +35,7 @@ class TableDecoder:
     def encode(self, src: Tensor, _layout: Packed) -> Tensor:
         return src[:, None].float()
 
-    def remember(self, memory: Tensor) -> Tensor:
+    def project_memory(self, memory: Tensor) -> Tensor:
         return memory[None, None, ..., None].expand(1, 2, -1, -1, -1, -1)
 
     def said(self, slot: int, hypothesis: int) -> tuple[int, ...]:
@@ -47,18 +47,18 @@ class TableDecoder:
 
     def step(self) -> None:
         shape = self.slots.shape
-        assert int(self.slots.positions.max()) < shape.target  # or memory would be written that is not there
-        rows = [(slot, hypothesis) for slot in range(shape.slots) for hypothesis in range(shape.width)]
-        numbers = self.slots.memory[0, 0, :, 0, 0, 0].int().tolist()
+        assert int(self.slots.positions.max()) < shape.target_length  # or memory would be written that is not there
+        rows = [(slot, hypothesis) for slot in range(shape.slots) for hypothesis in range(shape.beam)]
+        numbers = self.slots.cross_kv[0, 0, :, 0, 0, 0].int().tolist()
         logits = torch.tensor([self.tables.log_probs(numbers[slot] - 2, self.said(slot, at)) for slot, at in rows])
-        REFERENCE.beam_step(logits, None, self.slots, Special(-1, -1, EOS))
+        REFERENCE.beam_step(logits, None, self.slots, SpecialIds(-1, -1, EOS))
         self.steps += 1
 
 
 def found_in_slots(tables: Tables, lengths: list[int], config: SearchConfig, slots: int) -> tuple[list[Any], int]:
-    decoder: Any = TableDecoder(tables, Shape(slots, config.beam, 2, max(lengths) + 1))
+    decoder: Any = TableDecoder(tables, SlotShape(slots, config.beam, 2, max(lengths) + 1))
     sources = [[number + 2] for number in range(len(lengths))]
-    found = static_search(decoder, Room(decoder.slots, decoder.step), sources, lengths, config)
+    found = static_search(decoder, StaticStep(decoder.slots, decoder.step), sources, lengths, config)
     return found, decoder.steps
 
 
@@ -116,9 +116,18 @@ def test_it_ends_when_beam_search_ends_or_a_step_later(nbest: int) -> None:
 
 
 def test_a_step_too_many_changes_nothing_for_who_is_over() -> None:
-    decoder: Any = TableDecoder(Tables(4, vocabulary=6, eos_bonus=2.0), Shape(2, 3, 2, 9))
-    static_search(decoder, Room(decoder.slots, decoder.step), [[2], [3]], [8, 8], SearchConfig(beam=3, nbest=2))
+    decoder: Any = TableDecoder(Tables(4, vocabulary=6, eos_bonus=2.0), SlotShape(2, 3, 2, 9))
+    static_search(decoder, StaticStep(decoder.slots, decoder.step), [[2], [3]], [8, 8], SearchConfig(beam=3, nbest=2))
     before = copy.deepcopy(decoder.slots)
     decoder.step()
-    for name in ("scores", "log_probs", "order", "lasts", "tokens", "parents", "positions", "over"):
+    for name in (
+        "finished_scores",
+        "finished_log_probs",
+        "finish_order",
+        "finish_hypothesis",
+        "tokens",
+        "parents",
+        "positions",
+        "finished",
+    ):
         assert torch.equal(getattr(before, name), getattr(decoder.slots, name))

@@ -56,7 +56,7 @@ def test_a_sentence_alone_steps_as_the_model_does_and_its_hypotheses_after_it(co
     lean, src = TorchDecoder(model, prepacked_linear), padded(sentences([4], CPU))
     ours, own = lean.start(src), model.start(src)
     for ids in ([5], [6], [7, 8], [9, 10], [11]):
-        if len(ids) != ours.width:
+        if len(ids) != ours.beam:
             rows = torch.tensor([[0, 0]] if len(ids) > 1 else [[1]])
             ours, own = ours.select(rows), own.select(rows)
         (found, ours), (expected, own) = lean.step(torch.tensor(ids), ours), model.step(torch.tensor(ids)[:, None], own)

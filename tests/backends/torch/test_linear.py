@@ -16,7 +16,7 @@ NEEDS_ONEDNN = pytest.mark.skipif(not has_onednn(), reason="needs oneDNN on x86"
 @pytest.fixture
 def even_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices are prepacked too."""
-    monkeypatch.setattr(linear, "_SMALL", 0)
+    monkeypatch.setattr(linear, "_MIN_PREPACKED", 0)
 
 
 @NEEDS_ONEDNN

@@ -1,6 +1,6 @@
 """Encoder and decoder step on a CPU, each in one call of compiled C: `csrc/encoder.h` and `csrc/decoder.h` from Python.
 
-Enters: a float32 model, whose matrices may be quantised to int8. Leaves: a stepper. Dispatching one torch operator after
+Enters: a float32 model, whose matrices may be quantised to int8. Leaves: a stepper. Calling one torch operator after
 another would take longer than the arithmetic. The references are `Transformer.encode` and `Transformer.step`.
 """
 

@@ -71,7 +71,7 @@ class PackedLinear:
 def pack_panels(
     weight: Shaped[Tensor, "outputs inputs"], group: int, pages: HugePages
 ) -> Shaped[Tensor, f"panels groups {_PANEL} {{group}}"]:
-    """A copy of W in the order in which it is read: panels of 32 outputs, in each of which `group` inputs are adjacent."""
+    """A copy of W in the order in which it is read: panels of 32 outputs, with `group` adjacent inputs each."""
     outputs, inputs = weight.shape
     padded = functional.pad(weight, (0, -inputs % group, 0, -outputs % _PANEL))
     ordered = padded.unflatten(1, (-1, group)).unflatten(0, (-1, _PANEL)).transpose(1, 2)

@@ -2,7 +2,7 @@
 
 C trusts its arguments. So every conversion names the dtype and shape that the C code expects, and anything else is
 refused before the call: another dtype (torch's default dtype and autocast change those), another device, a
-non-contiguous tensor, another shape. An address keeps nothing alive: the caller holds the tensor until the call returns.
+non-contiguous tensor, another shape. An address keeps nothing alive: the caller holds the tensor until C returns.
 """
 
 from typing import Any

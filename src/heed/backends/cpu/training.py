@@ -10,7 +10,7 @@ from heed.model.transformer import Transformer, copy_sharing_weights
 
 
 def training_ops(model: Transformer, *, is_sharded: bool, native_matmul: bool) -> TrainingOps:
-    """is_sharded: the model itself runs, since sharded weights allow neither a copy that shares them nor a fused loss."""
+    """is_sharded: the model itself runs, since sharded weights allow no copy that shares them and no fused loss."""
     run = model if is_sharded else copy_sharing_weights(model)
     use_native_dropout(run)
     if is_sharded:

@@ -1,1 +1,1 @@
-"""CUDA graphs, static buffers and Triton kernels."""
+"""CUDA backend: whole searches and training steps in CUDA graphs, static buffers and Triton kernels."""

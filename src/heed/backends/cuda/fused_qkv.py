@@ -1,11 +1,11 @@
-"""Fewer, larger matrix products to learn with: whatever is multiplied with the same vectors is multiplied at once.
+"""Fused QKV projections for training on a GPU: linear layers of the same input become one matmul.
 
-A GPU takes longer for three products than for one of their size, most of all on the way back: there each adds to the
-gradient of the same vectors, and the gradient of a small matrix is too small to keep the whole of the GPU busy. So a
-layer's queries, keys and values are one product, and so are the keys and values that all layers make of the memory.
-The weights stay where they are and are laid side by side for each pass; they are small beside the tokens.
+Three small matmuls take longer than one of their total size, most of all in the backward pass, where each adds to the
+gradient of the same input and the gradient of a small matrix is too small to occupy the GPU. So query, key and value
+projections of a layer are one matmul, and so are all layers' key and value projections of the encoder output. The
+parameters stay separate and are concatenated in each pass; they are small compared with the activations.
 
-The twins are the parts of `heed.model` that these take the place of.
+The references are the modules of `heed.model` that these replace.
 """
 
 from typing import cast
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from heed.backends.cuda.attention import packed_self_attention
-from heed.backends.fused_weights import cross_kv_projections, queries_keys_values, side_by_side
+from heed.backends.fused_weights import concat_linear, cross_kv_projections, qkv_projections
 from heed.model.attention import AttentionContext, KeysValues, MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer
 from heed.model.transformer import replace_modules
 
 
-class JoinedAttention(MultiHeadAttention):
-    """The weights of an attention; within packed sentences it is done at once."""
+class FusedQKVAttention(MultiHeadAttention):
+    """Attention that shares another one's weights, with fused QKV in self-attention of packed sentences."""
 
     def __init__(self, part: MultiHeadAttention) -> None:
         nn.Module.__init__(self)
@@ -30,32 +30,34 @@ class JoinedAttention(MultiHeadAttention):
         self.query, self.key, self.value, self.output = part.query, part.key, part.value, part.output
 
     def self_attend(self, x: Float[Tensor, "tokens D"], context: AttentionContext) -> Float[Tensor, "tokens D"]:
-        """What each token gathers from those tokens of its own sentence that it may see."""
-        three = functional.linear(x, *side_by_side(queries_keys_values(self))).unflatten(-1, (3, *self.split))
+        """Self-attention within packed sentences."""
+        qkv = functional.linear(x, *concat_linear(qkv_projections(self))).unflatten(-1, (3, *self.split))
         dropout = self.dropout if self.training else 0.0
         if context.rotation is None:
-            heads = packed_self_attention(three, context.pattern, dropout)
+            heads = packed_self_attention(qkv, context.pattern, dropout)
         else:
-            queries, keys, values = three.unbind(-3)
+            queries, keys, values = qkv.unbind(-3)
             heads = context.attend(context.rotation(queries), context.rotation(keys), values, context.pattern, dropout)
         return self.output(heads.flatten(-2))
 
 
-class JoinedDecoder(Decoder):
-    """The parts of a decoder; the memory is multiplied once for all layers."""
+class FusedKVDecoder(Decoder):
+    """Decoder that shares another one's layers, with one matmul for all layers' cross-attention keys and values."""
 
     def __init__(self, part: Decoder) -> None:
         nn.Module.__init__(self)
         self.positions, self.dropout, self.layers, self.norm = part.positions, part.dropout, part.layers, part.norm
 
     def keys_values(self, memory: Float[Tensor, "sources D"]) -> tuple[KeysValues, ...]:
-        """The memory as each layer attends to it."""
-        products, split = cross_kv_projections(self), cast("DecoderLayer", self.layers[0]).attention.split
-        each = functional.linear(memory, *side_by_side(products)).unflatten(-1, (len(products), *split)).unbind(-3)
+        """Keys and values of the encoder output, for each layer."""
+        projections, split = cross_kv_projections(self), cast("DecoderLayer", self.layers[0]).attention.split
+        each = (
+            functional.linear(memory, *concat_linear(projections)).unflatten(-1, (len(projections), *split)).unbind(-3)
+        )
         return tuple(zip(each[::2], each[1::2], strict=True))
 
 
-def with_joined_products(model: nn.Module) -> None:
-    """Give a model these in all places of its own."""
-    replace_modules(model, MultiHeadAttention, JoinedAttention)
-    replace_modules(model, Decoder, JoinedDecoder)
+def use_fused_projections(model: nn.Module) -> None:
+    """Replace the attention modules and the decoder of a model."""
+    replace_modules(model, MultiHeadAttention, FusedQKVAttention)
+    replace_modules(model, Decoder, FusedKVDecoder)

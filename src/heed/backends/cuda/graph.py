@@ -1,4 +1,4 @@
-"""Work captured once as a CUDA graph and replayed."""
+"""Captures GPU work as a CUDA graph and replays it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The loss of a batch straight from the vectors before the output matrix, on a GPU: see `sliced_loss`."""
+"""Chunked linear + cross-entropy on a GPU: a Triton loss kernel under `backends.chunked_loss`."""
 
 import torch
 from jaxtyping import Float, Int

@@ -1,8 +1,8 @@
-"""All that a search remembers, in memory that stays where it is: B slots for sentences, W hypotheses in each.
+"""Static buffers of a GPU search: B slots for sentences with W hypotheses each, KV cache included.
 
-A captured step reads and writes these tensors and no others, so that it can be repeated for any sentences: a slot whose
-sentence is over is given to another one. Positions are each slot's own. Keys and values of the past stay in the row
-they were written in; `rows` says in which row each hypothesis was at every time, and is all that a beam reorders.
+A captured step reads and writes only these tensors, so it can be replayed for any sentences: the slot of a finished
+sentence is given to the next one. Each slot has its own position. Keys and values stay in the row that wrote them;
+`kv_rows` holds the row of each hypothesis at every position, and is all that a beam step reorders.
 """
 
 from dataclasses import dataclass, replace
@@ -13,143 +13,145 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How much fits in: B sentences of S tokens, W hypotheses each, T tokens long."""
+class SlotShape:
+    """The capacity of the buffers: B sentences of S tokens, W hypotheses each, T tokens long."""
 
-    slots: int
-    width: int
-    source: int
-    target: int
+    slots: int  # B
+    beam: int  # W
+    source_length: int  # S
+    target_length: int  # T
 
     @property
     def rows(self) -> int:
         """R = B·W."""
-        return self.slots * self.width
+        return self.slots * self.beam
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The state. Times, counts and words are int32, sums of log-probabilities float64."""
+    """The state of all searches. Positions, counts and token ids are int32, log-probabilities float64."""
 
-    shape: Shape
-    past: Float[Tensor, "L 2 R T H K"]  # keys and values of what is written
-    memory: Float[Tensor, "L 2 B S H K"]  # keys and values of the source
-    lengths: Int[Tensor, "B"]  # of the sources
+    shape: SlotShape
+    self_kv: Float[Tensor, "L 2 R T H K"]  # keys and values of the target tokens
+    cross_kv: Float[Tensor, "L 2 B S H K"]  # keys and values of the source
+    source_lengths: Int[Tensor, "B"]  # source tokens of each sentence
     ids: Int[Tensor, "B W"]  # int64: the newest token of each hypothesis
-    sentences: Int[Tensor, "3 B"]  # `positions`, `over`, `longest`
-    sums: Float[Tensor, "3 B W"]  # `totals`, `scores`, `log_probs`
-    ended: Int[Tensor, "3 B W"]  # `order`, `lasts`, `truncated`
-    written: Int[Tensor, "2 B T W"]  # `tokens`, `parents`
-    rows: Int[Tensor, "2 R T"]  # where its keys and values of each time are; for even positions, for odd ones
-    penalties: Float[Tensor, "lengths"]  # the length penalty of each length, up to T + 1
-    rules: Int[Tensor, "two"]  # the least length; 1 if a sentence is over as soon as enough hypotheses have ended
+    slot_state: Int[Tensor, "3 B"]  # `positions`, `finished`, `max_lengths`
+    beam_scores: Float[Tensor, "3 B W"]  # `live_log_probs`, `finished_scores`, `finished_log_probs`
+    finished_info: Int[Tensor, "3 B W"]  # `finish_order`, `finish_hypothesis`, `truncated`
+    history: Int[Tensor, "2 B T W"]  # `tokens`, `parents`
+    kv_rows: Int[Tensor, "2 R T"]  # row of its keys and values at each position; double-buffered by parity
+    length_penalties: Float[Tensor, "lengths"]  # of each length up to T + 1
+    rules: Int[Tensor, "two"]  # minimum length; 1 if a sentence finishes as soon as enough hypotheses have
 
     @classmethod
     def empty(
-        cls, shape: Shape, layers: int, heads: tuple[int, int], dtype: torch.dtype, device: torch.device
+        cls, shape: SlotShape, layers: int, heads: tuple[int, int], dtype: torch.dtype, device: torch.device
     ) -> "Slots":
-        """No sentence anywhere."""
-        one, each = (shape.slots,), (shape.slots, shape.width)
+        """Buffers without any sentence."""
+        per_slot, per_hypothesis = (shape.slots,), (shape.slots, shape.beam)
 
-        def whole(*size: int) -> Tensor:
+        def int32(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.int32, device=device)
 
-        def exact(*size: int) -> Tensor:
+        def float64(*size: int) -> Tensor:
             return torch.zeros(size, dtype=torch.float64, device=device)
 
         return cls(
             shape,
-            past=torch.zeros((layers, 2, shape.rows, shape.target, *heads), dtype=dtype, device=device),
-            memory=torch.zeros((layers, 2, shape.slots, shape.source, *heads), dtype=dtype, device=device),
-            lengths=whole(*one) + 1,
-            ids=whole(*each).long(),
-            sentences=torch.stack((whole(*one), whole(*one) + 1, whole(*one))),
-            sums=exact(3, *each),
-            ended=whole(3, *each),
-            written=whole(2, shape.slots, shape.target, shape.width),
-            rows=whole(2, shape.rows, shape.target),
-            penalties=exact(shape.target + 2),
-            rules=whole(2),
+            self_kv=torch.zeros((layers, 2, shape.rows, shape.target_length, *heads), dtype=dtype, device=device),
+            cross_kv=torch.zeros((layers, 2, shape.slots, shape.source_length, *heads), dtype=dtype, device=device),
+            source_lengths=int32(*per_slot) + 1,
+            ids=int32(*per_hypothesis).long(),
+            slot_state=torch.stack((int32(*per_slot), int32(*per_slot) + 1, int32(*per_slot))),
+            beam_scores=float64(3, *per_hypothesis),
+            finished_info=int32(3, *per_hypothesis),
+            history=int32(2, shape.slots, shape.target_length, shape.beam),
+            kv_rows=int32(2, shape.rows, shape.target_length),
+            length_penalties=float64(shape.target_length + 2),
+            rules=int32(2),
         )
 
     @property
     def positions(self) -> Int[Tensor, "B"]:
-        """How many tokens are written."""
-        return self.sentences[0]
+        """The number of target tokens generated so far."""
+        return self.slot_state[0]
 
     @property
-    def over(self) -> Int[Tensor, "B"]:
-        """1 where a search has come to its end, or never began."""
-        return self.sentences[1]
+    def finished(self) -> Int[Tensor, "B"]:
+        """1 where the slot's search has finished, or the slot is empty."""
+        return self.slot_state[1]
 
     @property
-    def longest(self) -> Int[Tensor, "B"]:
-        """The most tokens that may be written, the eos not counted."""
-        return self.sentences[2]
+    def max_lengths(self) -> Int[Tensor, "B"]:
+        """Maximum number of target tokens, without the eos."""
+        return self.slot_state[2]
 
     @property
-    def totals(self) -> Float[Tensor, "B W"]:
-        """Log-probabilities of the live hypotheses, best first."""
-        return self.sums[0]
+    def live_log_probs(self) -> Float[Tensor, "B W"]:
+        """Log-probabilities of the unfinished hypotheses, best first."""
+        return self.beam_scores[0]
 
     @property
-    def scores(self) -> Float[Tensor, "B W"]:
-        """Of those that have ended, in no order; -inf: room for one, inf: none wanted here."""
-        return self.sums[1]
+    def finished_scores(self) -> Float[Tensor, "B W"]:
+        """Scores of finished hypotheses, unordered; -inf: a free entry, inf: an entry beyond nbest."""
+        return self.beam_scores[1]
 
     @property
-    def log_probs(self) -> Float[Tensor, "B W"]:
-        """Of those that have ended."""
-        return self.sums[2]
+    def finished_log_probs(self) -> Float[Tensor, "B W"]:
+        """Log-probabilities of finished hypotheses."""
+        return self.beam_scores[2]
 
     @property
-    def order(self) -> Int[Tensor, "B W"]:
-        """When they ended: W times their length, and how many were better then."""
-        return self.ended[0]
+    def finish_order(self) -> Int[Tensor, "B W"]:
+        """When they finished: W times their length plus their rank in that step."""
+        return self.finished_info[0]
 
     @property
-    def lasts(self) -> Int[Tensor, "B W"]:
-        """Which hypothesis they ended as."""
-        return self.ended[1]
+    def finish_hypothesis(self) -> Int[Tensor, "B W"]:
+        """The index in the beam of the hypothesis that finished."""
+        return self.finished_info[1]
 
     @property
     def truncated(self) -> Int[Tensor, "B W"]:
-        """1 where the length limit ended them, and not the model."""
-        return self.ended[2]
+        """1 where the length limit cut off the hypothesis."""
+        return self.finished_info[2]
 
     @property
     def tokens(self) -> Int[Tensor, "B T W"]:
-        """The token of each hypothesis at each position."""
-        return self.written[0]
+        """The token of each hypothesis at each position, for backtracking."""
+        return self.history[0]
 
     @property
     def parents(self) -> Int[Tensor, "B T W"]:
-        """Which hypothesis it continued."""
-        return self.written[1]
+        """The hypothesis of the previous position that each one extends."""
+        return self.history[1]
 
     def begin(
         self,
-        which: Int[Tensor, "N"],
+        slots: Int[Tensor, "N"],
         memory: Float[Tensor, "L 2 N source H K"],
         lengths: Int[Tensor, "2 N"],
         bos_id: int,
         nbest: int,
     ) -> None:
-        """Put new sentences into some slots. lengths: of their sources, and the greatest of what is to be written."""
-        self.memory[:, :, :, : memory.shape[3]].index_copy_(2, which, memory)
-        self.lengths.index_copy_(0, which, lengths[0])
-        self.longest.index_copy_(0, which, lengths[1])
-        for counter, value in ((self.positions, 0), (self.over, 0), (self.ids, bos_id), (self.order, 0)):
-            counter.index_fill_(0, which, value)
-        hypothesis = torch.arange(self.shape.width, device=which.device).expand(len(which), -1)
-        nothing = torch.full(hypothesis.shape, -torch.inf, dtype=torch.float64, device=which.device)
-        self.totals.index_copy_(0, which, nothing.masked_fill(hypothesis == 0, 0.0))  # one, and places for more
-        self.scores.index_copy_(0, which, nothing.masked_fill(hypothesis >= nbest, torch.inf))
+        """Start new sentences in these slots. lengths: of their sources, and the maximum of their targets."""
+        self.cross_kv[:, :, :, : memory.shape[3]].index_copy_(2, slots, memory)
+        self.source_lengths.index_copy_(0, slots, lengths[0])
+        self.max_lengths.index_copy_(0, slots, lengths[1])
+        for counter, value in ((self.positions, 0), (self.finished, 0), (self.ids, bos_id), (self.finish_order, 0)):
+            counter.index_fill_(0, slots, value)
+        hypothesis = torch.arange(self.shape.beam, device=slots.device).expand(len(slots), -1)
+        minus_inf = torch.full(hypothesis.shape, -torch.inf, dtype=torch.float64, device=slots.device)
+        self.live_log_probs.index_copy_(
+            0, slots, minus_inf.masked_fill(hypothesis == 0, 0.0)
+        )  # one live hypothesis, W - 1 free entries
+        self.finished_scores.index_copy_(0, slots, minus_inf.masked_fill(hypothesis >= nbest, torch.inf))
 
 
-def affordable(shape: Shape, layers: int, size: int, dtype: torch.dtype, memory: int) -> Shape:
-    """The shape, or one of fewer slots whose keys and values take no more bytes than `memory`; one slot at least."""
-    tokens = shape.rows * shape.target + shape.slots * shape.source
-    if shape.slots == 1 or 2 * layers * tokens * size * dtype.itemsize <= memory:
+def fit_memory(shape: SlotShape, layers: int, d_model: int, dtype: torch.dtype, memory: int) -> SlotShape:
+    """The shape with the slots halved until keys and values fit into `memory` bytes; at least one slot."""
+    tokens = shape.rows * shape.target_length + shape.slots * shape.source_length
+    if shape.slots == 1 or 2 * layers * tokens * d_model * dtype.itemsize <= memory:
         return shape
-    return affordable(replace(shape, slots=shape.slots // 2), layers, size, dtype, memory)
+    return fit_memory(replace(shape, slots=shape.slots // 2), layers, d_model, dtype, memory)

@@ -1,1 +1,1 @@
-"""Portable inference with torch operators: the path that runs anywhere."""
+"""Portable backend: inference and training with torch operators, on any machine."""

@@ -21,7 +21,7 @@ from heed.backends.torch.linear import LinearFn, MakeLinear
 from heed.model.attention import MultiHeadAttention
 from heed.model.layers import ACTIVATIONS, Decoder, DecoderLayer, FeedForward, Residual
 from heed.model.positions import Rotation
-from heed.model.transformer import Transformer, replace_modules, copy_sharing_weights
+from heed.model.transformer import Transformer, copy_sharing_weights, replace_modules
 
 
 class TorchDecoder:

@@ -1,7 +1,7 @@
-"""Training with torch operators: the portable path, on any device.
+"""Training with torch operators on any device, with a faster dropout on CPUs without a C compiler.
 
-On a CPU without a compiler dropout takes 16 raw random bits per number, and four numbers share a step of the generator;
-torch's own takes a step of a slower one for each, on one core.
+The dropout compares 16 random bits per element, so one 64-bit draw serves four elements; torch's dropout draws once
+per element, from a slower generator, on one core.
 """
 
 import numpy as np
@@ -14,31 +14,30 @@ from heed.model.layers import DecoderLayer, EncoderLayer
 from heed.model.transformer import Transformer, copy_sharing_weights, replace_modules
 
 
-class RawDropout(nn.Module):
-    """Zeroes a share of the numbers and scales the others up; which ones follows from torch's own generator."""
+class BitwiseDropout(nn.Module):
+    """Replacement of `nn.Dropout` on a CPU; its seeds come from torch's generator."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.share = share
+        self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """What is left of x."""
-        if not self.training or self.share == 0.0:
+        if not self.training or self.rate == 0.0:
             return x
         seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-        words = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
-        bits = torch.from_numpy(words.view(np.int16)[: x.numel()]).view(x.shape)
-        left = (bits >= round(self.share * 2**16) - 2**15).to(x.dtype)
-        return x * left.mul_(1 / (1 - self.share))
+        random_bits = np.random.SFC64(seed).random_raw(-(-x.numel() // 4))
+        bits = torch.from_numpy(random_bits.view(np.int16)[: x.numel()]).view(x.shape)
+        mask = (bits >= round(self.rate * 2**16) - 2**15).to(x.dtype)
+        return x * mask.mul_(1 / (1 - self.rate))
 
 
-def with_raw_dropout(model: nn.Module) -> None:
-    """Give a model this dropout in all places of torch's own."""
-    replace_modules(model, nn.Dropout, lambda part: RawDropout(part.p))
+def use_bitwise_dropout(model: nn.Module) -> None:
+    """Replace every `nn.Dropout` of a model."""
+    replace_modules(model, nn.Dropout, lambda dropout: BitwiseDropout(dropout.p))
 
 
 def training_ops(model: Transformer, *, is_sharded: bool, compile_layers: bool) -> TrainingOps:
-    """is_sharded: the model itself runs on a CPU, since sharded weights allow no second model around them."""
+    """is_sharded: the model itself runs on a CPU, since sharded weights allow no copy that shares them."""
     if compile_layers:
         compiled = copy_sharing_weights(model)
         compile_all_layers(compiled, dynamic=True)
@@ -46,16 +45,15 @@ def training_ops(model: Transformer, *, is_sharded: bool, compile_layers: bool) 
     if model.vocabulary.embedding.weight.device.type != "cpu":
         return TrainingOps(model, fused_attention)
     run = model if is_sharded else copy_sharing_weights(model)
-    with_raw_dropout(run)
+    use_bitwise_dropout(run)
     return TrainingOps(run, fused_attention)
 
 
 def layers_of(model: Transformer) -> list[EncoderLayer | DecoderLayer]:
-    """All layers of a model."""
-    return [part for part in model.modules() if isinstance(part, EncoderLayer | DecoderLayer)]
+    return [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
 
 
 def compile_all_layers(model: Transformer, *, dynamic: bool) -> None:
-    """torch.compile every layer: each kind once, for all layers of it."""
+    """Compile every layer with torch.compile; layers of the same type share the compiled code."""
     for layer in layers_of(model):
         layer.compile(dynamic=dynamic, fullgraph=True)

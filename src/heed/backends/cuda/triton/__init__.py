@@ -1,1 +1,1 @@
-"""What runs on the GPU itself, in Triton's language: its capitals are constants, its functions take many things."""
+"""Triton kernels of the CUDA backend; upper-case parameters are compile-time constants."""
