@@ -21,6 +21,7 @@ from heed.paths import cache_folder
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.installed import not_installed
 from tests.interop.marian_models import TINY, Recipe, make
+from tests.pages import BESIDES, BRIEF, fill, in_blocks, is_server
 from tests.serving.folders import Task, make_lm_or_classifier
 from tests.serving.running import serving
 
@@ -28,33 +29,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 
-# What a verb is given besides, to be done in a second; nothing else in a command is changed.
-SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
-BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
-BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
-BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20", "bench engines": "--sentences 2 --rounds 1"}
 LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}  # of runs that are all copies of one
 HALVES: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}  # of those that do not translate
-
-ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
-GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "Die alte Katze sieht einen Vogel."] * 5
-
-
-def fill(folder: Path) -> None:
-    """The texts that the pages name."""
-    pairs = list(zip(ENGLISH, GERMAN, strict=True))
-    texts = {
-        "en": ENGLISH,
-        "de": GERMAN,
-        "tsv": [f"{source}\t{target}" for source, target in pairs],
-        "jsonl": [json.dumps({"source": source, "target": target}) for source, target in pairs],
-    }
-    files = {f"{name}.{ending}": lines for name in ("train", "val", "test") for ending, lines in texts.items()}
-    files |= {"in.txt": ENGLISH, "in.jsonl": texts["jsonl"], "other.txt": GERMAN}
-    files["labels.tsv"] = [f"en\t{text}" for text in ENGLISH] + [f"de\t{text}" for text in GERMAN]
-    for name, lines in files.items():
-        (folder / name).write_text("".join(line + "\n" for line in lines))
-    (folder / "run.toml").write_text("[training]\nseed = 7\n")
 
 
 def make_files(page: str, folder: Path) -> None:
@@ -66,14 +42,6 @@ def make_files(page: str, folder: Path) -> None:
                 exec(compile(code, "page", "exec"), {})  # noqa: S102 - our own page
     for file in {path for path in folder.iterdir() if path.is_file()} - before:
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:40]))
-
-
-def in_blocks(page: str) -> list[str]:
-    """The commands that stand on lines of their own."""
-    text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
-    lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)
-    commands = [re.sub(r"\s+# .*", "", line) for line in lines]
-    return [command for command in commands if re.search(r"\b(heed|torchrun|curl) ", command)]
 
 
 def answers(page: str) -> dict[str, str]:
@@ -161,10 +129,6 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
             assert done.returncode == 0, f"{line}\n{done.stderr}"
             if line in answers(page):
                 assert shape(json.loads(done.stdout)) == shape(json.loads(answers(page)[line])), done.stdout
-
-
-def is_server(line: str) -> bool:
-    return line.startswith("heed serve ") and "--new-key" not in line
 
 
 @contextmanager

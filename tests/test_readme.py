@@ -19,7 +19,7 @@ from heed.interop.marian import export_marian
 from heed.settings import Settings
 from heed.text.tokenizer import Tokenizer
 from tests.installed import PROJECT, brought, not_installed
-from tests.test_docs import BESIDES, fill, in_blocks, is_server
+from tests.pages import BESIDES, fill, in_blocks, is_server
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

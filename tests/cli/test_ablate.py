@@ -5,34 +5,15 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from heed.artifacts.folder import model_files
-from heed.artifacts.writing import write_folder
 from heed.cli.main import app
-from heed.config import RunConfig, SearchConfig
+from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.evaluation.metrics import bleu
 from heed.inference.open import load
 from heed.interpret.ablation import ablate as measure
-from heed.model.transformer import Transformer
-from heed.text.tokenizer import Tokenizer
+from tests.cli.untrained import write_model
 
 SOURCES, REFERENCES = ["a b", "", "b a c"], ["B A", "C", "A B"]
-
-
-def write_model(path: Path, **settings: object) -> Path:
-    """A folder of a model that has learnt nothing."""
-    tokenizer = Tokenizer.train([], "bytes", 259)
-    shape = {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1, **settings}
-    run = RunConfig.model_validate(
-        {
-            "model": {"vocab_size": tokenizer.vocab_size, **shape},
-            "data": {"tokenizer": "bytes", "vocab_size": 259},
-            "search": {"beam": 1, "max_length": 8},
-        }
-    )
-    files = model_files(Transformer(run.model).state_dict(), run, {}, (tokenizer, tokenizer), "# A model\n")
-    write_folder(path, files)
-    return path
 
 
 @pytest.fixture
@@ -98,7 +79,7 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
         ),
     ],
 )
-def test_mistakes_are_named(arguments: str, message: str, texts: Path) -> None:
+def test_mistakes_in_ablate_options_are_errors(arguments: str, message: str, texts: Path) -> None:
     write_model(texts / "encoder", kind="encoder")
     with pytest.raises(HeedError) as error:
         ablate("--source", "s", *arguments.split())

@@ -41,7 +41,7 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Pa
     assert isinstance(heed.load(out)("a b"), str)
 
 
-def test_too_few_checkpoints_and_folders_that_are_there_are_said(run: Path, tmp_path: Path) -> None:
+def test_too_few_checkpoints_and_existing_output_folders_are_errors(run: Path, tmp_path: Path) -> None:
     made = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
     assert made.returncode == 2
     assert made.stderr.startswith(f"error: {run} has 3 consecutive checkpoints, not 9: use --last 3")

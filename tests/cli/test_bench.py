@@ -83,19 +83,21 @@ def test_the_comparison_is_shown_as_a_table(model: Path) -> None:
         (["nowhere", __file__, "--engine", "heed"], "error: nowhere does not exist: expected a model folder"),
     ],
 )
-def test_what_cannot_be_measured_is_said(arguments: list[str], message: str, model: Path) -> None:
+def test_invalid_engines_texts_and_models_of_bench_engines_are_errors(
+    arguments: list[str], message: str, model: Path
+) -> None:
     done = heed("bench", "engines", *(str(model) if one == "MODEL" else one for one in arguments))
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_ratios_are_of_rounds_next_to_each_other_and_their_median_counts() -> None:
+def test_speedup_is_the_median_of_ratios_within_rounds() -> None:
     assert speedup([1.0, 2.0, 4.0], [2.0, 4.0, 40.0]) == 2.0
     assert EngineTiming("onnx", 1, ("a", "b"), (), ()).agreement(EngineTiming("heed", 1, ("a", "c"), (), ())) == 0.5
 
 
-def test_every_question_says_what_it_measures() -> None:
+def test_every_bench_command_has_a_summary() -> None:
     questions = re.findall(r"^│ (\w+) +(\w+)", bench("--help").stdout, flags=re.MULTILINE)
     assert questions == [
         ("machine", "Measure"),
@@ -207,16 +209,14 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
         (["translate", "MODEL", "--batch", "0"], "error: Invalid value for '--batch'"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_refused_in_one_line(
-    arguments: list[str], message: str, model: Path
-) -> None:
+def test_invalid_bench_options_are_one_error_line(arguments: list[str], message: str, model: Path) -> None:
     done = heed("bench", *(str(model) if one == "MODEL" else one for one in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_gpu_that_is_not_there_cannot_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_cuda_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for question in ("machine", "train"):
         with pytest.raises(ConfigError, match="--device cuda: torch finds no GPU"):

@@ -14,6 +14,6 @@ def test_describe_shows_every_setting_and_the_sum() -> None:
     assert "214,245,376" in out
 
 
-def test_the_sum_in_the_docs_is_the_sum() -> None:
+def test_the_parameter_table_in_the_docs_is_right() -> None:
     for part in parameter_counts(ModelConfig(vocab_size=37_000)):
         assert f"| {part.name} | {part.copies} | {part.formula} | {part.total:,} |" in PAGE

@@ -46,11 +46,11 @@ def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
     return dict(json.loads(run.stdout))
 
 
-def test_every_kind_of_finding_has_words() -> None:
+def test_every_type_of_problem_has_advice() -> None:
     assert ADVICE.keys() == set(get_args(TextErrorType))
 
 
-def test_findings_are_shown_with_place_number_and_remedy_in_80_columns(clean: list[str], tmp_path: Path) -> None:
+def test_problems_are_printed_with_location_count_and_remedy_in_80_columns(clean: list[str], tmp_path: Path) -> None:
     faulty = clean[:]
     faulty[41] = "\t".join(reversed(faulty[41].split("\t")))
     faulty[99] = faulty[99].replace(" ", "  ", 1)
@@ -79,7 +79,7 @@ def test_findings_are_shown_with_place_number_and_remedy_in_80_columns(clean: li
     assert "parameters" in run.stdout
 
 
-def test_json_says_everything_in_one_object_of_standard_input_too(clean: list[str]) -> None:
+def test_doctor_json_is_one_object_and_reads_standard_input(clean: list[str]) -> None:
     text = "\n".join([*clean, "\tVide."])
     found = as_json("--pairs", "-", "--preset", "small", *SETTINGS, stdin=text)
     assert found["training"] == [{"name": "standard-input.tsv", "pairs": 301}]
@@ -92,13 +92,13 @@ def test_json_says_everything_in_one_object_of_standard_input_too(clean: list[st
     assert found["plan"]["vocab_size"] == 300
 
 
-def test_a_clean_corpus_is_said_to_be_clean(clean: list[str], tmp_path: Path) -> None:
+def test_a_clean_corpus_reports_no_problems(clean: list[str], tmp_path: Path) -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     show_text(console, check_corpora([Corpus(pairs=table(tmp_path / "a.tsv", clean))], [], DataConfig(vocab_size=300)))
     assert "No problems in 300 pairs." in console.export_text()
 
 
-def test_without_text_the_machine_is_examined() -> None:
+def test_doctor_without_a_corpus_describes_the_machine() -> None:
     found = as_json()
     assert found["plan"] is None
     assert found["machine"]["threads"] == 1
@@ -114,7 +114,7 @@ def test_without_text_the_machine_is_examined() -> None:
         (["--valid-pairs", "a.tsv"], "there is no training text"),
     ],
 )
-def test_what_cannot_be_looked_at_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_doctor_without_readable_training_text_is_one_error_line(arguments: list[str], message: str) -> None:
     run = heed("doctor", *arguments)
     assert run.returncode == 2
     assert run.stderr.startswith("error: ")
@@ -122,7 +122,7 @@ def test_what_cannot_be_looked_at_is_one_line_and_exit_code_2(arguments: list[st
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean: list[str], tmp_path: Path) -> None:
+def test_unreadable_rows_are_an_error_unless_the_others_are_written(clean: list[str], tmp_path: Path) -> None:
     train = table(tmp_path / "train.tsv", ["source\ttarget", *clean, *["one column"] * 30])
     run = heed("doctor", "--pairs", train, *SETTINGS)
     assert run.returncode == 2
@@ -141,7 +141,7 @@ def test_all_bad_rows_are_shown_and_an_error_unless_the_others_are_written(clean
     assert (found["written"]["kept"], found["written"]["dropped"]) == (300, {"unreadable": 31})
 
 
-def test_every_kind_that_is_left_out_has_words() -> None:
+def test_every_type_of_dropped_pair_has_a_description() -> None:
     assert _DROPPED.keys() == set(DROPPED_ERRORS)
 
 
@@ -151,7 +151,7 @@ def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:
     assert sum(found.histogram) == 100
 
 
-def test_texts_alone_are_examined_as_texts_and_their_own_step_is_timed(clean: list[str], tmp_path: Path) -> None:
+def test_doctor_checks_monolingual_text_and_times_its_task(clean: list[str], tmp_path: Path) -> None:
     texts = [line.split("\t")[1] for line in clean]
     train, valid = table(tmp_path / "train.fr", [*texts, texts[3]]), table(tmp_path / "valid.fr", texts[:1])
     for task in ("language-model", "masked"):
@@ -168,7 +168,7 @@ def test_texts_alone_are_examined_as_texts_and_their_own_step_is_timed(clean: li
     assert "pair" not in run.stdout
 
 
-def test_the_plan_for_documents_counts_their_pieces(clean: list[str], tmp_path: Path) -> None:
+def test_the_plan_for_documents_counts_their_segments(clean: list[str], tmp_path: Path) -> None:
     texts = [line.split("\t")[1] for line in clean]
     options = ("--task", "language-model", *SETTINGS, "--set", "data.max_tokens=50")
     lines = as_json(*options, "--text", table(tmp_path / "lines", texts))["plan"]
@@ -176,7 +176,7 @@ def test_the_plan_for_documents_counts_their_pieces(clean: list[str], tmp_path: 
     assert whole["steps_per_epoch"] == pytest.approx(lines["steps_per_epoch"], rel=0.1)
 
 
-def test_labels_are_examined_and_shown_with_their_share(clean: list[str], tmp_path: Path) -> None:
+def test_doctor_reports_label_counts(clean: list[str], tmp_path: Path) -> None:
     rows = [f"{'long' if len(line) > 90 else 'short'}\t{line.split(chr(9))[0]}" for line in clean]
     train, valid = table(tmp_path / "train.tsv", rows), table(tmp_path / "valid.tsv", ["middle\tA new one."])
     options = ("--task", "classify", "--pairs", train, "--valid-pairs", valid, *SETTINGS)
@@ -193,7 +193,7 @@ def test_labels_are_examined_and_shown_with_their_share(clean: list[str], tmp_pa
     assert "Validation label that is not in the training set" in run.stdout
 
 
-def test_a_machine_can_be_asked_about_any_task() -> None:
+def test_training_is_estimated_for_every_task_without_a_corpus() -> None:
     sizes = {
         task: as_json("--task", task, "--preset", "tiny", *SETTINGS)["plan"]["parameters"]
         for task in ("translate", "language-model", "classify")

@@ -86,7 +86,7 @@ def test_json_is_one_object_with_every_score() -> None:
 
 
 @pytest.mark.usefixtures("texts")
-def test_against_another_system_both_stand_side_by_side() -> None:
+def test_against_prints_both_systems_side_by_side() -> None:
     texts = ("--hypothesis", "good", "--reference", "r", "--source", "s", "--against", "bad")
     options = (*texts, "--show", "2", "--resamples", "200")
     lines = _lines(evaluate(*options))
@@ -139,7 +139,7 @@ def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: P
     assert again["scores"] == found["scores"]
 
 
-def test_a_card_is_left_alone_when_asked_and_when_it_must_be(texts: Path, model: Path) -> None:
+def test_no_card_is_written_with_no_card_or_if_it_cannot_be_written(texts: Path, model: Path) -> None:
     form = [str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r", "--resamples", "40"]
     before = {file.name: file.read_bytes() for file in model.iterdir()}
     evaluate(*form, "--no-card")
@@ -170,7 +170,7 @@ def test_a_card_is_left_alone_when_asked_and_when_it_must_be(texts: Path, model:
     ],
 )
 @pytest.mark.usefixtures("texts")
-def test_mistakes_are_named(arguments: str, message: str) -> None:
+def test_mistakes_in_evaluate_options_are_errors(arguments: str, message: str) -> None:
     with pytest.raises(HeedError) as error:
         evaluate(*arguments.split(), "--reference", "r")
     assert message in str(error.value)

@@ -19,7 +19,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_there_and_back_again(run: Path, tmp_path: Path) -> None:
+def test_export_and_import_keep_the_translations(run: Path, tmp_path: Path) -> None:
     made = heed("export", str(run), "--to", "marian", "--out", f"{tmp_path}/marian")
     assert (made.returncode, made.stderr) == (0, f"{run} exported as marian to {tmp_path}/marian\n")
     made = heed("import", "--from", "marian", f"{tmp_path}/marian", "--out", f"{tmp_path}/again")
@@ -30,7 +30,7 @@ def test_there_and_back_again(run: Path, tmp_path: Path) -> None:
     assert one == other
 
 
-def test_mistakes_are_said(run: Path, tmp_path: Path) -> None:
+def test_mistakes_in_export_options_are_errors(run: Path, tmp_path: Path) -> None:
     made = heed("export", str(run), "--to", "marion", "--out", f"{tmp_path}/x")
     assert made.returncode == 2
     assert made.stderr.startswith("error: --to marion is not a known format: did you mean 'marian'?")

@@ -10,7 +10,7 @@ from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.inference.open import load
 from heed.interpret.head_statistics import HeadStatistics, batches, head_statistics
-from tests.cli.test_ablate import write_model
+from tests.cli.untrained import write_model
 
 SOURCES, TARGETS = ["a b", "", "b a c"], ["B A", "C", "A B D"]
 
@@ -64,7 +64,7 @@ def test_table_and_json_are_what_was_measured() -> None:
 
 
 @pytest.mark.usefixtures("texts")
-def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_without_targets_uses_greedy_translations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)  # an untrained model never ends
     run = CliRunner().invoke(app, ["heads", "model", "--source", "s", "--json"])
     assert run.exit_code == 0, run.output
@@ -83,7 +83,7 @@ def test_without_targets_the_models_own_greedy_translations_are_read(monkeypatch
         ("decoder --source s --target s", "--target needs an encoder-decoder model: this one is decoder-only"),
     ],
 )
-def test_mistakes_are_named(arguments: str, message: str, texts: Path) -> None:
+def test_mistakes_in_heads_options_are_errors(arguments: str, message: str, texts: Path) -> None:
     write_model(texts / "decoder", kind="decoder")
     with pytest.raises(HeedError) as error:
         heads(*arguments.split())

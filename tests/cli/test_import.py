@@ -45,7 +45,7 @@ def test_the_folder_is_whole_and_says_where_it_comes_from(model: Path) -> None:
     assert "From the Hugging Face MarianMT folder `opus-mt-en-fr`." in (model / "README.md").read_text()
 
 
-def test_an_imported_model_translates_scores_and_can_be_looked_into(model: Path, tmp_path: Path) -> None:
+def test_translate_score_and_look_work_on_an_imported_model(model: Path, tmp_path: Path) -> None:
     made = heed("translate", str(model), "--set", "search.max_length=10", stdin=f"{SENTENCE}\n\nnaïve ﬁne\n")
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("\n") == 3
@@ -90,7 +90,7 @@ def test_an_imported_model_can_be_served(model: Path) -> None:
         assert isinstance(answer.json()["translatedText"], str)
 
 
-def test_mistakes_are_said(theirs: Path, tmp_path: Path) -> None:
+def test_mistakes_in_import_options_are_errors(theirs: Path, tmp_path: Path) -> None:
     made = heed("import", "--from", "marion", str(theirs), "--out", f"{tmp_path}/x")
     assert made.returncode == 2
     assert made.stderr == "error: --from marion is not a known format: did you mean 'marian'?\n"

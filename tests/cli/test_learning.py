@@ -22,13 +22,13 @@ SETTINGS = {
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
     "model.activation_dropout": 0.0,
-    "training.max_steps": 1000,
+    "training.max_steps": 600,
     "training.tokens_per_batch": 800,
     "training.schedule": "cosine",
     "training.learning_rate": 0.006,
-    "training.warmup_steps": 100,
+    "training.warmup_steps": 60,
     "training.label_smoothing": 0.0,
-    "training.checkpoint_every": 1000,
+    "training.checkpoint_every": 600,
 }
 
 
@@ -36,14 +36,14 @@ def strings(seed: int, *, unseen: bool) -> Iterator[str]:
     """Random strings of digits: those kept for the test, by their checksum, or those to learn from."""
     draw = random.Random(seed)
     while True:
-        text = "".join(draw.choices("0123456789", k=draw.randint(3, 7)))
+        text = "".join(draw.choices("0123456789", k=draw.randint(3, 6)))
         if (zlib.crc32(text.encode()) % 10 == 0) == unseen:
             yield text
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_a_small_model_learns_to_write_digits_backwards(seed: int, tmp_path: Path) -> None:
-    texts = list(islice(strings(seed, unseen=False), 100_000))
+    texts = list(islice(strings(seed, unseen=False), 60_000))
     pairs = tmp_path / "digits.tsv"
     pairs.write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
     options = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]

@@ -34,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_each_word_leaned_on_is_shown_by_attention_and_by_removal(model: Path) -> None:
+def test_look_shows_attention_and_leave_one_out_per_target_token(model: Path) -> None:
     run = heed("look", str(model), "a dog runs", "--target", "EIN HUND LÄUFT")
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("a dog runs\nEIN HUND LÄUFT\n")
@@ -49,7 +49,7 @@ def test_what_each_word_leaned_on_is_shown_by_attention_and_by_removal(model: Pa
     assert "\x1b" not in run.stdout
 
 
-def test_nothing_is_cut_off_in_a_pipe_or_in_a_narrow_terminal(model: Path) -> None:
+def test_look_truncates_nothing_in_a_pipe_or_narrow_terminal(model: Path) -> None:
     sentence = ["a", "dog", "sees", "the", "cat", "and", "runs"]
     command = [*heed_command(), "look", str(model), " ".join(sentence), "--target", "EIN HUND LÄUFT UND SIEHT"]
 
@@ -63,7 +63,7 @@ def test_nothing_is_cut_off_in_a_pipe_or_in_a_narrow_terminal(model: Path) -> No
     assert numbers({}) == numbers({"COLUMNS": "80"}) == numbers({"COLUMNS": "45"})
 
 
-def test_a_terminal_gets_colour_and_hostile_text_no_hold_on_it(model: Path) -> None:
+def test_look_is_coloured_on_a_terminal_and_escapes_control_characters(model: Path) -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "heed", "look", str(model), "a \x1b[2Jdog", "--target", "[red]HUND"]
     settings = {**ONE_THREAD, "TERM": "xterm-256color", "COLUMNS": "80"}
@@ -89,7 +89,7 @@ def _read(terminal: int) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ["html", "svg", "png", "json"])
-def test_a_trace_is_saved_where_it_is_asked_for(
+def test_look_saves_the_trace_in_every_format(
     model: Path, tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / f"look.{ending}"
@@ -101,7 +101,7 @@ def test_a_trace_is_saved_where_it_is_asked_for(
         assert "values" in json.loads(out.read_text())["parts"][0]
 
 
-def test_what_cannot_be_saved_is_said(model: Path, tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_saved_is_an_error(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--full needs -o look.html or -o look.json; found no -o"):
         look(model, "a dog", full=True)
     with pytest.raises(ConfigError, match=r"found -o look.svg"):

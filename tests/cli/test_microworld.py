@@ -28,7 +28,7 @@ def test_antecedents_come_with_their_label_first(split: DatasetSplit) -> None:
     assert lines == [f"{label}\t{text}" for label, text in antecedents(split, 20, seed=2)]
 
 
-def test_one_language_comes_as_it_is_drawn_with_repetitions() -> None:
+def test_one_language_is_sampled_with_repetitions() -> None:
     form = ("--split", "test", "--count", "3000", "--seed", "5")
     english, french = microworld("--what", "english", *form), microworld("--what", "french", *form)
     assert len(set(english)) < len(english) == len(french) == 3000
@@ -37,7 +37,7 @@ def test_one_language_comes_as_it_is_drawn_with_repetitions() -> None:
         assert (example.target, split_of(example)) == (target, "test")
 
 
-def test_whoever_reads_may_stop_early() -> None:
+def test_microworld_ends_silently_when_the_pipe_closes() -> None:
     command = shlex.join([*heed_command(), "microworld", "--what", "english", "--count", "100000"])
     run = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f"{command} | head -n 1"], capture_output=True, text=True, check=False
@@ -53,7 +53,7 @@ def test_whoever_reads_may_stop_early() -> None:
         (("--count", "0"), "error: Invalid value for '--count': Input should be greater than or equal to 1"),
     ],
 )
-def test_mistakes_are_named(arguments: tuple[str, ...], message: str) -> None:
+def test_mistakes_in_microworld_options_are_errors(arguments: tuple[str, ...], message: str) -> None:
     run = heed("microworld", *arguments)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith(message)

@@ -64,12 +64,12 @@ def test_a_file_that_cannot_be_written_is_one_line(folder: Path, out: str) -> No
 
 
 @pytest.mark.parametrize("command", ["translate {} in.txt", "plot {}", "look {} a", "embed {} in.txt", "serve {}"])
-def test_a_model_that_is_not_there_is_one_line(folder: Path, command: str) -> None:
+def test_a_missing_model_folder_is_one_error_line(folder: Path, command: str) -> None:
     for model in ("absent", "x" * 300):
         assert model in refused(folder, *command.format(model).split())
 
 
-def test_what_cannot_be_written_to_standard_output_is_one_line(folder: Path) -> None:
+def test_a_full_disk_behind_standard_output_is_one_error_line(folder: Path) -> None:
     for arguments in ("describe", "embed m in.txt", "translate m in.txt", "score m --source in.txt --target in.txt"):
         with open("/dev/full", "w") as full:
             command = [*heed_command(), *arguments.split()]
@@ -80,7 +80,7 @@ def test_what_cannot_be_written_to_standard_output_is_one_line(folder: Path) -> 
 
 
 @pytest.mark.parametrize("arguments", ["describe", "--help", "embed m in.txt", "heads m --source in.txt"])
-def test_a_reader_that_has_had_enough_is_met_with_silence(folder: Path, arguments: str) -> None:
+def test_a_closed_output_pipe_ends_silently(folder: Path, arguments: str) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as nobody:
@@ -112,7 +112,7 @@ def test_a_defect_keeps_its_traceback() -> None:
         assert "Traceback" in run.stderr
 
 
-def test_whose_fault_a_path_is() -> None:
+def test_only_paths_named_by_the_user_are_the_users_mistake() -> None:
     named = ["quantize", "m", "--out=some/where"]
     refused = OSError(errno.EACCES, "Permission denied", "/x")
     assert path_error(refused, named) == "/x: Permission denied"
@@ -125,7 +125,7 @@ def test_whose_fault_a_path_is() -> None:
     assert path_error(ConnectionResetError(errno.ECONNRESET, "reset"), named) is None
 
 
-def test_an_out_that_is_empty_is_not_the_current_folder(folder: Path) -> None:
+def test_an_empty_out_option_is_an_error(folder: Path) -> None:
     for arguments in (["train", "--pairs", "pairs.tsv", "--out", ""], ["quantize", "m", "-o", ""]):
         assert "--out is empty: expected a path" in refused(folder, *arguments)
 

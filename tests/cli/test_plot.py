@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_is_drawn_into_its_own_folder(folder: Path) -> None:
+def test_curves_are_written_into_the_run_by_default(folder: Path) -> None:
     made = heed("plot", str(folder / "first"))
     assert (made.returncode, made.stdout) == (0, "")
     assert made.stderr == f"curves written to {folder}/first/curves.svg\n"
@@ -39,9 +39,7 @@ def test_a_run_is_drawn_into_its_own_folder(folder: Path) -> None:
     assert {"first", "validation 1.25", "BLEU", "step"} <= {text.text for text in svg.iter() if text.text}
 
 
-def test_several_runs_are_compared_by_minutes_and_one_that_has_not_begun_is_left_out(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_several_runs_are_plotted_by_minutes_and_one_without_steps_is_left_out(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "curves.png"
     runs = [str(folder / name) for name in ("first", "new", "second")]
     made = heed("plot", *runs, "--by", "minutes", "-o", str(out))
@@ -55,7 +53,7 @@ def test_a_pdf_is_a_pdf(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF-")
 
 
-def test_a_folder_that_is_no_run_is_named(folder: Path) -> None:
+def test_plotting_a_folder_that_is_no_run_names_it(folder: Path) -> None:
     made = heed("plot", str(folder / "first"), str(folder / "other"))
     assert made.returncode == 2
     assert made.stderr == f"error: {folder}/other is not the folder of a training run: it has no journal.jsonl\n"
@@ -72,7 +70,9 @@ def test_a_folder_that_is_no_run_is_named(folder: Path) -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_cannot_be_drawn_is_said(folder: Path, run: str, out: str | None, by: str, message: str) -> None:
+def test_a_plot_that_cannot_be_drawn_is_an_error(
+    folder: Path, run: str, out: str | None, by: str, message: str
+) -> None:
     with pytest.raises(HeedError) as caught:
         plot([folder / run], Path(out) if out else None, by)
     assert str(caught.value) == message.format(folder=folder)

@@ -18,7 +18,7 @@ def pairs(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_what_was_prepared_is_not_done_again(pairs: list[str], tmp_path: Path, separate: bool) -> None:
+def test_train_reuses_the_cache_of_prepare(pairs: list[str], tmp_path: Path, separate: bool) -> None:
     options = [*pairs, *SMALL, "--set", f"data.separate_vocabularies={str(separate).lower()}"]
     cache = ["--cache", f"{tmp_path}/cache"]
     prepared = heed("prepare", *options, *cache)
@@ -34,7 +34,7 @@ def test_what_was_prepared_is_not_done_again(pairs: list[str], tmp_path: Path, s
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
 
 
-def test_damaged_text_and_vocabulary_are_made_again_and_said(pairs: list[str], tmp_path: Path) -> None:
+def test_a_damaged_cache_is_rebuilt_with_a_note(pairs: list[str], tmp_path: Path) -> None:
     cache = ["--cache", f"{tmp_path}/cache"]
     first = heed("prepare", *pairs, *SMALL, *cache)
     for path in (tmp_path / "cache").glob("*/target.ids"):
@@ -58,7 +58,7 @@ def test_other_text_or_settings_are_prepared_anew(pairs: list[str], tmp_path: Pa
         assert "training the tokenizer …" in heed("prepare", *changed, *SMALL, *cache).stderr
 
 
-def test_a_key_that_is_not_there_is_named(pairs: list[str], tmp_path: Path) -> None:
+def test_a_missing_json_key_is_named(pairs: list[str], tmp_path: Path) -> None:
     run = heed("prepare", *pairs[:4], "--cache", f"{tmp_path}/cache")
     assert run.returncode == 2
     assert f"{tmp_path}/pairs.jsonl:1: no key 'target', the keys are 'en', 'de', 'id'" in run.stderr

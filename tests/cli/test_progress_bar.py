@@ -19,7 +19,7 @@ def _shown(losses: list[float]) -> list[float]:
     return found
 
 
-def test_the_loss_shown_is_a_mean_that_begins_with_the_first_step() -> None:
+def test_the_mean_loss_is_bias_corrected_from_the_first_step() -> None:
     assert _shown([5.0] * 4) == [5.0] * 4
     noisy = _shown([4.0, 6.0] * 100)
     assert noisy[0] == 4.0
@@ -27,7 +27,7 @@ def test_the_loss_shown_is_a_mean_that_begins_with_the_first_step() -> None:
     assert noisy[-1] == pytest.approx(5, abs=0.1)
 
 
-def test_a_loss_that_is_not_finite_does_not_stay_in_the_mean() -> None:
+def test_a_non_finite_loss_is_left_out_of_the_mean_loss() -> None:
     first, *rest = _shown([math.nan, 3.0, math.inf, 3.0])
     assert math.isnan(first)
     assert rest == [3.0] * 3

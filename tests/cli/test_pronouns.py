@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from heed.cli.main import app
 from heed.errors import HeedError
-from tests.cli.test_ablate import write_model
+from tests.cli.untrained import write_model
 
 
 def pronouns(*arguments: str) -> str:
@@ -52,7 +52,7 @@ def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("decoder", "4", "model is a decoder-only model, trained with task = 'translate', and does not translate"),
     ],
 )
-def test_mistakes_are_named(kind: str, count: str, message: str, tmp_path: Path) -> None:
+def test_mistakes_in_pronouns_options_are_errors(kind: str, count: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(HeedError) as error:
         pronouns(str(write_model(tmp_path / "model", kind=kind)), "--sentences", count)
     assert message in str(error.value)

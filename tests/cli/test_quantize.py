@@ -41,14 +41,14 @@ def test_the_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, quan
     assert read_model_folder(quantized).run == read_model_folder(model).run
 
 
-def test_its_weights_are_the_models_own_rounded(model: Path, quantized: Path) -> None:
+def test_int8_weights_are_the_quantised_weights_of_the_model(model: Path, quantized: Path) -> None:
     expected = dequantize_weights(quantize_weights(read_model_folder(model).model().state_dict()))
     found = read_model_folder(quantized).model().state_dict()
     assert found.keys() == expected.keys()
     assert all((found[name] == weight).all() for name, weight in expected.items())
 
 
-def test_the_folder_translates_in_integers_by_itself(model: Path, quantized: Path) -> None:
+def test_an_int8_folder_is_decoded_in_int8_by_default(model: Path, quantized: Path) -> None:
     opened, plain = load(quantized), load(quantized, engine="heed")
     again = load(quantized, engine="heed-int8")
     found, whole, asked = (one.translate(TEXTS, beam=2) for one in (opened, plain, again))
@@ -62,7 +62,7 @@ def test_the_folder_translates_in_integers_by_itself(model: Path, quantized: Pat
     assert written.stdout == "".join(" ".join(one.text.splitlines()) + "\n" for one in found)
 
 
-def test_it_can_be_scored_with_evaluated_and_looked_into(quantized: Path, tmp_path: Path) -> None:
+def test_score_evaluate_and_look_work_on_an_int8_model(quantized: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
     text = str(tmp_path / "text")
     for made in (
@@ -73,7 +73,7 @@ def test_it_can_be_scored_with_evaluated_and_looked_into(quantized: Path, tmp_pa
         assert made.returncode == 0, made.stderr
 
 
-def test_what_needs_the_weights_as_they_were_learnt_is_refused(quantized: Path, tmp_path: Path) -> None:
+def test_verbs_that_need_float_weights_refuse_an_int8_model(quantized: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
     for made in (
         heed("quantize", str(quantized), "--out", f"{tmp_path}/again"),
@@ -86,6 +86,6 @@ def test_what_needs_the_weights_as_they_were_learnt_is_refused(quantized: Path, 
         assert f"error: {quantized} {REFUSED}" in made.stderr
 
 
-def test_mistakes_are_said(model: Path, quantized: Path) -> None:
+def test_mistakes_in_quantize_options_are_errors(model: Path, quantized: Path) -> None:
     made = heed("quantize", str(model), "--out", str(quantized))
     assert (made.returncode, made.stderr) == (2, f"error: {quantized} already exists: choose another --out\n")

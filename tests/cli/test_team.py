@@ -13,28 +13,34 @@ import torch
 from heed.artifacts.weights import read_tensors
 from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD
-from tests.cli.test_train import losses, texts, train
-
-__all__ = ["texts"]  # a fixture
+from tests.cli.training_runs import losses, train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "heed"]
 
 
-def together(texts: list[str], out: Path, steps: int, *more: str) -> list[str]:
-    options = [*texts, "--out", str(out), "--set", f"training.max_steps={steps}", "--set", "training.accumulate=1"]
+def together(train_options: list[str], out: Path, steps: int, *more: str) -> list[str]:
+    options = [
+        *train_options,
+        "--out",
+        str(out),
+        "--set",
+        f"training.max_steps={steps}",
+        "--set",
+        "training.accumulate=1",
+    ]
     return [*TORCHRUN, "train", *options, *more]
 
 
-def run_together(texts: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
-    command = together(texts, out, steps, *more)
+def run_together(train_options: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+    command = together(train_options, out, steps, *more)
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ONE_THREAD, timeout=120)
 
 
 @pytest.fixture(scope="module")
-def alone(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alone(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process that takes two batches a step."""
     out = tmp_path_factory.mktemp("alone") / "run"
-    run = train(texts, out, 8)
+    run = train(train_options, out, 8)
     assert run.returncode == 0, run.stderr
     return out
 
@@ -50,15 +56,15 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
             torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_two_processes_learn_what_one_does_and_one_can_go_on_where_two_ended(
-    texts: list[str], alone: Path, tmp_path: Path
+def test_two_processes_equal_one_and_one_can_resume_their_run(
+    train_options: list[str], alone: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "together"
-    run = run_together(texts, out, 5)
+    run = run_together(train_options, out, 5)
     assert run.returncode == 0, run.stderr
     assert "2 processes" in run.stderr
     assert run.stderr.count("done after step 5") == 1  # one of them talks
-    resumed = train(texts, out, 8, "--resume")
+    resumed = train(train_options, out, 8, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     ours = [entry for entry in losses(out) if entry[0] != 5]
     theirs = [entry for entry in losses(alone) if entry[0] != 5]
@@ -67,27 +73,27 @@ def test_two_processes_learn_what_one_does_and_one_can_go_on_where_two_ended(
 
 
 @pytest.mark.slow
-def test_processes_that_share_out_the_weights_learn_the_same(texts: list[str], tmp_path: Path) -> None:
+def test_sharded_training_equals_one_process(train_options: list[str], tmp_path: Path) -> None:
     out = tmp_path / "sharded"
-    run = run_together(texts, out, 4, "--set", "training.shard=true")
+    run = run_together(train_options, out, 4, "--set", "training.shard=true")
     assert run.returncode == 0, run.stderr
-    run = run_together(texts, out, 8, "--resume", "--set", "training.shard=true")
+    run = run_together(train_options, out, 8, "--resume", "--set", "training.shard=true")
     assert run.returncode == 0, run.stderr
     mean = tmp_path / "mean"
-    assert train(texts, mean, 8).returncode == 0
+    assert train(train_options, mean, 8).returncode == 0
     assert_same_run(out, mean)
 
 
-def test_sharing_out_weights_needs_several_processes(texts: list[str], tmp_path: Path) -> None:
-    run = train(texts, tmp_path / "one", 4, "--set", "training.shard=true")
+def test_sharding_needs_several_processes(train_options: list[str], tmp_path: Path) -> None:
+    run = train(train_options, tmp_path / "one", 4, "--set", "training.shard=true")
     assert run.returncode == 2
     assert "error: training.shard = True needs several processes: start them with torchrun" in run.stderr
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_job_which_then_resumes(texts: list[str], tmp_path: Path) -> None:
+def test_a_killed_process_ends_the_job_which_then_resumes(train_options: list[str], tmp_path: Path) -> None:
     out = tmp_path / "killed"
-    job = subprocess.Popen(together(texts, out, 100_000), stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    job = subprocess.Popen(together(train_options, out, 100_000), stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
     deadline = time.monotonic() + 100
     while len(read_journal(out / "journal.jsonl")) < 8:
         time.sleep(0.1)
@@ -100,6 +106,6 @@ def test_a_killed_process_ends_the_job_which_then_resumes(texts: list[str], tmp_
     assert job.returncode != 0
     assert "Signal 9 (SIGKILL)" in said or "another process of this job has ended" in said
     done = read_journal(out / "journal.jsonl")[-1]["step"]
-    resumed = run_together(texts, out, done + 2, "--resume")
+    resumed = run_together(train_options, out, done + 2, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert losses(out)[-1][0] == done + 2

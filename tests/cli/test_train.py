@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -19,64 +18,14 @@ from heed.artifacts.weights import read_tensors
 from heed.artifacts.writing import write_folder
 from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD, heed
-
-# Everything random on, two batches a step, checkpoints that fall into the middle of epochs.
-SETTINGS = [
-    "model.d_model=16",
-    "model.heads=2",
-    "model.encoder_layers=1",
-    "model.decoder_layers=1",
-    "model.d_ff=16",
-    "model.dropout=0.2",
-    "data.vocab_size=300",
-    "data.bpe_dropout=0.3",
-    "training.tokens_per_batch=80",
-    "training.accumulate=2",
-    "training.validate_every=4",
-    "training.checkpoint_every=3",
-    "training.keep_last=2",
-    "training.warmup_steps=5",
-    "training.ema_decay=0.9",
-    "training.r_drop=1.0",
-]
+from tests.cli.training_runs import checkpoint_bytes, losses, train
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Words and the same words backwards, and options that train on them."""
-    tmp_path = tmp_path_factory.mktemp("texts")
-    draw = random.Random(5)
-    words = ["".join(draw.choices("abcdef", k=draw.randint(2, 6))) for _ in range(120)]
-    files = {"train": words[:100], "valid": words[100:]}
-    for name, lines in files.items():
-        (tmp_path / f"{name}.src").write_text("\n".join(lines) + "\n")
-        (tmp_path / f"{name}.tgt").write_text("\n".join(line[::-1] for line in lines) + "\n")
-    options = ["--source", f"{tmp_path}/train.src", "--target", f"{tmp_path}/train.tgt"]
-    options += ["--valid-source", f"{tmp_path}/valid.src", "--valid-target", f"{tmp_path}/valid.tgt"]
-    options += ["--preset", "tiny", "--cache", f"{tmp_path}/cache"]
-    return options + [word for setting in SETTINGS for word in ("--set", setting)]
-
-
-def train(texts: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
-    return heed("train", *texts, "--out", str(out), "--set", f"training.max_steps={steps}", *more)
-
-
-def last(out: Path, step: int) -> dict[str, bytes]:
-    """Weights and moments after a step, byte for byte."""
-    folder = out / "checkpoints" / f"step-{step:08d}"
-    return {name: (folder / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors")}
-
-
-def losses(out: Path) -> list[tuple[int, float]]:
-    journal = read_journal(out / "journal.jsonl")
-    return [(line["step"], line["loss"] if "loss" in line else line["validation_loss"]) for line in journal]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 12 steps that nobody disturbed."""
     out = tmp_path_factory.mktemp("runs") / "whole"
-    run = train(texts, out, 12)
+    run = train(train_options, out, 12)
     assert run.returncode == 0, run.stderr
     return out
 
@@ -87,7 +36,7 @@ def whole(undisturbed: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(undisturbed, tmp_path / "whole"))
 
 
-def test_a_run_leaves_a_whole_model_folder(whole: Path) -> None:
+def test_training_writes_a_complete_model_folder(whole: Path) -> None:
     verify(whole)
     folder = read_model_folder(whole)
     assert folder.model().config.d_model == 16
@@ -109,13 +58,13 @@ def test_a_run_leaves_a_whole_model_folder(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [5, pytest.param(8, marks=pytest.mark.slow)])
-def test_resume_equals_uninterrupted(texts: list[str], whole: Path, tmp_path: Path, cut: int) -> None:
+def test_resume_equals_uninterrupted(train_options: list[str], whole: Path, tmp_path: Path, cut: int) -> None:
     out = tmp_path / "cut"
-    assert train(texts, out, cut).returncode == 0
-    resumed = train(texts, out, 12, "--resume")
+    assert train(train_options, out, cut).returncode == 0
+    resumed = train(train_options, out, 12, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert f"resuming after step {cut}" in resumed.stderr
-    assert last(out, 12) == last(whole, 12)
+    assert checkpoint_bytes(out, 12) == checkpoint_bytes(whole, 12)
     # The shorter run validated once more, at its own last step.
     ours, theirs = losses(out), losses(whole)
     assert [entry for entry in ours if entry in theirs] == theirs
@@ -123,10 +72,20 @@ def test_resume_equals_uninterrupted(texts: list[str], whole: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_and_exits_with_130(
-    texts: list[str], whole: Path, tmp_path: Path, number: signal.Signals
+    train_options: list[str], whole: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     out = tmp_path / "interrupted"
-    command = [sys.executable, "-m", "heed", "train", *texts, "--out", str(out), "--set", "training.max_steps=100000"]
+    command = [
+        sys.executable,
+        "-m",
+        "heed",
+        "train",
+        *train_options,
+        "--out",
+        str(out),
+        "--set",
+        "training.max_steps=100000",
+    ]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
     while not read_journal(out / "journal.jsonl"):
         time.sleep(0.05)
@@ -143,8 +102,8 @@ def test_an_interrupt_saves_and_exits_with_130(
     assert json.loads((out / "checkpoints" / f"step-{stopped:08d}" / "progress.json").read_text())["step"] == stopped
 
 
-def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str], whole: Path, tmp_path: Path) -> None:
-    run = train(texts, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
+def test_resume_with_other_settings_or_texts_is_refused(train_options: list[str], whole: Path, tmp_path: Path) -> None:
+    run = train(train_options, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
     assert run.returncode == 2
     assert run.stderr.splitlines()[-3:] == [
         "error: a resumed run keeps its settings and texts, but",
@@ -152,31 +111,31 @@ def test_a_resumed_run_with_other_settings_or_texts_is_refused(texts: list[str],
         "  training.seed was 1 and is now 2",
     ]
     other = tmp_path / "other.src"
-    other.write_text(Path(texts[1]).read_text().replace("a", "b", 1))
-    run = train(["--source", str(other), *texts[2:]], whole, 20, "--resume")
+    other.write_text(Path(train_options[1]).read_text().replace("a", "b", 1))
+    run = train(["--source", str(other), *train_options[2:]], whole, 20, "--resume")
     assert run.returncode == 2
     assert "texts.training.0.digest was" in run.stderr
 
 
-def test_a_run_is_never_overwritten_by_mistake(texts: list[str], whole: Path) -> None:
-    run = train(texts, whole, 12)
+def test_a_run_is_never_overwritten_by_mistake(train_options: list[str], whole: Path) -> None:
+    run = train(train_options, whole, 12)
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == (
         f"error: {whole} already holds a run, up to step-00000012: resume it (--resume, or resume=True), or choose "
         "another output folder"
     )
     shutil.rmtree(whole / "checkpoints")
-    run = train(texts, whole, 12, "--resume")
+    run = train(train_options, whole, 12, "--resume")
     assert run.returncode == 2
     assert f"{whole} already holds a model, and no checkpoint to resume from: choose another output" in run.stderr
 
 
-def test_resume_needs_no_more_than_the_folder_and_says_what_is_different(
-    texts: list[str], whole: Path, tmp_path: Path
+def test_resume_needs_only_out_and_names_differing_options(
+    train_options: list[str], whole: Path, tmp_path: Path
 ) -> None:
     """And starts, with a note, where there is nothing yet: a script may always pass it."""
     out = tmp_path / "cut"
-    begun = train(texts, out, 5, "--resume")
+    begun = train(train_options, out, 5, "--resume")
     assert begun.returncode == 0, begun.stderr
     assert f"there is no checkpoint in {out} yet: training starts from the beginning" in begun.stderr
     other = ["--set", "training.max_steps=12", "--set", "training.patience=none"]
@@ -186,14 +145,14 @@ def test_resume_needs_no_more_than_the_folder_and_says_what_is_different(
     assert "training.max_steps was 5 and is now 12" in said
     assert "training.patience was 10 and is now none" in said
     assert "bit-exact" not in resumed.stderr
-    assert last(out, 12) == last(whole, 12)
+    assert checkpoint_bytes(out, 12) == checkpoint_bytes(whole, 12)
     again = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
     assert again.returncode == 0, again.stderr
     assert " was " not in again.stderr
     assert "done after step 12" in again.stderr
 
 
-def test_a_folder_that_records_no_run_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_a_recorded_run_is_an_error(tmp_path: Path) -> None:
     run = heed("train", "--resume", "--out", str(tmp_path))
     assert run.returncode == 2
     assert run.stderr.startswith(
@@ -205,26 +164,26 @@ def test_a_folder_that_records_no_run_is_said(tmp_path: Path) -> None:
     assert "run.json is damaged" in run.stderr
 
 
-def test_other_arithmetic_than_the_checkpoints_is_said(texts: list[str], whole: Path) -> None:
+def test_resume_with_other_threads_or_kernels_prints_a_note(train_options: list[str], whole: Path) -> None:
     newest = whole / "checkpoints" / "step-00000012"
     files = {file.name: file.read_bytes() for file in newest.iterdir() if file.name != "manifest.json"}
     progress = json.loads(files["progress.json"])
     assert progress["arithmetic"]["threads"] == "1"
     progress["arithmetic"] |= {"threads": "7", "kernels": "torch's own"}
     write_folder(newest, {**files, "progress.json": json.dumps(progress).encode()})
-    run = train(texts, whole, 12, "--resume")
+    run = train(train_options, whole, 12, "--resume")
     assert run.returncode == 0, run.stderr
     assert "threads: 7 before, 1 now, so the resumed run is not bit-exact (with OMP_NUM_THREADS=7 it is)" in run.stderr
     assert "kernels: torch's own before, " in run.stderr
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole: Path) -> None:
-    before = last(whole, 12)
+def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], whole: Path) -> None:
+    before = checkpoint_bytes(whole, 12)
     (whole / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"nonsense")
-    run = train(texts, whole, 12, "--resume")
+    run = train(train_options, whole, 12, "--resume")
     assert run.returncode == 0, run.stderr
     assert "step-00000012 is damaged: model.safetensors does not match manifest.json" in run.stderr
-    assert last(whole, 12) == before
+    assert checkpoint_bytes(whole, 12) == before
 
 
 @pytest.mark.parametrize(
@@ -251,8 +210,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(texts: list[str], whole
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_mistakes_are_one_line(texts: list[str], tmp_path: Path, more: list[str], message: str) -> None:
-    run = train(texts, tmp_path / "out", 12, *more)
+def test_mistakes_in_train_options_are_errors(
+    train_options: list[str], tmp_path: Path, more: list[str], message: str
+) -> None:
+    run = train(train_options, tmp_path / "out", 12, *more)
     assert run.returncode == 2
     line = run.stderr.splitlines()[-1]
     assert line.startswith("error: ")
@@ -260,7 +221,7 @@ def test_mistakes_are_one_line(texts: list[str], tmp_path: Path, more: list[str]
     assert "Traceback" not in run.stderr
 
 
-def test_a_run_may_begin_with_another_models_weights_and_vocabulary(whole: Path, tmp_path: Path) -> None:
+def test_init_from_takes_weights_and_vocabulary_of_another_model(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "new.tsv").write_text("xyz\tzyx\nabc\tcba\n" * 10)  # letters that the first model has never seen
     options = ["--pairs", str(tmp_path / "new.tsv"), "--cache", str(tmp_path / "cache"), "--init-from", str(whole)]
     run = train(options, tmp_path / "on", 1, "--set", "training.learning_rate=1e-9")
@@ -273,27 +234,27 @@ def test_a_run_may_begin_with_another_models_weights_and_vocabulary(whole: Path,
     assert "the settings require (24,)" in run.stderr or "the settings require (16, 24)" in run.stderr
 
 
-def test_text_may_come_from_standard_input(texts: list[str], whole: Path, tmp_path: Path) -> None:
+def test_text_may_come_from_standard_input(train_options: list[str], whole: Path, tmp_path: Path) -> None:
     """And gives the same run as the same text from a file."""
     out = tmp_path / "piped"
-    piped = ["--source", "-", *texts[2:], "--out", str(out), "--set", "training.max_steps=12"]
-    run = heed("train", *piped, stdin=Path(texts[1]).read_text())
+    piped = ["--source", "-", *train_options[2:], "--out", str(out), "--set", "training.max_steps=12"]
+    run = heed("train", *piped, stdin=Path(train_options[1]).read_text())
     assert run.returncode == 0, run.stderr
-    assert last(out, 12)["model.safetensors"] == last(whole, 12)["model.safetensors"]
-    run = train([*texts, "--source", "-", "--target", "-"], tmp_path / "twice", 12)
+    assert checkpoint_bytes(out, 12)["model.safetensors"] == checkpoint_bytes(whole, 12)["model.safetensors"]
+    run = train([*train_options, "--source", "-", "--target", "-"], tmp_path / "twice", 12)
     assert "standard input (-) is given 2 times" in run.stderr
 
 
-def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_path: Path) -> None:
+def test_missing_training_or_validation_text_is_an_error(train_options: list[str], tmp_path: Path) -> None:
     (tmp_path / "blank").write_text("\n\n")
     blank = ["--pairs", f"{tmp_path}/blank.tsv"]
     (tmp_path / "blank.tsv").write_text("\t\n\t\n")
-    run = train([*texts[8:], *blank], tmp_path / "a", 12)
+    run = train([*train_options[8:], *blank], tmp_path / "a", 12)
     assert run.stderr.splitlines()[-1].startswith("error: no usable pair is left: ")
-    run = train([*texts[:4], *texts[8:], "--valid-pairs", f"{tmp_path}/blank.tsv"], tmp_path / "b", 12)
+    run = train([*train_options[:4], *train_options[8:], "--valid-pairs", f"{tmp_path}/blank.tsv"], tmp_path / "b", 12)
     assert run.stderr.splitlines()[-1].endswith("kept 0 of 2: 2 empty, 0 longer than 256 tokens")
     (tmp_path / "file").write_text("")
-    run = train(texts, tmp_path / "file" / "run", 12)
+    run = train(train_options, tmp_path / "file" / "run", 12)
     assert run.stderr.splitlines()[-1] == f"error: {tmp_path}/file/run: Not a directory"
 
 
@@ -311,11 +272,13 @@ def test_nothing_to_learn_from_or_to_validate_on_is_said(texts: list[str], tmp_p
         ),
     ],
 )
-def test_the_languages_are_taken_from_names_or_options_and_said(
-    texts: list[str], tmp_path: Path, names: str, more: list[str], codes: tuple[str, str], said: str
+def test_languages_come_from_file_names_or_options_and_are_printed(
+    train_options: list[str], tmp_path: Path, names: str, more: list[str], codes: tuple[str, str], said: str
 ) -> None:
-    files = [shutil.copy(texts[number], tmp_path / name) for number, name in zip((1, 3), names.split(), strict=True)]
-    given = ["--source", str(files[0]), "--target", str(files[1]), *texts[8:]]
+    files = [
+        shutil.copy(train_options[number], tmp_path / name) for number, name in zip((1, 3), names.split(), strict=True)
+    ]
+    given = ["--source", str(files[0]), "--target", str(files[1]), *train_options[8:]]
     run = train(given, tmp_path / "out", 1, *more)
     assert run.returncode == 0, run.stderr
     assert said in run.stderr
@@ -323,21 +286,21 @@ def test_the_languages_are_taken_from_names_or_options_and_said(
     assert (data.source_language, data.target_language) == codes
 
 
-def test_a_run_that_did_not_know_its_languages_may_be_told_them_when_it_goes_on(texts: list[str], whole: Path) -> None:
-    run = train(texts, whole, 13, "--resume", "--source-language", "en", "--target-language", "de")
+def test_languages_unknown_at_first_can_be_set_on_resume(train_options: list[str], whole: Path) -> None:
+    run = train(train_options, whole, 13, "--resume", "--source-language", "en", "--target-language", "de")
     assert run.returncode == 0, run.stderr
     assert read_model_folder(whole / "checkpoints" / "step-00000013").run.data.source_language == "en"
-    run = train(texts, whole, 14, "--resume", "--source-language", "english")
+    run = train(train_options, whole, 14, "--resume", "--source-language", "english")
     assert run.stderr == (
         "error: --source-language 'english': expected a language code such as en, hsb, pt-BR or zh-Hans\n"
     )
 
 
-def test_without_validation_text_some_is_held_out_or_it_is_said_what_that_means(
-    texts: list[str], tmp_path: Path
+def test_without_validation_text_some_training_pairs_are_held_out_or_a_note_is_printed(
+    train_options: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "many.tsv").write_text("".join(f"{number}\t{str(number)[::-1]}\n" for number in range(1000, 2200)))
-    many = ["--pairs", f"{tmp_path}/many.tsv", *texts[8:]]
+    many = ["--pairs", f"{tmp_path}/many.tsv", *train_options[8:]]
     run = train(many, tmp_path / "out", 4)
     assert run.returncode == 0, run.stderr
     assert "validation: no text was given, so 60 of 1,200 are held out (data.hold_out=0 holds out none)" in run.stderr
@@ -353,24 +316,24 @@ def test_without_validation_text_some_is_held_out_or_it_is_said_what_that_means(
     assert [one["pairs"] for one in read_model_folder(tmp_path / "out").trained["texts"]["validation"]] == [60]
     going_on = heed("train", "--resume", "--out", f"{tmp_path}/out", "--set", "training.max_steps=8")
     assert going_on.returncode == 0, going_on.stderr
-    assert last(tmp_path / "out", 8) == last(whole_of(many, tmp_path / "whole", 8), 8)
+    assert checkpoint_bytes(tmp_path / "out", 8) == checkpoint_bytes(whole_of(many, tmp_path / "whole", 8), 8)
     for more, why in (([], "100 are too few to hold some out"), (["--set", "data.hold_out=0"], "as set")):
-        run = train([*texts[:4], *texts[8:], *more], tmp_path / f"few{len(more)}", 1)
+        run = train([*train_options[:4], *train_options[8:], *more], tmp_path / f"few{len(more)}", 1)
         assert f"validation: none ({why}): no early stopping, and the last checkpoint becomes the model" in run.stderr
-    run = train(texts, tmp_path / "both", 1, "--set", "data.hold_out=5")
+    run = train(train_options, tmp_path / "both", 1, "--set", "data.hold_out=5")
     assert run.stderr.endswith("error: data.hold_out = 5 is for runs without validation text, and some is given\n")
 
 
-def whole_of(texts: list[str], out: Path, steps: int) -> Path:
-    run = train(texts, out, steps)
+def whole_of(train_options: list[str], out: Path, steps: int) -> Path:
+    run = train(train_options, out, steps)
     assert run.returncode == 0, run.stderr
     return out
 
 
-def test_a_toml_file_is_under_the_flags(texts: list[str], tmp_path: Path) -> None:
+def test_flags_override_the_toml_file(train_options: list[str], tmp_path: Path) -> None:
     settings = tmp_path / "run.toml"
     settings.write_text("[training]\nmax_steps = 99\nseed = 8\n[model]\nnorm = 'pre'\n")
-    run = train(texts, tmp_path / "out", 2, "--config", str(settings))
+    run = train(train_options, tmp_path / "out", 2, "--config", str(settings))
     assert run.returncode == 0, run.stderr
     config = read_model_folder(tmp_path / "out").run
     assert (config.training.max_steps, config.training.seed, config.model.norm) == (2, 8, "pre")

@@ -39,7 +39,7 @@ def test_as_many_lines_come_out_as_went_in_and_empty_ones_stay_empty(model: Path
     assert all(line.startswith(b"note: ") for line in run.stderr.splitlines())
 
 
-def test_the_command_and_the_library_agree(model: Path, tmp_path: Path) -> None:
+def test_translate_prints_what_the_library_returns(model: Path, tmp_path: Path) -> None:
     texts = ["a b", "c", "", "b a c"]
     (tmp_path / "in.txt").write_text("".join(text + "\n" for text in texts))
     translator = heed.load(model)
@@ -115,7 +115,7 @@ def test_rows_of_several_translations_carry_the_number_of_their_line(model: Path
     assert numbers == ["1", "1", "2", "3", "3", "4", "4"]
 
 
-def test_lines_that_were_split_or_cut_off_are_counted(model: Path) -> None:
+def test_split_and_truncated_lines_are_counted_in_notes(model: Path) -> None:
     run = translate(model, b"a b\nA b. C a. B.\n", "--set", "search.max_length=2")
     assert run.stderr.decode().splitlines() == [
         "note: 1 of 2 texts are longer than the training lines and were translated in 3 segments; --split "
@@ -131,7 +131,7 @@ def test_lines_that_were_split_or_cut_off_are_counted(model: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", ["1", "2", "512"])
-def test_what_is_sampled_does_not_depend_on_how_many_lines_are_read_at_a_time(model: Path, lines: str) -> None:
+def test_sampling_does_not_depend_on_lines_per_batch(model: Path, lines: str) -> None:
     settings = ["--set", "search.sample=true", "--set", "search.max_length=8", "--set", "search.seed=3"]
     texts = ["a b", "a b", "", "c. A."]
     run = translate(model, "".join(f"{text}\n" for text in texts).encode(), *settings, "--lines", lines)
@@ -156,13 +156,13 @@ def test_texts_may_be_arguments(model: Path) -> None:
         (["--beam", "2", "--nbest", "3"], "nbest = 3 is more than beam = 2"),
     ],
 )
-def test_mistakes_are_one_line(model: Path, options: list[str], message: str) -> None:
+def test_mistakes_in_translate_options_are_errors(model: Path, options: list[str], message: str) -> None:
     run = translate(model, b"a\n", *options)
     assert run.returncode == 2
     assert run.stderr.decode().startswith(f"error: {message}")
 
 
-def test_a_reader_that_has_had_enough_is_no_error(model: Path) -> None:
+def test_a_closed_output_pipe_is_no_error(model: Path) -> None:
     command = [sys.executable, "-m", "heed", "translate", str(model), "--lines", "1", "--beam", "1"]
     run = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD
@@ -181,7 +181,7 @@ def test_a_reader_that_has_had_enough_is_no_error(model: Path) -> None:
     assert run.wait(timeout=60) == 0
 
 
-def test_a_person_at_a_terminal_is_asked_for_lines(model: Path) -> None:
+def test_translate_prompts_for_lines_on_a_terminal(model: Path) -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "heed", "translate", str(model)]
     run = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD)
@@ -194,7 +194,7 @@ def test_a_person_at_a_terminal_is_asked_for_lines(model: Path) -> None:
     assert written.decode() == f"> {_line(heed.load(model)('a b'))}\n> "
 
 
-def test_score_gives_back_what_the_search_found(model: Path, tmp_path: Path) -> None:
+def test_score_equals_the_log_probability_of_the_search(model: Path, tmp_path: Path) -> None:
     (tmp_path / "source").write_text("a b\nc\n")
     (tmp_path / "target").write_text("b a\n\n")
     files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]

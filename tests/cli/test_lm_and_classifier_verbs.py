@@ -35,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_verb_that_translates_says_what_the_folder_is_and_what_is_for_it(runs: Path, task: str) -> None:
+def test_translation_verbs_refuse_other_models_and_name_the_right_verb(runs: Path, task: str) -> None:
     kind = "a decoder" if task == "language-model" else "an encoder"
     found = f"error: {runs / task} is {kind}-only model, trained with task = {task!r}"
     expected = f"{found}, and does not translate: {FOR[task]}\n"
@@ -55,7 +55,7 @@ def test_a_verb_that_translates_says_what_the_folder_is_and_what_is_for_it(runs:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_half_a_model_is_exported_as_one_graph_that_does_not_translate(runs: Path, task: str) -> None:
+def test_encoder_only_and_decoder_only_models_are_exported_as_one_onnx_graph(runs: Path, task: str) -> None:
     pytest.importorskip("onnx")
     out = runs / f"{task}-onnx"
     done = heed("export", str(runs / task), "--to", "onnx", "--out", str(out))
@@ -67,7 +67,7 @@ def test_half_a_model_is_exported_as_one_graph_that_does_not_translate(runs: Pat
     assert f"{out} is a model of kind" in refused.stderr
 
 
-def test_a_race_of_engines_needs_a_model_that_translates(runs: Path) -> None:
+def test_bench_engines_needs_an_encoder_decoder_model(runs: Path) -> None:
     race = ["bench", "engines", str(runs / "masked"), str(runs / "text"), "--engine", "heed-int8", "--rounds", "1"]
     done = heed(*race, "--sentences", "1")
     assert done.returncode == 2
@@ -91,7 +91,7 @@ def test_checkpoints_of_any_task_are_averaged(runs: Path, task: str) -> None:
         ("classify", "Probability of each label"),
     ],
 )
-def test_a_look_shows_what_the_model_makes_of_the_text(runs: Path, task: str, told: str) -> None:
+def test_look_shows_the_predictions_of_encoder_only_and_decoder_only_models(runs: Path, task: str, told: str) -> None:
     done = heed("look", str(runs / task), "The cat sees a bird.")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"The cat sees a bird.\n\n{told}\n")
@@ -115,7 +115,7 @@ def test_a_classifiers_labels_are_printed_with_their_share(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_heads_of_half_a_model_are_described(runs: Path, task: str) -> None:
+def test_heads_works_with_encoder_only_and_decoder_only_models(runs: Path, task: str) -> None:
     done = heed("heads", str(runs / task), "--source", str(runs / "text"), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

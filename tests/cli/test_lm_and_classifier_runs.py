@@ -89,7 +89,7 @@ def test_a_language_model_learns_writes_and_is_scored(language_model: Path, fold
     assert "| task | language-model |" in (language_model / "README.md").read_text()
 
 
-def test_texts_are_written_one_a_line_and_the_same_for_the_same_seed(language_model: Path) -> None:
+def test_generate_prints_one_text_per_line_and_the_same_for_the_same_seed(language_model: Path) -> None:
     greedy = heed("generate", str(language_model), "--prompt", "ab", "--prompt", "x", "--scores", "--max-length", "20")
     found = [line.split("\t") for line in greedy.stdout.splitlines()]
     assert [text[:1] for _, text in found] == ["a", "x"]
@@ -156,7 +156,7 @@ def test_two_texts_may_share_a_label(folder: Path) -> None:
     assert heed("classify", f"{folder}/two", "--text", "abc\tq").returncode == 0
 
 
-def test_hidden_words_are_a_start_for_a_classifier(masked: Path, folder: Path) -> None:
+def test_a_classifier_can_be_initialised_from_a_masked_language_model(masked: Path, folder: Path) -> None:
     run = train(folder, "from-m", 1, "--task", "classify", *pairs(folder), "--init-from", str(masked), "--set",
                 "training.learning_rate=1e-12")  # fmt: skip
     assert run.returncode == 0, run.stderr
@@ -165,14 +165,14 @@ def test_hidden_words_are_a_start_for_a_classifier(masked: Path, folder: Path) -
     assert all(torch.allclose(after[name], weight, atol=1e-6) for name, weight in before.items())
 
 
-def test_another_half_is_no_start(language_model: Path, folder: Path) -> None:
+def test_init_from_a_model_of_another_kind_is_refused(language_model: Path, folder: Path) -> None:
     run = train(folder, "no", 1, "--task", "classify", *pairs(folder), "--init-from", str(language_model))
     assert run.returncode == 2
     assert "is of kind 'decoder', and task = 'classify' needs one of kind 'encoder'" in run.stderr
 
 
 @pytest.mark.parametrize("task", ["language-model", "masked", "classify"])
-def test_half_a_run_and_the_rest_are_a_whole_run(task: str, folder: Path) -> None:
+def test_resume_equals_uninterrupted_for_every_task(task: str, folder: Path) -> None:
     given = pairs(folder) if task == "classify" else texts(folder)
     options = ("--task", task, *given, "--set", "model.dropout=0.2")
     assert train(folder, f"whole-{task}", 9, *options).returncode == 0
@@ -188,7 +188,7 @@ def test_half_a_run_and_the_rest_are_a_whole_run(task: str, folder: Path) -> Non
     assert losses[0] == losses[1]
 
 
-def test_documents_are_cut_and_not_left_out(folder: Path, tmp_path: Path) -> None:
+def test_long_documents_are_split_and_none_skipped(folder: Path, tmp_path: Path) -> None:
     document = "\n".join("abc xyz" for _ in range(100))
     (tmp_path / "d.txt").write_text(f"\n\n{document}\n\nshort one\n")
     settings = ("data.documents=true", "data.max_tokens=50", "data.tokenizer=bytes")
@@ -200,7 +200,7 @@ def test_documents_are_cut_and_not_left_out(folder: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["language_model", "classifier", "masked"])
-def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_embed_works_with_every_kind_of_model(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     model = str(request.getfixturevalue(kind))
     run = heed("embed", model, "-o", f"{tmp_path}/v.npy", stdin="abc\nxyz x\n")
     assert run.returncode == 0, run.stderr
@@ -233,7 +233,7 @@ def test_any_model_turns_texts_into_vectors(kind: str, tmp_path: Path, request: 
          "model.kind follows from the task: set data.task"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_said_in_one_line(
+def test_invalid_options_of_generate_classify_embed_and_evaluate_are_one_error_line(
     arguments: list[str], message: str, language_model: Path, classifier: Path, folder: Path, tmp_path: Path
 ) -> None:
     names = {"lm": language_model, "c": classifier, "v": folder / "valid", "o": tmp_path / "o"}
@@ -243,7 +243,7 @@ def test_what_cannot_be_is_said_in_one_line(
     assert "Traceback" not in run.stderr
 
 
-def test_a_folder_says_what_it_has_learnt(classifier: Path, language_model: Path) -> None:
+def test_a_model_folder_records_its_task(classifier: Path, language_model: Path) -> None:
     assert read_model_folder(classifier).run.data.labels == ("down", "up")
     assert read_model_folder(classifier).run.model.labels == 2
     assert read_model_folder(language_model).run.model.kind == "decoder"

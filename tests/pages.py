@@ -1,0 +1,43 @@
+"""The commands on documentation pages, and the files that they name."""
+
+import json
+import re
+from pathlib import Path
+
+# What a verb is given besides, to be done in a second; nothing else in a command is changed.
+SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
+BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
+BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
+BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20", "bench engines": "--sentences 2 --rounds 1"}
+
+ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
+GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "Die alte Katze sieht einen Vogel."] * 5
+
+
+def fill(folder: Path) -> None:
+    """The texts that the pages name."""
+    pairs = list(zip(ENGLISH, GERMAN, strict=True))
+    texts = {
+        "en": ENGLISH,
+        "de": GERMAN,
+        "tsv": [f"{source}\t{target}" for source, target in pairs],
+        "jsonl": [json.dumps({"source": source, "target": target}) for source, target in pairs],
+    }
+    files = {f"{name}.{ending}": lines for name in ("train", "val", "test") for ending, lines in texts.items()}
+    files |= {"in.txt": ENGLISH, "in.jsonl": texts["jsonl"], "other.txt": GERMAN}
+    files["labels.tsv"] = [f"en\t{text}" for text in ENGLISH] + [f"de\t{text}" for text in GERMAN]
+    for name, lines in files.items():
+        (folder / name).write_text("".join(line + "\n" for line in lines))
+    (folder / "run.toml").write_text("[training]\nseed = 7\n")
+
+
+def in_blocks(page: str) -> list[str]:
+    """The commands that stand on lines of their own."""
+    text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)
+    commands = [re.sub(r"\s+# .*", "", line) for line in lines]
+    return [command for command in commands if re.search(r"\b(heed|torchrun|curl) ", command)]
+
+
+def is_server(line: str) -> bool:
+    return line.startswith("heed serve ") and "--new-key" not in line
