@@ -1,5 +1,6 @@
 """The built-in corpus: its English decides its French, its splits are apart, its famous case is balanced."""
 
+import random
 import re
 from collections import Counter
 from functools import cache
@@ -127,8 +128,8 @@ def test_the_famous_case_says_what_it_is_about() -> None:
     assert (example.rule, example.antecedent, example.subject, example.object) == ("because", "object", "dog", "pizza")
 
 
-def test_as_much_is_held_out_as_is_said() -> None:
-    choose = Record(seed=8)
+def test_the_splits_of_random_sentences_match_the_held_out_share() -> None:
+    choose = random.Random(8).choice
     drawn = [sentence(choose) for _ in range(20_000)]
     for share in (0.05, 0.24):
         held_out = [split_of(example) for example in drawn if held_out_share(example) == share]
@@ -139,17 +140,17 @@ def test_as_much_is_held_out_as_is_said() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_antecedents_are_what_it_means_and_half_of_them_are_subjects(split: DatasetSplit) -> None:
+def test_antecedents_are_right_and_half_of_them_are_subjects(split: DatasetSplit) -> None:
     found = antecedents(split, 500, seed=3)
     assert 0.42 < sum(label == "subject" for label, _ in found) / 500 < 0.58
     for label, text in found[:30]:
         (example,) = derivations(text)
         assert (example.antecedent, split_of(example)) == (label, split)
         assert is_unseen_combination(example) == (split != "train")
-    assert found == antecedents(split, 501, seed=3)[:-1] != antecedents(split, 500, seed=4)
+    assert found[:100] == antecedents(split, 100, seed=3) != antecedents(split, 100, seed=4)
 
 
-def test_no_antecedent_is_asked_for_twice_in_the_same_sentence() -> None:
+def test_antecedents_never_repeat_a_sentence() -> None:
     drawn = (example.source for example in examples("train", seed=3) if example.antecedent)
     assert len(set(islice(drawn, 5000))) < 5000
     assert len({text for _, text in antecedents("train", 5000, seed=3)}) == 5000

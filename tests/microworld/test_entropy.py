@@ -80,7 +80,7 @@ def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> No
     assert again > 10_000
 
 
-def test_sentences_come_as_often_as_their_probability_says() -> None:
+def test_sentence_frequencies_match_their_probabilities() -> None:
     draw, count = random.Random(14), 100_000
     found = Counter(attribute(draw.choice).target for _ in range(count))
     plants = [
@@ -162,7 +162,7 @@ def test_what_the_grammar_cannot_say_has_no_probability(wrong: str) -> None:
     assert log_probability("Le roi lit le livre.", "english") == -math.inf
 
 
-def test_a_split_needs_what_its_combinations_of_the_famous_case_make_of_it() -> None:
+def test_cross_entropy_of_a_split_matches_a_sum_over_its_combinations() -> None:
     parts: tuple[tuple[DatasetSplit, float], ...] = (("train", 0.76), ("test", 0.12))  # and how many others are in it
     for split, others in parts:
         famous, middle, ours = 0.0, 0.0, 0.0  # of the famous case: the split's share; what choosing words needs; there

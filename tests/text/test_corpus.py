@@ -139,11 +139,11 @@ def test_a_pipe_is_read_as_utf_8_whatever_the_locale() -> None:
 
 @pytest.mark.parametrize("ending", PACK)
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, ending: str) -> None:
-    rows = "".join(f"line {number}\t{number * 7919 % 200_003}\n" for number in range(200_000))
+    rows = "".join(f"line {number}\t{number * 7919 % 200_003}\n" for number in range(60_000))
     path = write(tmp_path / f"a.tsv{ending}", PACK[ending](rows.encode()))
     tracemalloc.start()
     try:
-        assert sum(1 for _ in read_pairs(Corpus(pairs=path))) == 200_000
+        assert sum(1 for _ in read_pairs(Corpus(pairs=path))) == 60_000
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

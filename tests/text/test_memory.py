@@ -49,7 +49,7 @@ def prepare(pairs: Path, cache: Path, *more: str) -> int:
 
 
 def test_six_times_the_pairs_take_no_more_memory(tmp_path: Path) -> None:
-    """The words and the vocabulary are so many in both; of more words a sample is trained on, see test_learn.py."""
+    """Both have the same words and vocabulary size; more words are sampled (test_tokenizer_training.py)."""
     few, many = tmp_path / "few.tsv", tmp_path / "many.tsv"
     write_pairs(few, PIECE, kinds=2000)
     write_pairs(many, 6 * PIECE, kinds=2000)

@@ -61,12 +61,12 @@ def test_starts_lie_inside_the_text_in_order_and_on_no_white_space(text: str, la
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_taken(text: str) -> None:
+def test_no_character_of_any_text_is_lost(text: str) -> None:
     assert "".join(cut(text)) == text
 
 
 @pytest.mark.parametrize("unit", [".", ". ", "。", "「", "「。", "。」", "a. ", '."', "...... ", "A.A.A.", "((( ", " "])
-def test_work_grows_no_faster_than_the_text(unit: str) -> None:
-    """Quadratic work on so long a text would never end."""
-    text = unit * (1_000_000 // len(unit))
+def test_splitting_time_is_linear_in_the_length_of_the_text(unit: str) -> None:
+    """Quadratic time on a text of this length would take hours."""
+    text = unit * (300_000 // len(unit))
     assert all(0 < start < len(text) for start in sentence_starts(text))
