@@ -78,7 +78,7 @@ def test_an_exported_folder_only_translates(model: Path, exported: dict[EngineNa
             ask()
     with pytest.raises(FolderError, match=r"onnx is an exported model, for heed translate only"):
         load(exported["onnx"], engine="heed")
-    with pytest.raises(ConfigError, match=r"was exported for onnx, which is not --engine ctranslate2"):
+    with pytest.raises(ConfigError, match=r"was exported for onnx, found --engine ctranslate2"):
         load(exported["onnx"], engine="ctranslate2")
     with pytest.raises(FolderError, match="onnx already exists"):
         export_for("onnx", model, exported["onnx"])
