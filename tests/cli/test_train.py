@@ -93,7 +93,7 @@ def test_an_interrupt_saves_and_exits_with_130(
     os.kill(run.pid, number)
     _, said = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "checkpoint saved: continue with --resume" in said
+    assert "checkpoint saved, continue with --resume" in said
     assert "Traceback" not in said
     stopped = int(said.split("interrupted after step ")[1].split(":")[0])
     both = min(len(losses(out)), len(losses(whole)))
@@ -292,7 +292,7 @@ def test_languages_unknown_at_first_can_be_set_on_resume(train_options: list[str
     assert read_model_folder(whole / "checkpoints" / "step-00000013").run.data.source_language == "en"
     run = train(train_options, whole, 14, "--resume", "--source-language", "english")
     assert run.stderr == (
-        "error: --source-language 'english': expected a language code such as en, hsb, pt-BR or zh-Hans\n"
+        "error: source language 'english': expected a language code such as en, hsb, pt-BR or zh-Hans\n"
     )
 
 

@@ -55,7 +55,7 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
                 _save(run, progress, journal)
                 progress = replace(progress, previous=step)
             if interrupted:
-                listener.note(f"interrupted after step {step}, checkpoint saved: continue with --resume (resume=True)")
+                listener.note(f"interrupted after step {step}: checkpoint saved, continue with --resume (resume=True)")
                 raise KeyboardInterrupt
     return progress
 
