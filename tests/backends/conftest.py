@@ -1,4 +1,4 @@
-"""Triton programs are proven on a GPU if there is one, else in Triton's interpreter if it is there, else not at all."""
+"""Triton kernels are tested on a GPU if there is one, else in Triton's interpreter if installed, else not at all."""
 
 import os
 from collections.abc import Iterator
@@ -23,13 +23,18 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@pytest.fixture(scope="session")
+def avx2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("avx2")
+
+
 @pytest.fixture
-def for_avx2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def for_avx2(avx2_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Code as it is compiled for processors without AVX-512."""
     if "avx2" not in _processor():
         pytest.skip("this processor has no AVX2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("heed.backends.cpu.build._FLAGS", tuple(one.replace("native", "x86-64-v3") for one in _FLAGS))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(avx2_cache))
+    monkeypatch.setattr("heed.backends.cpu.build._FLAGS", tuple(flag.replace("native", "x86-64-v3") for flag in _FLAGS))
     _library.cache_clear()
     yield
     _library.cache_clear()

@@ -30,7 +30,8 @@ def test_any_text_is_cut_as_the_plain_one_cuts_it(texts: list[str], chance: floa
 @pytest.mark.parametrize("word", ["street", "stress", "banana", "an", "tree", "na" * 300])
 def test_merges_that_compete_are_chosen_as_the_plain_one_chooses(word: str) -> None:
     tokenizer = handmade(OVERLAPPING)
-    ids, keys = tokenizer.encode([word]) * 500, [str(number) for number in range(500)]
+    count = 500 if len(word) < 100 else 50
+    ids, keys = tokenizer.encode([word]) * count, [str(number) for number in range(count)]
     assert NativeBpeDropout(tokenizer, 0.4)(ids, keys) == BpeDropout(tokenizer, 0.4)(ids, keys)
 
 

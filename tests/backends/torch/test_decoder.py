@@ -22,7 +22,7 @@ def walk(stepper: Any, src: Tensor, *, column: bool) -> list[Tensor]:
     random = torch.Generator().manual_seed(4)
     state, found = stepper.start(src), []
     rows, order = len(src), {3: [[0, 0, 0], [1, 1, 1], [2, 2, 2]], 6: [[2, 0, 1], [4, 4, 3], [8, 6, 6]]}
-    for time in range(40 if len(src) > 1 else 5):
+    for time in range(26 if len(src) > 1 else 5):
         if time in order:
             state, rows = state.select(torch.tensor(order[time])), 9
         if time == 9:
