@@ -55,7 +55,7 @@ def pieces(texts: list[str], kind: JobType, cancel_token: CancelToken | None = N
     return [Job(cancel_token or CancelToken(), length, kind, text) for text, length in zip(texts, lengths, strict=True)]
 
 
-def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, translator: Translator) -> None:
+def test_queued_texts_are_batched_and_each_gets_its_own_translation(batcher: Batcher, translator: Translator) -> None:
     texts = [f"{number} dogs see {number * 7 % 97}." for number in range(60)]
     jobs = pieces(texts, TranslationJobType(translator, translator.search))
     release = hold(batcher)
@@ -66,7 +66,7 @@ def test_what_waits_is_done_together_and_each_gets_its_own(batcher: Batcher, tra
     assert batcher.texts == 60
 
 
-def test_only_what_is_alike_goes_together(batcher: Batcher, translator: Translator) -> None:
+def test_only_equal_job_types_of_similar_length_are_batched(batcher: Batcher, translator: Translator) -> None:
     short, long = ["a dog"] * 3, ["the cat sees a bird and the old dog runs."] * 3
     kind = TranslationJobType(translator, translator.search)
     greedy = TranslationJobType(translator, translator.search.model_copy(update={"beam": 1}))
@@ -113,7 +113,7 @@ def slow_translator(
     return Translator([model], translator.tokenizers, search), stepped
 
 
-def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Translator) -> None:
+def test_a_long_batch_is_preempted_by_short_jobs(batcher: Batcher, translator: Translator) -> None:
     hurry = threading.Event()
     slow, stepped = slow_translator(translator, 120, hurry)
     long = pieces(["the cat sees a bird and the old dog runs."], TranslationJobType(slow, slow.search))
@@ -128,7 +128,7 @@ def test_a_long_one_steps_aside_for_short_ones(batcher: Batcher, translator: Tra
     assert long[0].future.result(60).text == slow.translate(["the cat sees a bird and the old dog runs."])[0].text  # type: ignore[attr-defined]
 
 
-def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batcher, translator: Translator) -> None:
+def test_a_call_is_preempted_once_it_has_run_many_steps(batcher: Batcher, translator: Translator) -> None:
     """Whatever its length was said to be: its steps are counted."""
     short, begun = pieces(["a dog"], TranslationJobType(translator, translator.search)), threading.Event()
 
@@ -147,7 +147,7 @@ def test_one_that_was_taken_for_short_steps_aside_once_it_is_long(batcher: Batch
     assert job.future.result(60)
 
 
-def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(translator: Translator) -> None:
+def test_a_prefix_counts_as_cost_and_one_that_is_too_long_is_rejected_before_decoding(translator: Translator) -> None:
     slow, stepped = slow_translator(translator, steps=60)
     model = ServedTranslator(Path("ende"), "en", "de", slow, {})
     service = Service(Directions([model]), ServeConfig())
@@ -167,7 +167,7 @@ def test_a_prefix_counts_as_work_and_too_long_a_one_is_refused_before_any(transl
     service.close()
 
 
-def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: Translator) -> None:
+def test_a_cancelled_batch_ends_within_a_step(batcher: Batcher, translator: Translator) -> None:
     slow, stepped = slow_translator(translator)
     cancel_token = CancelToken()
     jobs = pieces(["a dog", "the cat"], TranslationJobType(slow, slow.search), cancel_token)
@@ -182,7 +182,7 @@ def test_what_nobody_waits_for_ends_within_a_step(batcher: Batcher, translator: 
 
 
 @pytest.mark.parametrize("route", ["alternatives", "stream"])
-def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Translator, route: str) -> None:
+def test_a_cancelled_call_ends_within_a_step(translator: Translator, route: str) -> None:
     slow, stepped = slow_translator(translator, steps=10_000)
     model = ServedTranslator(Path("ende"), "en", "de", slow, {})
     service, cancel_token = Service(Directions([model]), ServeConfig()), CancelToken()
@@ -207,7 +207,7 @@ def test_an_errand_that_nobody_waits_for_ends_within_a_step_too(translator: Tran
     assert not service.batcher.alive
 
 
-def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
+def test_a_trace_does_not_block_translations(translator: Translator) -> None:
     begun, hurry = threading.Event(), threading.Event()
 
     class Held(Transformer):
@@ -237,7 +237,7 @@ def test_a_look_inside_holds_no_translation_up(translator: Translator) -> None:
     service.close()
 
 
-def test_looks_and_translations_at_the_same_time_see_nothing_of_each_other(
+def test_concurrent_traces_and_translations_do_not_affect_each_other(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directions = Directions(open_translators(folders[:1], [], {}))
@@ -261,7 +261,7 @@ def test_looks_and_translations_at_the_same_time_see_nothing_of_each_other(
     assert answers == model.translator(texts)
 
 
-def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, translator: Translator) -> None:
+def test_cancelling_one_text_does_not_change_the_others_of_its_batch(batcher: Batcher, translator: Translator) -> None:
     rows: list[int] = []
 
     class Counting(Transformer):
@@ -291,7 +291,7 @@ def test_one_that_goes_leaves_the_others_as_they_would_be(batcher: Batcher, tran
     assert max(rows[3:], default=0) <= 4
 
 
-def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translator: Translator) -> None:
+def test_a_failing_text_does_not_fail_the_others_of_its_batch(batcher: Batcher, translator: Translator) -> None:
     class Choosy(Translator):
         def translate_pieces(self, texts: list[str], *arguments: object, **more: object) -> object:  # type: ignore[override]
             if "bad" in texts:
@@ -308,7 +308,7 @@ def test_a_text_that_fails_does_not_spoil_its_company(batcher: Batcher, translat
         jobs[1].future.result(60)
 
 
-def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) -> None:
+def test_jobs_of_a_killed_thread_fail_instead_of_waiting(translator: Translator) -> None:
     batcher = Batcher(max_delay=0.0, budget=4096)
     slow, stepped = slow_translator(translator)
     jobs = pieces(["a dog"], TranslationJobType(slow, slow.search))
@@ -326,9 +326,7 @@ def test_when_the_thread_is_killed_nobody_waits_in_vain(translator: Translator) 
         batcher.submit(jobs)
 
 
-def test_texts_of_several_requests_are_classified_together_and_each_gets_its_own(
-    batcher: Batcher, tmp_path: Path
-) -> None:
+def test_classification_is_batched_across_requests(batcher: Batcher, tmp_path: Path) -> None:
     classifier = Classifier.open(make_lm_or_classifier(tmp_path / "c", "classify"))
     texts = [f"{number} dogs" for number in range(40)]
     jobs = pieces(texts, ClassificationJobType(classifier, TOKENIZER))
@@ -341,7 +339,7 @@ def test_texts_of_several_requests_are_classified_together_and_each_gets_its_own
         assert one == pytest.approx(alone.probabilities, abs=1e-5)
 
 
-def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_would_be(
+def test_generation_is_batched_and_cancelling_one_text_does_not_change_the_others(
     batcher: Batcher, tmp_path: Path
 ) -> None:
     generator = Generator.open(make_lm_or_classifier(tmp_path / "lm", "language-model", ends=False))
@@ -370,7 +368,7 @@ def test_texts_are_written_together_and_one_that_goes_leaves_the_others_as_they_
     assert rows[20:] == [2] * len(rows[20:])
 
 
-def test_what_is_drawn_is_drawn_alone(batcher: Batcher, tmp_path: Path) -> None:
+def test_sampling_is_never_batched(batcher: Batcher, tmp_path: Path) -> None:
     generator = Generator.open(make_lm_or_classifier(tmp_path / "lm", "language-model"))
     search = SearchConfig(beam=1, sample=True, seed=3, temperature=5.0, max_length=30)
     jobs: list[Job[object]] = [Job(CancelToken(), 30, GenerationJobType(generator, search), "A dog") for _ in range(3)]

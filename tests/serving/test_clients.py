@@ -43,7 +43,7 @@ def test_the_fields_may_be_in_the_address_and_those_in_the_body_win(server: Runn
         assert CLIENT.post(address, **body).json()["translatedText"] == translator("A dog")  # type: ignore[arg-type]
 
 
-def test_what_one_text_and_what_two_are_is_never_confused(server: Running, translator: Translator) -> None:
+def test_separators_in_a_text_never_split_it_into_several(server: Running, translator: Translator) -> None:
     for q in ("a|b", ["a", "b"], "a\nb", ["a|b"], ["a\nb"]):
         answer = server.post("/translate", q=q, source="en", target="de").json()
         assert answer == {"translatedText": translator(q)}
@@ -65,7 +65,9 @@ def test_curl_sends_forms_of_both_kinds_and_json(server: Running, translator: Tr
         assert json.loads(done.stdout) == expected
 
 
-def test_auto_names_the_language_it_found_and_its_own_language_stays(server: Running, translator: Translator) -> None:
+def test_auto_returns_the_detected_language_and_leaves_target_language_texts_unchanged(
+    server: Running, translator: Translator
+) -> None:
     answer = server.post("/translate", q="The old dog", source="auto", target="de").json()
     assert answer["translatedText"] == translator("The old dog")
     assert answer["detectedLanguage"]["language"] == "en"
@@ -92,7 +94,7 @@ def test_details_say_which_token_comes_from_which(server: Running, translator: T
     assert [tuple(link) for link in details["alignment"]] == list(expected.alignment)
 
 
-def test_the_settings_for_a_page(server: Running) -> None:
+def test_frontend_settings_have_the_fields_of_libretranslate(server: Running) -> None:
     assert server.get("/frontend/settings").json() == {
         "charLimit": 5000,
         "frontendTimeout": 500,
@@ -106,7 +108,7 @@ def test_the_settings_for_a_page(server: Running) -> None:
     }
 
 
-def test_models_health_and_documents(server: Running, folders: tuple[Path, Path]) -> None:
+def test_models_health_spec_docs_and_metrics_respond(server: Running, folders: tuple[Path, Path]) -> None:
     assert [(one["name"], one["source"], one["target"]) for one in server.get("/models").json()] == [
         (folders[0].name, "en", "de"),
         (folders[1].name, "de", "en"),

@@ -21,7 +21,7 @@ CLIENTS, ENOUGH = 20, 60  # answers before the signal comes
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_signal_ends_it_in_order_and_no_request_is_lost(folders: tuple[Path, Path], times: int) -> None:
+def test_sigterm_shuts_down_gracefully_without_losing_a_request(folders: tuple[Path, Path], times: int) -> None:
     for _ in range(times):
         with serving(folders[0], *MANY) as server:
             answered = asyncio.run(_ask_until_the_end(server))
@@ -58,7 +58,7 @@ async def _ask_until_the_end(server: Running) -> dict[str, int]:
     return answered
 
 
-def test_after_the_signal_it_is_not_ready_and_who_is_connected_is_told_so(folders: tuple[Path, Path]) -> None:
+def test_after_sigterm_the_server_is_not_ready_and_connected_clients_get_503(folders: tuple[Path, Path]) -> None:
     with serving(folders[0]) as server, httpx.Client(verify=False, base_url=server.address) as client:  # noqa: S501
         assert client.get("/health/ready").status_code == 200
         os.kill(server.process, signal.SIGTERM)
@@ -75,7 +75,7 @@ def test_after_the_signal_it_is_not_ready_and_who_is_connected_is_told_so(folder
 @pytest.mark.parametrize(
     ("past", "in_work", "ends"), [(0.1, 0, False), (0.5, 0, True), (5.0, 1, False), (31.0, 1, True)]
 )
-def test_what_never_ends_is_not_waited_for_longer_than_the_deadline(past: float, in_work: int, ends: bool) -> None:
+def test_shutdown_waits_for_active_requests_at_most_until_the_deadline(past: float, in_work: int, ends: bool) -> None:
     service = Service(Directions([]), ServeConfig())
     server = _Server(uvicorn.Config("nothing"), service.admission, lambda: None)
     server.handle_exit(signal.SIGTERM, None)
@@ -84,6 +84,6 @@ def test_what_never_ends_is_not_waited_for_longer_than_the_deadline(past: float,
     service.close()
 
 
-def test_an_interrupt_ends_it_with_130(folders: tuple[Path, Path]) -> None:
+def test_sigint_exits_with_130(folders: tuple[Path, Path]) -> None:
     with serving(folders[0]) as server:
         assert server.end(signal.SIGINT) == 130

@@ -125,7 +125,7 @@ def test_a_fault_shows_within_five_seconds(
         assert 0 < loop.run_until_complete(until_it_shows()) < 5
 
 
-def test_all_is_well(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_server_reports_its_backends_and_fallbacks(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.fallbacks._noted", {})
     with served(service) as ready:
         well = {"status": "ready", "backends": {"ende": str(service.directions.served[0].translator.backend.choice)}}
@@ -146,7 +146,9 @@ def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(serv
 
 @pytest.mark.usefixtures("frequent_checks")
 @pytest.mark.parametrize("name", ["translate_pieces", "engine"])
-def test_health_tries_what_requests_go_through(service: Service, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_health_check_takes_the_code_path_of_requests(
+    service: Service, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """Scoring a sentence would still work: it is translating that fails."""
 
     class Failing:
@@ -190,7 +192,7 @@ def test_texts_that_fail_in_a_row_are_a_problem_although_a_short_one_is_translat
         assert client.get("/health/ready").status_code == 200
 
 
-def test_the_models_are_sick_from_when_they_last_worked_and_a_folder_that_is_gone_is_no_sickness(
+def test_seconds_failing_counts_from_the_last_success_and_ignores_missing_folders(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     health = HealthMonitor(service)
@@ -247,7 +249,7 @@ def test_a_disk_that_is_full_is_mentioned_and_does_no_harm(service: Service, mon
         assert ready()[0] == 200
 
 
-def test_slower_code_in_the_place_of_fast_code_is_mentioned(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallbacks_to_slower_code_are_reported(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.fallbacks._noted", {})
     assert HealthMonitor(service).notes == []
     note_fallback("no large pages here", quietly=True)
@@ -265,7 +267,7 @@ def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
         assert server.end() == 0
 
 
-def test_what_cannot_be_found_out_is_not_believed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_outdated_check_counts_as_unhealthy(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     health = HealthMonitor(service)
     untried = health.problem
     asyncio.run(health.check())
@@ -312,7 +314,7 @@ def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) ->
         assert server.get("/health").status_code == 503
 
 
-def test_what_is_logged_is_the_defect_and_never_a_text(tmp_path: Path) -> None:
+def test_internal_errors_are_logged_without_any_text(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
     with serving(broken) as server:
         for content_type in ("multipart/form-data; boundary=x", "application/json"):
@@ -325,7 +327,7 @@ def test_what_is_logged_is_the_defect_and_never_a_text(tmp_path: Path) -> None:
     assert "SECRET" not in said
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
+def test_an_unread_log_does_not_block_requests(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
     reading, writing = os.pipe()  # with room for 64 KiB, and each defect takes 6
     with open(reading), open(writing, "w") as unread, serving_with_errors_to(unread.fileno(), broken) as server:
@@ -334,7 +336,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up(tmp_path: Path) -> None:
         assert server.end() == 0
 
 
-def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:
+def test_a_disconnected_client_frees_its_slot(service: Service) -> None:
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
@@ -349,7 +351,7 @@ def test_a_client_that_hangs_up_frees_its_place(service: Service) -> None:
     assert all(cancel_token.cancelled for cancel_token in cancel_tokens)
 
 
-def test_a_stream_whose_client_goes_before_it_begins_leaves_no_place_taken(service: Service) -> None:
+def test_a_stream_whose_client_disconnects_early_frees_its_slot(service: Service) -> None:
     body = json.dumps({"q": "A dog", "source": "en", "target": "de"}).encode()
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
     head = [(b"host", b"localhost"), (b"content-type", b"application/json")]

@@ -20,7 +20,7 @@ SLOW, ENDLESS = pytest.mark.slow, pytest.mark.endless
 
 
 @pytest.mark.parametrize("examples", [600, pytest.param(3000, marks=SLOW), pytest.param(20_000, marks=ENDLESS)])
-def test_whatever_is_sent_is_answered_in_json_and_without_a_defect(server: Running, examples: int) -> None:
+def test_random_requests_get_json_and_never_a_server_error(server: Running, examples: int) -> None:
     print(f"{fuzz(server, examples)} requests")
     assert server.get("/health/ready").status_code == 200
     assert server.logged() == []
@@ -62,7 +62,7 @@ def test_a_hundred_thousand_emoji_are_too_many(server: Running) -> None:
         assert (answer.status_code, answer.json()) == (status, {"error": error})
 
 
-def test_bytes_that_are_no_requests_end_in_an_answer_or_in_silence(server: Running) -> None:
+def test_damaged_http_gets_a_4xx_or_a_closed_connection(server: Running) -> None:
     random.seed(3)
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"
     for _ in range(50):

@@ -44,7 +44,7 @@ def greedy(**settings: Any) -> SearchConfig:
     return SearchConfig(beam=1, no_repeat_ngram=1, max_length=60).model_copy(update=settings)
 
 
-def test_what_is_written_is_what_the_model_writes_by_itself(site: Running, generator: Generator) -> None:
+def test_generate_equals_the_generator_without_a_server(site: Running, generator: Generator) -> None:
     for prompt in ("", "The cat", "17 dogs"):
         ((expected,),) = generator.generate([prompt], greedy())
         answer = site.post("/generate", prompt=prompt).json()
@@ -56,7 +56,7 @@ def test_what_is_written_is_what_the_model_writes_by_itself(site: Running, gener
     assert form.json()["text"] == short
 
 
-def test_a_seed_draws_the_same_text_and_no_seed_another(site: Running, generator: Generator) -> None:
+def test_a_seed_reproduces_a_sample_and_without_one_samples_differ(site: Running, generator: Generator) -> None:
     fields = {"prompt": "A dog", "temperature": 5.0, "top_k": 30, "top_p": 0.99}
     drawn = greedy(sample=True, seed=7, temperature=5.0, top_k=30, top_p=0.99)
     ((expected,),) = generator.generate(["A dog"], drawn)
@@ -67,14 +67,14 @@ def test_a_seed_draws_the_same_text_and_no_seed_another(site: Running, generator
     assert site.post("/generate", **fields, seed=answers[0]["seed"]).json() == answers[0]
 
 
-def test_at_temperature_0_nothing_is_left_to_chance(site: Running) -> None:
+def test_temperature_0_is_greedy(site: Running) -> None:
     answer = site.post("/generate", prompt="A dog", temperature=0, seed=3).json()
     assert answer == site.post("/generate", prompt="A dog").json()
     assert "seed" not in answer
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 5.0, "seed": 3}])
-def test_a_text_that_comes_piece_by_piece_is_the_same_text(site: Running, how: dict[str, Any]) -> None:
+def test_a_streamed_text_equals_the_unstreamed_one(site: Running, how: dict[str, Any]) -> None:
     fields = {"prompt": "The cat sees", **how}
     with CLIENT.stream("POST", f"{site.address}/generate", json={**fields, "stream": True}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -101,7 +101,7 @@ def test_a_text_that_comes_piece_by_piece_is_the_same_text(site: Running, how: d
         ({"prompt": "a" * 5001}, "Invalid request: request (5001) exceeds text limit (5000)"),
     ],
 )
-def test_what_cannot_be_written_says_why(site: Running, fields: dict[str, Any], error: str) -> None:
+def test_invalid_generate_requests_say_why(site: Running, fields: dict[str, Any], error: str) -> None:
     answer = site.post("/generate", **fields)
     assert (answer.status_code, answer.json()) == (400, {"error": error})
 
@@ -124,7 +124,7 @@ def test_a_label_is_the_classifiers_and_a_list_is_a_list(site: Running, by_name:
 
 
 @pytest.mark.parametrize("name", ["lm", "c", "m"])
-def test_a_vector_is_the_models(site: Running, by_name: dict[str, Path], name: str) -> None:
+def test_embed_equals_the_model_without_a_server(site: Running, by_name: dict[str, Path], name: str) -> None:
     folder = read_model_folder(by_name[name])
     texts = ["A dog runs.", "The cat"]
     vectors = embed(folder.model(), folder.tokenizers[1], texts)
@@ -158,7 +158,7 @@ def test_a_vector_is_the_models(site: Running, by_name: dict[str, Path], name: s
         ("/detect", {"q": "a"}, 404, f"No served model supports /translate. {OFFERED}"),
     ],
 )
-def test_what_is_refused_says_why_and_what_there_is(
+def test_rejections_say_why_and_list_the_supported_routes(
     site: Running, route: str, fields: dict[str, Any], status: int, error: str
 ) -> None:
     answer = site.post(route, **fields)
@@ -231,7 +231,9 @@ def test_weights_that_are_no_numbers_show_in_the_servers_health(tmp_path: Path, 
         assert answer.json() == {"error": "x returns nan for a test sentence: its weights are damaged"}
 
 
-def test_what_takes_too_long_is_given_up_and_the_next_is_answered(tmp_path: Path, by_name: dict[str, Path]) -> None:
+def test_a_request_past_its_deadline_gets_504_and_the_next_is_answered(
+    tmp_path: Path, by_name: dict[str, Path]
+) -> None:
     endless = make_lm_or_classifier(tmp_path / "endless", "language-model", max_tokens=10_000, ends=False)
     with serving(endless, by_name["c"], "--set", "serve.deadline=0.5") as slow:
         late = {"error": "No result within 0.5 s: send less text per request, or try again later"}
@@ -242,7 +244,7 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_answered(tmp_path: Path
         until(lambda: slow.post("/classify", q="A dog").status_code == 200, "an answer", 10)
 
 
-def test_nonsense_is_answered_in_json_and_without_a_defect(site: Running) -> None:
+def test_random_requests_get_json_and_never_a_server_error(site: Running) -> None:
     fuzz(site, 200, ("/generate", "/classify", "/embed", "/look", "/translate"))
     assert site.get("/health/ready").status_code == 200
     assert site.logged() == []

@@ -56,7 +56,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_what_takes_too_long_is_given_up(slow: Running) -> None:
+def test_a_request_past_its_deadline_gets_504(slow: Running) -> None:
     answer = slow.post("/translate", q="A dog", source="en", target="de")
     expected = {"error": "No result within 1 s: send less text per request, or try again later"}
     assert (answer.status_code, answer.json()) == (504, expected)
@@ -67,7 +67,7 @@ def test_what_takes_too_long_is_given_up(slow: Running) -> None:
     wait_for_active_requests(slow, 0)
 
 
-def test_a_full_house_refuses_at_once_and_who_hangs_up_makes_room(slow: Running) -> None:
+def test_a_full_server_answers_503_at_once_and_disconnects_free_slots(slow: Running) -> None:
     clients = [start(slow) for _ in range(3)]
     wait_for_active_requests(slow, 3)
     answer = slow.post("/translate", q="A dog", source="en", target="de")
@@ -81,7 +81,7 @@ def test_a_full_house_refuses_at_once_and_who_hangs_up_makes_room(slow: Running)
     assert 'heed_requests_total{route="/translate",status="499"} 3' in metrics
 
 
-def test_a_hundred_slow_clients_hold_nobody_up(server: Running, translator: Translator) -> None:
+def test_a_hundred_stalled_clients_do_not_delay_others(server: Running, translator: Translator) -> None:
     with ExitStack() as clients:
         for number in range(100):
             client = clients.enter_context(socket.create_connection(server.place, timeout=60))
@@ -92,7 +92,7 @@ def test_a_hundred_slow_clients_hold_nobody_up(server: Running, translator: Tran
         assert active_requests(server) == 0  # who has not finished asking takes no place
 
 
-def test_who_hangs_up_on_a_stream_frees_its_place_whenever_that_is(server: Running) -> None:
+def test_disconnecting_from_a_stream_at_any_time_frees_its_slot(server: Running) -> None:
     random.seed(2)
     for number in range(150):
         with start(server, "A dog.\n" * 5, "/translate/stream") as client:

@@ -53,7 +53,7 @@ def test_alternatives_go_on_after_a_prefix(server: Running, translator: Translat
     assert many.json() == {"error": "Invalid request: alternatives parameter must be <= 5"}
 
 
-def test_a_look_inside_is_the_trace_and_the_parts_asked_for(server: Running, translator: Translator) -> None:
+def test_look_returns_the_trace_and_the_requested_parts(server: Running, translator: Translator) -> None:
     fields = {"q": "A dog", "source": "en", "target": "de"}
     answer = server.post("/look", **fields, parts=["decoder.1.cross.query"]).json()
     trace = translator.look("A dog")
@@ -74,13 +74,13 @@ def test_a_look_inside_is_the_trace_and_the_parts_asked_for(server: Running, tra
         ({"target": "en"}, "en is not available as a target language from en"),
     ],
 )
-def test_what_cannot_be_looked_at_says_why(server: Running, changed: dict[str, object], error: str) -> None:
+def test_invalid_look_requests_say_why(server: Running, changed: dict[str, object], error: str) -> None:
     answer = server.post("/look", **({"q": "A dog", "source": "en", "target": "de"} | changed))
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(error)
 
 
-def test_html_keeps_its_markup_and_never_comes_alive(server: Running, translator: Translator) -> None:
+def test_html_keeps_its_markup_and_gains_none(server: Running, translator: Translator) -> None:
     html = '<p class="a dog">A dog <b>runs</b></p><script>a dog</script>&lt;img src=x onerror=alert(1)&gt;'
     answer = server.post("/translate", q=html, source="en", target="de", format="html", alternatives=1).json()
     a_dog, runs, image = (

@@ -76,7 +76,7 @@ def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, si
 
 
 @in_chromium
-def test_an_answer_that_comes_too_late_is_not_shown(browser: Browser, site: Running) -> None:
+def test_the_response_of_a_superseded_request_is_not_shown(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
 
         def answer_the_second(asked: Route) -> None:
@@ -94,7 +94,7 @@ def test_an_answer_that_comes_too_late_is_not_shown(browser: Browser, site: Runn
 
 
 @in_chromium
-def test_typing_on_breaks_off_the_work_and_is_no_defect(browser: Browser, site: Running) -> None:
+def test_typing_cancels_the_running_request_without_an_error(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
 
         def hangs_up() -> bool:
@@ -148,7 +148,7 @@ def test_the_translation_is_copied(browser: Browser, site: Running) -> None:
 
 
 @in_chromium
-def test_a_word_lights_up_the_words_it_comes_from(browser: Browser, site: Running) -> None:
+def test_hovering_over_a_word_highlights_its_source_words(browser: Browser, site: Running) -> None:
     text = "The cat sees\n a bird\nthis old house"
     with on_page(browser, site) as page:
         translated(page, text)

@@ -47,7 +47,7 @@ GOOD = {"q": "A dog", "source": "en", "target": "de"}
         ({"q": ["x"] * 65}, "Invalid request: request (65) exceeds text limit (64)"),
     ],
 )
-def test_a_wrong_value_is_the_clients_mistake(server: Running, changed: dict[str, object], error: str) -> None:
+def test_invalid_values_get_400_with_the_reason(server: Running, changed: dict[str, object], error: str) -> None:
     answer = server.post("/translate", **(GOOD | changed))
     assert (answer.status_code, answer.json()) == (400, {"error": error})
 
@@ -70,7 +70,7 @@ def test_a_wrong_value_is_the_clients_mistake(server: Running, changed: dict[str
         '{"q": "ä"}'.encode("utf-16"),
     ],
 )
-def test_json_is_what_the_standard_calls_json(server: Running, body: bytes) -> None:
+def test_nonstandard_json_is_rejected(server: Running, body: bytes) -> None:
     answer = CLIENT.post(f"{server.address}/translate", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()) == (400, {"error": "Invalid JSON format"})
 
@@ -122,7 +122,9 @@ def test_json_of_many_items_or_levels_is_refused(server: Running, body: bytes, e
         ({"headers": {"Host": "evil.example"}}, 421, "Unknown host name 'evil.example'"),
     ],
 )
-def test_a_wrong_body_or_head_is_told_so(server: Running, request_of: dict[str, Any], status: int, error: str) -> None:
+def test_invalid_bodies_and_headers_get_4xx_with_the_reason(
+    server: Running, request_of: dict[str, Any], status: int, error: str
+) -> None:
     answer = CLIENT.post(f"{server.address}/translate", **request_of)
     assert answer.json()["error"].startswith(error)
     assert answer.status_code == status
@@ -139,7 +141,9 @@ def test_a_wrong_body_or_head_is_told_so(server: Running, request_of: dict[str, 
         ("GET", "/docs/../../etc/passwd", 404, "Not found"),
     ],
 )
-def test_what_is_not_here_says_so(server: Running, method: str, route: str, status: int, error: str) -> None:
+def test_unknown_and_disabled_routes_get_json_errors(
+    server: Running, method: str, route: str, status: int, error: str
+) -> None:
     answer = CLIENT.request(method, server.address + route)
     assert (answer.status_code, answer.json()) == (status, {"error": error})
     assert "access-control-allow-origin" not in answer.headers
@@ -184,14 +188,14 @@ def test_a_body_whose_size_is_not_told_is_counted_as_it_comes(server: Running) -
     assert (answer.status_code, answer.json()["error"]) == (413, "Invalid request: the body exceeds 76384 bytes")
 
 
-def test_what_is_closed_says_so_whatever_is_sent_there(server: Running) -> None:
+def test_disabled_routes_answer_403_whatever_is_sent(server: Running) -> None:
     for content in (b"a document", b"x" * 3_000_000):
         answer = CLIENT.post(f"{server.address}/translate_file", files={"file": content}, data={"source": "en"})
         expected = {"error": "Files translation are disabled on this server."}
         assert (answer.status_code, answer.json()) == (403, expected)
 
 
-def test_a_head_alone_can_be_asked_for(server: Running) -> None:
+def test_head_requests_get_headers_without_a_body(server: Running) -> None:
     for route, status in (("/health", 200), ("/languages", 200), ("/nothing", 404), ("/translate", 405)):
         answer = CLIENT.head(server.address + route)
         assert (answer.status_code, answer.content) == (status, b"")
@@ -238,7 +242,7 @@ def test_each_limit_can_be_set_and_holds(
     assert answer.status_code == status
 
 
-def test_what_is_within_the_limits_is_done(narrow: Running) -> None:
+def test_requests_within_the_limits_succeed(narrow: Running) -> None:
     for route in ("/translate", "/translate/stream", "/detect", "/alternatives", "/look"):
         assert narrow.post(route, q="A dog", source="en", target="de").status_code == 200, route
 
@@ -251,14 +255,14 @@ def test_the_limit_of_the_head_can_be_set(narrow: Running) -> None:
     )
 
 
-def test_the_limits_are_on_unless_told_otherwise() -> None:
+def test_every_limit_is_on_by_default() -> None:
     config = ServeConfig()
     assert (config.max_body_bytes, config.header_bytes, config.characters, config.texts) == (76_384, 16 << 10, 5000, 64)
     assert (config.connections, config.bodies_bytes) == (2048, 16 << 20)
     assert (config.alternatives, config.queue, config.deadline, config.host) == (5, 128, 30, "127.0.0.1")
 
 
-def test_what_is_not_http_is_answered_in_json_too(server: Running) -> None:
+def test_malformed_http_gets_a_json_error(server: Running) -> None:
     for nonsense in (b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"POST / HTTP/1.1\r\nX: " + b"x" * 40_000):
         with socket.create_connection(server.place, timeout=60) as client:
             client.sendall(nonsense)
@@ -278,7 +282,7 @@ def test_what_is_not_http_is_answered_in_json_too(server: Running) -> None:
         until(is_closed, "a client that does not hang up is hung up on")
 
 
-def test_every_answer_lets_a_browser_do_as_little_as_possible(server: Running) -> None:
+def test_every_response_has_security_headers(server: Running) -> None:
     for route in ("/docs", "/languages", "/nothing", "/translate"):
         headers = server.get(route).headers
         assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
@@ -296,7 +300,7 @@ def strict(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
         yield running, key
 
 
-def test_every_route_is_guarded_unless_it_is_public(strict: tuple[Running, str]) -> None:
+def test_every_route_needs_a_key_unless_it_is_public(strict: tuple[Running, str]) -> None:
     server, key = strict
     public = {"/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
     for route, methods in server.get("/spec").json()["paths"].items():
@@ -348,7 +352,7 @@ def test_metrics_hold_no_text_no_key_and_no_address(strict: tuple[Running, str])
         assert secret not in server.said().partition("\n")[2]  # after the line that tells the address
 
 
-def test_who_does_not_read_the_answers_is_hung_up_on(strict: tuple[Running, str]) -> None:
+def test_clients_that_do_not_read_responses_are_disconnected(strict: tuple[Running, str]) -> None:
     server, _ = strict
     with socket.create_connection(server.place, timeout=60) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -362,7 +366,7 @@ def test_who_does_not_read_the_answers_is_hung_up_on(strict: tuple[Running, str]
             until(ask, "an end")
 
 
-def test_who_does_not_finish_is_hung_up_on(strict: tuple[Running, str]) -> None:
+def test_clients_that_do_not_finish_a_request_are_disconnected(strict: tuple[Running, str]) -> None:
     server, _ = strict
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     for beginning, answer in ((b"", b""), (b"POST /tran", b""), (head + b"{", b"HTTP/1.1 408 ")):

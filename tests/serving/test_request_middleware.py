@@ -95,13 +95,13 @@ def bearer(key: str) -> tuple[bytes, bytes]:
     return b"authorization", f"Bearer {key}".encode()
 
 
-def test_a_wrong_key_in_the_head_is_refused_unread(keys: ApiKeys) -> None:
+def test_a_wrong_key_in_header_or_query_is_rejected_before_the_body_is_read(keys: ApiKeys) -> None:
     entrance = RequestMiddleware(Reached(), ServeConfig(), keys, nobody)
     for asking in (Asking(LONG, bearer("wrong")), Asking(LONG, query=b"api_key=wrong")):
         assert (asking.through(entrance).status, asking.error, asking.read) == (403, "Invalid API key", 0)
 
 
-def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: ApiKeys) -> None:
+def test_requests_over_the_rate_limit_are_rejected_before_the_body_is_read(keys: ApiKeys) -> None:
     config = ServeConfig(burst=1, requests_per_minute=1)
     for known in (None, keys):
         entrance = RequestMiddleware(Reached(), config, known, nobody)
@@ -110,13 +110,13 @@ def test_who_is_over_the_rate_is_refused_unread_with_and_without_keys(keys: ApiK
         assert (refused.status, refused.read) == (429, 0)
 
 
-def test_a_busy_server_refuses_unread() -> None:
+def test_a_busy_server_rejects_requests_before_the_body_is_read() -> None:
     busy = RequestMiddleware(Reached(), ServeConfig(), None, lambda: HttpError(503, "busy"))
     assert (Asking(LONG).through(busy).status, Asking(LONG).through(busy).read) == (503, 0)
     assert Asking(LONG, path="/detect").through(busy).status == 200
 
 
-def test_a_body_too_large_by_its_head_is_refused_unread() -> None:
+def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
     entrance = RequestMiddleware(Reached(), ServeConfig(body_bytes=1000), None, nobody)
     asking = Asking(LONG).through(entrance)
     assert (asking.status, asking.read) == (413, 0)
@@ -178,7 +178,7 @@ def few(folders: tuple[Path, Path]) -> Iterator[Running]:
         yield running
 
 
-def test_idle_connections_keep_nobody_out_and_the_longest_silent_ends_first(few: Running) -> None:
+def test_idle_connections_block_nobody_and_the_longest_idle_is_closed_first(few: Running) -> None:
     head = (
         b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     )
@@ -195,7 +195,7 @@ def test_idle_connections_keep_nobody_out_and_the_longest_silent_ends_first(few:
             idle[-1].recv(1)
 
 
-def test_a_body_that_nobody_reads_is_not_read_for_ever(few: Running) -> None:
+def test_an_unread_body_is_discarded_only_up_to_a_limit(few: Running) -> None:
     with socket.create_connection(few.place, timeout=60) as client:
         client.sendall(b"POST /languages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
@@ -203,7 +203,7 @@ def test_a_body_that_nobody_reads_is_not_read_for_ever(few: Running) -> None:
             client.sendall(b"x" * 100_000_000)
 
 
-def test_there_are_no_more_connections_than_the_system_has_files_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_bounded_by_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: changed.append(limits))
     for limits, most in (((64, 64), 32), ((1024, 4096), 2048), ((1024, 1500), 1468), ((10_000, 10_000), 2048)):

@@ -44,13 +44,13 @@ def is_refused(origins: CorsPolicy, method: str = "POST", **headers: str) -> boo
         ({"sec_fetch_site": "cross-site"}, True),
     ],
 )
-def test_only_pages_of_our_own_may_send_requests(headers: dict[str, str], refused: bool) -> None:
+def test_only_same_origin_pages_may_send_requests(headers: dict[str, str], refused: bool) -> None:
     assert is_refused(CorsPolicy(), host="localhost:8080", **headers) == refused
     for method in ("GET", "HEAD", "OPTIONS"):
         assert not is_refused(CorsPolicy(), method, host="localhost:8080", **headers)
 
 
-def test_a_port_that_goes_without_saying_makes_no_other_origin() -> None:
+def test_a_default_port_does_not_change_the_origin() -> None:
     assert not is_refused(CorsPolicy(), host="heed.example:443", origin="https://heed.example")
     assert not is_refused(CorsPolicy(), host="heed.example", origin="https://heed.example:443")
     assert is_refused(CorsPolicy(), host="heed.example:8443", origin="https://heed.example")
@@ -63,12 +63,12 @@ def test_an_origin_that_is_allowed_may_send_and_another_may_not() -> None:
 
 
 @pytest.mark.parametrize("origin", ["good.example", "https://", "https://a.example/", "ftp://a.example", "https://A.b"])
-def test_what_is_no_origin_is_refused_as_a_setting(origin: str) -> None:
+def test_invalid_allowed_origins_are_rejected(origin: str) -> None:
     with pytest.raises(ConfigError, match=f"allowed_origins: '{origin}'"):
         ServeConfig(allowed_origins=(origin,))
 
 
-def test_a_page_elsewhere_makes_a_server_do_nothing(server: Running) -> None:
+def test_cross_origin_posts_are_rejected(server: Running) -> None:
     headers = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     for content_type in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
         answer = CLIENT.post(
@@ -117,7 +117,7 @@ def config(**settings: Any) -> ServeConfig:
     return ServeConfig.model_validate(settings)
 
 
-def test_a_server_answers_to_its_own_names_and_those_it_is_given() -> None:
+def test_accepted_host_names_are_loopback_and_allowed_hosts() -> None:
     own = frozenset({"127.0.0.1", "localhost", "::1"})
     assert allowed_host_names(config()) == own
     assert allowed_host_names(config(allowed_hosts="MT.example.org,b.example")) == own | {"mt.example.org", "b.example"}
@@ -154,7 +154,7 @@ def test_names_and_addresses_that_can_never_match_are_refused(settings: dict[str
         ("192.0.2.9", "6.6.6.6", "192.0.2.9"),  # not a proxy of ours
     ],
 )
-def test_an_address_is_believed_from_a_trusted_proxy_only(peer: str, forwarded: str, client: str) -> None:
+def test_x_forwarded_for_is_trusted_from_trusted_proxies_only(peer: str, forwarded: str, client: str) -> None:
     seen: list[str] = []
 
     async def ask(trusted: list[str]) -> None:
@@ -193,7 +193,7 @@ def test_a_server_behind_a_proxy_knows_its_name_its_clients_and_new_keys(
         assert statuses == [403, 403, 429, 403]  # each client has a rate of its own
 
 
-def test_a_name_for_others_needs_keys(folders: tuple[Path, Path]) -> None:
+def test_allowed_hosts_require_keys(folders: tuple[Path, Path]) -> None:
     code, said = refused(folders[0], "--set", "serve.allowed_hosts=mt.example.org")
     assert code == 2
     assert said.startswith(

@@ -64,7 +64,9 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_what_the_length_limit_ended_is_said_and_only_then(endless: Running, folders: tuple[Path, Path]) -> None:
+def test_truncated_is_set_exactly_for_outputs_that_reach_the_length_limit(
+    endless: Running, folders: tuple[Path, Path]
+) -> None:
     fields = {"source": "en", "target": "de"}
     assert endless.post("/translate", q="A dog", **fields).json()["truncated"] is True
     assert endless.post("/translate", q=["A dog", "5"], **fields).json()["truncated"] == [True, False]

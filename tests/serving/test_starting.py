@@ -28,7 +28,7 @@ from tests.serving.running import CLIENT, Running, refused, serving, until
         (["nothing"], "nothing does not exist: expected a model folder"),
     ],
 )
-def test_what_cannot_be_served_says_why(folders: tuple[Path, Path], arguments: list[str], error: str) -> None:
+def test_invalid_serve_arguments_say_why(folders: tuple[Path, Path], arguments: list[str], error: str) -> None:
     code, said = refused(*(argument.replace("{ende}", str(folders[0])) for argument in arguments))
     assert code == 2
     assert said.startswith("error: ")
@@ -43,7 +43,7 @@ def test_a_server_says_which_backend_runs_and_why(server: Running, folders: tupl
         assert f"{name}: {choice}\n" in server.said()
 
 
-def test_a_system_that_cannot_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_without_fork_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork")
     with pytest.raises(ConfigError, match=r"heed serve needs fork\(\), which Linux and macOS have"):
         serve([Path("nothing")])
@@ -66,7 +66,7 @@ def test_a_port_that_is_taken_is_named(server: Running, folders: tuple[Path, Pat
     assert said == f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port\n"
 
 
-def test_a_new_key_is_shown_once_and_opens_the_door(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_new_key_is_printed_and_accepted(folders: tuple[Path, Path], tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     done = heed("serve", "--new-key", "--keys", str(keys))
     with serving(folders[0], "--keys", keys) as server:
@@ -103,7 +103,7 @@ main()
 """
 
 
-def test_no_outgoing_connection_ever(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_server_opens_no_outgoing_connection(folders: tuple[Path, Path], tmp_path: Path) -> None:
     said = tmp_path / "said"
     with said.open("w") as errors:
         command = [sys.executable, "-c", WATCH, "serve", *map(str, folders), "--port", "0"]

@@ -41,7 +41,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_a_process_that_is_killed_is_started_again_and_who_waits_is_told(tmp_path: Path) -> None:
+def test_a_killed_worker_is_restarted_and_its_requests_get_503(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "ende", max_length=2000)
     with serving(folder, *MANY, "--set", "search.min_length=1500", "--set", "search.no_repeat_ngram=1500") as server:
         (worker,) = workers(server)
@@ -77,7 +77,7 @@ def test_a_terminals_signals_to_all_processes_end_them_in_order(folders: tuple[P
         assert server.end(signal.SIGINT) == 130
 
 
-def test_the_servers_process_has_no_torch() -> None:
+def test_the_http_process_does_not_import_torch() -> None:
     imports = ", ".join(
         f"heed.serving.{name}" for name in ("processes", "security_middleware", "server", "worker_proxy")
     )
@@ -117,7 +117,7 @@ def saying(*messages: bytes) -> Iterator[WorkerProxy]:
         yield WorkerProxy(lambda: ours, ServeConfig(deadline=0.1))
 
 
-def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr("heed.serving.worker_proxy._MAX_SILENCE", 0.2)
     monkeypatch.setattr("heed.serving.worker_proxy.os.kill", lambda *process: killed.append(process))
