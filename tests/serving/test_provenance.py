@@ -57,6 +57,7 @@ def said_to_the_demo() -> list[str]:
     found: list[str] = []
     for page in (ROOT / "README.md", ROOT / "docs" / "looking.md", ROOT / "docs" / "serving.md"):
         text = page.read_text()
+        found += re.findall(r"(?m)^    (The animal .+)$", text)
         found += re.findall(r'heed look runs/demo "([^"]+)"', text)
         found += re.findall(r'heed\.load\("runs/demo"\)\.look\("([^"]+)"', text)
         for code in re.findall(r'(?s)heed\.load\("runs/demo"\)(.*?)```', text):
