@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ class StaticEngine:
     def __init__(self, model: Transformer, dtype: torch.dtype, ops: StepOps) -> None:
         self._model, self._dtype, self._ops = model, dtype, ops
         self._device = model.vocabulary.embedding.weight.device
-        self._pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
+        self._pool: Any = None  # the memory that all captured steps share
         self._decoder: StaticDecoder | None = None
         self._weights: list[tuple[int, int]] = []
         self._steps: OrderedDict[tuple[int, int, int], StaticStep] = OrderedDict()
@@ -99,7 +100,11 @@ class StaticEngine:
     def _new_step(self, decoder: StaticDecoder, shape: SlotShape) -> StaticStep:
         slots, embedding = decoder.slots(shape)
         step = partial(decoder.step, slots, embedding)
-        return StaticStep(slots, step if self._device.type != "cuda" else capture(step, self._device, self._pool))
+        if self._device.type != "cuda":
+            return StaticStep(slots, step)
+        if not self._steps:  # torch refuses to capture into a pool whose graphs are all gone
+            self._pool = torch.cuda.graph_pool_handle()
+        return StaticStep(slots, capture(step, self._device, self._pool))
 
 
 def _next_power_of_2(number: int) -> int:
