@@ -1,4 +1,4 @@
-"""A decoder's step between its matrix products, a row or a row's head at a time; `cuda.triton_ops` calls these.
+"""Triton kernels of a decoder step between its matmuls, one program per row or per head of a row; see `cuda.triton_ops`.
 
 A row is a hypothesis, `width` of them to a sentence. Everything is added up in float32, whatever is stored.
 """
