@@ -1,4 +1,4 @@
-"""The words of docs, help and error texts are the field's: README, docs, changelog, settings, verbs and options, and raises."""
+"""Docs, help texts and error texts use the field's vocabulary."""
 
 import ast
 import re
@@ -13,7 +13,10 @@ from heed.config import DataConfig, ModelConfig, SearchConfig, TrainingConfig, T
 from heed.serving.config import ServeConfig
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "recipes" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "recipes/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 # A word that makes a reader of the field stop, and what to write instead.
 INSTEAD = {
