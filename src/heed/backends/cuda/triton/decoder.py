@@ -1,4 +1,4 @@
-"""Triton kernels of a decoder step between its matmuls, one program per row or per head of a row; see `cuda.triton_ops`.
+"""Triton kernels of a decoder step between its matmuls: one program per row, or per head of a row.
 
 A row is a hypothesis, `width` of them to a sentence. Everything is added up in float32, whatever is stored.
 """
