@@ -21,7 +21,7 @@ from heed.model.transformer import replace_modules
 
 # Tuned on an H200: 25,728 tokens of width 512 take 41 µs, torch's own kernels 137 µs.
 _PROGRAMS = 1056
-_TILE = {"ROWS": 4, "num_warps": 2}
+_TILE = {"BLOCK_M": 4, "num_warps": 2}
 
 
 class TritonLayerNorm(nn.Module):
@@ -48,26 +48,26 @@ class _Norm(torch.autograd.Function):
         return functional.layer_norm(x, weight.shape, weight, bias, eps)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
-        return *_norm_back(above, x, weight, ctx.eps), None
+        return *_layer_norm_backward(grad_out, x, weight, ctx.eps), None
 
 
 @torch.library.custom_op("heed::layer_norm_backward", mutates_args=())
-def _norm_back(above: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def _layer_norm_backward(grad_out: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and bias."""
-    x, above = x.contiguous(), above.contiguous()
+    x, grad_out = x.contiguous(), grad_out.contiguous()
     count, width = x.shape
-    programs_run = min(_PROGRAMS, triton.cdiv(count, _TILE["ROWS"]))
-    by_x = torch.empty_like(x)
-    sums = torch.empty(2, programs_run, width, dtype=torch.float32, device=x.device)
-    programs.backward[(programs_run,)](
-        x, above, weight, by_x, *sums, count, width, eps, ROOM=triton.next_power_of_2(width), **_TILE
+    program_count = min(_PROGRAMS, triton.cdiv(count, _TILE["BLOCK_M"]))
+    grad_x = torch.empty_like(x)
+    sums = torch.empty(2, program_count, width, dtype=torch.float32, device=x.device)
+    programs.layer_norm_backward[(program_count,)](
+        x, grad_out, weight, grad_x, *sums, count, width, eps, BLOCK_D=triton.next_power_of_2(width), **_TILE
     )
-    by_weight, by_bias = sums.sum(1).to(weight.dtype).unbind()
-    return by_x, by_weight.clone(), by_bias.clone()
+    grad_weight, grad_bias = sums.sum(1).to(weight.dtype).unbind()
+    return grad_x, grad_weight.clone(), grad_bias.clone()
 
 
-@_norm_back.register_fake
-def _(_above: Tensor, x: Tensor, weight: Tensor, _eps: float) -> tuple[Tensor, Tensor, Tensor]:
+@_layer_norm_backward.register_fake
+def _(_grad_out: Tensor, x: Tensor, weight: Tensor, _eps: float) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), torch.empty_like(weight), torch.empty_like(weight)

@@ -1,8 +1,8 @@
-"""A step of beam search on a GPU, in three programs; `cuda.triton_ops` calls them, `decoding.search` says why so.
+"""Triton kernels of a beam step; the reference is `beam_search` in `decoding/search.py`.
 
-`scan` looks at a block of words of one hypothesis, run by run: what softmax needs of each run, and the best that may be
-said. `pick` finds the best words of a hypothesis, which are in the runs with the best bests, and reads those alone.
-`expand` does the rest for one sentence. A sentence that is over is left alone.
+`scan` reads the vocabulary in blocks and stores for each block of a row what softmax needs and the best allowed logit.
+`pick` finds the top k tokens of a row by reading only the blocks with the best logits. `expand` ranks the candidates of
+one sentence, sets finished hypotheses aside and continues the others. Finished sentences are skipped.
 """
 
 import triton
@@ -10,103 +10,107 @@ import triton.language as tl
 
 
 @triton.jit
-def _allowed(logit, word, sentence, positions, longest, rules, pad_id, bos_id, eos_id):
-    """The logits of words that may come next, -inf for the others and for what is not a number."""
+def _allowed(logit, token_id, sentence, positions, max_lengths, rules, pad_id, bos_id, eos_id):
+    """The logits of tokens that may come next; -inf for all others and for NaN."""
     position = tl.load(positions + sentence)
     may_end = position >= tl.load(rules)
-    may_go_on = position < tl.load(longest + sentence)
-    allowed = ((word == eos_id) & may_end) | ((word != eos_id) & may_go_on)
-    allowed = allowed & (word != pad_id) & (word != bos_id) & (logit > -float("inf"))
+    may_continue = position < tl.load(max_lengths + sentence)
+    allowed = ((token_id == eos_id) & may_end) | ((token_id != eos_id) & may_continue)
+    allowed = allowed & (token_id != pad_id) & (token_id != bos_id) & (logit > -float("inf"))
     return tl.where(allowed, logit, -float("inf"))
 
 
 @triton.jit
-def _logits(logits, bias, row, word, size, BIAS: tl.constexpr):
-    inside = word < size
-    logit = tl.load(logits + row.to(tl.int64) * size + word, mask=inside, other=-float("inf")).to(tl.float32)
+def _logits(logits, bias, row, token_id, vocab_size, BIAS: tl.constexpr):
+    inside = token_id < vocab_size
+    logit = tl.load(logits + row.to(tl.int64) * vocab_size + token_id, mask=inside, other=-float("inf")).to(tl.float32)
     if BIAS:
-        logit += tl.load(bias + word, mask=inside, other=0.0).to(tl.float32)
+        logit += tl.load(bias + token_id, mask=inside, other=0.0).to(tl.float32)
     return logit
 
 
 @triton.jit
-def _finite(high):
-    """What to subtract before exponentials are taken: there may be nothing to subtract from."""
+def _finite_max(high):
+    """The maximum to subtract before exp; 0 where all logits are -inf."""
     return tl.where(high == -float("inf"), 0.0, high)
 
 
 @triton.jit
-def _follows(value, word, last_value, last_word):
-    """Whether a word comes after another in order: of equals, the lower number comes first."""
-    return (value < last_value) | ((value == last_value) & (word > last_word))
+def _ranks_after(value, token_id, last_value, last_token):
+    """Whether a token ranks after another: by value, of equals the lower id first."""
+    return (value < last_value) | ((value == last_value) & (token_id > last_token))
 
 
 @triton.jit
 def scan(
-    logits, bias, positions, over, longest, rules, highest, sums, bests, others, size, runs, pad_id, bos_id, eos_id,
-    WIDTH: tl.constexpr, BIAS: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+    logits, bias, positions, finished, max_lengths, rules, block_max, sums, block_best, block_best_non_eos,
+    vocab_size, blocks, pad_id, bos_id, eos_id,
+    BEAM: tl.constexpr, BIAS: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Of some runs: the highest logit, the sum of exponentials relative to it, and the best that the rules allow.
+    """For some blocks: the highest logit, the sum of exponentials relative to it, and the best allowed logit.
 
-    At the length limit also the best but the eos: whether the model would go on.
+    At the length limit also the best logit except eos, which tells whether the model would continue.
     """
     row = tl.program_id(0)
-    sentence = row // WIDTH
-    if tl.load(over + sentence) != 0:
+    sentence = row // BEAM
+    if tl.load(finished + sentence) != 0:
         return
-    run = tl.program_id(1) * RUNS + tl.arange(0, RUNS)
-    word = run[:, None] * RUN + tl.arange(0, RUN)[None, :]
-    logit = _logits(logits, bias, row, word, size, BIAS)
-    here, real = row * runs + run, run < runs
+    block = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
+    token_id = block[:, None] * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)[None, :]
+    logit = _logits(logits, bias, row, token_id, vocab_size, BIAS)
+    block_offset, exists_block = row * blocks + block, block < blocks
     high = tl.max(logit, 1)
-    tl.store(highest + here, high, mask=real)
-    tl.store(sums + here, tl.sum(tl.exp(logit - _finite(high)[:, None]), 1), mask=real)
-    words = tl.program_id(1) * RUNS * RUN
+    tl.store(block_max + block_offset, high, mask=exists_block)
+    tl.store(sums + block_offset, tl.sum(tl.exp(logit - _finite_max(high)[:, None]), 1), mask=exists_block)
+    first_token = tl.program_id(1) * BLOCKS * BLOCK_SIZE
     last_id = tl.maximum(tl.maximum(pad_id, bos_id), eos_id)
-    at_limit = tl.load(positions + sentence) >= tl.load(longest + sentence)
-    if (words <= last_id) | at_limit:
-        high = tl.max(_allowed(logit, word, sentence, positions, longest, rules, pad_id, bos_id, eos_id), 1)
-    tl.store(bests + here, high, mask=real)  # most blocks hold no word that rules are about
+    at_limit = tl.load(positions + sentence) >= tl.load(max_lengths + sentence)
+    if (first_token <= last_id) | at_limit:
+        high = tl.max(_allowed(logit, token_id, sentence, positions, max_lengths, rules, pad_id, bos_id, eos_id), 1)
+    tl.store(block_best + block_offset, high, mask=exists_block)  # most blocks hold no special token
     if at_limit:
-        other = (word != pad_id) & (word != bos_id) & (word != eos_id)
-        tl.store(others + here, tl.max(tl.where(other, logit, -float("inf")), 1), mask=real)
+        other = (token_id != pad_id) & (token_id != bos_id) & (token_id != eos_id)
+        tl.store(block_best_non_eos + block_offset, tl.max(tl.where(other, logit, -float("inf")), 1), mask=exists_block)
 
 
 @triton.jit
 def pick(
-    logits, bias, positions, over, longest, rules, highest, sums, bests, others, log_sums, values, words, cut_off,
-    size, runs, pad_id, bos_id, eos_id,
-    WIDTH: tl.constexpr, BIAS: tl.constexpr, BEST: tl.constexpr, RUNS: tl.constexpr, RUN: tl.constexpr,
+    logits, bias, positions, finished, max_lengths, rules, block_max, sums, block_best, block_best_non_eos, log_sums,
+    values, token_ids, prefers_to_continue,
+    vocab_size, blocks, pad_id, bos_id, eos_id,
+    BEAM: tl.constexpr, BIAS: tl.constexpr, TOP_K: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """The logarithm of one hypothesis's sum of exponentials, and its best words, best first.
+    """The log-sum-exp of one hypothesis and its top k tokens, best first.
 
-    At the length limit also whether the model would rather go on than end.
+    At the length limit also whether the model prefers another token to eos.
     """
     row = tl.program_id(0)
-    sentence = row // WIDTH
-    if tl.load(over + sentence) != 0:
+    sentence = row // BEAM
+    if tl.load(finished + sentence) != 0:
         return
-    run = tl.arange(0, RUNS)
-    high = tl.load(highest + row * runs + run, mask=run < runs, other=-float("inf"))
-    share = tl.load(sums + row * runs + run, mask=run < runs, other=0.0)
+    block = tl.arange(0, BLOCKS)
+    high = tl.load(block_max + row * blocks + block, mask=block < blocks, other=-float("inf"))
+    block_sum = tl.load(sums + row * blocks + block, mask=block < blocks, other=0.0)
     top = tl.max(high, 0)
-    tl.store(log_sums + row, top + tl.log(tl.sum(share * tl.exp(high - _finite(top)), 0)))
-    if tl.load(positions + sentence) >= tl.load(longest + sentence):
-        other = tl.max(tl.load(others + row * runs + run, mask=run < runs, other=-float("inf")), 0)
-        tl.store(cut_off + row, (other > _logits(logits, bias, row, eos_id, size, BIAS)).to(tl.int32))
-    best_of = tl.load(bests + row * runs + run, mask=run < runs, other=-float("inf"))
-    last_value, last_word = tl.full((), float("inf"), tl.float32), tl.full((), -1, tl.int32)
-    for place in range(BEST):
+    tl.store(log_sums + row, top + tl.log(tl.sum(block_sum * tl.exp(high - _finite_max(top)), 0)))
+    if tl.load(positions + sentence) >= tl.load(max_lengths + sentence):
+        other = tl.max(tl.load(block_best_non_eos + row * blocks + block, mask=block < blocks, other=-float("inf")), 0)
+        tl.store(prefers_to_continue + row, (other > _logits(logits, bias, row, eos_id, vocab_size, BIAS)).to(tl.int32))
+    best_of = tl.load(block_best + row * blocks + block, mask=block < blocks, other=-float("inf"))
+    last_value, last_token = tl.full((), float("inf"), tl.float32), tl.full((), -1, tl.int32)
+    for rank in range(TOP_K):
         best, first = tl.max(best_of, 0, return_indices=True)  # of equals, the first
-        word = first * RUN + tl.arange(0, RUN)
-        logit = _logits(logits, bias, row, word, size, BIAS)
-        value = _allowed(logit, word, sentence, positions, longest, rules, pad_id, bos_id, eos_id)
-        chosen = tl.min(tl.where(_follows(value, word, last_value, last_word) & (value == best), word, size), 0)
-        tl.store(values + row * BEST + place, best)
-        tl.store(words + row * BEST + place, tl.minimum(chosen, size - 1))
-        left = tl.where(_follows(value, word, best, chosen), value, -float("inf"))
-        best_of = tl.where(run == first, tl.max(left, 0), best_of)
-        last_value, last_word = best, chosen
+        token_id = first * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+        logit = _logits(logits, bias, row, token_id, vocab_size, BIAS)
+        value = _allowed(logit, token_id, sentence, positions, max_lengths, rules, pad_id, bos_id, eos_id)
+        chosen = tl.min(
+            tl.where(_ranks_after(value, token_id, last_value, last_token) & (value == best), token_id, vocab_size), 0
+        )
+        tl.store(values + row * TOP_K + rank, best)
+        tl.store(token_ids + row * TOP_K + rank, tl.minimum(chosen, vocab_size - 1))
+        remaining = tl.where(_ranks_after(value, token_id, best, chosen), value, -float("inf"))
+        best_of = tl.where(block == first, tl.max(remaining, 0), best_of)
+        last_value, last_token = best, chosen
 
 
 @triton.jit
@@ -117,111 +121,121 @@ def _first_best(total, key):
 
 
 @triton.jit
-def _set_aside(
-    total, key, cut, position, penalty, own, w, exists, scores, log_probs, order, lasts, truncated, size, eos_id,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr,
+def _finish_hypotheses(
+    total, key, prefers_continue, position, penalty, beam_rows, w, exists, scores, log_probs, order, last_rows,
+    truncated, vocab_size, eos_id,
+    BEAM: tl.constexpr, BEAM_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Those among the best W that end take the place of the worst that has ended, if that is worse: the worst now."""
-    ended_score = tl.load(scores + own, mask=exists, other=float("inf"))
-    ended_value = tl.load(log_probs + own, mask=exists, other=0.0)
-    ended_order = tl.load(order + own, mask=exists, other=0)
-    ended_last = tl.load(lasts + own, mask=exists, other=0)
-    ended_cut = tl.load(truncated + own, mask=exists, other=0)
-    left = total
-    for place in range(WIDTH):
-        best, first = _first_best(left, key)
-        left = tl.where(key == first, -float("inf"), left)
+    """Let candidates among the best W that end with eos replace the worst finished ones; the worst score after that."""
+    ended_score = tl.load(scores + beam_rows, mask=exists, other=float("inf"))
+    ended_value = tl.load(log_probs + beam_rows, mask=exists, other=0.0)
+    ended_order = tl.load(order + beam_rows, mask=exists, other=0)
+    ended_last = tl.load(last_rows + beam_rows, mask=exists, other=0)
+    ended_cut = tl.load(truncated + beam_rows, mask=exists, other=0)
+    remaining = total
+    for rank in range(BEAM):
+        best, first = _first_best(remaining, key)
+        remaining = tl.where(key == first, -float("inf"), remaining)
         score, worst = best / penalty, tl.min(ended_score, 0)
         latest = tl.max(tl.where(ended_score == worst, ended_order, -1), 0)
-        slot = tl.min(tl.where((ended_score == worst) & (ended_order == latest), w, ROWS), 0)
-        put = w == tl.where((first % size == eos_id) & (score > worst), slot, ROWS)
-        ended_score = tl.where(put, score, ended_score)
-        ended_value = tl.where(put, best, ended_value)
-        ended_order = tl.where(put, position * WIDTH + place, ended_order)
-        ended_last = tl.where(put, first // size, ended_last)
-        ended_cut = tl.where(put, tl.sum(tl.where(w == first // size, cut, 0), 0), ended_cut)
-    tl.debug_barrier()  # all threads have read what now changes
-    tl.store(scores + own, ended_score, mask=exists)
-    tl.store(log_probs + own, ended_value, mask=exists)
-    tl.store(order + own, ended_order, mask=exists)
-    tl.store(lasts + own, ended_last, mask=exists)
-    tl.store(truncated + own, ended_cut, mask=exists)
+        slot = tl.min(tl.where((ended_score == worst) & (ended_order == latest), w, BEAM_BLOCK), 0)
+        replaces = w == tl.where((first % vocab_size == eos_id) & (score > worst), slot, BEAM_BLOCK)
+        ended_score = tl.where(replaces, score, ended_score)
+        ended_value = tl.where(replaces, best, ended_value)
+        ended_order = tl.where(replaces, position * BEAM + rank, ended_order)
+        ended_last = tl.where(replaces, first // vocab_size, ended_last)
+        ended_cut = tl.where(replaces, tl.sum(tl.where(w == first // vocab_size, prefers_continue, 0), 0), ended_cut)
+    tl.debug_barrier()  # all threads have read what is now overwritten
+    tl.store(scores + beam_rows, ended_score, mask=exists)
+    tl.store(log_probs + beam_rows, ended_value, mask=exists)
+    tl.store(order + beam_rows, ended_order, mask=exists)
+    tl.store(last_rows + beam_rows, ended_last, mask=exists)
+    tl.store(truncated + beam_rows, ended_cut, mask=exists)
     return tl.min(ended_score, 0)
 
 
 @triton.jit
-def _live_on(total, word, key, w, size, eos_id, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """The best W that do not end: their totals, newest tokens, and which hypothesis each continues."""
-    left = tl.where(word == eos_id, -float("inf"), total)
-    live = tl.full((ROWS,), -float("inf"), tl.float64)
-    token = tl.zeros((ROWS,), tl.int32)
-    parent = tl.zeros((ROWS,), tl.int32)
-    for place in range(WIDTH):
-        best, first = _first_best(left, key)
-        left = tl.where(key == first, -float("inf"), left)
-        live = tl.where(w == place, best, live)
-        token = tl.where(w == place, first % size, token)
-        parent = tl.where(w == place, first // size, parent)
-    return live, token, parent
+def _continue_hypotheses(total, token_id, key, w, vocab_size, eos_id, BEAM: tl.constexpr, BEAM_BLOCK: tl.constexpr):
+    """The best W candidates that do not end: their scores, newest tokens and parents."""
+    remaining = tl.where(token_id == eos_id, -float("inf"), total)
+    live_score = tl.full((BEAM_BLOCK,), -float("inf"), tl.float64)
+    token = tl.zeros((BEAM_BLOCK,), tl.int32)
+    parent = tl.zeros((BEAM_BLOCK,), tl.int32)
+    for rank in range(BEAM):
+        best, first = _first_best(remaining, key)
+        remaining = tl.where(key == first, -float("inf"), remaining)
+        live_score = tl.where(w == rank, best, live_score)
+        token = tl.where(w == rank, first % vocab_size, token)
+        parent = tl.where(w == rank, first // vocab_size, parent)
+    return live_score, token, parent
 
 
 @triton.jit
-def _follow(rows, origin, own, exists, position, count, capacity, TIMES: tl.constexpr):
-    """Where the keys and values of each hypothesis are at every position: where its parent's were, and its own row."""
-    old = rows + ((position & 1) * count + origin) * capacity
-    new = rows + (((position + 1) & 1) * count + own) * capacity
-    for start in range(0, position + 1, TIMES):
-        time = start + tl.arange(0, TIMES)
-        earlier = exists[:, None] & (time[None, :] < position)
-        row = tl.load(old[:, None] + time[None, :], mask=earlier, other=0)
-        row = tl.where(time[None, :] == position, origin[:, None], row)
-        tl.store(new[:, None] + time[None, :], row, mask=exists[:, None] & (time[None, :] <= position))
+def _update_kv_rows(kv_rows, parent_rows, beam_rows, exists, position, count, capacity, BLOCK_T: tl.constexpr):
+    """Copy each parent's row indices into the KV cache, and add the row of the newest position."""
+    old = kv_rows + ((position & 1) * count + parent_rows) * capacity
+    new = kv_rows + (((position + 1) & 1) * count + beam_rows) * capacity
+    for start in range(0, position + 1, BLOCK_T):
+        position_tile = start + tl.arange(0, BLOCK_T)
+        is_past = exists[:, None] & (position_tile[None, :] < position)
+        row = tl.load(old[:, None] + position_tile[None, :], mask=is_past, other=0)
+        row = tl.where(position_tile[None, :] == position, parent_rows[:, None], row)
+        tl.store(
+            new[:, None] + position_tile[None, :], row, mask=exists[:, None] & (position_tile[None, :] <= position)
+        )
 
 
 @triton.jit
 def expand(
-    log_sums, values, words, cut_off, ids, sentences, sums, ended, written, rows, penalties, rules, count, capacity,
-    size, eos_id, WIDTH: tl.constexpr, BEST: tl.constexpr, ROWS: tl.constexpr, CHOICES: tl.constexpr,
-    TIMES: tl.constexpr,
+    log_sums, values, token_ids, prefers_to_continue, ids, sentences, sums, ended, history, kv_rows, penalties, rules,
+    count, capacity,
+    vocab_size, eos_id, BEAM: tl.constexpr, TOP_K: tl.constexpr, BEAM_BLOCK: tl.constexpr, CANDIDATES: tl.constexpr,
+    BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """One token more for one sentence: who ends, who lives on, whether it is over. Slots say what each tensor holds."""
-    sentence, slots = tl.program_id(0), count // WIDTH
-    positions, over, longest = sentences, sentences + slots, sentences + 2 * slots
-    totals, tokens, parents = sums, written, written + count * capacity
-    if tl.load(over + sentence) != 0:
+    """Advance one sentence by a token: finished hypotheses, continued ones, and whether the search has ended."""
+    sentence, slots = tl.program_id(0), count // BEAM
+    positions, finished, max_lengths = sentences, sentences + slots, sentences + 2 * slots
+    beam_scores, tokens, parents = sums, history, history + count * capacity
+    if tl.load(finished + sentence) != 0:
         return
-    position, limit = tl.load(positions + sentence), tl.load(longest + sentence)
-    w = tl.arange(0, ROWS)
-    exists = w < WIDTH
-    own = sentence * WIDTH + w
+    position, limit = tl.load(positions + sentence), tl.load(max_lengths + sentence)
+    w = tl.arange(0, BEAM_BLOCK)
+    exists = w < BEAM
+    beam_rows = sentence * BEAM + w
 
-    # All continuations that can matter: what each hypothesis has, and what each of its best words adds to it.
-    choice = tl.arange(0, CHOICES)
-    place, real = own[:, None] * BEST + choice[None, :], exists[:, None] & (choice[None, :] < BEST)
-    value = tl.load(values + place, mask=real, other=-float("inf"))
-    word = tl.load(words + place, mask=real, other=0)
-    log_sum = tl.load(log_sums + own, mask=exists, other=0.0)
-    total = tl.load(totals + own, mask=exists, other=-float("inf"))[:, None] + (value - log_sum[:, None]).to(tl.float64)
-    total = tl.where(total > -float("inf"), total, -float("inf"))  # what is not a number too
-    key = w[:, None] * size + word
+    # Candidates: each hypothesis with each of its top k tokens.
+    candidate = tl.arange(0, CANDIDATES)
+    offset, is_candidate = (
+        beam_rows[:, None] * TOP_K + candidate[None, :],
+        exists[:, None] & (candidate[None, :] < TOP_K),
+    )
+    value = tl.load(values + offset, mask=is_candidate, other=-float("inf"))
+    token_id = tl.load(token_ids + offset, mask=is_candidate, other=0)
+    log_sum = tl.load(log_sums + beam_rows, mask=exists, other=0.0)
+    total = tl.load(beam_scores + beam_rows, mask=exists, other=-float("inf"))[:, None] + (value - log_sum[:, None]).to(
+        tl.float64
+    )
+    total = tl.where(total > -float("inf"), total, -float("inf"))  # NaN too
+    key = w[:, None] * vocab_size + token_id
 
-    cut = tl.load(cut_off + own, mask=exists & (position >= limit), other=0)
-    worst = _set_aside(
-        total, key, cut, position, tl.load(penalties + position + 1), own, w, exists, sums + count, sums + 2 * count,
-        ended, ended + count, ended + 2 * count, size, eos_id, WIDTH, ROWS,
+    prefers_continue = tl.load(prefers_to_continue + beam_rows, mask=exists & (position >= limit), other=0)
+    worst = _finish_hypotheses(
+        total, key, prefers_continue, position, tl.load(penalties + position + 1), beam_rows, w, exists, sums + count,
+        sums + 2 * count,
+        ended, ended + count, ended + 2 * count, vocab_size, eos_id, BEAM, BEAM_BLOCK,
     )  # fmt: skip
-    live, token, parent = _live_on(total, word, key, w, size, eos_id, WIDTH, ROWS)
-    tl.store(totals + own, live, mask=exists)
-    tl.store(ids + own, token, mask=exists)
-    moment = (sentence * capacity + position) * WIDTH + w
-    tl.store(tokens + moment, token, mask=exists)
-    tl.store(parents + moment, parent, mask=exists)
+    live_score, token, parent = _continue_hypotheses(total, token_id, key, w, vocab_size, eos_id, BEAM, BEAM_BLOCK)
+    tl.store(beam_scores + beam_rows, live_score, mask=exists)
+    tl.store(ids + beam_rows, token, mask=exists)
+    history_offset = (sentence * capacity + position) * BEAM + w
+    tl.store(tokens + history_offset, token, mask=exists)
+    tl.store(parents + history_offset, parent, mask=exists)
 
-    # Over: enough have ended, or nobody who lives can still win.
-    best = tl.max(live, 0)
+    # The sentence is finished when enough hypotheses are, or when no live one can still win.
+    best = tl.max(live_score, 0)
     bound = best / tl.maximum(tl.load(penalties + limit + 1), tl.load(penalties + position + 2))
     enough = tl.where(tl.load(rules + 1) != 0, worst > -float("inf"), bound <= worst) | (best == -float("inf"))
-    tl.store(over + sentence, enough.to(tl.int32))
+    tl.store(finished + sentence, enough.to(tl.int32))
     tl.store(positions + sentence, tl.where(enough, position, position + 1))
-    if WIDTH > 1:
-        _follow(rows, sentence * WIDTH + parent, own, exists, position, count, capacity, TIMES)
+    if BEAM > 1:
+        _update_kv_rows(kv_rows, sentence * BEAM + parent, beam_rows, exists, position, count, capacity, BLOCK_T)

@@ -1,6 +1,8 @@
 """Triton kernels of a decoder step between its matmuls: one program per row, or per head of a row.
 
-A row is a hypothesis, `width` of them to a sentence. Everything is added up in float32, whatever is stored.
+A row is a hypothesis; `beam` rows belong to a sentence. Sums are accumulated in float32, whatever the stored dtype.
+Block sizes are powers of two; masks exclude what lies beyond the real size. 1.4426950408889634 is log2(e): scores are
+scaled to base 2, because exp2 is cheaper than exp.
 """
 
 import triton
@@ -8,146 +10,151 @@ import triton.language as tl
 
 
 @triton.jit
-def _normal(x, weight, bias, column, inside, size, eps):
-    """A vector of `size` numbers, normalised."""
-    from_mean = tl.where(inside, x - tl.sum(x, 0) / size, 0.0)
-    normal = from_mean * tl.rsqrt(tl.sum(from_mean * from_mean, 0) / size + eps)
-    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    return normal * scale + tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+def _layer_norm(x, weight, bias, column, in_bounds, d_model, eps):
+    """Layer norm of one hidden state."""
+    centered = tl.where(in_bounds, x - tl.sum(x, 0) / d_model, 0.0)
+    normalized = centered * tl.rsqrt(tl.sum(centered * centered, 0) / d_model + eps)
+    scale = tl.load(weight + column, mask=in_bounds, other=0.0).to(tl.float32)
+    return normalized * scale + tl.load(bias + column, mask=in_bounds, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def embed(
-    ids, words, code, positions, weight, bias, stream, ready, scale, width, size, eps,
-    CODE: tl.constexpr, NORM: tl.constexpr, ROOM: tl.constexpr,
+    ids, embedding, position_table, positions, weight, bias, stream, next_input, scale, beam, d_model, eps,
+    ADD_POSITIONS: tl.constexpr, NORM: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A row's newest word as a vector, with its place; NORM: and normalised."""
+    """Embedding of a row's newest token plus its position; NORM: also the first layer norm."""
     row = tl.program_id(0)
-    column = tl.arange(0, ROOM)
-    inside = column < size
-    x = tl.load(words + tl.load(ids + row) * size + column, mask=inside, other=0.0).to(tl.float32) * scale
-    if CODE:
-        x += tl.load(code + tl.load(positions + row // width) * size + column, mask=inside, other=0.0)
-    place = row * size + column
-    tl.store(stream + place, x, mask=inside)
+    column = tl.arange(0, BLOCK_D)
+    in_bounds = column < d_model
+    x = tl.load(embedding + tl.load(ids + row) * d_model + column, mask=in_bounds, other=0.0).to(tl.float32) * scale
+    if ADD_POSITIONS:
+        x += tl.load(position_table + tl.load(positions + row // beam) * d_model + column, mask=in_bounds, other=0.0)
+    offset = row * d_model + column
+    tl.store(stream + offset, x, mask=in_bounds)
     if NORM:
-        tl.store(ready + place, _normal(x, weight, bias, column, inside, size, eps), mask=inside)
+        tl.store(next_input + offset, _layer_norm(x, weight, bias, column, in_bounds, d_model, eps), mask=in_bounds)
 
 
 @triton.jit
 def add_residual_norm(
-    X, Y, y_bias, outer_weight, outer_bias, weight, bias, stream, ready, size, eps,
-    OUTER: tl.constexpr, POST: tl.constexpr, ROOM: tl.constexpr,
+    X, Y, y_bias, outer_weight, outer_bias, weight, bias, stream, next_input, d_model, eps,
+    OUTER: tl.constexpr, POST: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """What a sub-layer found, added to the stream and normalised: in place of it (POST), or beside it."""
-    column = tl.arange(0, ROOM)
-    inside = column < size
-    place = tl.program_id(0) * size + column
-    y = tl.load(Y + place, mask=inside, other=0.0).to(tl.float32)
-    y += tl.load(y_bias + column, mask=inside, other=0.0).to(tl.float32)
+    """Residual sum and layer norm of a sub-layer's output Y; POST: the norm replaces the residual stream."""
+    column = tl.arange(0, BLOCK_D)
+    in_bounds = column < d_model
+    offset = tl.program_id(0) * d_model + column
+    y = tl.load(Y + offset, mask=in_bounds, other=0.0).to(tl.float32)
+    y += tl.load(y_bias + column, mask=in_bounds, other=0.0).to(tl.float32)
     if OUTER:
-        y = _normal(y, outer_weight, outer_bias, column, inside, size, eps)
-    x = tl.load(X + place, mask=inside, other=0.0).to(tl.float32) + y
-    tl.store(ready + place, _normal(x, weight, bias, column, inside, size, eps), mask=inside)
+        y = _layer_norm(y, outer_weight, outer_bias, column, in_bounds, d_model, eps)
+    x = tl.load(X + offset, mask=in_bounds, other=0.0).to(tl.float32) + y
+    tl.store(next_input + offset, _layer_norm(x, weight, bias, column, in_bounds, d_model, eps), mask=in_bounds)
     if not POST:
-        tl.store(stream + place, x, mask=inside)
+        tl.store(stream + offset, x, mask=in_bounds)
 
 
 @triton.jit
-def _head(x, bias, first, column, inside, cos, sin, TURN: tl.constexpr):
-    """One head's part of a query or key; TURN: turned by its place's angles, number 2i with 2i + 1."""
-    found = tl.load(x + first + column, mask=inside, other=0.0).to(tl.float32)
-    found += tl.load(bias + first + column, mask=inside, other=0.0).to(tl.float32)
-    if TURN:
-        partner = tl.load(x + first + (column ^ 1), mask=inside, other=0.0).to(tl.float32)
-        partner += tl.load(bias + first + (column ^ 1), mask=inside, other=0.0).to(tl.float32)
+def _load_head(x, bias, start_offset, column, in_bounds, cos, sin, ROTARY: tl.constexpr):
+    """One head of a query, key or value with its bias; ROTARY: rotated by its position, component 2i with 2i + 1."""
+    output = tl.load(x + start_offset + column, mask=in_bounds, other=0.0).to(tl.float32)
+    output += tl.load(bias + start_offset + column, mask=in_bounds, other=0.0).to(tl.float32)
+    if ROTARY:
+        partner = tl.load(x + start_offset + (column ^ 1), mask=in_bounds, other=0.0).to(tl.float32)
+        partner += tl.load(bias + start_offset + (column ^ 1), mask=in_bounds, other=0.0).to(tl.float32)
         sign = tl.where(column % 2 == 0, -1.0, 1.0)
-        found = found * tl.load(cos + column // 2, mask=inside, other=0.0)
-        found += sign * partner * tl.load(sin + column // 2, mask=inside, other=0.0)
-    return found
+        output = output * tl.load(cos + column // 2, mask=in_bounds, other=0.0)
+        output += sign * partner * tl.load(sin + column // 2, mask=in_bounds, other=0.0)
+    return output
 
 
 @triton.jit
 def self_attention(
-    qkv, bias, keys, values, rows, positions, turns, found, count, heads, capacity, scale,
-    WIDTH: tl.constexpr, TURN: tl.constexpr, SIZE: tl.constexpr, ROOM: tl.constexpr, TIMES: tl.constexpr,
+    qkv, bias, keys, values, kv_rows, positions, rotation, output, count, heads, capacity, scale,
+    BEAM: tl.constexpr, ROTARY: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
-    """Self-attention of one head of one row: its key and value join the past, and it looks at all of its own past.
+    """Self-attention of one head of one row: append its key and value to the KV cache and attend to the row's past.
 
-    The key of time t lies in the row that the hypothesis was in then, which `rows` says: a beam is never reordered.
+    `kv_rows` says in which row of the cache a hypothesis has its key of each position, so beams are never reordered.
     """
     row, head = tl.program_id(0), tl.program_id(1)
-    position = tl.load(positions + row // WIDTH)
-    all_heads = heads * SIZE
-    column = tl.arange(0, ROOM)
-    inside = column < SIZE
-    ours = qkv + row * 3 * all_heads
-    cos = turns + position * (SIZE // 2)
-    sin = cos + capacity * (SIZE // 2)
-    q = _head(ours, bias, head * SIZE, column, inside, cos, sin, TURN)
-    k = _head(ours, bias, all_heads + head * SIZE, column, inside, cos, sin, TURN)
-    v = _head(ours, bias, 2 * all_heads + head * SIZE, column, inside, cos, sin, False)
-    here = (row.to(tl.int64) * capacity + position) * all_heads + head * SIZE + column
+    position = tl.load(positions + row // BEAM)
+    d_model = heads * HEAD_DIM
+    column = tl.arange(0, BLOCK_D)
+    in_bounds = column < HEAD_DIM
+    qkv_row = qkv + row * 3 * d_model
+    cos = rotation + position * (HEAD_DIM // 2)
+    sin = cos + capacity * (HEAD_DIM // 2)
+    q = _load_head(qkv_row, bias, head * HEAD_DIM, column, in_bounds, cos, sin, ROTARY)
+    k = _load_head(qkv_row, bias, d_model + head * HEAD_DIM, column, in_bounds, cos, sin, ROTARY)
+    v = _load_head(qkv_row, bias, 2 * d_model + head * HEAD_DIM, column, in_bounds, cos, sin, False)
+    cache_offset = (row.to(tl.int64) * capacity + position) * d_model + head * HEAD_DIM + column
     k, v = k.to(keys.dtype.element_ty), v.to(values.dtype.element_ty)
-    tl.store(keys + here, k, mask=inside)
-    tl.store(values + here, v, mask=inside)
+    tl.store(keys + cache_offset, k, mask=in_bounds)
+    tl.store(values + cache_offset, v, mask=in_bounds)
     q = q * (scale * 1.4426950408889634)
-    highest = tl.sum(q * k.to(tl.float32), 0)
-    total = 1.0
-    gathered = v.to(tl.float32)
-    line = rows + ((position & 1) * count + row) * capacity
-    for start in range(0, position, TIMES):
-        time = start + tl.arange(0, TIMES)
-        past = time < position
-        origin = row + tl.zeros((TIMES,), tl.int32)
-        if WIDTH > 1:
-            origin = tl.load(line + time, mask=past, other=0)
-        there = (origin.to(tl.int64) * capacity + time) * all_heads + head * SIZE
-        place, real = there[:, None] + column[None, :], past[:, None] & inside[None, :]
-        earlier = tl.load(keys + place, mask=real, other=0.0).to(tl.float32)
-        told = tl.load(values + place, mask=real, other=0.0).to(tl.float32)  # asked for while the keys are on their way
-        score = tl.where(past, tl.sum(earlier * q[None, :], 1), -float("inf"))
-        higher = tl.maximum(highest, tl.max(score, 0))
-        shrink, weight = tl.exp2(highest - higher), tl.exp2(score - higher)
-        total = total * shrink + tl.sum(weight, 0)
-        gathered = gathered * shrink + tl.sum(weight[:, None] * told, 0)
-        highest = higher
-    tl.store(found + row * all_heads + head * SIZE + column, gathered / total, mask=inside)
+    max_score = tl.sum(q * k.to(tl.float32), 0)
+    denominator = 1.0
+    accumulator = v.to(tl.float32)
+    kv_row_of_position = kv_rows + ((position & 1) * count + row) * capacity
+    for start in range(0, position, BLOCK_T):
+        position_tile = start + tl.arange(0, BLOCK_T)
+        is_past = position_tile < position
+        kv_row = row + tl.zeros((BLOCK_T,), tl.int32)
+        if BEAM > 1:
+            kv_row = tl.load(kv_row_of_position + position_tile, mask=is_past, other=0)
+        kv_offset = (kv_row.to(tl.int64) * capacity + position_tile) * d_model + head * HEAD_DIM
+        offset, is_token = kv_offset[:, None] + column[None, :], is_past[:, None] & in_bounds[None, :]
+        k_tile = tl.load(keys + offset, mask=is_token, other=0.0).to(tl.float32)
+        v_tile = tl.load(values + offset, mask=is_token, other=0.0).to(
+            tl.float32
+        )  # loaded while the keys are in flight
+        score = tl.where(is_past, tl.sum(k_tile * q[None, :], 1), -float("inf"))
+        new_max = tl.maximum(max_score, tl.max(score, 0))
+        rescale, weight = tl.exp2(max_score - new_max), tl.exp2(score - new_max)
+        denominator = denominator * rescale + tl.sum(weight, 0)
+        accumulator = accumulator * rescale + tl.sum(weight[:, None] * v_tile, 0)
+        max_score = new_max
+    tl.store(output + row * d_model + head * HEAD_DIM + column, accumulator / denominator, mask=in_bounds)
 
 
 @triton.jit
 def cross_attention(
-    queries, bias, keys, values, lengths, found, heads, capacity, scale,
-    WIDTH: tl.constexpr, SIZE: tl.constexpr, ROOM: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    queries, bias, keys, values, lengths, output, heads, capacity, scale,
+    BEAM: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Attention of one head of all of a sentence's hypotheses to the source, which is read once for all of them."""
+    """Cross-attention of one head for all hypotheses of a sentence, which share one read of the source's KV cache."""
     sentence, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(lengths + sentence)
-    all_heads = heads * SIZE
-    hypothesis = tl.arange(0, ROWS)
-    column = tl.arange(0, ROOM)
-    inside = column < SIZE
-    place = (sentence * WIDTH + hypothesis)[:, None] * all_heads + head * SIZE + column[None, :]
-    exists = (hypothesis < WIDTH)[:, None] & inside[None, :]
-    q = tl.load(queries + place, mask=exists, other=0.0).to(tl.float32)
-    q += tl.load(bias + head * SIZE + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    d_model = heads * HEAD_DIM
+    hypothesis = tl.arange(0, BLOCK_M)
+    column = tl.arange(0, BLOCK_D)
+    in_bounds = column < HEAD_DIM
+    offset = (sentence * BEAM + hypothesis)[:, None] * d_model + head * HEAD_DIM + column[None, :]
+    exists = (hypothesis < BEAM)[:, None] & in_bounds[None, :]
+    q = tl.load(queries + offset, mask=exists, other=0.0).to(tl.float32)
+    q += tl.load(bias + head * HEAD_DIM + column, mask=in_bounds, other=0.0).to(tl.float32)[None, :]
     q = q.to(keys.dtype.element_ty)
-    highest = tl.full((ROWS,), -float("inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    gathered = tl.zeros((ROWS, ROOM), tl.float32)
-    first = sentence.to(tl.int64) * capacity * all_heads + head * SIZE
-    for start in range(0, length, COLUMNS):
-        token = start + tl.arange(0, COLUMNS)
-        real = token < length
-        there, both = first + token[:, None] * all_heads + column[None, :], real[:, None] & inside[None, :]
-        k = tl.load(keys + there, mask=both, other=0.0)
-        v = tl.load(values + there, mask=both, other=0.0)
+    max_score = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    denominator = tl.zeros((BLOCK_M,), tl.float32)
+    accumulator = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    start_offset = sentence.to(tl.int64) * capacity * d_model + head * HEAD_DIM
+    for start in range(0, length, BLOCK_N):
+        source_position = start + tl.arange(0, BLOCK_N)
+        is_token = source_position < length
+        kv_offset, both = (
+            start_offset + source_position[:, None] * d_model + column[None, :],
+            is_token[:, None] & in_bounds[None, :],
+        )
+        k = tl.load(keys + kv_offset, mask=both, other=0.0)
+        v = tl.load(values + kv_offset, mask=both, other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
-        score = tl.where(real[None, :], score, -float("inf"))
-        higher = tl.maximum(highest, tl.max(score, 1))
-        shrink, weight = tl.exp2(highest - higher), tl.exp2(score - higher[:, None])
-        total = total * shrink + tl.sum(weight, 1)
-        gathered = gathered * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
-        highest = higher
-    tl.store(found + place, gathered / total[:, None], mask=exists)
+        score = tl.where(is_token[None, :], score, -float("inf"))
+        new_max = tl.maximum(max_score, tl.max(score, 1))
+        rescale, weight = tl.exp2(max_score - new_max), tl.exp2(score - new_max[:, None])
+        denominator = denominator * rescale + tl.sum(weight, 1)
+        accumulator = accumulator * rescale[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        max_score = new_max
+    tl.store(output + offset, accumulator / denominator[:, None], mask=exists)

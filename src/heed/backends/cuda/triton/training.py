@@ -1,62 +1,65 @@
-"""Triton programs for training: logits to loss and gradient (`cuda.loss`), a norm backward (`cuda.layer_norm`)."""
+"""Triton kernels of training: cross-entropy with its gradient, and the backward pass of layer norm."""
 
 import triton
 import triton.language as tl
 
 
 @triton.jit
-def to_gradient(logits, tgt_out, losses, words, pad_id, smoothing, BLOCK: tl.constexpr):
-    """One token: its loss, and its logits turned into the gradient of the loss by them."""
+def cross_entropy_gradient(logits, tgt_out, losses, vocab_size, pad_id, smoothing, BLOCK: tl.constexpr):
+    """The label-smoothed cross-entropy of one token; its logits are overwritten by their gradient."""
     token = tl.program_id(0)
-    row = logits + token.to(tl.int64) * words
-    right = tl.load(tgt_out + token)
-    highest, total, sum_of_logits = -float("inf"), 0.0, 0.0
-    for start in range(0, words, BLOCK):
-        word = start + tl.arange(0, BLOCK)
-        logit = tl.load(row + word, mask=word < words, other=-float("inf")).to(tl.float32)
-        higher = tl.maximum(highest, tl.max(logit, 0))
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logit - higher), 0)
-        sum_of_logits += tl.sum(tl.where(word < words, logit, 0.0), 0)
-        highest = higher
-    log_total = highest + tl.log(total)
-    counts = tl.where(right == pad_id, 0.0, 1.0)
-    sure = tl.load(row + right).to(tl.float32)
-    loss = log_total - (1 - smoothing) * sure - smoothing * sum_of_logits / words
-    tl.store(losses + token, loss * counts)
+    row = logits + token.to(tl.int64) * vocab_size
+    target = tl.load(tgt_out + token)
+    max_logit, denominator, sum_of_logits = -float("inf"), 0.0, 0.0
+    for start in range(0, vocab_size, BLOCK):
+        token_id = start + tl.arange(0, BLOCK)
+        logit = tl.load(row + token_id, mask=token_id < vocab_size, other=-float("inf")).to(tl.float32)
+        new_max = tl.maximum(max_logit, tl.max(logit, 0))
+        denominator = denominator * tl.exp(max_logit - new_max) + tl.sum(tl.exp(logit - new_max), 0)
+        sum_of_logits += tl.sum(tl.where(token_id < vocab_size, logit, 0.0), 0)
+        max_logit = new_max
+    log_sum = max_logit + tl.log(denominator)
+    is_token = tl.where(target == pad_id, 0.0, 1.0)
+    target_logit = tl.load(row + target).to(tl.float32)
+    loss = log_sum - (1 - smoothing) * target_logit - smoothing * sum_of_logits / vocab_size
+    tl.store(losses + token, loss * is_token)
     tl.debug_barrier()
-    for start in range(0, words, BLOCK):
-        word = start + tl.arange(0, BLOCK)
-        logit = tl.load(row + word, mask=word < words, other=0.0).to(tl.float32)
-        wanted = tl.where(word == right, 1 - smoothing, 0.0) + smoothing / words
-        gradient = (tl.exp(logit - log_total) - wanted) * counts
-        tl.store(row + word, gradient, mask=word < words)
+    for start in range(0, vocab_size, BLOCK):
+        token_id = start + tl.arange(0, BLOCK)
+        logit = tl.load(row + token_id, mask=token_id < vocab_size, other=0.0).to(tl.float32)
+        target_probability = tl.where(token_id == target, 1 - smoothing, 0.0) + smoothing / vocab_size
+        gradient = (tl.exp(logit - log_sum) - target_probability) * is_token
+        tl.store(row + token_id, gradient, mask=token_id < vocab_size)
 
 
 @triton.jit
-def backward(
-    X, above, weight, by_x, by_weight, by_bias, count, width, eps, ROOM: tl.constexpr, ROWS: tl.constexpr
+def layer_norm_backward(
+    X, grad_out, weight, grad_x, grad_weight, grad_bias, count, width, eps, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr
 ):  # fmt: skip
-    """Every program takes each so-manieth tile of rows, and leaves its share of the sums over all rows."""
+    """Each program processes every n-th tile of rows and stores its partial sums of the weight and bias gradients."""
     program = tl.program_id(0)
-    column = tl.arange(0, ROOM)
-    inside = column < width
-    scale = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    sum_by_weight = tl.zeros((ROOM,), tl.float32)
-    sum_by_bias = tl.zeros((ROOM,), tl.float32)
-    for start in range(program * ROWS, count, tl.num_programs(0) * ROWS):
-        row = start + tl.arange(0, ROWS)
-        place = row[:, None].to(tl.int64) * width + column[None, :]
-        here = (row < count)[:, None] & inside[None, :]
-        x = tl.load(X + place, mask=here, other=0.0).to(tl.float32)
-        up = tl.load(above + place, mask=here, other=0.0).to(tl.float32)
-        from_mean = tl.where(here, x - (tl.sum(x, 1) / width)[:, None], 0.0)
-        steepness = tl.rsqrt(tl.sum(from_mean * from_mean, 1) / width + eps)
-        normal = from_mean * steepness[:, None]
-        sum_by_weight += tl.sum(up * normal, 0)
-        sum_by_bias += tl.sum(up, 0)
-        scaled = up * scale[None, :]
-        along_ones, along_normal = tl.sum(scaled, 1) / width, tl.sum(scaled * normal, 1) / width
-        gradient = (scaled - along_ones[:, None] - normal * along_normal[:, None]) * steepness[:, None]
-        tl.store(by_x + place, gradient, mask=here)
-    tl.store(by_weight + program * width + column, sum_by_weight, mask=inside)
-    tl.store(by_bias + program * width + column, sum_by_bias, mask=inside)
+    column = tl.arange(0, BLOCK_D)
+    in_bounds = column < width
+    scale = tl.load(weight + column, mask=in_bounds, other=0.0).to(tl.float32)
+    grad_weight_sum = tl.zeros((BLOCK_D,), tl.float32)
+    grad_bias_sum = tl.zeros((BLOCK_D,), tl.float32)
+    for start in range(program * BLOCK_M, count, tl.num_programs(0) * BLOCK_M):
+        row = start + tl.arange(0, BLOCK_M)
+        offset = row[:, None].to(tl.int64) * width + column[None, :]
+        exists = (row < count)[:, None] & in_bounds[None, :]
+        x = tl.load(X + offset, mask=exists, other=0.0).to(tl.float32)
+        grad_out_tile = tl.load(grad_out + offset, mask=exists, other=0.0).to(tl.float32)
+        centered = tl.where(exists, x - (tl.sum(x, 1) / width)[:, None], 0.0)
+        rstd = tl.rsqrt(tl.sum(centered * centered, 1) / width + eps)
+        normalized = centered * rstd[:, None]
+        grad_weight_sum += tl.sum(grad_out_tile * normalized, 0)
+        grad_bias_sum += tl.sum(grad_out_tile, 0)
+        grad_normalized = grad_out_tile * scale[None, :]
+        mean_grad, mean_grad_normalized = (
+            tl.sum(grad_normalized, 1) / width,
+            tl.sum(grad_normalized * normalized, 1) / width,
+        )
+        gradient = (grad_normalized - mean_grad[:, None] - normalized * mean_grad_normalized[:, None]) * rstd[:, None]
+        tl.store(grad_x + offset, gradient, mask=exists)
+    tl.store(grad_weight + program * width + column, grad_weight_sum, mask=in_bounds)
+    tl.store(grad_bias + program * width + column, grad_bias_sum, mask=in_bounds)
