@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,13 @@ INSTEAD = {
 }
 
 
-def documents() -> Iterator[tuple[str, str]]:
+@cache
+def documents() -> list[tuple[str, str]]:
     """Every text that a person reads, with the name of its place."""
+    return list(_documents())
+
+
+def _documents() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         yield page.name, prose

@@ -8,6 +8,9 @@ import uuid
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from tests.cli.forked import Forked
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # tests run side by side, and waiting threads spin
 HERE = Path(__file__).parent
@@ -15,9 +18,14 @@ HERE = Path(__file__).parent
 
 def heed(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run `heed` by the fork server."""
-    return subprocess.run(
-        [*heed_command(), *arguments], input=stdin, capture_output=True, text=True, check=False, env=ONE_THREAD
-    )
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        given.write(stdin)
+        given.seek(0)
+        files = [file.fileno() for file in (given, output, errors)]
+        code, _ = Forked.start(fork_server(), arguments, files, ONE_THREAD).wait()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(["heed", *arguments], code, output.read(), errors.read())
 
 
 def heed_command() -> list[str]:

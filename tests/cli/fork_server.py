@@ -20,6 +20,8 @@ import sys
 import threading
 
 # What commands import when they need it; all of it here, as each of their forks would have to import it again.
+import rich._emoji_codes  # noqa: F401
+import torch._dynamo  # noqa: F401
 import typer.rich_utils  # noqa: F401
 
 import heed.benchmarking.training
@@ -88,7 +90,7 @@ if __name__ == "__main__":
     try:
         main()
     except SystemExit as end:
-        if not isinstance(end.code, int):
+        if isinstance(end.code, str):
             raise
-        leave(end.code)
+        leave(end.code or 0)
     leave(0)

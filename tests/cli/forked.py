@@ -9,7 +9,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,11 +22,17 @@ class Forked:
     server: socket.socket
 
     @classmethod
-    def start(cls, name: str, arguments: Sequence[str], files: Sequence[int] = (0, 1, 2)) -> "Forked":
+    def start(
+        cls,
+        name: str,
+        arguments: Sequence[str],
+        files: Sequence[int] = (0, 1, 2),
+        environment: Mapping[str, str] = os.environ,
+    ) -> "Forked":
         """Have the server of this name run `heed` here, with these as standard input, output and error."""
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server.connect(f"\0{name}")
-        command = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+        command = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(environment)}
         socket.send_fds(server, [json.dumps(command).encode()], files)
         return cls(int(server.recv(100)), server)
 
