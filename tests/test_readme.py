@@ -34,6 +34,10 @@ def test_the_map_of_the_source_is_what_its_script_writes() -> None:
     assert MAP.read_text() == map_text(), "run python docs/make_map.py"
 
 
+def test_the_readme_has_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
+
+
 def test_the_readme_names_every_room() -> None:
     rooms = {file.parent.name for file in (ROOT / "src" / "heed").glob("*/__init__.py")}
     assert set(re.findall(r"^\| `(\w+)/` \|", README, flags=re.MULTILINE)) == rooms
