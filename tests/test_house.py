@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -83,6 +84,22 @@ def test_a_docstring_says_more_than_a_word_or_two() -> None:
     assert {name: found for name, found in short.items() if found} == {}, (
         f"fewer than {LEAST_WORDS} words: say what the name does not"
     )
+
+
+def type_names(module: Path) -> Iterator[str]:
+    """The names of the classes and type aliases that a module defines."""
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for node in parsed(module).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(target, ast.Name) and re.fullmatch(r"_?[A-Z]\w*[a-z]\w*", target.id):
+            yield target.id
+
+
+def test_a_class_or_type_alias_has_a_name_of_its_own() -> None:
+    counts = Counter(name for module in MODULES for name in type_names(module))
+    assert {name: count for name, count in counts.items() if count > 1} == {}
 
 
 def public_api() -> Iterator[tuple[str, object]]:

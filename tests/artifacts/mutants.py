@@ -23,7 +23,7 @@ from heed.artifacts.manifest import MANIFEST
 from heed.artifacts.save import write_quantized
 from heed.artifacts.writing import write_folder
 from heed.interop.spm import SpmModel, tokenizer_from_spm
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerPair
 
 Files = dict[str, bytes]
 SMALL = {"d_model": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
@@ -45,7 +45,7 @@ def whole_folders(path: Path) -> dict[str, Files]:
     torch.manual_seed(1)
     target, source = Tokenizer.train(TEXTS, "bpe", 270), Tokenizer.train(TEXTS, "unigram", 262)
     pieces = tokenizer_from_spm(SpmModel(_PIECES, b""), ["▁dog", "g", ">>fra<<", "▁", "s"])
-    shapes: dict[str, tuple[tuple[Tokenizer, Tokenizer], dict[str, Any], dict[str, Any]]] = {
+    shapes: dict[str, tuple[TokenizerPair, dict[str, Any], dict[str, Any]]] = {
         "translate": ((target, target), {}, {}),
         "learned": ((target, target), {"positions": "learned", "max_length": 80, "norm": "pre"}, {}),
         "unigram": ((source, source), {"tie_embeddings": False}, {"tokenizer": "unigram"}),

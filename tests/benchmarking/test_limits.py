@@ -2,20 +2,20 @@ import pytest
 import torch
 
 from heed.benchmarking import limits as module
-from heed.benchmarking.limits import Dtype, matmul_throughput, measure_limits
+from heed.benchmarking.limits import MatmulDtype, matmul_throughput, measure_limits
 
 CPU = torch.device("cpu")
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Dtype]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[MatmulDtype]:
     """Makes matrices and buffers small; the dtypes whose matmuls are measured in this process."""
     monkeypatch.setattr(module, "_MATRIX_SIZES", {"cpu": (16, 32)})
     monkeypatch.setattr(module, "_BUFFER_FLOATS", {"cpu": 1000})
-    dtypes: list[Dtype] = []
+    dtypes: list[MatmulDtype] = []
 
-    def recording(dtype: Dtype, device: torch.device) -> float:
+    def recording(dtype: MatmulDtype, device: torch.device) -> float:
         dtypes.append(dtype)
         return matmul_throughput(dtype, device)
 
@@ -24,7 +24,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Dtype]:
 
 
 def test_a_cpu_that_crashes_on_bfloat16_is_measured_without_it(
-    measured: list[Dtype], monkeypatch: pytest.MonkeyPatch
+    measured: list[MatmulDtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BFLOAT16_CODE", CRASH)
     result = measure_limits(CPU)
@@ -34,7 +34,7 @@ def test_a_cpu_that_crashes_on_bfloat16_is_measured_without_it(
 
 
 def test_bfloat16_on_a_cpu_is_measured_in_another_process(
-    measured: list[Dtype], monkeypatch: pytest.MonkeyPatch
+    measured: list[MatmulDtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BFLOAT16_CODE", "print({threads} + 0.5)")
     result = measure_limits(CPU)
@@ -46,7 +46,7 @@ def test_bfloat16_on_a_cpu_is_measured_in_another_process(
 
 
 def test_the_code_for_the_other_process_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Dtype, torch.device]] = []
+    calls: list[tuple[MatmulDtype, torch.device]] = []
     monkeypatch.setattr(module, "matmul_throughput", lambda *arguments: calls.append(arguments))
     exec(module._BFLOAT16_CODE.format(threads=torch.get_num_threads()))  # noqa: S102 - our own
     assert calls == [("bfloat16", CPU)]
@@ -62,7 +62,7 @@ def test_the_fastest_run_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_larger_matmuls_are_skipped_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
-    def matmuls(_dtype: Dtype, size: int, _device: torch.device) -> list[object]:
+    def matmuls(_dtype: MatmulDtype, size: int, _device: torch.device) -> list[object]:
         sizes.append(size)
         return [lambda: None]
 

@@ -9,7 +9,7 @@ from heed import ModelConfig, RunConfig, SearchConfig, Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerPair
 from tests.model.examples import COMBINATIONS, SHAPE, make
 
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def sensible_model() -> Transformer:
     return model
 
 
-def tokenizers_of(config: ModelConfig) -> tuple[Tokenizer, Tokenizer]:
+def tokenizers_of(config: ModelConfig) -> TokenizerPair:
     """Any will do: the models take ids."""
     source = Tokenizer.train(["a b"], "bytes", 259)
     return source, Tokenizer.train(["a b"], "bytes", 259) if config.source_vocab_size else source

@@ -21,7 +21,7 @@ from heed.inference.translator import Translator
 from heed.interop.marian import import_marian
 from heed.interop.name_mapping import IdMapping
 from heed.interop.spm import read_spm
-from heed.interpret.tokens import Tokens
+from heed.interpret.tokens import TokenizedText
 from heed.microworld.corpus import corpus
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
@@ -143,7 +143,7 @@ def test_text_that_looks_like_a_special_token_stays_text(both: Both) -> None:
 def test_each_token_is_found_in_the_text(both: Both) -> None:
     tokenizer = both.translator.tokenizers[1]
     for text in (*TARGETS[:20], *odd_texts()[:200], "Le ⊕ chat ⊕⊕", "⊕"):
-        found = Tokens.of(tokenizer, tokenizer.encode([text])[0], (1,), (2,))
+        found = TokenizedText.of(tokenizer, tokenizer.encode([text])[0], (1,), (2,))
         assert found.text == tokenizer.decode([found.ids])[0]
         for token, (start, end), number in zip(found.tokens, found.spans, found.ids, strict=True):
             assert 0 <= start <= end <= len(found.text)

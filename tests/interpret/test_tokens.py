@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heed.interpret.tokens import Tokens, candidates, shown
+from heed.interpret.tokens import TokenizedText, candidates, shown
 from heed.text.tokenizer import Tokenizer, TokenizerType
 
 TEXTS = ["the old cat", "größer als", "日本語の猫", "a 🐈 sees", "it's  two"] * 3
@@ -12,17 +12,17 @@ TOKENIZERS = {kind: Tokenizer.train(TEXTS, kind, 300) for kind in KINDS}
 
 
 def test_each_token_is_found_where_it_stands() -> None:
-    tokens = Tokens.of(TOKENIZERS["words"], TOKENIZERS["words"].encode(["the old cat"])[0], after=(2,))
+    tokens = TokenizedText.of(TOKENIZERS["words"], TOKENIZERS["words"].encode(["the old cat"])[0], after=(2,))
     assert tokens.text == "the old cat"
     assert tokens.tokens == (" the", " old", " cat", "⟨/s⟩")
     assert tokens.spans == ((0, 3), (3, 7), (7, 11), (11, 11))  # the space put before the text is in no span
-    begun = Tokens.of(TOKENIZERS["words"], tokens.ids[:-1], before=(1,))
+    begun = TokenizedText.of(TOKENIZERS["words"], tokens.ids[:-1], before=(1,))
     assert (begun.ids[0], begun.tokens[0], begun.spans[0]) == (1, "⟨s⟩", (0, 0))
     assert begun.spans[1:] == tokens.spans[:-1]
 
 
 def test_the_bytes_of_one_character_all_have_its_span() -> None:
-    tokens = Tokens.of(TOKENIZERS["bytes"], TOKENIZERS["bytes"].encode(["aü🐈b"])[0])
+    tokens = TokenizedText.of(TOKENIZERS["bytes"], TOKENIZERS["bytes"].encode(["aü🐈b"])[0])
     assert tokens.tokens == ("a", *"��", *"����", "b")
     assert tokens.spans == ((0, 1), *[(1, 2)] * 2, *[(2, 3)] * 4, (3, 4))
 
@@ -30,7 +30,7 @@ def test_the_bytes_of_one_character_all_have_its_span() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=20))
 def test_spans_cover_any_text_from_its_beginning_to_its_end(kind: TokenizerType, text: str) -> None:
-    tokens = Tokens.of(TOKENIZERS[kind], TOKENIZERS[kind].encode([text])[0])
+    tokens = TokenizedText.of(TOKENIZERS[kind], TOKENIZERS[kind].encode([text])[0])
     assert tokens.text == text
     place = 0
     for token, (start, end) in zip(tokens.tokens, tokens.spans, strict=True):
@@ -43,7 +43,7 @@ def test_spans_cover_any_text_from_its_beginning_to_its_end(kind: TokenizerType,
 
 @given(ids=st.lists(st.integers(3, TOKENIZERS["bytes"].vocab_size - 1), max_size=12))
 def test_what_a_model_writes_need_not_be_text_and_has_spans_all_the_same(ids: list[int]) -> None:
-    tokens = Tokens.of(TOKENIZERS["bytes"], ids)
+    tokens = TokenizedText.of(TOKENIZERS["bytes"], ids)
     touched = {place for start, end in tokens.spans for place in range(start, end)}
     assert touched == set(range(len(tokens.text)))
     assert all(end - start == 1 for start, end in tokens.spans)
@@ -51,7 +51,7 @@ def test_what_a_model_writes_need_not_be_text_and_has_spans_all_the_same(ids: li
 
 def test_special_tokens_are_shown_by_name() -> None:
     assert shown(TOKENIZERS["bytes"], [0, 1, 2]) == ["⟨pad⟩", "⟨s⟩", "⟨/s⟩"]
-    assert Tokens() == Tokens("", (), (), ())
+    assert TokenizedText() == TokenizedText("", (), (), ())
 
 
 def test_candidates_are_sorted_by_probability_then_by_id() -> None:

@@ -32,7 +32,7 @@ from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from heed.untrusted import short_repr
 
 CONFIG = "config.json"
@@ -47,7 +47,7 @@ class ModelFolder:
     path: Path
     run: RunConfig
     trained: dict[str, Any]  # how the model was trained: data, steps, scores
-    tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
+    tokenizers: TokenizerPair  # source and target
 
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings that a run initialised from this model takes over."""
@@ -123,7 +123,7 @@ def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
     return run
 
 
-def read_tokenizers(manifest: Manifest, run: RunConfig) -> tuple[Tokenizer, Tokenizer]:
+def read_tokenizers(manifest: Manifest, run: RunConfig) -> TokenizerPair:
     """The source and target tokenizers, checked against the model's settings."""
 
     def read(name: str) -> Tokenizer:
@@ -140,7 +140,7 @@ def read_tokenizers(manifest: Manifest, run: RunConfig) -> tuple[Tokenizer, Toke
     return source, target
 
 
-def check_tokenizers(run: RunConfig, tokenizers: tuple[Tokenizer, Tokenizer], path: Path) -> None:
+def check_tokenizers(run: RunConfig, tokenizers: TokenizerPair, path: Path) -> None:
     """Check that vocabulary sizes, special token ids and class names fit the model."""
     config = run.model
     sizes = ("", config.vocab_size), ("source ", config.source_vocab_size or config.vocab_size)
@@ -184,7 +184,7 @@ def model_files(
     weights: Mapping[str, Tensor],
     run: RunConfig,
     trained: Mapping[str, Any],
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    tokenizers: TokenizerPair,
     card: str,
 ) -> dict[str, bytes]:
     """The files of a model folder, by name."""

@@ -19,14 +19,12 @@ from heed.config import DataConfig, RunConfig, SearchConfig
 from heed.errors import FolderError, InputError
 from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import Tokenizer
-
-Tokenizers = tuple[Tokenizer, Tokenizer]
+from heed.text.tokenizer import Tokenizer, TokenizerPair
 
 
 def save(  # noqa: PLR0913 - all but three by name
     model: Transformer,
-    tokenizer: Tokenizer | Tokenizers,
+    tokenizer: Tokenizer | TokenizerPair,
     folder: str | Path,
     *,
     source_language: str = "",
@@ -72,7 +70,7 @@ def save(  # noqa: PLR0913 - all but three by name
     return path
 
 
-def _pair(tokenizer: object) -> Tokenizers:
+def _pair(tokenizer: object) -> TokenizerPair:
     match tokenizer:
         case Tokenizer():
             return tokenizer, tokenizer

@@ -26,7 +26,7 @@ from heed.backends.base import BackendChoice, Hypothesis, Prefixes, SearchMonito
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import TokenizerPair
 
 _PATIENCE = 2  # stops after this many times beam hypotheses: Multi30k, 1: worse in 2 % of sentences; 2: in 0.1 %
 _NO_PENALTY = 1e-6  # with exactly 0 CTranslate2 also waits until the best hypothesis of a step has finished
@@ -50,7 +50,7 @@ class CTranslate2Backend:
         cls,
         files: Mapping[str, bytes],
         config: ModelConfig,
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: TokenizerPair,
         choice: BackendChoice,
     ) -> "CTranslate2Backend":
         """Open an exported model; it computes in the choice's dtype, whatever the dtype of the saved weights."""

@@ -39,13 +39,13 @@ from heed.fallbacks import note_fallback
 from heed.interop.engine_names import EngineName, require_engine
 from heed.model.transformer import Transformer
 from heed.text.bpe_dropout import BpeDropout
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerPair
 
 if TYPE_CHECKING:
     from heed.backends.cuda.engine import StaticEngine
 
 Precision = Literal["auto", "bfloat16", "float32"]
-Dtype = Literal["float32", "int8"]
+InferenceDtype = Literal["float32", "int8"]
 
 _BFLOAT16_CAPABILITY = 8  # first major compute capability with bfloat16 tensor cores
 _GPU_TOKENS, _CPU_TOKENS = 65_536, 4096  # per batch, padding and beam included
@@ -62,7 +62,7 @@ class InferenceRequest:
     is_quantized: bool = False  # the stored weights are int8
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> InferenceDtype:
         """The dtype of matmuls on a CPU."""
         return "int8" if self.engine == "heed-int8" or (self.engine is None and self.is_quantized) else "float32"
 
@@ -115,7 +115,7 @@ def inference_backend(
 
 
 def other_engine(
-    name: EngineName, files: Mapping[str, bytes], config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]
+    name: EngineName, files: Mapping[str, bytes], config: ModelConfig, tokenizers: TokenizerPair
 ) -> Backend:
     """The backend of another system's engine, opened from its exported files."""
     require_engine(name)

@@ -86,7 +86,7 @@ def peak_memory(device: torch.device) -> int | None:
     return max_rss if platform.system() == "Darwin" else 1024 * max_rss
 
 
-Dtype = Literal["float32", "bfloat16", "int8"]
+MatmulDtype = Literal["float32", "bfloat16", "int8"]
 
 _MATRIX_SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 _BUFFER_FLOATS = {"cpu": 2**26, "cuda": 2**28}  # float32 values: many times the size of a cache
@@ -106,15 +106,15 @@ class MachineLimits:
     """The measured limits of a device."""
 
     device: str
-    operations: dict[Dtype, float]  # operations/s of large matmuls; a multiply-add counts as two
+    operations: dict[MatmulDtype, float]  # operations/s of large matmuls; a multiply-add counts as two
     bytes_read: float  # memory bandwidth, bytes/s
-    without: dict[Dtype, str]  # unsupported dtypes, and what goes wrong with them
+    without: dict[MatmulDtype, str]  # unsupported dtypes, and what goes wrong with them
 
 
 def measure_limits(device: torch.device) -> MachineLimits:
     """Measure all limits. bfloat16 on a CPU runs in another process: some CPUs report support but crash with SIGILL."""
-    operations: dict[Dtype, float] = {"float32": matmul_throughput("float32", device)}
-    without: dict[Dtype, str] = {}
+    operations: dict[MatmulDtype, float] = {"float32": matmul_throughput("float32", device)}
+    without: dict[MatmulDtype, str] = {}
     if device.type == "cuda":
         operations["bfloat16"] = matmul_throughput("bfloat16", device)
     else:
@@ -127,7 +127,7 @@ def measure_limits(device: torch.device) -> MachineLimits:
     return MachineLimits(device_name(device), operations, memory_bandwidth(device), without)
 
 
-def matmul_throughput(dtype: Dtype, device: torch.device) -> float:
+def matmul_throughput(dtype: MatmulDtype, device: torch.device) -> float:
     """Operations/s of square matmuls of the fastest size. bfloat16 may crash on a CPU: use `measure_limits`."""
     best = 0.0
     for size in _MATRIX_SIZES[device.type]:
@@ -144,7 +144,7 @@ def memory_bandwidth(device: torch.device) -> float:
     return buffer.nbytes / _best_seconds(buffer.sum, device)
 
 
-def _matmuls(dtype: Dtype, size: int, device: torch.device) -> list[Callable[[], object]]:
+def _matmuls(dtype: MatmulDtype, size: int, device: torch.device) -> list[Callable[[], object]]:
     """The available implementations: float32 on a CPU has BLAS and oneDNN, and which is faster depends on the CPU."""
     if dtype == "int8":
         a, b = (torch.randint(-100, 100, (size, size), dtype=torch.int8, device=device) for _ in range(2))

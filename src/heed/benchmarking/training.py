@@ -16,7 +16,7 @@ import torch
 from heed.artifacts.checkpoint import Progress
 from heed.backends.machine import device_name
 from heed.backends.select import training_plan
-from heed.benchmarking.limits import Dtype, matmul_throughput, now, peak_memory, training_flops
+from heed.benchmarking.limits import MatmulDtype, matmul_throughput, now, peak_memory, training_flops
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError
 from heed.model.size import parameter_counts
@@ -43,7 +43,7 @@ class TrainingSpeed:
     tokens_per_step: float  # target tokens without padding, on average
     tokens_per_second: float
     seconds_per_step: float
-    arithmetic: Dtype
+    arithmetic: MatmulDtype
     operations_per_second: float  # in matmuls
     limit: float  # operations/s of a large matmul
     share: float  # of the limit
@@ -83,7 +83,7 @@ def measure_training(
         raise ConfigError("training.shard = True needs several processes: only one is measured here")
     lengths = pair_lengths(max(1000, _BATCHES * settings.tokens_per_batch * settings.accumulate // _MEAN))
     sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
-    arithmetic: Dtype = "bfloat16" if plan.bfloat16 else "float32"
+    arithmetic: MatmulDtype = "bfloat16" if plan.bfloat16 else "float32"
     report("measuring the limit: large matmuls")
     limit = matmul_throughput(arithmetic, device)
     if device.type == "cuda":

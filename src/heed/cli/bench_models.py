@@ -229,11 +229,11 @@ def _by_length(sources: "TokenSequences", batches: Sequence[int], beam: int, lon
 
 def _share_of_peak(translator: "Translator", device: "torch.device") -> "Callable[[TranslationSpeed], float] | None":
     """A function from a timing to the share of the CPU's peak speed that it reached; None on GPUs."""
-    from heed.benchmarking.limits import Dtype, matmul_throughput, memory_bandwidth  # noqa: PLC0415
+    from heed.benchmarking.limits import MatmulDtype, matmul_throughput, memory_bandwidth  # noqa: PLC0415
 
     if device.type != "cpu":
         return None
-    dtype: Dtype = "int8" if translator.backend.choice.dtype == "int8" else "float32"
+    dtype: MatmulDtype = "int8" if translator.backend.choice.dtype == "int8" else "float32"
     config, bytes_each = translator.backend.configs[0], 1 if dtype == "int8" else 4
     peak = matmul_throughput(dtype, device), memory_bandwidth(device)
     return lambda timing: timing.roofline_seconds_per_sentence(config, *peak, bytes_each) / timing.seconds_per_sentence

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from heed.cli import options
-from heed.cli.doctor_report import LengthStatistics, show_cleaned, show_machine, show_plan, show_text
+from heed.cli.doctor_report import LengthStatistics, show_cleaned, show_estimate, show_machine, show_text
 from heed.cli.options import from_options
 from heed.cli.output import counted
 from heed.cli.remedies import advice_on
@@ -36,7 +36,7 @@ _ASSUMED_SENTENCE_TOKENS, _ASSUMED_VOCAB_SIZE = 25, 32_000  # for an estimate wi
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class RunEstimate:
     """The size of a run, and an estimate of its time and memory on this machine."""
 
     preset: str
@@ -112,16 +112,16 @@ def _check_corpora(
         cleaned = None if write is None else write_clean(write, training, report)
         report = _without_temporary_folder(spool, report)
         status.update("timing a few training steps")
-        plan = _plan_for_corpus(report, preset, settings, data)
+        run_estimate = _estimate_for_corpus(report, preset, settings, data)
     if as_json:
         written = {} if cleaned is None else {"written": asdict(cleaned)}
-        document = {**_as_json(report), "plan": None if plan is None else asdict(plan), **written}
+        document = {**_as_json(report), "plan": None if run_estimate is None else asdict(run_estimate), **written}
         typer.echo(json.dumps(document, indent=2))
     else:
         console = Console(highlight=False)
         show_text(console, report)
-        if plan is not None:
-            show_plan(console, plan)
+        if run_estimate is not None:
+            show_estimate(console, run_estimate)
         if cleaned is not None:
             show_cleaned(console, cleaned, report.form)
     if cleaned is None:
@@ -160,27 +160,31 @@ def _check_machine(preset: str | None, settings: NestedSettings, *, as_json: boo
 
     with Console(stderr=True).status("checking this machine"):
         here = describe_machine()
-        plan = None
+        run_estimate = None
         if preset is not None or any(settings.values()):
             sizes = (settings["data"].get("vocab_size", _ASSUMED_VOCAB_SIZE),) * 2
             labelled = settings["data"].get("task") == "classify"
             lengths = np.array([[_ASSUMED_SENTENCE_TOKENS, 1 if labelled else _ASSUMED_SENTENCE_TOKENS]])
             labels = settings["data"].get("labels") or (("one", "other") if labelled else ())
-            plan = _plan(preset or "base", settings, labels, sizes, lengths, None)
+            run_estimate = _estimate_run(preset or "base", settings, labels, sizes, lengths, None)
     if as_json:
-        typer.echo(json.dumps({"machine": asdict(here), "plan": None if plan is None else asdict(plan)}, indent=2))
+        typer.echo(
+            json.dumps(
+                {"machine": asdict(here), "plan": None if run_estimate is None else asdict(run_estimate)}, indent=2
+            )
+        )
         return
     console = Console(highlight=False)
     show_machine(console, here)
-    if plan is not None:
-        assumed = f"sentences of {_ASSUMED_SENTENCE_TOKENS} tokens and a vocabulary of {plan.vocab_size:,}"
-        show_plan(console, plan, f" Assumes {assumed}: pass your corpus for a better estimate.")
+    if run_estimate is not None:
+        assumed = f"sentences of {_ASSUMED_SENTENCE_TOKENS} tokens and a vocabulary of {run_estimate.vocab_size:,}"
+        show_estimate(console, run_estimate, f" Assumes {assumed}: pass your corpus for a better estimate.")
 
 
-def _plan_for_corpus(
+def _estimate_for_corpus(
     report: "CorpusReport", preset: str | None, settings: NestedSettings, data: DataConfig
-) -> TrainingPlan | None:
-    """The training plan for a corpus; None if it has no pair to train on."""
+) -> RunEstimate | None:
+    """The estimate for a corpus; None if it has no pair to train on."""
     sides = {"pairs": [0, 1], "texts": [1], "labelled": [0]}[report.form]
     lengths = _segment_lengths(report.tokens, data.max_tokens) if data.documents else report.tokens
     lengths = lengths[((lengths > 0) & (lengths <= data.max_tokens))[:, sides].all(1)]
@@ -188,7 +192,7 @@ def _plan_for_corpus(
         return None
     pairs = round(report.pairs * len(lengths) / len(report.tokens))
     labels = data.labels or tuple(sorted(label for label, (in_training, _) in report.labels.items() if in_training))
-    return _plan(preset or preset_for(report.pairs), settings, labels, report.vocab_sizes, lengths, pairs)
+    return _estimate_run(preset or preset_for(report.pairs), settings, labels, report.vocab_sizes, lengths, pairs)
 
 
 def _segment_lengths(lengths: "NDArray[np.int64]", max_tokens: int) -> "NDArray[np.int64]":
@@ -200,14 +204,14 @@ def _segment_lengths(lengths: "NDArray[np.int64]", max_tokens: int) -> "NDArray[
     return np.stack((np.zeros_like(segments), segments), 1)
 
 
-def _plan(
+def _estimate_run(
     name: str,
     settings: NestedSettings,
     labels: tuple[str, ...],
     vocab_sizes: tuple[int, int],
     lengths: "NDArray[np.int64]",
     pairs: int | None,
-) -> TrainingPlan:
+) -> RunEstimate:
     from heed.backends.select import default_device  # noqa: PLC0415 - torch takes seconds to import
     from heed.training.estimate import estimate  # noqa: PLC0415
     from heed.training.tasks import task_named  # noqa: PLC0415
@@ -227,7 +231,7 @@ def _plan(
     tokens = None if pairs is None else pairs * (side_lengths.mean() + 1)
     steps = None if tokens is None else max(1, round(tokens / measured.tokens_per_step))
     total = sum(part.total for part in parameter_counts(config.model))
-    return TrainingPlan(name, total, config.model.vocab_size, steps, measured)
+    return RunEstimate(name, total, config.model.vocab_size, steps, measured)
 
 
 def _as_json(report: "CorpusReport") -> dict[str, Any]:

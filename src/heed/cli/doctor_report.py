@@ -19,7 +19,7 @@ from heed.cli.remedies import advice_on
 
 if TYPE_CHECKING:
     from heed.backends.machine import Machine
-    from heed.cli.doctor import TrainingPlan
+    from heed.cli.doctor import RunEstimate
     from heed.corpus_checks.text_errors import (
         CleaningResult,
         CorpusForm,
@@ -196,23 +196,23 @@ def _escaped(text: str) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def show_plan(console: Console, plan: "TrainingPlan", note: str = "") -> None:
+def show_estimate(console: Console, run: "RunEstimate", note: str = "") -> None:
     """Print the estimated time per step and epoch, the memory, and how reliable the estimate is."""
-    estimate = plan.estimate
-    title(console, f"Training with the preset {plan.preset}")
+    estimate = run.estimate
+    title(console, f"Training with the preset {run.preset}")
     speed = f"{estimate.tokens_per_step:,} tokens, {estimate.tokens_per_second:,.0f} tokens/s"
     rows = {
-        "model": f"{plan.parameters:,} parameters, vocabulary of {plan.vocab_size:,} tokens",
+        "model": f"{run.parameters:,} parameters, vocabulary of {run.vocab_size:,} tokens",
         "device": estimate.device,
         "step": f"{_duration(estimate.seconds_per_step)}: {speed}",
         "epoch": "",
         "whole run": f"at most {_duration(estimate.seconds)}: {counted(estimate.max_steps, 'step')}",
         "memory": _memory(estimate),
     }
-    if plan.steps_per_epoch is None:
+    if run.steps_per_epoch is None:
         del rows["epoch"]
     else:
-        steps = plan.steps_per_epoch
+        steps = run.steps_per_epoch
         rows["epoch"] = f"{_duration(steps * estimate.seconds_per_step)}: {counted(steps, 'step')}"
     _show_facts(console, rows)
     reliability = (

@@ -9,7 +9,7 @@ from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
 from heed.decoding.engine import max_output_lengths
 from heed.text.sentence_split import TextSegment
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import TokenizerPair
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def space_before(piece: TextSegment, written: str) -> str:
 
 
 def stream_piece(
-    backend: Backend, tokenizers: tuple[Tokenizer, Tokenizer], search: SearchConfig, text: str, prefix: str
+    backend: Backend, tokenizers: TokenizerPair, search: SearchConfig, text: str, prefix: str
 ) -> Generator[str, None, tuple[str, bool]]:
     """Yield the greedy translation of one segment as it is decoded.
 

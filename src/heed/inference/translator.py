@@ -23,7 +23,7 @@ from heed.interpret.trace import Trace, look
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.sentence_split import Splitter, TextSegment
-from heed.text.tokenizer import Tokenizer, check_texts
+from heed.text.tokenizer import TokenizerPair, check_texts
 
 ProgressCallback = Callable[[int, int], None]  # pieces translated, pieces in total
 _SENTENCE_ID_STRIDE = 1 << 40  # added to the sentence id of a text for each further piece: ids of texts stay below it
@@ -39,7 +39,7 @@ class Translator:
     def __init__(
         self,
         models: Sequence[Transformer],
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: TokenizerPair,
         search: SearchConfig | None = None,
         max_tokens: int = 256,
         engine: Engine | None = None,

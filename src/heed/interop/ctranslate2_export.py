@@ -23,7 +23,7 @@ from heed.model.attention import MultiHeadAttention
 from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Residual
 from heed.model.positions import sinusoids
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerPair
 
 POSITIONS = 2048  # rows of the table of sinusoids: the maximum length of an exported model
 _ACTIVATIONS = {
@@ -34,9 +34,7 @@ _ACTIVATIONS = {
 }
 
 
-def ctranslate2_files(
-    model: Transformer, tokenizers: tuple[Tokenizer, Tokenizer], quantization: str = "float32"
-) -> dict[str, bytes]:
+def ctranslate2_files(model: Transformer, tokenizers: TokenizerPair, quantization: str = "float32") -> dict[str, bytes]:
     """The files of the exported model, by name. quantization: CTranslate2's weight type, such as int8."""
     spec = _specification(model)
     config = model.config
@@ -55,7 +53,7 @@ def ctranslate2_files(
         return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
 
-def vocabularies(config: ModelConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> tuple[list[str], list[str]]:
+def vocabularies(config: ModelConfig, tokenizers: TokenizerPair) -> tuple[list[str], list[str]]:
     """The token strings of the source and target vocabularies, in the order of ids."""
     source, target = tokenizers
     return _names(source, config.source_vocab_size or config.vocab_size), _names(target, config.vocab_size)

@@ -36,10 +36,8 @@ from heed.errors import FolderError
 from heed.interop.engine_names import ENGINES, EngineName, require_engine
 from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import TokenizerPair
 from heed.untrusted import short_repr
-
-Tokenizers = tuple[Tokenizer, Tokenizer]
 
 
 def refuse_to_overwrite(out: Path) -> None:
@@ -55,12 +53,12 @@ class ExportedFolder:
     path: Path
     engine: EngineName
     run: RunConfig
-    tokenizers: tuple[Tokenizer, Tokenizer]  # source and target
+    tokenizers: TokenizerPair  # source and target
     files: tuple[str, ...]  # the names of those that belong to it
     trained: dict[str, Any]  # what is kept of the model folder's record: the lengths of its training sources
 
 
-def engine_files(name: EngineName, model: Transformer, tokenizers: Tokenizers) -> Mapping[str, bytes]:
+def engine_files(name: EngineName, model: Transformer, tokenizers: TokenizerPair) -> Mapping[str, bytes]:
     """A model as an engine takes it: the engine's own files, by name."""
     require_engine(name)
     if name == "onnx":
@@ -161,7 +159,7 @@ def write_imported(
     out: Path,
     weights: Mapping[str, Tensor],
     run: RunConfig,
-    tokenizers: tuple[Tokenizer, Tokenizer],
+    tokenizers: TokenizerPair,
     origin: str,
 ) -> None:
     """Write the model folder. origin: where the model comes from, for its card."""

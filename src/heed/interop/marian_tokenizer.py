@@ -18,7 +18,7 @@ from heed.errors import FolderError
 from heed.interop.folders import read_json
 from heed.interop.spm import read_spm, to_spm, tokenizer_from_spm
 from heed.text.imported_tokenizers import UNKNOWN
-from heed.text.tokenizer import EOS, SPECIAL, Tokenizer
+from heed.text.tokenizer import EOS, SPECIAL, Tokenizer, TokenizerPair
 
 KIND, LANGUAGES = "heed_tokenizer", "heed_languages"  # in an exported config.json: what nothing else there tells
 _FAST = "tokenizer.json"
@@ -64,7 +64,7 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[TokenizerS
     return source, target
 
 
-def tokenizer_files(tokenizers: tuple[Tokenizer, Tokenizer], run: RunConfig) -> dict[str, bytes]:
+def tokenizer_files(tokenizers: TokenizerPair, run: RunConfig) -> dict[str, bytes]:
     """The files of both tokenizers, by name."""
     source, target = tokenizers
     settings = {

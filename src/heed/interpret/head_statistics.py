@@ -40,7 +40,7 @@ from heed.model.transformer import Transformer
 Description = Literal["previous token", "next token", "same token", "end", "start", "alignment", "broad", "mixed"]
 
 # Token ids of sources and of targets, without special tokens; empty for a side that the model does not have.
-Batch = tuple[list[Sequence[int]], list[Sequence[int]]]
+IdBatch = tuple[list[Sequence[int]], list[Sequence[int]]]
 Total: TypeAlias = tuple[Float[Tensor, "H"], Int[Tensor, ""]]  # a sum for each head, and the number of summands
 
 DOMINANT_WEIGHT = 0.5  # from this mean weight on, a head is described by where it attends to
@@ -84,11 +84,11 @@ class HeadStatistics:
         return "broad" if self.evenness >= BROAD_EVENNESS else "mixed"
 
 
-def batches(model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Batch]:
+def batches(model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[IdBatch]:
     """Pairs of similar length, as many per batch as memory allows for their attention weights."""
     matrices = model.config.heads * len(attentions(model.config))  # per sentence pair
     pairs = sorted(zip(sources, targets, strict=True), key=_longest)
-    result: list[Batch] = []
+    result: list[IdBatch] = []
     for source, target in pairs:
         rows = len(result[-1][0]) + 1 if result else 0
         if not result or rows * matrices * _longest((source, target)) ** 2 > _MAX_WEIGHTS:
@@ -99,7 +99,7 @@ def batches(model: Transformer, sources: Sequence[Sequence[int]], targets: Seque
 
 
 @torch_defaults()
-def head_statistics(model: Transformer, pairs: Iterable[Batch]) -> list[HeadStatistics]:
+def head_statistics(model: Transformer, pairs: Iterable[IdBatch]) -> list[HeadStatistics]:
     """The statistics of every head, in the order of computation."""
     paths = attentions(model.config)
     sums: dict[tuple[str, str], np.ndarray] = defaultdict(lambda: np.zeros(model.config.heads))

@@ -38,7 +38,7 @@ from heed.decoding.engine import max_output_lengths
 from heed.decoding.forced_decoding import teacher_forcing_batch, token_log_probs
 from heed.errors import DataError, InputError
 from heed.interpret.observe import observe
-from heed.interpret.tokens import TextModel, Tokens
+from heed.interpret.tokens import TextModel, TokenizedText
 from heed.microworld import words
 from heed.microworld.corpus import Example, examples, pronoun_is_right
 from heed.model.attention import fused_attention
@@ -206,7 +206,7 @@ def pronoun_sentence(example: Example, tokenizer: Tokenizer) -> PronounSentence:
     if match is None or example.antecedent is None:
         raise DataError(f"expected a sentence with 'because it was', found {example.source!r}")
     (ids,) = tokenizer.encode([example.source])
-    spans = Tokens.of(tokenizer, ids).spans
+    spans = TokenizedText.of(tokenizer, ids).spans
     positions = {
         name: tuple(
             position

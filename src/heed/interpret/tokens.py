@@ -18,7 +18,7 @@ from heed.backends.torch.search_ops import topk
 from heed.config import ModelConfig, SearchConfig
 from heed.errors import InputError
 from heed.model.transformer import Transformer
-from heed.text.tokenizer import SPECIAL, Tokenizer
+from heed.text.tokenizer import SPECIAL, Tokenizer, TokenizerPair
 
 Span = tuple[int, int]  # text[start:end]
 
@@ -28,7 +28,7 @@ class TextModel:
     """A model of any kind with its tokenizers and settings."""
 
     model: Transformer
-    tokenizers: tuple[Tokenizer, Tokenizer]  # of source and target; the same twice where a model has one
+    tokenizers: TokenizerPair  # of source and target; the same twice where a model has one
     search: SearchConfig = field(default_factory=SearchConfig)
     max_tokens: int = 256  # the maximum length of a traced text
     labels: tuple[str, ...] = ()  # names of a classifier's labels, in the order of its logits; none: numbers from 1
@@ -37,7 +37,7 @@ class TextModel:
     def only(
         cls,
         models: Sequence[Transformer],
-        tokenizers: tuple[Tokenizer, Tokenizer],
+        tokenizers: TokenizerPair,
         search: SearchConfig,
         max_tokens: int,
     ) -> "TextModel":
@@ -63,7 +63,7 @@ class TextModel:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedText:
     """The tokens of one text; empty for a side that a model does not have."""
 
     text: str = ""
@@ -74,18 +74,18 @@ class Tokens:
     @classmethod
     def of(
         cls, tokenizer: Tokenizer, ids: Sequence[int], before: tuple[int, ...] = (), after: tuple[int, ...] = ()
-    ) -> "Tokens":
+    ) -> "TokenizedText":
         """The text that these ids decode to, with special tokens before and after."""
         (text,) = tokenizer.decode([ids])
         spans = (*((0, 0) for _ in before), *_spans(tokenizer.pieces(ids), text), *((len(text),) * 2 for _ in after))
         all_ids = (*before, *ids, *after)
         return cls(text, all_ids, tuple(shown(tokenizer, all_ids)), spans)
 
-    def and_then(self, other: "Tokens") -> "Tokens":
+    def and_then(self, other: "TokenizedText") -> "TokenizedText":
         """Two texts of one input, as one with a tab between them."""
         offset = len(self.text) + 1
         spans = ((start + offset, end + offset) for start, end in other.spans)
-        return Tokens(
+        return TokenizedText(
             f"{self.text}\t{other.text}", self.ids + other.ids, self.tokens + other.tokens, (*self.spans, *spans)
         )
 

@@ -30,7 +30,7 @@ from heed.interpret.matrix import Matrix
 from heed.interpret.observe import observe
 from heed.interpret.parts import PartSpec, attentions, parts, sizes
 from heed.interpret.saving import bertviz_arguments, save, trace_html
-from heed.interpret.tokens import Candidate, TextModel, Tokens, candidates, shown
+from heed.interpret.tokens import Candidate, TextModel, TokenizedText, candidates, shown
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import check_texts
@@ -56,9 +56,9 @@ class MaskedPredictions:
 class Trace:
     """One forward pass. The side that an encoder-only or decoder-only model lacks is empty: no tokens, no layers."""
 
-    source: Tokens
-    target: Tokens  # the decoder's input: the rows
-    predicted: Tokens  # what each row is to predict; empty for an encoder-only model
+    source: TokenizedText
+    target: TokenizedText  # the decoder's input: the rows
+    predicted: TokenizedText  # what each row is to predict; empty for an encoder-only model
     encoder_attention: Float[np.ndarray, "Le H S S"] = field(repr=False)
     decoder_attention: Float[np.ndarray, "Ld H T T"] = field(repr=False)
     cross_attention: Float[np.ndarray, "Lc H T S"] = field(repr=False)
@@ -267,27 +267,32 @@ def _check(text_model: TextModel, source: str, target: str | None) -> None:
 
 def _inputs(
     text_model: TextModel, source: str, target: str | None, translate: Callable[[str], Sequence[int]] | None
-) -> tuple[Tokens, Tokens, Tokens]:
+) -> tuple[TokenizedText, TokenizedText, TokenizedText]:
     """The encoder's input, the decoder's input and the tokens that the decoder is to predict."""
     config = text_model.config
     source_tokenizer, target_tokenizer = text_model.tokenizers
     bos, eos = (config.bos_id,), (config.eos_id,)
-    source_tokens = Tokens()
+    source_tokens = TokenizedText()
     if config.has_encoder:
         source_tokens, *others = (
-            Tokens.of(source_tokenizer, ids, after=eos) for ids in source_tokenizer.encode(_texts(config, source))
+            TokenizedText.of(source_tokenizer, ids, after=eos)
+            for ids in source_tokenizer.encode(_texts(config, source))
         )
         for other in others:
             source_tokens = source_tokens.and_then(other)
     if not config.has_decoder:
-        return source_tokens, Tokens(), Tokens()
+        return source_tokens, TokenizedText(), TokenizedText()
     if not config.has_encoder or target is not None:
         ids: Sequence[int] = target_tokenizer.encode([source if target is None else target])[0]
     elif translate is not None:
         ids = translate(source)
     else:
         raise InputError("kind = 'encoder-decoder' needs a target: found neither `target` nor `translate`")
-    return source_tokens, Tokens.of(target_tokenizer, ids, before=bos), Tokens.of(target_tokenizer, ids, after=eos)
+    return (
+        source_tokens,
+        TokenizedText.of(target_tokenizer, ids, before=bos),
+        TokenizedText.of(target_tokenizer, ids, after=eos),
+    )
 
 
 def _texts(config: ModelConfig, source: str) -> list[str]:
@@ -295,11 +300,11 @@ def _texts(config: ModelConfig, source: str) -> list[str]:
     return [source] if config.labels is None else source.split("\t")
 
 
-def _row(model: Transformer, tokens: Tokens) -> Int[Tensor, "1 n"]:
+def _row(model: Transformer, tokens: TokenizedText) -> Int[Tensor, "1 n"]:
     return torch.tensor([tokens.ids], device=model.vocabulary.embedding.weight.device)
 
 
-def _ids(model: Transformer, tokens: Tokens) -> Int[Tensor, "1 n"] | None:
+def _ids(model: Transformer, tokens: TokenizedText) -> Int[Tensor, "1 n"] | None:
     """A batch of one row; none for a side that the model does not have."""
     return _row(model, tokens) if tokens.ids else None
 

@@ -43,14 +43,14 @@ from heed.plots.svg import (
 )
 
 Map = Float[np.ndarray, "T S"]
-Tokens = Sequence[str]
+TokenTexts = Sequence[str]
 
 _MAX_LABEL = 130.0  # width of a token label
 _TILT = radians(60)  # of the column labels
 
 
 def heat_map(
-    weights: Map, rows: Tokens, columns: Tokens, title: str = "", top: float | None = None, theme: Theme = LIGHT
+    weights: Map, rows: TokenTexts, columns: TokenTexts, title: str = "", top: float | None = None, theme: Theme = LIGHT
 ) -> str:
     """A heat map with its tokens; top: the weight that full opacity stands for, else the largest."""
     weights = _weights(weights, 2)
@@ -58,7 +58,7 @@ def heat_map(
     return _token_map(weights, rows, columns, title, theme, span, "{} → {}: {:.3g}".format)
 
 
-def signed_heat_map(changes: Map, rows: Tokens, columns: Tokens, title: str = "", theme: Theme = LIGHT) -> str:
+def signed_heat_map(changes: Map, rows: TokenTexts, columns: TokenTexts, title: str = "", theme: Theme = LIGHT) -> str:
     """A heat map of values of both signs, in two colours, such as the changes of an occlusion."""
     changes = _numbers(changes, 2)
     span = -_top(changes), _top(changes)
@@ -67,8 +67,8 @@ def signed_heat_map(changes: Map, rows: Tokens, columns: Tokens, title: str = ""
 
 def _token_map(
     values: Map,
-    rows: Tokens,
-    columns: Tokens,
+    rows: TokenTexts,
+    columns: TokenTexts,
     title: str,
     theme: Theme,
     span: tuple[float, float],
@@ -103,8 +103,8 @@ def _token_map(
 
 def head_grid(
     weights: Float[np.ndarray, "L H T S"],
-    rows: Tokens = (),
-    columns: Tokens = (),
+    rows: TokenTexts = (),
+    columns: TokenTexts = (),
     title: str = "",
     top: float | None = None,
     theme: Theme = LIGHT,
@@ -149,7 +149,7 @@ def _strongest(x: float, y: float, unit: float, weights: Map, rows: list[str], c
 
 
 def head_lines(
-    weights: Map, rows: Tokens, columns: Tokens, title: str = "", top: float | None = None, theme: Theme = LIGHT
+    weights: Map, rows: TokenTexts, columns: TokenTexts, title: str = "", top: float | None = None, theme: Theme = LIGHT
 ) -> str:
     """Rows on the left, with lines to the columns they attend to; a line too faint to see is left out."""
     weights = _weights(weights, 2)
@@ -235,6 +235,6 @@ def _top(values: np.ndarray, hint: float | None = None) -> float:
     return hint or float(np.abs(values).max()) or 1.0
 
 
-def _match(values: Map, rows: Tokens, columns: Tokens) -> None:
+def _match(values: Map, rows: TokenTexts, columns: TokenTexts) -> None:
     if values.shape != (len(rows), len(columns)):
         raise InputError(f"found {len(rows)} rows and {len(columns)} columns of tokens for weights of {values.shape}")

@@ -152,12 +152,12 @@ def _to_bool(value: object) -> object:
 
 
 # Limits precede the validator that converts strings: after it OpenAPI would not show them as limits of a number.
-Count = Annotated[int, Field(ge=0), BeforeValidator(_to_integer)]
-Positive = Annotated[int, Field(ge=1), BeforeValidator(_to_integer)]
-Seed = Annotated[int, Field(ge=0, lt=2**53), BeforeValidator(_to_integer)]
-Temperature = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(_to_float)]
-Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_to_float)]
-Flag = Annotated[bool, BeforeValidator(_to_bool)]
+CountField = Annotated[int, Field(ge=0), BeforeValidator(_to_integer)]
+PositiveIntField = Annotated[int, Field(ge=1), BeforeValidator(_to_integer)]
+SeedField = Annotated[int, Field(ge=0, lt=2**53), BeforeValidator(_to_integer)]
+TemperatureField = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), BeforeValidator(_to_float)]
+TopPField = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), BeforeValidator(_to_float)]
+BoolField = Annotated[bool, BeforeValidator(_to_bool)]
 
 # Fields of several routes.
 ApiKey = Annotated[str | None, Field(description="API key, if the server requires one.")]
@@ -208,9 +208,9 @@ class TranslateRequest(RequestFields):
     source: SourceField
     target: TargetField
     format: Literal["text", "html"] = Field("text", description="html: translates only the text between tags.")
-    alternatives: Count = Field(0, description="Number of alternative translations besides the best.")
+    alternatives: CountField = Field(0, description="Number of alternative translations besides the best.")
     split: SplitField = None
-    details: Flag = Field(default=False, description="Also return score, tokens and alignment; for format text.")
+    details: BoolField = Field(default=False, description="Also return score, tokens and alignment; for format text.")
     api_key: ApiKey = None
 
 
@@ -238,8 +238,8 @@ class AlternativesRequest(RequestFields):
     source: SourceField
     target: TargetField
     prefix: str = Field("", description="Forced prefix of the translation; trailing white space is ignored.")
-    alternatives: Count | None = Field(None, description="Number of continuations; default: the server's maximum.")
-    details: Flag = Field(default=False, description="Also return score, tokens and alignment of each.")
+    alternatives: CountField | None = Field(None, description="Number of continuations; default: the server's maximum.")
+    details: BoolField = Field(default=False, description="Also return score, tokens and alignment of each.")
     api_key: ApiKey = None
 
 
@@ -266,18 +266,18 @@ class GenerateRequest(RequestFields):
     """The fields of `POST /generate`."""
 
     prompt: str = Field("", description="Prompt; may be empty.", examples=["The old cat"])
-    max_length: Positive | None = Field(
+    max_length: PositiveIntField | None = Field(
         None, description="Maximum number of tokens, prompt included; default: the maximum training length."
     )
-    temperature: Temperature | None = Field(
+    temperature: TemperatureField | None = Field(
         None, description="Softmax temperature for sampling: below 1 sharpens, above 1 flattens; 0: greedy."
     )
-    top_k: Positive | None = Field(None, description="Top-k sampling: only the k most probable tokens.")
-    top_p: Probability | None = Field(
+    top_k: PositiveIntField | None = Field(None, description="Top-k sampling: only the k most probable tokens.")
+    top_p: TopPField | None = Field(
         None, description="Nucleus sampling: only the most probable tokens with this total probability."
     )
-    seed: Seed | None = Field(None, description="Random seed for sampling; default: a new one per request.")
-    stream: Flag = Field(default=False, description="Stream the text token by token, as server-sent events.")
+    seed: SeedField | None = Field(None, description="Random seed for sampling; default: a new one per request.")
+    stream: BoolField = Field(default=False, description="Stream the text token by token, as server-sent events.")
     model: ModelName = None
     api_key: ApiKey = None
 

@@ -24,7 +24,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
@@ -39,6 +39,7 @@ __all__ = [
     "SPECIAL",
     "AnyTokenizerType",
     "Tokenizer",
+    "TokenizerPair",
     "TokenizerType",
     "check_texts",
     "suitable_vocab_size",
@@ -180,6 +181,10 @@ class Tokenizer:
             return cls.from_json(read_regular(path), kind)
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: {reason(error)}") from None
+
+
+# Of source and target; the same one twice if they share a vocabulary.
+TokenizerPair: TypeAlias = tuple[Tokenizer, Tokenizer]
 
 
 def suitable_vocab_size(pairs: int) -> int:

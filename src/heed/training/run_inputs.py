@@ -22,7 +22,7 @@ from heed.text.language_codes import infer_languages
 from heed.text.prepare import Encoders, SurveyedCorpora, prepare, survey
 from heed.text.prepared import Prepared, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import Tokenizer, TokenizerPair
 from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.presets import NestedSettings, check_positions, merge_settings, preset_for, training_preset
 from heed.training.resume import RunRecord, checkpoint_of, differences
@@ -40,7 +40,7 @@ class RunInputs:
     """A run's prepared text and complete settings."""
 
     config: RunConfig
-    tokenizers: tuple[Tokenizer, Tokenizer]
+    tokenizers: TokenizerPair
     pairs: Prepared
     validation: Prepared | None
     samples: list[list[str]]  # source and reference of validation sentences to translate
@@ -241,7 +241,7 @@ def _prepare_all(
 
 def train_tokenizers(
     training: SurveyedCorpora, data: DataConfig, sides: tuple[str, ...], cache: Path, listener: Listener
-) -> tuple[Tokenizer, Tokenizer]:
+) -> TokenizerPair:
     """Source and target tokenizer, trained on this text or read from the cache."""
     trained = train_or_load_tokenizers(
         training, data, sides, cache, partial(listener.work, "training the tokenizer", 0, None)
@@ -256,7 +256,7 @@ def _lengths(training: SurveyedCorpora, pairs: Prepared) -> SourceLengths | None
     return source_lengths(tokens, max(result.sentences for _, result in training)) if tokens.any() else None
 
 
-def _with_vocabulary(settings: NestedSettings, tokenizers: tuple[Tokenizer, Tokenizer], task: Task) -> RunConfig:
+def _with_vocabulary(settings: NestedSettings, tokenizers: TokenizerPair, task: Task) -> RunConfig:
     source, target = tokenizers
     data = DataConfig.model_validate(settings["data"])
     model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size, "kind": task.kind}

@@ -24,13 +24,12 @@ from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
 from heed.text.sentence_split import SourceLengths
-from heed.text.tokenizer import Tokenizer
+from heed.text.tokenizer import TokenizerPair
 from heed.training.batches import Batch, IntArray, Ragged, Random, collate_pairs, in_order, target_tokens
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
 from heed.training.step_log import Validation
 
-Tokenizers: TypeAlias = tuple[Tokenizer, Tokenizer]
 Validate: TypeAlias = Callable[[Transformer, int], Validation]
 
 
@@ -60,7 +59,7 @@ class Task(ABC):
         """The data settings, completed from the text (labels); raises for settings that do not fit the task."""
 
     @abstractmethod
-    def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
+    def encoders(self, tokenizers: TokenizerPair, data: DataConfig) -> Encoders:
         """The encoders that turn both sides of a pair into ids."""
 
     @abstractmethod
@@ -68,7 +67,9 @@ class Task(ABC):
         """The model's keyword arguments for a batch."""
 
     @abstractmethod
-    def validator(self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup) -> Validate:
+    def validator(
+        self, config: RunConfig, tokenizers: TokenizerPair, held_out: HeldOut, group: ProcessGroup
+    ) -> Validate:
         """The function that validates a model at a step."""
 
     def model_settings(self, data: DataConfig) -> dict[str, Any]:  # noqa: ARG002 - for tasks that override it

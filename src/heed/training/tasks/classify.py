@@ -18,11 +18,11 @@ from heed.text.corpus import Corpus, read_pairs
 from heed.text.labels import FIRST_LABEL_ID, LabelEncoder, TextPairEncoder
 from heed.text.prepare import Encoders
 from heed.text.prepared import Prepared
-from heed.text.tokenizer import EOS
+from heed.text.tokenizer import EOS, TokenizerPair
 from heed.training.batches import Batch, IntArray, Ragged, Random
 from heed.training.distributed import ProcessGroup
 from heed.training.loss import loss_of_logits
-from heed.training.tasks.base import AccuracyValidator, HeldOut, Task, Tokenizers, check_single_vocabulary
+from heed.training.tasks.base import AccuracyValidator, HeldOut, Task, check_single_vocabulary
 
 
 class ClassificationTask(Task):
@@ -56,7 +56,7 @@ class ClassificationTask(Task):
     def model_settings(self, data: DataConfig) -> dict[str, Any]:
         return {"labels": len(data.labels)}
 
-    def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
+    def encoders(self, tokenizers: TokenizerPair, data: DataConfig) -> Encoders:
         return Encoders(TextPairEncoder(tokenizers[0]), LabelEncoder(data.labels))
 
     def sizes(self, pairs: Prepared) -> IntArray:
@@ -95,7 +95,7 @@ class ClassificationTask(Task):
         return model(**self.inputs(batch)).argmax(-1) + FIRST_LABEL_ID
 
     def validator(
-        self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self, config: RunConfig, _tokenizers: TokenizerPair, held_out: HeldOut, group: ProcessGroup
     ) -> AccuracyValidator:
         return AccuracyValidator(self, self.predict, config, held_out, group)
 

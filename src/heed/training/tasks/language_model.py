@@ -9,10 +9,11 @@ from heed.config import DataConfig, RunConfig
 from heed.inference.generator import Generator
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
+from heed.text.tokenizer import TokenizerPair
 from heed.training.batches import Batch
 from heed.training.distributed import ProcessGroup
 from heed.training.step_log import Validation
-from heed.training.tasks.base import HeldOut, TextTask, Tokenizers, mean_loss, sample_index, validation_group
+from heed.training.tasks.base import HeldOut, TextTask, mean_loss, sample_index, validation_group
 
 
 class LanguageModelTask(TextTask):
@@ -23,14 +24,14 @@ class LanguageModelTask(TextTask):
     # No label smoothing: it would bias the probabilities, which are what the score measures.
     defaults: ClassVar[dict[str, dict[str, Any]]] = {"training": {"label_smoothing": 0.0}, "model": {"dropout": 0.1}}
 
-    def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
+    def encoders(self, tokenizers: TokenizerPair, data: DataConfig) -> Encoders:
         return Encoders(None, tokenizers[1], chunk_long_texts=data.documents)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
         return {"tgt_in": batch.tgt_in, "tgt_layout": batch.tgt_layout}
 
     def validator(
-        self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self, config: RunConfig, tokenizers: TokenizerPair, held_out: HeldOut, group: ProcessGroup
     ) -> "LanguageModelValidator":
         return LanguageModelValidator(self, config, tokenizers, held_out, group)
 
@@ -39,7 +40,12 @@ class LanguageModelValidator:
     """Validates a language model by loss and bits per byte, and shows a continuation of a text."""
 
     def __init__(
-        self, task: LanguageModelTask, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self,
+        task: LanguageModelTask,
+        config: RunConfig,
+        tokenizers: TokenizerPair,
+        held_out: HeldOut,
+        group: ProcessGroup,
     ) -> None:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
         self._group = validation_group(config, group)

@@ -15,10 +15,10 @@ from heed.config import DataConfig, RunConfig
 from heed.model.layout import Packed
 from heed.model.transformer import Transformer
 from heed.text.prepare import Encoders
-from heed.text.tokenizer import EOS, MASK, PAD, SPECIAL
+from heed.text.tokenizer import EOS, MASK, PAD, SPECIAL, TokenizerPair
 from heed.training.batches import Batch, Ragged, Random
 from heed.training.distributed import ProcessGroup
-from heed.training.tasks.base import AccuracyValidator, HeldOut, TextTask, Tokenizers
+from heed.training.tasks.base import AccuracyValidator, HeldOut, TextTask
 
 _MASKED, _REPLACED = 0.8, 0.1  # shares of the selected tokens; the rest stays, so that no visible token can be trusted
 
@@ -33,7 +33,7 @@ class MaskedLMTask(TextTask):
     def __init__(self, share: float = 0.15) -> None:
         self._share = share
 
-    def encoders(self, tokenizers: Tokenizers, data: DataConfig) -> Encoders:
+    def encoders(self, tokenizers: TokenizerPair, data: DataConfig) -> Encoders:
         return Encoders(None, tokenizers[1], chunk_long_texts=data.documents)
 
     def collate(self, _source: Ragged, target: Ragged, random: Random) -> Batch:
@@ -58,7 +58,7 @@ class MaskedLMTask(TextTask):
         return model(**self.inputs(batch))[:, len(SPECIAL) :].argmax(-1) + len(SPECIAL)
 
     def validator(
-        self, config: RunConfig, _tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self, config: RunConfig, _tokenizers: TokenizerPair, held_out: HeldOut, group: ProcessGroup
     ) -> AccuracyValidator:
         """Loss and accuracy over the selected tokens, which are the same at every validation."""
         return AccuracyValidator(self, self.predict, config, held_out, group)

@@ -15,13 +15,13 @@ from heed.model.transformer import Transformer
 from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders
 from heed.text.sentence_split import Splitter
+from heed.text.tokenizer import TokenizerPair
 from heed.training.batches import Batch
 from heed.training.distributed import ProcessGroup
 from heed.training.step_log import Validation
 from heed.training.tasks.base import (
     HeldOut,
     Task,
-    Tokenizers,
     distributed_map,
     mean_loss,
     sample_index,
@@ -47,7 +47,7 @@ class TranslationTask(Task):
                 raise ConfigError(f"{name} = {getattr(data, name)!r} does not apply to task = 'translate'")
         return data
 
-    def encoders(self, tokenizers: Tokenizers, _data: DataConfig) -> Encoders:
+    def encoders(self, tokenizers: TokenizerPair, _data: DataConfig) -> Encoders:
         return Encoders(*tokenizers)
 
     def inputs(self, batch: Batch) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class TranslationTask(Task):
         return {"src": batch.src, "tgt_in": batch.tgt_in, **layouts}
 
     def validator(
-        self, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self, config: RunConfig, tokenizers: TokenizerPair, held_out: HeldOut, group: ProcessGroup
     ) -> "TranslationValidator":
         return TranslationValidator(self, config, tokenizers, held_out, group)
 
@@ -64,7 +64,12 @@ class TranslationValidator:
     """Validates a translation model by loss and BLEU, and shows a translation."""
 
     def __init__(
-        self, task: TranslationTask, config: RunConfig, tokenizers: Tokenizers, held_out: HeldOut, group: ProcessGroup
+        self,
+        task: TranslationTask,
+        config: RunConfig,
+        tokenizers: TokenizerPair,
+        held_out: HeldOut,
+        group: ProcessGroup,
     ) -> None:
         self._task, self._config, self._tokenizers, self._held_out = task, config, tokenizers, held_out
         self._group = validation_group(config, group)
