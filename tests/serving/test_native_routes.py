@@ -1,11 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from heed import Translator
 from heed.interpret.report import html_report
 from heed.interpret.saving import trace_document
-from tests.serving.running import CLIENT, Running
+from tests.serving.folders import make_folder
+from tests.serving.running import CLIENT, Running, serving
 
 GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}
 
@@ -71,13 +73,25 @@ def test_look_returns_the_trace_and_the_requested_parts(server: Running, transla
         ({"q": "two\nlines"}, "Invalid request: look takes one line that is not blank"),
         ({"parts": ["nothing"]}, "Invalid request: unknown part 'nothing'"),
         ({"q": "dogs " * 13}, "Invalid request: 65 tokens exceed the limit of 64 for a trace"),
-        ({"target": "en"}, "en is not available as a target language from en"),
+        ({"target": "en"}, "Invalid request: source and target are both en. Choose another target: de"),
+        (
+            {"source": "auto", "q": "This is the house that they want to see.", "target": "EN"},
+            "Invalid request: source and target are both en. Choose another target: de",
+        ),
     ],
 )
 def test_invalid_look_requests_say_why(server: Running, changed: dict[str, object], error: str) -> None:
     answer = server.post("/look", **({"q": "A dog", "source": "en", "target": "de"} | changed))
     assert answer.status_code == 400
     assert answer.json()["error"].startswith(error)
+
+
+def test_look_with_equal_languages_says_so_where_no_model_translates_from_that_language(tmp_path: Path) -> None:
+    with serving(make_folder(tmp_path / "ende")) as site:
+        answer = site.post("/look", q="Ein Hund", source="de", target="de")
+    assert answer.status_code == 400
+    error = "source and target are both de, and no model translates from de. Choose another source: en"
+    assert answer.json()["error"] == f"Invalid request: {error}"
 
 
 def test_html_keeps_its_markup_and_gains_none(server: Running, translator: Translator) -> None:

@@ -11,7 +11,7 @@ from heed.serving.http_errors import HttpError
 from heed.serving.libretranslate import check_alternatives, check_size
 from heed.serving.lm_and_classifier_routes import select_lm_or_classifier
 from heed.serving.metrics import CONTENT_TYPE, Gauge, gauge_lines, histogram_lines, process_gauges
-from heed.serving.models import ServedLmOrClassifier, ServedModel, ServedTranslator
+from heed.serving.models import Directions, ServedLmOrClassifier, ServedModel, ServedTranslator
 from heed.serving.requests import AlternativesRequest, LookRequest, StreamRequest, request_body
 from heed.serving.responses import (
     ERRORS,
@@ -115,10 +115,21 @@ def _translator_to_trace(service: Service, fields: LookRequest) -> ServedTransla
     for name in ("source", "target"):
         if getattr(fields, name) is None:
             raise HttpError(400, f"Invalid request: missing {name} parameter")
-    model, _ = service.route(fields.q, str(fields.source), str(fields.target))
+    model, (language, _) = service.route(fields.q, str(fields.source), str(fields.target))
     if model is None:
-        raise HttpError(400, f"{fields.target} is not available as a target language from {fields.target}")
+        raise HttpError(400, _equal_languages_error(service.directions, language))
     return model
+
+
+def _equal_languages_error(directions: Directions, language: str) -> str:
+    """For a text that is in the target language already, given or detected: which other language to choose."""
+    if targets := [code for code in directions.targets(language) if code != language]:
+        return f"Invalid request: source and target are both {language}. Choose another target: {', '.join(targets)}"
+    sources = ", ".join(code for code in directions.sources(language) if code != language)
+    return (
+        f"Invalid request: source and target are both {language}, and no model translates from {language}. "
+        f"Choose another source: {sources}"
+    )
 
 
 def _translator(service: Service, fields: StreamRequest | AlternativesRequest) -> ServedTranslator | None:
