@@ -82,7 +82,7 @@ def checkpoint_path(run: Path, step: int) -> Path:
 def write_checkpoint(
     run: Path, model_files: Mapping[str, bytes], state: Mapping[str, Tensor], progress: Progress
 ) -> None:
-    """Write a checkpoint atomically."""
+    """Write the checkpoint folder of this step, which is then complete or absent."""
     files = {
         **model_files,
         OPTIMIZER: save(dict(state)),

@@ -124,7 +124,7 @@ def cpu_instructions() -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of a device for reports."""
+    """The GPU's name, or the number of CPU threads that torch uses."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
 
 

@@ -34,7 +34,7 @@ class OnnxState:
 
 
 class OnnxBackend:
-    """The two graphs, opened."""
+    """Runs an exported encoder and decoder step in ONNX Runtime."""
 
     tokens_per_batch = 4096
     can_step = True

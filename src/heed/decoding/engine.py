@@ -54,7 +54,7 @@ def monitored(start: Start[Any], sentence_ids: Sequence[int], monitor: SearchMon
 
 
 class Engine:
-    """Searches over one backend."""
+    """Runs the search that the settings select: beam search, greedy search or sampling."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

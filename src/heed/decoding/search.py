@@ -78,7 +78,6 @@ class Constraints:
         )
 
     def select(self, sentences: Int[Tensor, "B"]) -> "Constraints":
-        """The constraints of these sentences."""
         return replace(self, max_lengths=self.max_lengths[sentences], prefixes=self.prefixes[sentences])
 
     def apply(self, log_probs: Float[Tensor, "B W V"], written: Int[Tensor, "B W T"]) -> "Constrained":
@@ -141,7 +140,6 @@ class _Hypotheses:
     truncated: Bool[Tensor, "B N"]  # finished by the length limit, not by the model
 
     def select(self, sentences: Int[Tensor, "B"]) -> "_Hypotheses":
-        """The hypotheses of these sentences."""
         return _Hypotheses(self.log_probs[sentences], self.written[sentences], self.truncated[sentences])
 
     def extend(self, expansions: Continuations, truncated: Bool[Tensor, "B W"] | None) -> "_Hypotheses":

@@ -22,7 +22,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one text."""
+    """The translation of a text, with its score, tokens, alignment and alternatives."""
 
     text: str
     score: float  # log-probability / length penalty: what the search ranks by

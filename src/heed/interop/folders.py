@@ -41,7 +41,6 @@ from heed.untrusted import short_repr
 
 
 def refuse_to_overwrite(out: Path) -> None:
-    """Raise if `out` exists."""
     if out.exists():
         raise FolderError(f"{out} already exists: choose another --out")
 

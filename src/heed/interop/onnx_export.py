@@ -172,7 +172,6 @@ class _Writer:
         return g("Add", x, self.positions) if self.positions else x
 
     def logits(self, x: str) -> str:
-        """Logits over the vocabulary."""
         if not self.config.tie_embeddings:
             return self.linear(x, "vocabulary.output")
         bias = [self.g.weight("vocabulary.bias")] if self.config.output_bias else []

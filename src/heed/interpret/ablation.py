@@ -69,7 +69,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Change:
-    """The score without a component."""
+    """The score without one component, compared with the whole model's."""
 
     piece: Component  # `piece` is its key in the JSON of `heed ablate`
     value: float

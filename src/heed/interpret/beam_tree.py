@@ -108,7 +108,7 @@ def beam_tree(start: Start[S], max_length: int, config: SearchConfig, show: Call
 
 @dataclass
 class _Search:
-    """The tree during the search."""
+    """The beam tree while the search adds nodes to it."""
 
     config: SearchConfig
     eos_id: int

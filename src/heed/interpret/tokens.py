@@ -48,7 +48,6 @@ class TextModel:
 
     @property
     def config(self) -> ModelConfig:
-        """The model's settings."""
         return self.model.config
 
     @property

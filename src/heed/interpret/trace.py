@@ -67,7 +67,7 @@ class Trace:
 
     @property
     def config(self) -> ModelConfig:
-        """The model's settings."""
+        """The settings of the traced model."""
         return self.text_model.config
 
     @property
@@ -130,11 +130,11 @@ class Trace:
         return sum(part.bytes(lengths) for part in parts(self.config).values())
 
     def part(self, name: str) -> Matrix:
-        """One part, computed now."""
+        """One matrix by its name, such as `encoder.1.self.weights`; computed by a forward pass."""
         return self.parts([name])[name]
 
     def parts(self, names: Collection[str] | None = None) -> dict[str, Matrix]:
-        """Several parts in one pass; no names: all of them, `size()` bytes."""
+        """Several matrices in one forward pass; no names: all of them, `size()` bytes."""
         model = self.text_model.model
         values = observe(model, _ids(model, self.source), _ids(model, self.target), names=names)
         known = parts(self.config)

@@ -51,8 +51,7 @@ LexiconEntry = Noun | Adjective | Determiner | Verb
 class OptionFilter(Protocol):
     """Selects the options of a choice that an enumeration follows."""
 
-    def __call__(self, options: Sequence[T], /) -> Sequence[T]:
-        """A subset of the options."""
+    def __call__(self, options: Sequence[T], /) -> Sequence[T]: ...
 
 
 def log_probability(text: str, side: CorpusLanguage = "french") -> float:

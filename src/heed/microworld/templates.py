@@ -48,8 +48,7 @@ BE: dict[tuple[str, Number], tuple[str, str]] = {
 class Chooser(Protocol):
     """Returns one of the options: the only source of randomness in the corpus."""
 
-    def __call__(self, options: Sequence[T], /) -> T:
-        """Choose one of the options."""
+    def __call__(self, options: Sequence[T], /) -> T: ...
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,6 @@ class Embeddings(nn.Module):
         return self.embedding(ids) * self.scale
 
     def logits(self, x: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens V"]:
-        """Logits over the target vocabulary."""
         return functional.linear(x, *self.output_projection())
 
     def output_projection(self) -> tuple[Float[Tensor, "V D"], Float[Tensor, "V"] | None]:

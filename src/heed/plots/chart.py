@@ -112,7 +112,7 @@ def line(
 
 
 def circle(x: float, y: float, radius: float) -> str:
-    """A circle as a path."""
+    """SVG path data of a circle."""
     half = ("a", radius, radius, 0.0, 1.0, 0.0)
     return path_data("M", x - radius, y, *half, 2 * radius, 0.0, *half, -2 * radius, 0.0)
 

@@ -207,7 +207,6 @@ def text(
 
 
 def small_text(x: float, y: float, words: str, anchor: str = "start", turn: float = 0.0) -> Element:
-    """Small, faint text."""
     return text(x, y, words, SMALL, anchor, turn, opacity=0.7)
 
 

@@ -65,7 +65,7 @@ class RequestMetrics:
         self._seconds[route].observe(seconds)
 
     def lines(self) -> str:
-        """All series in text format."""
+        """All series in the Prometheus text format."""
         return "\n".join(self._series()) + "\n"
 
     def _series(self) -> Iterator[str]:
@@ -82,12 +82,12 @@ class RequestMetrics:
 
 
 def histogram_lines(name: str, text: str, histogram: Histogram) -> str:
-    """A histogram without labels in text format."""
+    """A histogram without labels in the Prometheus text format."""
     return "\n".join((*_head(name, "histogram", text), *histogram.lines(name))) + "\n"
 
 
 def gauge_lines(gauges: Sequence[Gauge]) -> str:
-    """Gauges in text format."""
+    """Gauges in the Prometheus text format."""
     return "\n".join(line for gauge in gauges for line in _gauge(gauge)) + "\n"
 
 

@@ -121,7 +121,7 @@ class CorsPolicy:
         )
 
     def response_headers(self, scope: Scope) -> dict[str, str]:
-        """The CORS headers of a response."""
+        """The headers that let a page of an allowed origin read the response."""
         if not self.allowed:
             return {}
         vary = {} if "*" in self.allowed else {"Vary": "Origin"}

@@ -47,11 +47,9 @@ class TextEncoder(Protocol):
     """Encodes texts as ids: a `Tokenizer`, a `LabelEncoder` or a `TextPairEncoder`."""
 
     @property
-    def vocab_size(self) -> int:
-        """The number of ids."""
+    def vocab_size(self) -> int: ...
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
+    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def to_json(self) -> str:
         """Everything that determines the ids of a text, for cache keys."""

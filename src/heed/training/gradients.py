@@ -23,7 +23,7 @@ _WARM_UP = 3  # passes before capture: kernels are compiled, libraries allocate 
 
 @runtime_checkable
 class Gradients(Protocol):
-    """Computes the gradients of batches."""
+    """Accumulates the gradients of batches in the model's parameters."""
 
     def prepare(self, batch: Batch) -> list[Batch]:
         """What can be done for a batch ahead of time: the batches to run instead of it, in host memory."""

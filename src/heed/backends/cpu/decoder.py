@@ -47,7 +47,6 @@ class NativeEncoder:
 
     @torch.no_grad()
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
-        """Encode packed sentences."""
         check_ids("src", src, self._vocab_size, ("tokens",))
         pattern = AttentionPattern.between(layout, layout)
         embedded = self._positions(self._vocabulary.embed_source(src), pattern).contiguous()

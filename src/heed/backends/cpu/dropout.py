@@ -16,7 +16,7 @@ from heed.model.transformer import replace_modules
 
 
 class DropoutStruct(ctypes.Structure):
-    """`Dropout` in C."""
+    """The struct `Dropout` of `csrc/dropout.h`."""
 
     _fields_: ClassVar = [("seed", ctypes.c_uint32), ("threshold", ctypes.c_uint32), ("keep_scale", ctypes.c_float)]
 

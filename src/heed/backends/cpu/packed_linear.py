@@ -21,7 +21,7 @@ _PANEL, _GROUP = 32, 4  # as in `csrc/linear.h`
 
 
 class MatrixStruct(ctypes.Structure):
-    """`PackedMatrix` in C."""
+    """The struct `PackedMatrix` of `csrc/linear.h`."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_void_p) for name in ("weight", "output_scales", "output_sums", "bias")),

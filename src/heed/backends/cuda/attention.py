@@ -26,7 +26,7 @@ def packed_attention(
     pattern: AttentionPattern,
     dropout: float,
 ) -> Float[Tensor, "targets H K"]:
-    """Attention between packed sequences."""
+    """Attention in tiles, as FlashAttention: the weights are never all in memory."""
     query_layout, key_layout = pattern.packed_sides()
     seed = torch.randint(2**31, (1,), device=queries.device) if dropout else query_layout.cu_seqlens
     attend = _attend if queries.requires_grad or torch.compiler.is_compiling() else attention_forward

@@ -53,7 +53,6 @@ class StaticEncoder:
         self._sinusoids = model.vocabulary.embedding.weight.new_empty(0, model.config.d_model)
 
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
-        """Encode packed sentences."""
         pattern = AttentionPattern.between(layout, layout)
         stream = self._with_positions(self._vocabulary.embed_source(src), pattern)
         rotation = self._encoder.positions.rotation(pattern, stream.dtype)
@@ -122,7 +121,6 @@ class StaticDecoder:
 
     @torch.no_grad()
     def encode(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
-        """Encode packed sources."""
         return self._encoder(src, layout)
 
     @torch.no_grad()

@@ -30,7 +30,6 @@ class FusedQKVAttention(MultiHeadAttention):
         self.query, self.key, self.value, self.output = part.query, part.key, part.value, part.output
 
     def self_attend(self, x: Float[Tensor, "tokens D"], context: AttentionContext) -> Float[Tensor, "tokens D"]:
-        """Self-attention within packed sentences."""
         qkv = functional.linear(x, *concat_linear(qkv_projections(self))).unflatten(-1, (3, *self.split))
         dropout = self.dropout if self.training else 0.0
         if context.rotation is None:

@@ -18,7 +18,6 @@ class Captured:
     work: Callable[[], None]
 
     def __call__(self) -> None:
-        """Replay what was captured."""
         self.graph.replay()
 
 

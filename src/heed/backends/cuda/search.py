@@ -35,11 +35,10 @@ class SlotDecoder(Protocol):
     device: torch.device
 
     @property
-    def config(self) -> ModelConfig:
-        """The configuration of the model."""
+    def config(self) -> ModelConfig: ...
 
     def encode(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
-        """Encode packed sources."""
+        """The encoder's output for packed sources."""
 
     def project_memory(self, memory: Float[Tensor, "B S D"]) -> Float[Tensor, "L 2 B S H K"]:
         """Keys and values of encoded sources, for all layers."""
@@ -156,7 +155,7 @@ class _EncodedSources:
 
     @classmethod
     def of(cls, decoder: SlotDecoder, sources: Sequence[Sequence[int]]) -> "_EncodedSources":
-        """Encode batch by batch."""
+        """Encode the sources, in batches that bound the memory in use."""
         config, lengths, outputs = decoder.config, [len(ids) + 1 for ids in sources], []
         tokens = chain.from_iterable((*ids, config.eos_id) for ids in sources)
         flat, size = np.fromiter(tokens, np.int64, sum(lengths)), config.source_vocab_size or config.vocab_size

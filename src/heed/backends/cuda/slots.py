@@ -23,7 +23,7 @@ class SlotShape:
 
     @property
     def rows(self) -> int:
-        """R = B·W."""
+        """R, the rows of a decoder step: one for each hypothesis of each slot."""
         return self.slots * self.beam
 
 
@@ -99,7 +99,7 @@ class Slots:
 
     @property
     def finished_log_probs(self) -> Float[Tensor, "B W"]:
-        """Log-probabilities of finished hypotheses."""
+        """Log-probabilities of finished hypotheses, in the order of `finished_scores`."""
         return self.beam_scores[2]
 
     @property

@@ -46,8 +46,6 @@ class EmbeddingParams(NamedTuple):
 
 
 class SpecialIds(NamedTuple):
-    """Ids of the special tokens."""
-
     pad_id: int
     bos_id: int
     eos_id: int
