@@ -1,7 +1,7 @@
-"""Model folders with something wrong in them, each a function of its number; their manifests are made to fit.
+"""Tampered model folders, each determined by its number; their manifests match the tampered files.
 
-Enters: whole folders of every kind, as files by name. Leaves: folders on disk of which one or two things were changed:
-values of JSON, bytes, headers of safetensors, kinds of files, manifests.
+Enters: intact folders of every kind, as files by name. Leaves: folders on disk with one or two changes: JSON
+values, bytes, safetensors headers, file types, manifests.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ TEXTS = ["A dog runs.", "Two men sit on a bench.", "The old cat sees a red bird.
 _PIECES = {"▁": -4.0, "▁dog": -2.0, "g": -3.0, "s": -3.0, "d": -5.0, "o": -5.0, "▁d": -6.0}
 
 DEEP = "[" * 5000 + "]" * 5000
-# Values that are put in the place of others, as JSON.
+# JSON texts that replace values.
 STRANGE = (
     *("null", "true", "false", "0", "-1", "1", "3", "7", "2147483648", "1000000", "1000000000000", "1e308", "-0.5"),
     *('""', '"x"', '"\\ud800"', '"\\u0000"', '"⟨s⟩"', "[]", "{}", "[[]]", '{"type": "x"}', "NaN", "1e400", "-Infinity"),
@@ -40,8 +40,8 @@ STRANGE = (
 )
 
 
-def whole_folders(path: Path) -> dict[str, Files]:
-    """A folder of every kind, by its name."""
+def intact_folders(path: Path) -> dict[str, Files]:
+    """One valid folder of every kind, by its name."""
     torch.manual_seed(1)
     target, source = Tokenizer.train(TEXTS, "bpe", 270), Tokenizer.train(TEXTS, "unigram", 262)
     pieces = tokenizer_from_spm(SpmModel(_PIECES, b""), ["▁dog", "g", ">>fra<<", "▁", "s"])
@@ -84,108 +84,108 @@ def _write_checkpoint(run: Path, files: Files, config: ModelConfig) -> None:
 
 
 def write_mutant(number: int, folders: dict[str, Files], path: Path) -> str:
-    """Write mutant of this number; returns what it was made from and what was done, to be read."""
-    chance = random.Random(number)
-    name = chance.choice(sorted(folders))
-    files, done = dict(folders[name]), []
-    for _ in range(chance.choice((1, 1, 1, 2))):
-        change = chance.choice(
+    """Write the mutant of this number; returns the folder it was made from and the changes, for error messages."""
+    rng = random.Random(number)
+    name = rng.choice(sorted(folders))
+    files, changes = dict(folders[name]), []
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        change = rng.choice(
             (_change_json, _change_json, _change_bytes, _change_header, _change_header, _change_weights)
         )
-        done.append(change(chance, files))
+        changes.append(change(rng, files))
     path.mkdir()
     for file, content in files.items():
         (path / file).write_bytes(content)
-    if chance.random() < 0.15:
-        done.append(_change_kind(chance, path, sorted(files)))
+    if rng.random() < 0.15:
+        changes.append(_change_file_type(rng, path, sorted(files)))
     sums = {file: hashlib.sha256(content).hexdigest() for file, content in sorted(files.items())}
     manifest = json.dumps({"format": 1, "sha256": sums}).encode()
-    if chance.random() < 0.1:
-        whole = {MANIFEST: manifest}
-        done.append(chance.choice((_change_json, _change_bytes, _change_listing))(chance, whole))
-        manifest = whole.get(MANIFEST, b"")
+    if rng.random() < 0.1:
+        wrapped = {MANIFEST: manifest}
+        changes.append(rng.choice((_change_json, _change_bytes, _change_manifest))(rng, wrapped))
+        manifest = wrapped.get(MANIFEST, b"")
     (path / MANIFEST).write_bytes(manifest)
-    return f"{name}: {'; '.join(done)}"
+    return f"{name}: {'; '.join(changes)}"
 
 
-def _change_json(chance: random.Random, files: Files) -> str:  # noqa: C901 - a list of changes
-    """Put something else in the place of a value, take a key away, name it otherwise or give it twice."""
-    name = chance.choice([one for one in sorted(files) if one.endswith(".json")])
+def _change_json(rng: random.Random, files: Files) -> str:  # noqa: C901 - a list of changes
+    """Replace a value, delete a key, rename it or give it twice."""
+    name = rng.choice([file for file in sorted(files) if file.endswith(".json")])
     try:
         value = json.loads(files[name])
     except (ValueError, RecursionError):
         return f"{name} is no longer JSON"
     places: list[tuple[Any, Any]] = []
     level = [value]
-    for _ in range(6):  # all places down to six levels; of a vocabulary, some
+    for _ in range(6):  # every position down to six levels; in large objects a sample
         below = []
-        for one in level:
-            inner = list(one.items() if isinstance(one, dict) else enumerate(one) if isinstance(one, list) else ())
+        for node in level:
+            inner = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
             if len(inner) > 8:
-                inner = chance.sample(inner, 8)
-            places += [(one, key) for key, _ in inner]
+                inner = rng.sample(inner, 8)
+            places += [(node, key) for key, _ in inner]
             below += [child for _, child in inner]
         level = below
     if not places:
         return f"{name} has nothing to change"
-    parent, key = chance.choice(places)
-    what, mark = chance.choice(("value", "value", "value", "away", "name", "twice", "other")), "@@@"
-    strange = chance.choice(STRANGE)
-    if what == "away":
+    parent, key = rng.choice(places)
+    change, mark = rng.choice(("value", "value", "value", "away", "name", "twice", "other")), "@@@"
+    strange = rng.choice(STRANGE)
+    if change == "away":
         del parent[key]
-    elif what == "name" and isinstance(parent, dict):
-        parent[chance.choice(("x", "", f"{key} ", "type", "⟨unk⟩"))] = parent.pop(key)
-    elif what == "twice" and isinstance(parent, dict):
+    elif change == "name" and isinstance(parent, dict):
+        parent[rng.choice(("x", "", f"{key} ", "type", "⟨unk⟩"))] = parent.pop(key)
+    elif change == "twice" and isinstance(parent, dict):
         parent[mark] = parent[key]
-    elif what == "other":
-        other, its = chance.choice(places)
-        parent[key] = json.loads(json.dumps(other[its]))
+    elif change == "other":
+        other, other_key = rng.choice(places)
+        parent[key] = json.loads(json.dumps(other[other_key]))
     else:
         parent[key] = mark
     text = json.dumps(value, ensure_ascii=False)
-    if what == "twice" and isinstance(parent, dict):
+    if change == "twice" and isinstance(parent, dict):
         text = text.replace(f'"{mark}"', json.dumps(key))
     files[name] = text.replace(f'"{mark}"', strange).encode(errors="surrogatepass")
-    return f"{name}: {what} of {key!r:.40} {strange[:40] if what == 'value' else ''}"
+    return f"{name}: {change} of {key!r:.40} {strange[:40] if change == 'value' else ''}"
 
 
-def _change_bytes(chance: random.Random, files: Files) -> str:
-    name = chance.choice(sorted(files))
+def _change_bytes(rng: random.Random, files: Files) -> str:
+    name = rng.choice(sorted(files))
     content = bytearray(files[name])
-    place = chance.randrange(len(content)) if content else 0
+    offset = rng.randrange(len(content)) if content else 0
     changes: dict[str, Callable[[], bytes]] = {
-        "a bit": lambda: bytes((*content[:place], content[place] ^ 1 << chance.randrange(8), *content[place + 1 :])),
-        "cut short": lambda: bytes(content[:place]),
-        "longer": lambda: bytes(content) + chance.randbytes(chance.randrange(1, 100)),
+        "a bit": lambda: bytes((*content[:offset], content[offset] ^ 1 << rng.randrange(8), *content[offset + 1 :])),
+        "cut short": lambda: bytes(content[:offset]),
+        "longer": lambda: bytes(content) + rng.randbytes(rng.randrange(1, 100)),
         "empty": lambda: b"",
         "BOM": lambda: b"\xef\xbb\xbf" + bytes(content),
         "latin-1": lambda: bytes(content).replace(b'"', b'"\xe9', 1),
-        "noise": lambda: chance.randbytes(chance.randrange(1, 300)),
+        "noise": lambda: rng.randbytes(rng.randrange(1, 300)),
         "zeros": lambda: bytes(len(content)),
-        "shifted": lambda: bytes(content[place:] + content[:place]),
+        "shifted": lambda: bytes(content[offset:] + content[:offset]),
         "UTF-16": lambda: bytes(content[:2000]).decode(errors="replace").encode("utf-16"),
     }
-    what = chance.choice(sorted(changes)) if content else "noise"
-    files[name] = changes[what]()
-    return f"{name}: {what}"
+    change = rng.choice(sorted(changes)) if content else "noise"
+    files[name] = changes[change]()
+    return f"{name}: {change}"
 
 
-def _change_header(chance: random.Random, files: Files) -> str:  # noqa: C901, PLR0912 - a list of changes
-    """Change what a safetensors file says of its tensors."""
-    name = chance.choice([one for one in sorted(files) if one.endswith(".safetensors")])
+def _change_header(rng: random.Random, files: Files) -> str:  # noqa: C901, PLR0912 - a list of changes
+    """Change the header of a safetensors file."""
+    name = rng.choice([file for file in sorted(files) if file.endswith(".safetensors")])
     parsed = _safetensors(files[name])
     if parsed is None:
         return f"{name} is no longer safetensors"
     header, data = parsed
     odd: tuple[Any, ...]
-    key = chance.choice(sorted(header))
+    key = rng.choice(sorted(header))
     entry = header[key]
-    whole = chance.choice(("name", "away", "copy", "length", "metadata", "order", "gap"))
-    what = chance.choice(("dtype", "shape", "data_offsets", whole, whole))
+    whole = rng.choice(("name", "away", "copy", "length", "metadata", "order", "gap"))
+    change = rng.choice(("dtype", "shape", "data_offsets", whole, whole))
     size = None
-    match what:
+    match change:
         case "dtype":
-            entry["dtype"] = chance.choice(("F16", "BF16", "F64", "I8", "I64", "BOOL", "F8_E4M3", "f32", "", 4, None))
+            entry["dtype"] = rng.choice(("F16", "BF16", "F64", "I8", "I64", "BOOL", "F8_E4M3", "f32", "", 4, None))
         case "shape":
             odd = (
                 [],
@@ -200,7 +200,7 @@ def _change_header(chance: random.Random, files: Files) -> str:  # noqa: C901, P
                 [8.0],
                 None,
             )
-            entry["shape"] = chance.choice(odd)
+            entry["shape"] = rng.choice(odd)
         case "data_offsets":
             start, end = entry["data_offsets"]
             odd = (
@@ -214,17 +214,19 @@ def _change_header(chance: random.Random, files: Files) -> str:  # noqa: C901, P
                 "x",
                 None,
             )
-            entry["data_offsets"] = chance.choice(odd)
+            entry["data_offsets"] = rng.choice(odd)
         case "name":
-            header[chance.choice(("x", "", f"{key}.scales", key.replace("0", "1"), "__metadata__", "n" * 9999))] = (
+            header[rng.choice(("x", "", f"{key}.scales", key.replace("0", "1"), "__metadata__", "n" * 9999))] = (
                 header.pop(key)
             )
         case "away":
             start, end = header.pop(key)["data_offsets"]
-            if chance.random() < 0.7:
+            if rng.random() < 0.7:
                 data = data[:start] + data[end:]
                 for other in header.values():
-                    other["data_offsets"] = [one - (end - start) * (one > start) for one in other["data_offsets"]]
+                    other["data_offsets"] = [
+                        offset - (end - start) * (offset > start) for offset in other["data_offsets"]
+                    ]
         case "copy":
             header["copied"] = {
                 **entry,
@@ -232,35 +234,35 @@ def _change_header(chance: random.Random, files: Files) -> str:  # noqa: C901, P
             }
             data += data[slice(*entry["data_offsets"])]
         case "length":
-            size = chance.choice((0, 1, 2**63, 2**64 - 1, 10**8, 10**10, len(data)))
+            size = rng.choice((0, 1, 2**63, 2**64 - 1, 10**8, 10**10, len(data)))
         case "metadata":
-            header["__metadata__"] = chance.choice(({"a": "b"}, {"a": 1}, [], None, {"format": DEEP[:400]}))
+            header["__metadata__"] = rng.choice(({"a": "b"}, {"a": 1}, [], None, {"format": DEEP[:400]}))
         case "order":
-            header = dict(sorted(header.items(), key=lambda _: chance.random()))
+            header = dict(sorted(header.items(), key=lambda _: rng.random()))
         case "gap":
-            data += bytes(chance.choice((1, 4, 4096)))
-    files[name] = _joined(header, data, size)
-    return f"{name}: {what} of {key:.40}"
+            data += bytes(rng.choice((1, 4, 4096)))
+    files[name] = _serialized(header, data, size)
+    return f"{name}: {change} of {key:.40}"
 
 
-def _change_weights(chance: random.Random, files: Files) -> str:
-    """Other numbers, or settings and weights changed together so that they fit each other."""
-    name = chance.choice([one for one in sorted(files) if one.endswith(".safetensors")])
+def _change_weights(rng: random.Random, files: Files) -> str:
+    """Overwrite weights with NaN, infinity, huge numbers or noise."""
+    name = rng.choice([file for file in sorted(files) if file.endswith(".safetensors")])
     parsed = _safetensors(files[name])
     if parsed is None or not parsed[1]:
         return f"{name} is no longer safetensors"
     header, data = parsed
-    place = chance.randrange(0, max(1, len(data) - 4))
-    what = chance.choice(("nan", "inf", "huge", "noise", "all huge"))
-    number = {"nan": float("nan"), "inf": float("-inf")}.get(what, 3e38)
-    if what == "noise":
-        data = chance.randbytes(len(data))
-    elif what == "all huge":
+    offset = rng.randrange(0, max(1, len(data) - 4))
+    change = rng.choice(("nan", "inf", "huge", "noise", "all huge"))
+    number = {"nan": float("nan"), "inf": float("-inf")}.get(change, 3e38)
+    if change == "noise":
+        data = rng.randbytes(len(data))
+    elif change == "all huge":
         data = (struct.pack("<f", number) * (len(data) // 4 + 1))[: len(data)]
     else:
-        data = data[: place // 4 * 4] + struct.pack("<f", number) + data[place // 4 * 4 + 4 :]
-    files[name] = _joined(header, data, None)
-    return f"{name}: {what}"
+        data = data[: offset // 4 * 4] + struct.pack("<f", number) + data[offset // 4 * 4 + 4 :]
+    files[name] = _serialized(header, data, None)
+    return f"{name}: {change}"
 
 
 def _safetensors(content: bytes) -> tuple[dict[str, Any], bytes] | None:
@@ -273,54 +275,60 @@ def _safetensors(content: bytes) -> tuple[dict[str, Any], bytes] | None:
     return (tensors, content[8 + size :]) if tensors else None
 
 
-def _joined(header: dict[str, Any], data: bytes, size: int | None) -> bytes:
+def _serialized(header: dict[str, Any], data: bytes, size: int | None) -> bytes:
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text) if size is None else size) + text + data
 
 
-def _change_listing(chance: random.Random, files: Files) -> str:
-    found = json.loads(files[MANIFEST])
-    name = chance.choice(sorted(found["sha256"]))
-    what = chance.choice(
+def _change_manifest(rng: random.Random, files: Files) -> str:
+    manifest = json.loads(files[MANIFEST])
+    name = rng.choice(sorted(manifest["sha256"]))
+    change = rng.choice(
         ("../x", "/etc/passwd", "a/b", "", ".", "..", "a\0b", "README.md", "heed.json", "unlisted", "many")
     )
-    if what == "unlisted":
-        del found["sha256"][name]
-    elif what == "many":
-        found["sha256"] |= {f"file-{number}": "0" * 64 for number in range(5000)}
+    if change == "unlisted":
+        del manifest["sha256"][name]
+    elif change == "many":
+        manifest["sha256"] |= {f"file-{number}": "0" * 64 for number in range(5000)}
     else:
-        found["sha256"][what] = found["sha256"][name]
-    files[MANIFEST] = json.dumps(found).encode()
-    return f"manifest: {what}"
+        manifest["sha256"][change] = manifest["sha256"][name]
+    files[MANIFEST] = json.dumps(manifest).encode()
+    return f"manifest: {change}"
 
 
-def _change_kind(chance: random.Random, path: Path, names: list[str]) -> str:
-    """Something that is no regular file in the place of one, or one of a terabyte."""
-    name = chance.choice(names)
+def _change_file_type(rng: random.Random, path: Path, names: list[str]) -> str:
+    """Replace a regular file by something that is not one, or by a sparse file of a terabyte."""
+    name = rng.choice(names)
     file = path / name
     content = file.read_bytes()
     file.unlink()
-    what = chance.choice(
+    file_type = rng.choice(
         ("pipe", "folder", "loop", "zero", "stdin", "nowhere", "socket", "missing", "sparse", "tty", "link")
     )
-    match what:
+    match file_type:
         case "pipe":
             os.mkfifo(file)
         case "folder":
             file.mkdir()
         case "socket":
-            with socket.socket(socket.AF_UNIX) as door:
-                here = os.getcwd()
-                os.chdir(path)  # names of sockets are short
-                door.bind(name)
-                os.chdir(here)
+            with socket.socket(socket.AF_UNIX) as server:
+                working_directory = os.getcwd()
+                os.chdir(path)  # a socket's path is limited to about 100 bytes
+                server.bind(name)
+                os.chdir(working_directory)
         case "sparse":
             file.write_bytes(content)
             os.truncate(file, 1 << 40)
-        case "link":  # as the cache of Hugging Face's hub has them: fine
+        case "link":  # valid: Hugging Face's cache links its files
             (path / "elsewhere").write_bytes(content)
             file.symlink_to("elsewhere")
         case "loop" | "zero" | "stdin" | "nowhere" | "tty":
-            to = {"loop": name, "zero": "/dev/zero", "stdin": "/dev/stdin", "nowhere": "/nowhere", "tty": "/dev/tty"}
-            file.symlink_to(to[what])
-    return f"{name}: {what}"
+            link_targets = {
+                "loop": name,
+                "zero": "/dev/zero",
+                "stdin": "/dev/stdin",
+                "nowhere": "/nowhere",
+                "tty": "/dev/tty",
+            }
+            file.symlink_to(link_targets[file_type])
+    return f"{name}: {file_type}"

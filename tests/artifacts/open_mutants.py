@@ -1,8 +1,8 @@
-"""Opens folders and uses what is in them, one a line of standard input; says in a line of JSON how each ended.
+"""Open and use the model folder named on each line of standard input; print each outcome as a line of JSON.
 
-    python tests/model/open_mutants.py MEMORY        bytes of address space besides what the imports take
+    python tests/artifacts/open_mutants.py MEMORY        bytes of address space beyond what the imports take
 
-A process of its own, since what it opens may abort it, hang it or ask for all the memory there is.
+It is a separate process because a tampered folder may crash it, hang it or exhaust its memory.
 """
 
 import json
@@ -20,13 +20,13 @@ from heed.artifacts.folder import read_model_folder
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
 from heed.inference.translator import Translator
-from heed.serving import models  # noqa: F401 - what else a command would import
+from heed.serving import models  # noqa: F401 - imported before the limit, as commands import it
 
 TEXT = "A dog  runs. é"
 
 
 def use(path: Path) -> str:
-    """Open a folder as the verbs do, and use it once."""
+    """Open a folder as the commands do, and use it once."""
     folder = read_model_folder(path)
     folder.settings()
     if (path / PROGRESS).exists():
@@ -61,9 +61,9 @@ def outcome(path: Path) -> dict[str, str]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    taken = re.search(r"^VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text(), flags=re.MULTILINE)
-    assert taken is not None
-    limit = 1024 * int(taken[1]) + int(sys.argv[1])
+    address_space = re.search(r"^VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text(), flags=re.MULTILINE)
+    assert address_space is not None
+    limit = 1024 * int(address_space[1]) + int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     print(json.dumps({"end": "ready"}), flush=True)
     for line in sys.stdin:

@@ -41,13 +41,13 @@ def save(run: Path, step: int) -> tuple[Transformer, torch.optim.Optimizer]:
 
 def test_a_restored_run_has_the_same_weights_moments_and_progress(tmp_path: Path) -> None:
     model, optimizer = save(tmp_path, 7)
-    again, its_optimizer = trained()
-    progress, raw_weights = restore_checkpoint(checkpoint_path(tmp_path, 7), again, its_optimizer)
+    restored, restored_optimizer = trained()
+    progress, raw_weights = restore_checkpoint(checkpoint_path(tmp_path, 7), restored, restored_optimizer)
     assert raw_weights == {}
     assert progress == Progress(step=7, best_loss=1.5)
     for name, weight in model.state_dict().items():
-        assert torch.equal(again.state_dict()[name], weight)
-    before, after = optimizer.state_dict(), its_optimizer.state_dict()
+        assert torch.equal(restored.state_dict()[name], weight)
+    before, after = optimizer.state_dict(), restored_optimizer.state_dict()
     assert after["param_groups"] == before["param_groups"]
     for number, moments in before["state"].items():
         for name, moment in moments.items():
@@ -62,26 +62,26 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(tmp_path: Pa
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    found, complaints = newest_checkpoint(tmp_path)
-    assert found == checkpoint_path(tmp_path, 1)
+    newest, complaints = newest_checkpoint(tmp_path)
+    assert newest == checkpoint_path(tmp_path, 1)
     assert len(complaints) == 1
     assert "damaged" in complaints[0] or "format" in complaints[0] or "missing" in complaints[0]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     save(tmp_path, 1)
     (checkpoint_path(tmp_path, 1) / "progress.json").unlink()
-    found, complaints = newest_checkpoint(tmp_path)
-    assert found is None
+    newest, complaints = newest_checkpoint(tmp_path)
+    assert newest is None
     assert complaints == [f"{checkpoint_path(tmp_path, 1)} is damaged: progress.json is missing"]
 
 
 @pytest.mark.parametrize("write", range(5))
-def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
+def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_incomplete_one(
     tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, 1)
-    really_write = writing.write_and_sync
+    write_and_sync = writing.write_and_sync
     written: list[Path] = []
 
     def crash(path: Path, content: bytes) -> None:
@@ -89,7 +89,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
             path.write_bytes(content[: len(content) // 2])
             raise OSError("no space left on device")
         written.append(path)
-        really_write(path, content)
+        write_and_sync(path, content)
 
     monkeypatch.setattr(writing, "write_and_sync", crash)
     if write < 4:
@@ -98,21 +98,21 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_and_no_half_one(
     else:
         save(tmp_path, 2)
     monkeypatch.undo()
-    found, complaints = newest_checkpoint(tmp_path)
-    assert found == checkpoint_path(tmp_path, 1 if write < 4 else 2)
+    newest, complaints = newest_checkpoint(tmp_path)
+    assert newest == checkpoint_path(tmp_path, 1 if write < 4 else 2)
     assert complaints == []
     save(tmp_path, 3)
     assert newest_checkpoint(tmp_path)[0] == checkpoint_path(tmp_path, 3)
 
 
-def test_old_checkpoints_go_but_never_the_best(tmp_path: Path) -> None:
+def test_pruning_keeps_the_last_checkpoints_and_the_best(tmp_path: Path) -> None:
     for step in (1, 2, 3, 4, 5):
         save(tmp_path, step)
     prune_checkpoints(tmp_path, keep_last=2, best_step=2)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, step) for step in (2, 4, 5)]
 
 
-def test_the_best_is_never_replaced_by_a_worse() -> None:
+def test_a_worse_or_nan_loss_never_replaces_the_best() -> None:
     progress = replace(Progress(), step=1).validated(2.0, None, by_score=False)
     progress = replace(progress, step=2).validated(3.0, None, by_score=False)
     assert (progress.best_step, progress.best_loss, progress.stale) == (1, 2.0, 1)
@@ -141,25 +141,25 @@ def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-def test_a_folder_of_another_name_is_no_checkpoint_and_stays(tmp_path: Path) -> None:
-    mine = tmp_path / "checkpoints" / "step-00000012-mine"
-    mine.mkdir(parents=True)
-    (mine.parent / "step-00000013").write_text("nor is a file")
+def test_pruning_keeps_folders_that_are_not_named_like_checkpoints(tmp_path: Path) -> None:
+    other = tmp_path / "checkpoints" / "step-00000012-mine"
+    other.mkdir(parents=True)
+    (other.parent / "step-00000013").write_text("nor is a file")
     for step in (1, 2, 100_000_000):
         save(tmp_path, step)
     prune_checkpoints(tmp_path, keep_last=1, best_step=None)
     assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, 100_000_000)]
-    assert mine.is_dir()
+    assert other.is_dir()
 
 
-def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_pruning_removes_partly_written_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".step-00000001.writing").mkdir(parents=True)
     save(tmp_path, 2)
     prune_checkpoints(tmp_path, keep_last=1, best_step=None)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
-def test_a_checkpoint_that_was_saved_with_nonsense_in_it_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_checkpoint_with_nan_weights_is_refused_with_the_remedy(tmp_path: Path) -> None:
     model, optimizer = trained()
     with torch.no_grad():
         model.vocabulary.embedding.weight[3] = float("nan")

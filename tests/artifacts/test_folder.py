@@ -1,4 +1,4 @@
-"""What is opened, what is refused before anything is built, and what a path is that is no model folder."""
+"""Which model folders are refused before a model is built, and the errors for paths that are not model folders."""
 
 import json
 import os
@@ -74,14 +74,14 @@ def test_a_file_that_the_manifest_does_not_list_changes_nothing(copy: Path, name
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_file_that_must_be_there_must_be_listed(copy: Path, name: str) -> None:
+def test_a_manifest_that_does_not_list_a_required_file_is_refused(copy: Path, name: str) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     del manifest["sha256"][name]
     (copy / MANIFEST).write_text(json.dumps(manifest))
     assert refusal(copy) == f"{copy} is damaged: manifest.json does not list {name}"
 
 
-def test_a_source_vocabulary_must_have_its_tokenizer_listed(tmp_path: Path) -> None:
+def test_a_separate_source_vocabulary_requires_a_listed_source_tokenizer(tmp_path: Path) -> None:
     path = folder(tmp_path / "model", separate=True)
     rewrite(path, source_tokenizer_json=None)
     assert refusal(path) == f"{path} is damaged: manifest.json does not list source_tokenizer.json"
@@ -108,7 +108,7 @@ def test_a_source_vocabulary_must_have_its_tokenizer_listed(tmp_path: Path) -> N
     ],
     ids=str,
 )
-def test_settings_that_the_other_files_do_not_bear_out_are_refused_before_a_model_is_built(
+def test_settings_that_contradict_the_tokenizer_or_weights_are_refused_before_a_model_is_built(
     copy: Path, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(_config: object) -> None:
@@ -124,7 +124,7 @@ def test_settings_that_the_other_files_do_not_bear_out_are_refused_before_a_mode
     [{"beam": 10**6}, {"max_length": 10**9}, {"min_length": 10**9}, {"length_penalty": 10**30}, {"seed": 10**30}],
     ids=str,
 )
-def test_a_folder_cannot_ask_for_a_search_without_end(copy: Path, settings: dict[str, int]) -> None:
+def test_search_settings_of_a_folder_are_bounded(copy: Path, settings: dict[str, int]) -> None:
     set_config(copy, "search", **settings)
     ((name, value),) = settings.items()
     assert f"{name} = {value}: input should be less than" in refusal(copy)
@@ -142,7 +142,9 @@ def test_a_folder_cannot_ask_for_a_search_without_end(copy: Path, settings: dict
     ],
     ids=str,
 )
-def test_what_is_said_of_the_training_must_be_of_the_right_kind(copy: Path, trained: Any, message: str) -> None:
+def test_training_metadata_of_the_wrong_type_is_refused_and_unknown_keys_are_kept(
+    copy: Path, trained: Any, message: str
+) -> None:
     config = json.loads((copy / "config.json").read_text())
     rewrite(copy, config_json=json.dumps({**config, "trained": trained}).encode())
     assert f"config.json: {message}: " in refusal(copy)
@@ -151,18 +153,18 @@ def test_what_is_said_of_the_training_must_be_of_the_right_kind(copy: Path, trai
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=str)
-def test_the_shapes_found_without_building_a_model_are_those_of_the_model(config: heed.ModelConfig) -> None:
+def test_weight_shapes_computed_from_the_config_are_those_of_the_model(config: heed.ModelConfig) -> None:
     deeper = config.model_copy(update={"encoder_layers": 3, "decoder_layers": 2})
     expected = {name: tuple(weight.shape) for name, weight in heed.Transformer(deeper).state_dict().items()}
     assert weight_shapes(deeper, len(expected)) == expected
     assert weight_shapes(deeper, len(expected) - 1) == len(expected)
 
 
-def test_weights_of_another_type_are_refused_and_half_precision_is_taken(copy: Path) -> None:
+def test_float16_weights_are_read_as_float32_and_integer_weights_are_refused(copy: Path) -> None:
     weights = load((copy / "model.safetensors").read_bytes())
     rewrite(copy, model_safetensors=save({name: weight.half() for name, weight in weights.items()}))
-    found = read_model_folder(copy).model().state_dict()
-    assert all(torch.equal(found[name], weight.half().float()) for name, weight in weights.items())
+    weights_read = read_model_folder(copy).model().state_dict()
+    assert all(torch.equal(weights_read[name], weight.half().float()) for name, weight in weights.items())
     rewrite(copy, model_safetensors=save({name: weight.int() for name, weight in weights.items()}))
     assert "has dtype I32, expected F64 or F32 or F16 or BF16" in refusal(copy)
 
@@ -206,20 +208,20 @@ def header(**entries: object) -> bytes:
     ],
     ids=str,
 )
-def test_a_safetensors_file_that_does_not_describe_itself_is_refused(copy: Path, content: bytes, message: str) -> None:
+def test_a_safetensors_file_with_an_invalid_header_is_refused(copy: Path, content: bytes, message: str) -> None:
     rewrite(copy, model_safetensors=content)
     assert f"{copy / 'model.safetensors'} cannot be read: " in refusal(copy)
     assert message in refusal(copy)
 
 
-# Files that are none, and JSON that is a trap.
+# Files that are not regular, and hostile JSON.
 
 
 def _sparse(file: Path) -> None:
     os.truncate(file, 1 << 40)
 
 
-def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+def _replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
     def replace(file: Path) -> None:
         file.unlink()
         make(file)
@@ -229,18 +231,18 @@ def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize("name", ["manifest.json", "config.json", "tokenizer.json", "model.safetensors", "README.md"])
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
-        _instead(os.mkfifo),
-        _instead(Path.mkdir),
-        _instead(lambda file: file.symlink_to(file.name)),
-        _instead(lambda file: file.symlink_to("/dev/zero")),
+        _replaced_by(os.mkfifo),
+        _replaced_by(Path.mkdir),
+        _replaced_by(lambda file: file.symlink_to(file.name)),
+        _replaced_by(lambda file: file.symlink_to("/dev/zero")),
         _sparse,
     ],
     ids=["pipe", "folder", "loop", "device", "terabyte"],
 )
-def test_only_regular_files_of_a_sensible_size_are_opened(copy: Path, name: str, spoil: Callable[[Path], None]) -> None:
-    spoil(copy / name)
+def test_only_regular_files_of_limited_size_are_opened(copy: Path, name: str, damage: Callable[[Path], None]) -> None:
+    damage(copy / name)
     assert name in refusal(copy)
 
 
@@ -260,18 +262,18 @@ def test_only_regular_files_of_a_sensible_size_are_opened(copy: Path, name: str,
     ],
     ids=str,
 )
-def test_json_is_strict(content: bytes, message: str, copy: Path) -> None:
+def test_invalid_or_hostile_json_is_refused(content: bytes, message: str, copy: Path) -> None:
     with pytest.raises(ValueError, match=message):
         parse_json(content)
     rewrite(copy, config_json=content)
     assert f"{copy / 'config.json'} is damaged: " in refusal(copy)
 
 
-# What a path is that is no model folder.
+# Paths that are not model folders.
 
 
-def test_a_path_that_is_no_model_folder_is_told_what_it_is(tmp_path: Path) -> None:
-    def made(**files: str) -> Path:
+def test_the_error_for_a_path_that_is_no_model_folder_says_what_the_path_is(tmp_path: Path) -> None:
+    def make(**files: str) -> Path:
         path = tmp_path / str(len(list(tmp_path.iterdir())))
         path.mkdir()
         for name, content in files.items():
@@ -279,19 +281,19 @@ def test_a_path_that_is_no_model_folder_is_told_what_it_is(tmp_path: Path) -> No
         return path
 
     (file := tmp_path / "file").touch()
-    marian = made(config__json='{"model_type": "marian"}', pytorch_model__bin="")
+    marian = make(config__json='{"model_type": "marian"}', pytorch_model__bin="")
     cases = {
         tmp_path / "none": "does not exist: expected a model folder",
         file: "is a file: expected a model folder",
-        made(): "is not a model folder: it is empty",
-        made(notes__txt=""): "is not a model folder: it has no manifest.json",
+        make(): "is not a model folder: it is empty",
+        make(notes__txt=""): "is not a model folder: it has no manifest.json",
         marian: f"MarianMT model in Hugging Face's format: heed import --from marian {marian} --out NEW_FOLDER",
-        made(config__json='{"model_type": "bart"}'): "of type 'bart'; heed imports marian and fairseq",
-        made(config__json="{"): "is not a model folder: it has no manifest.json",
-        made(checkpoint_best__pt=""): "heed import --from fairseq",
-        made(model__bin="", shared_vocabulary__json="[]"): "it holds a CTranslate2 model, which heed cannot import",
-        made(encoder__onnx=""): "it holds an ONNX model, which heed cannot import",
-        made(source__spm=""): "looks like a Hugging Face model; if it is MarianMT: heed import --from marian",
+        make(config__json='{"model_type": "bart"}'): "of type 'bart'; heed imports marian and fairseq",
+        make(config__json="{"): "is not a model folder: it has no manifest.json",
+        make(checkpoint_best__pt=""): "heed import --from fairseq",
+        make(model__bin="", shared_vocabulary__json="[]"): "it holds a CTranslate2 model, which heed cannot import",
+        make(encoder__onnx=""): "it holds an ONNX model, which heed cannot import",
+        make(source__spm=""): "looks like a Hugging Face model; if it is MarianMT: heed import --from marian",
     }
     for path, message in cases.items():
         assert message in refusal(path)
@@ -299,12 +301,12 @@ def test_a_path_that_is_no_model_folder_is_told_what_it_is(tmp_path: Path) -> No
             heed.load(path)
     (marian / MANIFEST).write_text('{"format": 1, "sha256": {}}')
     assert refusal(marian) == f"{marian} is damaged: manifest.json does not list config.json"
-    files = {name.name: name.read_bytes() for name in marian.iterdir() if name.name != MANIFEST}
+    files = {file.name: file.read_bytes() for file in marian.iterdir() if file.name != MANIFEST}
     write_folder(marian, files)  # as heed export writes it
     assert "heed import --from marian" in refusal(marian)
 
 
-def test_a_run_that_is_not_finished_names_the_checkpoint_to_use(tmp_path: Path) -> None:
+def test_the_error_for_an_unfinished_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     assert refusal(tmp_path / "run").endswith(f"heed train --resume --out {tmp_path}/run, and has no checkpoint yet")
     folder(tmp_path / "run" / "checkpoints" / "step-00000003")

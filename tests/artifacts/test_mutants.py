@@ -1,4 +1,4 @@
-"""Folders that somebody has tampered with, manifest and all: each is used, or refused in one line, and soon."""
+"""Tampered folders whose manifests match: each is used, or refused with a one-line error, without a crash or a hang."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from select import select
 
 import pytest
 
-from tests.artifacts.mutants import whole_folders, write_mutant
+from tests.artifacts.mutants import intact_folders, write_mutant
 
 HERE = Path(__file__).parent
 SECONDS = 60  # for one folder; they take milliseconds
@@ -21,7 +21,7 @@ MEMORY = 1 << 30
 
 
 class Opener:
-    """A process that opens folders; if one ends it, the next folder gets another."""
+    """A process that opens folders; it is restarted when a folder kills or hangs it."""
 
     def __init__(self) -> None:
         self._start()
@@ -37,11 +37,11 @@ class Opener:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
-        found = self._answer(SECONDS)
-        if found["end"] in ("hung", "died"):
+        outcome = self._answer(SECONDS)
+        if outcome["end"] in ("hung", "died"):
             self.close()
             self._start()
-        return found
+        return outcome
 
     def _answer(self, seconds: float) -> dict[str, str]:
         assert self.process.stdout is not None
@@ -57,43 +57,43 @@ class Opener:
 
 @contextmanager
 def opener() -> Iterator[Opener]:
-    one = Opener()
+    process = Opener()
     try:
-        yield one
+        yield process
     finally:
-        one.close()
+        process.close()
 
 
-def ends_of(numbers: Sequence[int], path: Path) -> tuple[Counter[str], list[str]]:
-    """How often each end was met, and all that went wrong."""
-    folders = whole_folders(path)
+def outcomes(numbers: Sequence[int], path: Path) -> tuple[Counter[str], list[str]]:
+    """How often each outcome occurred, and a description of every wrong one."""
+    folders = intact_folders(path)
     counts: Counter[str] = Counter()
     wrong = []
-    with opener() as opened:
+    with opener() as open_folder:
         for name in folders:
-            assert opened(path / name)["end"] == "used", name
+            assert open_folder(path / name)["end"] == "used", name
         for number in numbers:
             mutant = path / "mutant"
-            what = write_mutant(number, folders, mutant)
-            found = opened(mutant)
-            counts[found["end"]] += 1
+            description = write_mutant(number, folders, mutant)
+            outcome = open_folder(mutant)
+            counts[outcome["end"]] += 1
             if number % 1000 == 999:
                 print(number + 1, dict(counts), flush=True)
-            if found["end"] not in ("used", "refused"):
-                wrong.append(f"{number}: {what}: {found['end']}: {found['text'][:300]}")
+            if outcome["end"] not in ("used", "refused"):
+                wrong.append(f"{number}: {description}: {outcome['end']}: {outcome['text'][:300]}")
             shutil.rmtree(mutant)
     return counts, wrong
 
 
-def test_tampered_folders_are_used_or_refused_in_one_line(tmp_path: Path) -> None:
-    once_wrong = (1180, 9288, 10315, 12687, 13695, 14386, 18145)
-    counts, wrong = ends_of((*range(150), *once_wrong), tmp_path)
+def test_a_tampered_folder_is_used_or_refused_with_one_line(tmp_path: Path) -> None:
+    fixed_bugs = (1180, 9288, 10315, 12687, 13695, 14386, 18145)
+    counts, wrong = outcomes((*range(150), *fixed_bugs), tmp_path)
     assert not wrong, "\n".join(wrong)
     assert counts["refused"] > 75
     assert counts["used"] > 10
 
 
 @pytest.mark.endless
-def test_20_000_tampered_folders_are_used_or_refused_in_one_line(tmp_path: Path) -> None:
-    counts, wrong = ends_of(range(20_000), tmp_path)
+def test_each_of_20_000_tampered_folders_is_used_or_refused_with_one_line(tmp_path: Path) -> None:
+    counts, wrong = outcomes(range(20_000), tmp_path)
     assert not wrong, f"{counts}\n" + "\n".join(wrong)

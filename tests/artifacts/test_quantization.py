@@ -8,7 +8,7 @@ from tests.model.examples import COMBINATIONS, make
 CPU = torch.device("cpu")
 
 
-def test_a_rounded_matrix_is_off_by_half_a_step_at_most() -> None:
+def test_the_quantisation_error_of_a_weight_is_at_most_half_a_step() -> None:
     weight = torch.randn(40, 30)
     weight[3] *= 1000
     weight[4] = 0
@@ -19,7 +19,7 @@ def test_a_rounded_matrix_is_off_by_half_a_step_at_most() -> None:
 
 
 @pytest.mark.parametrize("config", COMBINATIONS[::4], ids=str)
-def test_rounding_what_was_rounded_changes_nothing(config: object) -> None:
+def test_quantising_dequantised_weights_gives_the_same_integers(config: object) -> None:
     weights = make(config, CPU, torch.float32).state_dict()  # type: ignore[arg-type]
     once = quantize_weights(weights)
     twice = quantize_weights(dequantize_weights(once))
@@ -32,11 +32,11 @@ def test_rounding_what_was_rounded_changes_nothing(config: object) -> None:
     assert {name for name, weight in once.items() if weight.dtype == torch.int8} == matrices
 
 
-@pytest.mark.parametrize(("scales", "found"), [(None, "none"), (torch.ones(2), r"\(2,\)")])
-def test_integers_without_their_scales_are_refused(scales: torch.Tensor | None, found: str) -> None:
+@pytest.mark.parametrize(("scales", "found_shape"), [(None, "none"), (torch.ones(2), r"\(2,\)")])
+def test_int8_weights_without_a_scale_per_row_are_refused(scales: torch.Tensor | None, found_shape: str) -> None:
     weights = {"a.weight": torch.ones(3, 4, dtype=torch.int8)}
     if scales is not None:
         weights["a.weight.scales"] = scales
-    message = rf"weight a.weight of shape \(3, 4\) needs a scale for each row, found {found}"
+    message = rf"weight a.weight of shape \(3, 4\) needs a scale for each row, found {found_shape}"
     with pytest.raises(FolderError, match=message):
         dequantize_weights(weights)

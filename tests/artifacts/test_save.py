@@ -19,7 +19,7 @@ def model_of(**settings: object) -> Transformer:
     return Transformer(ModelConfig.model_validate({**SMALL, "vocab_size": BPE.vocab_size, **settings}))
 
 
-def test_a_saved_model_translates_as_the_model_itself(tmp_path: Path) -> None:
+def test_a_saved_model_translates_like_the_model_in_memory(tmp_path: Path) -> None:
     model, search = model_of(), SearchConfig(beam=2, max_length=6)
     heed.save(model, BPE, tmp_path / "mine", source_language="en", target_language="de", search=search, max_tokens=30)
     translator = heed.load(tmp_path / "mine")
@@ -31,30 +31,30 @@ def test_a_saved_model_translates_as_the_model_itself(tmp_path: Path) -> None:
     assert "en to de" in (tmp_path / "mine" / "README.md").read_text()
 
 
-def test_two_tokenizers_and_half_models_are_saved(tmp_path: Path) -> None:
+def test_separate_tokenizers_and_decoder_only_and_encoder_only_models_can_be_saved(tmp_path: Path) -> None:
     source = Tokenizer.train(TEXTS, "bpe", 265)
     pair = heed.save(model_of(source_vocab_size=source.vocab_size), (source, BPE), tmp_path / "pair", card="# Mine\n")
     assert read_model_folder(pair).run.data.separate_vocabularies
     assert (pair / "README.md").read_text() == "# Mine\n"
-    writer = heed.save(model_of(kind="decoder"), BPE, tmp_path / "writer")
-    assert heed.Generator.open(writer).generate(["A"])
-    sorter = heed.save(model_of(kind="encoder", labels=2), BPE, tmp_path / "sorter", labels=["up", "down"])
-    assert heed.Classifier.open(sorter).classify(["A dog"])[0].label in ("up", "down")
+    language_model = heed.save(model_of(kind="decoder"), BPE, tmp_path / "language_model")
+    assert heed.Generator.open(language_model).generate(["A"])
+    classifier = heed.save(model_of(kind="encoder", labels=2), BPE, tmp_path / "classifier", labels=["up", "down"])
+    assert heed.Classifier.open(classifier).classify(["A dog"])[0].label in ("up", "down")
 
 
-def test_a_folder_is_saved_again_and_holds_float32_whatever_the_model_has(tmp_path: Path) -> None:
+def test_saving_again_replaces_the_folder_and_stores_float32_for_a_bfloat16_model(tmp_path: Path) -> None:
     heed.save(model_of(), BPE, tmp_path / "mine")
     second = model_of().to(torch.bfloat16)
     heed.save(second, BPE, tmp_path / "mine")
     verify(tmp_path / "mine")
-    found = read_model_folder(tmp_path / "mine").model().state_dict()
+    weights = read_model_folder(tmp_path / "mine").model().state_dict()
     for name, weight in second.state_dict().items():
-        assert found[name].dtype == torch.float32
-        assert torch.equal(found[name], weight.float())
+        assert weights[name].dtype == torch.float32
+        assert torch.equal(weights[name], weight.float())
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    out, unchecked = tmp_path / "mine", inspect.unwrap(heed.save)  # without the tests' own check of types
+def test_save_refuses_a_model_that_its_tokenizer_labels_or_folder_do_not_fit(tmp_path: Path) -> None:
+    out, unchecked = tmp_path / "mine", inspect.unwrap(heed.save)  # without the tests' runtime type checks
     with pytest.raises(FolderError, match=r"a vocabulary of 269 tokens, but its tokenizer has 270"):
         heed.save(model_of(vocab_size=269), BPE, out)
     with pytest.raises(FolderError, match=r"a source vocabulary of 99 tokens, but its source tokenizer has 270"):

@@ -1,4 +1,4 @@
-"""A folder is written, replaced or published: at every moment there is the old model or the new one, whole."""
+"""While a folder is written, replaced or published, a reader finds the complete old model or the complete new one."""
 
 import errno
 import os
@@ -22,27 +22,27 @@ NEW = {"config.json": b"new", "model.safetensors": b"new " * 3000, "README.md": 
 
 
 class Killed(BaseException):
-    """Not an error that anybody could handle."""
+    """Stands for a kill: no `except Exception` handles it."""
 
 
 class Kills:
-    """Ends everything this process asks of the file system, from the n-th request on, as a kill at that moment does."""
+    """Makes every file system call fail from the n-th on, as if the process had been killed at that moment."""
 
     def __init__(self) -> None:
         self.after: int | None = None
-        self.asked = 0
-        sys.addaudithook(self._look)
+        self.calls = 0
+        sys.addaudithook(self._count)
 
-    def _look(self, event: str, _arguments: Any) -> None:
+    def _count(self, event: str, _arguments: Any) -> None:
         if self.after is None or event.split(".", maxsplit=1)[0] not in ("open", "os", "shutil"):
             return
-        self.asked += 1
-        if self.asked > self.after:
+        self.calls += 1
+        if self.calls > self.after:
             raise Killed
 
     def during(self, work: Callable[[], None], after: int) -> bool:
         """Whether the work was killed."""
-        self.after, self.asked = after, 0
+        self.after, self.calls = after, 0
         try:
             work()
         except Killed:
@@ -54,16 +54,16 @@ class Kills:
 
 @pytest.fixture(scope="module")
 def kills() -> Kills:
-    return Kills()  # a hook stays for as long as Python does, so there is one
+    return Kills()  # an audit hook cannot be removed, so there is only one
 
 
-def held(path: Path) -> dict[str, bytes] | None:
-    """The model that a reader finds, which must be whole; none where there is no manifest."""
-    place = current_version(path)
-    if not (place / MANIFEST).exists():
+def model_in(path: Path) -> dict[str, bytes] | None:
+    """The files that a reader finds, verified against the manifest; None if there is no manifest."""
+    version = current_version(path)
+    if not (version / MANIFEST).exists():
         return None
     verify(path)
-    files = {file.name: file.read_bytes() for file in place.iterdir() if file.is_file() and file.name[0] != "."}
+    files = {file.name: file.read_bytes() for file in version.iterdir() if file.is_file() and file.name[0] != "."}
     del files[MANIFEST]
     return {name: content for name, content in files.items() if name != "journal.jsonl"}
 
@@ -82,10 +82,10 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
     def no_links(*_: Any) -> None:
         raise OSError(errno.EPERM, "no links here")
 
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow, and a kill, unlike a power cut, loses nothing by it
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow; a kill, unlike a power cut, loses nothing
     if not linking:
         monkeypatch.setattr(os, "link", no_links)
-    found: list[dict[str, bytes] | None] = []
+    models: list[dict[str, bytes] | None] = []
     for after in range(1000):
         path = tmp_path / str(after)
         if before is not None:
@@ -95,33 +95,33 @@ def test_a_kill_at_any_moment_leaves_the_old_model_or_the_new_one(
         if path.exists():
             (path / "journal.jsonl").write_text("a run's folder holds other things too")
         killed = kills.during(partial(write, path, NEW), after)
-        found.append(held(path))
+        models.append(model_in(path))
         write(path, NEW)
-        assert held(path) == NEW
+        assert model_in(path) == NEW
         assert (before is None and write is write_folder) or (path / "journal.jsonl").exists()
         assert not [file for file in path.iterdir() if file.name.startswith(".")]
         if not killed:
             break
-    assert len(found) > 8
-    turned = found.index(NEW)
-    assert all(one == before for one in found[:turned])
-    assert all(one == NEW for one in found[turned:])
+    assert len(models) > 8
+    first_new = models.index(NEW)
+    assert all(model == before for model in models[:first_new])
+    assert all(model == NEW for model in models[first_new:])
 
 
-def test_a_model_that_was_cut_off_while_published_is_read_and_then_finished(tmp_path: Path, kills: Kills) -> None:
+def test_an_interrupted_publish_is_readable_and_can_be_finished(tmp_path: Path, kills: Kills) -> None:
     path = tmp_path / "run"
     write_folder(path, OLD)
     after = next(
         n for n in range(1000) if kills.during(lambda: publish(path, NEW), n) and current_version(path) != path
     )
     assert after > 0
-    assert held(path) == NEW
+    assert model_in(path) == NEW
     finish_publishing(path)
     assert current_version(path) == path
-    assert held(path) == NEW
+    assert model_in(path) == NEW
 
 
-def test_optional_files_of_an_earlier_model_go_even_if_no_manifest_lists_them(tmp_path: Path) -> None:
+def test_publishing_removes_optional_files_of_an_earlier_model_that_no_manifest_lists(tmp_path: Path) -> None:
     for name in ("source_tokenizer.json", "model.int8.safetensors", "heed.json", "notes.txt"):
         (tmp_path / name).write_text("left over")
     publish(tmp_path, NEW)
@@ -129,7 +129,7 @@ def test_optional_files_of_an_earlier_model_go_even_if_no_manifest_lists_them(tm
 
 
 @pytest.mark.parametrize("write", [write_folder, publish])
-def test_a_full_disk_is_an_error_that_says_how_much_is_needed_and_leaves_what_was_there(
+def test_a_full_disk_error_states_the_bytes_needed_and_keeps_the_old_model(
     tmp_path: Path, write: Callable[[Path, dict[str, bytes]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_half(path: Path, content: bytes) -> None:
@@ -143,5 +143,5 @@ def test_a_full_disk_is_an_error_that_says_how_much_is_needed_and_leaves_what_wa
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_200_000))
     with pytest.raises(FolderError, match=r"cannot be written: No space left .*: 2\.50 MB are needed, 1\.20 MB are"):
         write(path, big)
-    assert held(path) == OLD
+    assert model_in(path) == OLD
     assert not list(tmp_path.rglob("*.writing"))
