@@ -1,4 +1,4 @@
-"""heed's numbers are the same whatever torch was told for the rest of the program."""
+"""heed's results do not depend on torch's global settings and context managers."""
 
 import json
 import os
@@ -20,8 +20,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_loading_translating_scoring_looking_and_training_are_bit_equal_in_every_state_of_torch(group: str) -> None:
-    child = subprocess.run(
+def test_results_are_bit_identical_in_every_state_of_torch(group: str) -> None:
+    process = subprocess.run(
         [sys.executable, "-m", "tests.torch_states", group],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -29,14 +29,14 @@ def test_loading_translating_scoring_looking_and_training_are_bit_equal_in_every
         text=True,
         check=False,
     )
-    assert child.returncode == 0, child.stderr[-2000:]
-    assert [json.loads(line) for line in child.stdout.splitlines()] == [[state, []] for state in GROUPS[group]]
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert [json.loads(line) for line in process.stdout.splitlines()] == [[state, []] for state in GROUPS[group]]
 
 
-def test_torch_is_as_it_was_before_after_and_between_what_is_yielded() -> None:
+def test_torch_defaults_hold_inside_and_the_callers_state_is_restored_at_every_yield() -> None:
     def state() -> tuple[object, ...]:
-        kinds = [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")]
-        return *kinds, torch.is_inference_mode_enabled(), torch.empty(0).device.type, torch.is_grad_enabled()
+        autocast = [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
+        return *autocast, torch.is_inference_mode_enabled(), torch.empty(0).device.type, torch.is_grad_enabled()
 
     @generate_with_torch_defaults
     def twice():  # type: ignore[no-untyped-def]
@@ -56,7 +56,7 @@ def test_torch_is_as_it_was_before_after_and_between_what_is_yielded() -> None:
     assert state() == plain
 
 
-def test_float32_by_default_lasts_no_longer_than_it_should() -> None:
+def test_float32_by_default_restores_the_default_dtype_even_after_an_error() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         with float32_by_default():
@@ -69,36 +69,36 @@ def test_float32_by_default_lasts_no_longer_than_it_should() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_model_made_in_inference_mode_steps_itself_and_says_so() -> None:
+def test_a_model_built_in_inference_mode_uses_the_reference_decoder_and_reports_it() -> None:
     model, sources = small_model(0, CPU)
     with torch.inference_mode():
-        same, _ = small_model(0, CPU)
-    expected, start = start_search([model], sources), start_search([same], sources)
-    (found, _), (wanted, _) = (one.step(one.first, one.state) for one in (start, expected))
-    torch.testing.assert_close(found, wanted)
+        inference_model, _ = small_model(0, CPU)
+    expected_start, start = start_search([model], sources), start_search([inference_model], sources)
+    (log_probs, _), (expected, _) = (search.step(search.first, search.state) for search in (start, expected_start))
+    torch.testing.assert_close(log_probs, expected)
     assert any("torch.inference_mode()" in note for note in fallbacks())
     with torch.inference_mode():
-        same.vocabulary.embedding.weight.mul_(2)  # torch keeps no count of such changes
-    start = start_search([same], sources)
+        inference_model.vocabulary.embedding.weight.mul_(2)  # torch keeps no version counter for inference tensors
+    start = start_search([inference_model], sources)
     changed, _ = start.step(start.first, start.state)
-    assert not torch.allclose(changed, wanted)
+    assert not torch.allclose(changed, expected)
 
 
-def test_the_number_of_threads_may_change_between_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.backends.cpu.library._BYTES_PER_THREAD", 1)  # so that even this is shared out
+def test_changing_the_number_of_threads_between_steps_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.backends.cpu.library._BYTES_PER_THREAD", 1)  # even a small model uses all threads
     model, sources = small_model(0, CPU)
     before = torch.get_num_threads()
 
-    def walk(threads: list[int]) -> list[list[list[float]]]:
-        start, found = start_search([model.float()], sources), []
+    def step_with_threads(threads: list[int]) -> list[list[list[float]]]:
+        start, step_log_probs = start_search([model.float()], sources), []
         state = start.state
         for count in threads:
             torch.set_num_threads(count)
             log_probs, state = start.step(start.first, state)
-            found.append(log_probs.tolist())
-        return found
+            step_log_probs.append(log_probs.tolist())
+        return step_log_probs
 
     try:
-        assert walk([1, 3, 2, 1, 4]) == walk([1, 1, 1, 1, 1])
+        assert step_with_threads([1, 3, 2, 1, 4]) == step_with_threads([1, 1, 1, 1, 1])
     finally:
         torch.set_num_threads(before)

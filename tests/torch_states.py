@@ -1,6 +1,6 @@
-"""A process of its own that does all that heed does, plainly and in one state of torch after another.
+"""Compare the results of all of heed's operations between torch's default state and other states.
 
-Run by `tests/test_torch_state.py`, which reads what is printed: a state that ends the process ends only this one.
+Run by `tests/test_torch_state.py` in a separate process, since a state may crash it; prints the differences as JSON.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from heed.text.tokenizer import Tokenizer
 
 TEXTS = ["A dog runs.", "The old cat sees a red bird", "x"]
 SHAPE = {"d_model": 32, "heads": 4, "d_ff": 64, "encoder_layers": 2, "decoder_layers": 2}
-TRAINED = [
+TRAINING_SETTINGS = [
     *("model.d_model=16", "model.heads=2", "model.d_ff=32", "model.encoder_layers=1", "model.decoder_layers=1"),
     *("data.tokenizer=bytes", "data.vocab_size=259", "training.max_steps=2", "training.validate_every=1"),
 ]
@@ -52,7 +52,7 @@ def deterministic() -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def all_at_once() -> AbstractContextManager[object]:
+def all_states_at_once() -> AbstractContextManager[object]:
     states = ExitStack()
     torch.set_default_dtype(torch.bfloat16)
     torch.set_default_device("meta")
@@ -62,33 +62,38 @@ def all_at_once() -> AbstractContextManager[object]:
 
 
 GROUPS: dict[str, dict[str, State]] = {
-    "numbers": {
-        **{f"default {one}": partial(default_dtype, getattr(torch, one)) for one in ("float16", "bfloat16", "float64")},
-        **{f"autocast {one}": partial(torch.autocast, "cpu", getattr(torch, one)) for one in ("bfloat16", "float16")},
+    "dtypes": {
+        **{
+            f"default {name}": partial(default_dtype, getattr(torch, name))
+            for name in ("float16", "bfloat16", "float64")
+        },
+        **{
+            f"autocast {name}": partial(torch.autocast, "cpu", getattr(torch, name)) for name in ("bfloat16", "float16")
+        },
     },
-    "places and modes": {
-        **{f"device {one}": partial(default_device, one) for one in ("meta", "cuda", "cpu")},
+    "devices and modes": {
+        **{f"device {name}": partial(default_device, name) for name in ("meta", "cuda", "cpu")},
         "inference": torch.inference_mode,
         "no grad": torch.no_grad,
         "deterministic": deterministic,
-        "all at once": all_at_once,
+        "all at once": all_states_at_once,
     },
 }
 
 
-def back_to_start() -> None:
+def restore_torch_defaults() -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.use_deterministic_algorithms(mode=False)
 
 
 def write_models(folder: Path) -> None:
-    """Of every kind, learnt nothing, and text to train on."""
+    """Write an untrained model of every kind, and pairs to train on."""
     tokenizer = Tokenizer.train([], "bytes", 259)
     for name, model, data in (
-        ("translates", {"positions": "rotary"}, {}),
-        ("writes", {"kind": "decoder"}, {"task": "language-model"}),
-        ("classifies", {"kind": "encoder", "labels": 2}, {"task": "classify", "labels": ["a", "b"]}),
+        ("translator", {"positions": "rotary"}, {}),
+        ("language model", {"kind": "decoder"}, {"task": "language-model"}),
+        ("classifier", {"kind": "encoder", "labels": 2}, {"task": "classify", "labels": ["a", "b"]}),
     ):
         settings = {
             "model": {"vocab_size": 259, **SHAPE, **model},
@@ -102,53 +107,55 @@ def write_models(folder: Path) -> None:
     (folder / "pairs.tsv").write_text("".join(f"{a} {b}\t{b} {a}\n" for a in "abcdef" for b in "uvwxyz"))
 
 
-def found_by(translator: Translator, **settings: int) -> object:
-    return [(one.text, one.score, one.alignment) for one in translator.translate(TEXTS, **settings)]  # type: ignore[arg-type]
+def translations(translator: Translator, **settings: int) -> object:
+    translated = translator.translate(TEXTS, **settings)  # type: ignore[arg-type]
+    return [(translation.text, translation.score, translation.alignment) for translation in translated]
 
 
-def all_that_heed_does(folder: Path, earlier: Translator, out: Path) -> dict[str, object]:
-    """Numbers of everything, to the last bit; earlier: a translator that was opened before."""
-    now = heed.load(folder / "translates")
-    writer, classifier = Generator.open(folder / "writes"), Classifier.open(folder / "classifies")
-    trace = now.look(TEXTS[0], "Hund")
-    settings = [option for setting in TRAINED for option in ("--set", setting)]
-    text = ["--pairs", f"{folder}/pairs.tsv", "--valid-pairs", f"{folder}/pairs.tsv", "--cache", f"{folder}/cache"]
-    app(["train", *text, "--out", str(out), *settings], standalone_mode=False)
-    found: dict[str, object] = {
-        f"{when} {what}": found_by(translator, **settings)
-        for when, translator in (("opened before", earlier), ("opened now", now))
-        for what, settings in (("greedy", {"beam": 1}), ("beam", {"beam": 4, "nbest": 2}))
+def results_of_all_operations(folder: Path, earlier: Translator, out: Path) -> dict[str, object]:
+    """The exact results of every operation; earlier: a translator that was opened in the default state."""
+    translator = heed.load(folder / "translator")
+    generator, classifier = Generator.open(folder / "language model"), Classifier.open(folder / "classifier")
+    trace = translator.look(TEXTS[0], "Hund")
+    settings = [option for setting in TRAINING_SETTINGS for option in ("--set", setting)]
+    pairs = f"{folder}/pairs.tsv"
+    data_options = ["--pairs", pairs, "--valid-pairs", pairs, "--cache", f"{folder}/cache"]
+    app(["train", *data_options, "--out", str(out), *settings], standalone_mode=False)
+    results: dict[str, object] = {
+        f"{when} {search_name}": translations(each_translator, **settings)
+        for when, each_translator in (("opened before", earlier), ("opened now", translator))
+        for search_name, settings in (("greedy", {"beam": 1}), ("beam", {"beam": 4, "nbest": 2}))
     }
     if why_no_int8() is None:
-        found["int8"] = found_by(load(folder / "translates", engine="heed-int8"), beam=2)
-    return found | {
+        results["int8"] = translations(load(folder / "translator", engine="heed-int8"), beam=2)
+    return results | {
         "stream": list(earlier.stream(TEXTS[0])),
-        "alternatives": [one.text for one in now.alternatives(TEXTS[0], "E")],
+        "alternatives": [alternative.text for alternative in translator.alternatives(TEXTS[0], "E")],
         "score": earlier.score(TEXTS, ["Ein Hund"] * 3),
         "look": [trace.cross_attention.tolist(), trace.logits.tolist(), trace.removal().values.tolist()],
-        "lens and beam": [trace.lens().log_probs.tolist(), [one.ids for one in trace.beam().results()]],
-        "write": [[one.log_prob for one in texts] for texts in writer.generate(["A", "B"])],
-        "write as it comes": list(writer.stream("A")),
-        "write, scored": writer.token_scores(TEXTS),
-        "classify": [one.probabilities for one in classifier.classify(TEXTS)],
-        "embed": embed(classifier.model, now.tokenizers[0], TEXTS).tolist(),
+        "lens and beam": [trace.lens().log_probs.tolist(), [hypothesis.ids for hypothesis in trace.beam().results()]],
+        "write": [[text.log_prob for text in texts] for texts in generator.generate(["A", "B"])],
+        "write as it comes": list(generator.stream("A")),
+        "write, scored": generator.token_scores(TEXTS),
+        "classify": [prediction.probabilities for prediction in classifier.classify(TEXTS)],
+        "embed": embed(classifier.model, translator.tokenizers[0], TEXTS).tolist(),
         "train": hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest(),
-        "weights": str({weight.dtype for weight in now.model.parameters()}),
+        "weights": str({weight.dtype for weight in translator.model.parameters()}),
     }
 
 
 def main(group: str) -> None:
-    """Print what differs, state by state."""
+    """Print the operations whose results differ, for each state."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_models(folder)
-        translator = heed.load(folder / "translates")
-        plain = all_that_heed_does(folder, translator, folder / "plain")
+        translator = heed.load(folder / "translator")
+        expected = results_of_all_operations(folder, translator, folder / "plain")
         for state, enter in GROUPS[group].items():
             with enter():
-                found = all_that_heed_does(folder, translator, folder / f"in {state}")
-            back_to_start()
-            differing = [what for what, value in plain.items() if found[what] != value]
+                results = results_of_all_operations(folder, translator, folder / f"in {state}")
+            restore_torch_defaults()
+            differing = [operation for operation, value in expected.items() if results[operation] != value]
             print(json.dumps([state, differing]), flush=True)
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from heed.artifacts.writing import write_folder
 from heed.errors import FolderError, HeedError
 from heed.text.tokenizer import Tokenizer
 from heed.untrusted import parse_json
+from tests.damage import Damage, replace_by
 from tests.interop.engine_models import folder
 from tests.model.examples import COMBINATIONS
 
@@ -221,27 +221,19 @@ def _sparse(file: Path) -> None:
     os.truncate(file, 1 << 40)
 
 
-def _replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def replace(file: Path) -> None:
-        file.unlink()
-        make(file)
-
-    return replace
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "config.json", "tokenizer.json", "model.safetensors", "README.md"])
 @pytest.mark.parametrize(
     "damage",
     [
-        _replaced_by(os.mkfifo),
-        _replaced_by(Path.mkdir),
-        _replaced_by(lambda file: file.symlink_to(file.name)),
-        _replaced_by(lambda file: file.symlink_to("/dev/zero")),
+        replace_by(os.mkfifo),
+        replace_by(Path.mkdir),
+        replace_by(lambda file: file.symlink_to(file.name)),
+        replace_by(lambda file: file.symlink_to("/dev/zero")),
         _sparse,
     ],
     ids=["pipe", "folder", "loop", "device", "terabyte"],
 )
-def test_only_regular_files_of_limited_size_are_opened(copy: Path, name: str, damage: Callable[[Path], None]) -> None:
+def test_only_regular_files_of_limited_size_are_opened(copy: Path, name: str, damage: Damage) -> None:
     damage(copy / name)
     assert name in refusal(copy)
 

@@ -30,7 +30,7 @@ def avx2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def for_avx2(avx2_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Code as it is compiled for processors without AVX-512."""
+    """Compile the C code as for a processor that has AVX2 but not AVX-512."""
     if "avx2" not in _processor():
         pytest.skip("this processor has no AVX2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(avx2_cache))

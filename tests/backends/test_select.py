@@ -1,4 +1,4 @@
-"""One chooser: whoever opens a folder gets the same backend, and says which."""
+"""`backends/select.py` alone chooses the backend: every command chooses the same one for a folder, and reports it."""
 
 import re
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     _library.cache_clear()
 
 
-def said_by_the_server(path: Path) -> dict[str, str]:
-    """What `heed serve` says of the models it opens."""
+def backends_reported_by_the_server(path: Path) -> dict[str, str]:
+    """The backend that `heed serve` reports for each model it opens."""
     translators, others = open_models([path], [], {}, partial(heed.load, engine=None))
     service = Service(Directions(translators), ServeConfig(), others)
     with TestClient(make_routes(service, HealthMonitor(service), key_required=False)) as client:
@@ -66,7 +66,7 @@ def said_by_the_server(path: Path) -> dict[str, str]:
 
 @without_gpu
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_load_translate_and_serve_choose_the_same_backend_and_say_which(
+def test_load_translate_and_serve_choose_and_report_the_same_backend(
     dtype: str, compiler: bool, folders: dict[str, Path]
 ) -> None:
     choice = heed.load(folders[dtype]).backend.choice
@@ -77,17 +77,17 @@ def test_load_translate_and_serve_choose_the_same_backend_and_say_which(
     assert "the GPU is not used because torch sees no GPU" in choice.reason
     translated = CliRunner().invoke(app, ["translate", str(folders[dtype]), "--verbose", "--text", TEXTS[0]])
     assert f"note: backend {choice}" in translated.stderr.splitlines()
-    assert said_by_the_server(folders[dtype]) == {dtype: str(choice)}
+    assert backends_reported_by_the_server(folders[dtype]) == {dtype: str(choice)}
 
 
 @without_gpu
 def test_a_quantised_folder_can_be_run_in_float32_and_a_float32_folder_in_int8(folders: dict[str, Path]) -> None:
     assert heed.load(folders["int8"], engine="heed").backend.choice.dtype == "float32"
-    asked = heed.load(folders["float32"], engine="heed-int8").backend.choice
-    assert (asked.dtype, "int8 because requested" in asked.reason) == ("int8", True)
+    requested = heed.load(folders["float32"], engine="heed-int8").backend.choice
+    assert (requested.dtype, "int8 because requested" in requested.reason) == ("int8", True)
 
 
-def test_a_cpu_without_int8_runs_a_quantised_folder_in_float32_and_says_so(
+def test_a_cpu_without_int8_runs_a_quantised_folder_in_float32_and_reports_the_fallback(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heed.inference.open.why_no_int8", lambda: "this CPU lacks the instructions (AVX2)")
@@ -101,7 +101,7 @@ def test_a_cpu_without_int8_runs_a_quantised_folder_in_float32_and_says_so(
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_models_that_do_not_translate_step_by_the_reference(kind: str) -> None:
+def test_encoder_only_and_decoder_only_models_use_the_reference_backend(kind: str) -> None:
     model = Transformer(CONFIG.model_copy(update={"kind": kind})).eval()
     choice = inference_backend([model], InferenceRequest("heed-int8")).choice
     assert (choice.backend, choice.reason) == (
@@ -110,7 +110,7 @@ def test_models_that_do_not_translate_step_by_the_reference(kind: str) -> None:
     )
 
 
-def test_several_models_and_changed_ones_go_step_by_step_whatever_the_device() -> None:
+def test_models_with_hooks_or_in_training_mode_use_the_reference_backend_and_no_model_is_refused() -> None:
     model = Transformer(CONFIG).eval()
     with model.decoder.register_forward_hook(lambda *_: None):  # type: ignore[union-attr]
         assert inference_backend([model]).choice.reason == "the model has forward hooks"
@@ -120,7 +120,7 @@ def test_several_models_and_changed_ones_go_step_by_step_whatever_the_device() -
 
 
 @without_gpu
-def test_training_says_what_computes_gradients_and_why(compiler: bool) -> None:
+def test_the_training_plan_reports_its_backend_and_the_reason(compiler: bool) -> None:
     config = RunConfig(model=CONFIG)
     plan = training_plan(config, CPU)
     assert plan.choice.backend == ("cpu" if compiler else "torch")
@@ -132,19 +132,19 @@ def test_training_says_what_computes_gradients_and_why(compiler: bool) -> None:
         training_plan(half, CPU)
 
 
-# What asks for compilers, instruction sets, GPUs and kernels; and the files that may.
-ASKS = re.compile(
+# Code that detects compilers, instruction sets, GPUs or kernels, and the files that may contain it.
+DETECTS_HARDWARE = re.compile(
     r"cuda\.is_available|device_count|get_device_capability|is_bf16_supported|find_compiler|missing_for_|has_int8\("
     r"|heed_has_vnni|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
     r'|find_spec\("triton"'
 )
-MAY_ASK = {"select.py", "machine.py", "cpu/build.py", "cpu/library.py", "cuda/graph.py"}
+MAY_DETECT = {"select.py", "machine.py", "cpu/build.py", "cpu/library.py", "cuda/graph.py"}
 
 
-def test_nothing_but_the_chooser_and_the_build_files_asks_what_the_machine_can_do() -> None:
-    asking = {
+def test_only_select_and_the_build_files_detect_hardware_and_compilers() -> None:
+    detecting = {
         file.relative_to(SOURCES).as_posix()
         for file in SOURCES.rglob("*.py")
-        if ASKS.search(file.read_text(encoding="utf-8"))
+        if DETECTS_HARDWARE.search(file.read_text(encoding="utf-8"))
     }
-    assert asking == {f"backends/{name}" for name in MAY_ASK}
+    assert detecting == {f"backends/{name}" for name in MAY_DETECT}

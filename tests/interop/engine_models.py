@@ -1,4 +1,4 @@
-"""Models for the engines: of every kind that translates, small and untrained; and folders of some."""
+"""Small untrained translation models of every design, and model folders, for tests of engines and exports."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ every_model = pytest.mark.parametrize(
 
 
 def model_of(config: ModelConfig) -> Transformer:
-    """Its weights are so large that no two words are nearly as likely: what it says bears rounding."""
+    """A model with weights so large that no two tokens are nearly equally probable: rounding changes no choice."""
     model = make(config, CPU, torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -43,8 +43,8 @@ def model_of(config: ModelConfig) -> Transformer:
     return model
 
 
-def sensible_model() -> Transformer:
-    """One that gives no probability to padding and beginning, as training would have it, and ends now and then."""
+def model_without_pad_and_bos() -> Transformer:
+    """A model that never predicts padding or BOS, like a trained one, and predicts EOS now and then."""
     model = model_of(ModelConfig.model_validate({**SHAPE, "output_bias": True}))
     bias = model.get_parameter("vocabulary.bias")
     with torch.no_grad():
@@ -54,13 +54,13 @@ def sensible_model() -> Transformer:
 
 
 def tokenizers_of(config: ModelConfig) -> TokenizerPair:
-    """Any will do: the models take ids."""
+    """Any tokenizers: the tests use ids only."""
     source = Tokenizer.train(["a b"], "bytes", 259)
     return source, Tokenizer.train(["a b"], "bytes", 259) if config.source_vocab_size else source
 
 
 def folder(path: Path, *, separate: bool = False, **settings: object) -> Path:
-    """A model folder whose model knows the bytes of text, and stops early."""
+    """A model folder with a BPE tokenizer and a maximum length of 9 tokens."""
     torch.manual_seed(1)
     target = Tokenizer.train(TEXTS, "bpe", 290)
     source = Tokenizer.train([text.upper() for text in TEXTS], "bpe", 280) if separate else target

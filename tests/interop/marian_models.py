@@ -1,4 +1,4 @@
-"""MarianMT models that `transformers` and `sentencepiece` have made, trained and saved; heed has no part in it."""
+"""MarianMT models built, trained and saved by `transformers` and `sentencepiece`, without heed's code."""
 
 import io
 import json
@@ -13,7 +13,7 @@ import torch
 
 from heed.microworld.corpus import corpus
 
-ODD = [
+UNUSUAL_TEXTS = [
     "naïve café ﬁne ½ ① Ａｂｃ",
     "Ελληνικά γράμματα",
     "犬が通りを走る。",
@@ -25,7 +25,7 @@ ODD = [
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to make."""
+    """The settings of a model to build."""
 
     settings: dict[str, Any]
     separate: bool = False  # a vocabulary for each side
@@ -41,7 +41,7 @@ def train_spm(texts: Sequence[str], pieces: int, path: Path) -> list[str]:
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([*texts, *ODD * 5]), model_writer=model, vocab_size=pieces, minloglevel=2
+        sentence_iterator=iter([*texts, *UNUSUAL_TEXTS * 5]), model_writer=model, vocab_size=pieces, minloglevel=2
     )
     path.write_bytes(model.getvalue())
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
@@ -49,7 +49,7 @@ def train_spm(texts: Sequence[str], pieces: int, path: Path) -> list[str]:
 
 
 def vocabulary_of(pieces: Sequence[str]) -> dict[str, int]:
-    """As in OPUS-MT: the end first, padding last. A few pieces are left out, as their vocabularies leave some out."""
+    """As in OPUS-MT: EOS first, padding last. Some pieces are left out, as in the vocabularies of OPUS-MT."""
     plain = [piece for piece in dict.fromkeys(pieces) if piece not in ("<unk>", "<s>", "</s>")]
     kept = [piece for number, piece in enumerate(plain) if number % 40 != 17]
     names = ["</s>", "<unk>", ">>fra<<", *kept, "<pad>"]
@@ -57,7 +57,7 @@ def vocabulary_of(pieces: Sequence[str]) -> dict[str, int]:
 
 
 def make(folder: Path, recipe: Recipe) -> Path:
-    """Train a MarianMT model on the small world and save it; returns its folder."""
+    """Train a MarianMT model on the microworld corpus and save it; returns its folder."""
     from transformers import MarianConfig, MarianMTModel, MarianTokenizer  # noqa: PLC0415 - an extra
 
     folder.mkdir(parents=True)
@@ -66,14 +66,14 @@ def make(folder: Path, recipe: Recipe) -> Path:
     source = train_spm([pair.source for pair in pairs], recipe.pieces, folder / "source.spm")
     target = train_spm([pair.target for pair in pairs], recipe.pieces, folder / "target.spm")
     vocabularies = [vocabulary_of(source), vocabulary_of(target)]
-    if recipe.separate:  # the special tokens have the same ids on both sides, as MarianConfig wants it
-        for one in vocabularies:
-            last = len(one) - 1
-            one |= {next(name for name, number in one.items() if number == 3): last, "<pad>": 3}
+    if recipe.separate:  # MarianConfig requires the same ids of the special tokens on both sides
+        for vocabulary in vocabularies:
+            last = len(vocabulary) - 1
+            vocabulary |= {next(name for name, number in vocabulary.items() if number == 3): last, "<pad>": 3}
     else:
         vocabularies = [vocabulary_of([*source, *target])] * 2
-    for name, vocabulary in zip(("vocab", "target_vocab"), vocabularies, strict=True):
-        (folder / f"{name}.json").write_text(json.dumps(vocabulary))
+    for name, tokens in zip(("vocab", "target_vocab"), vocabularies, strict=True):
+        (folder / f"{name}.json").write_text(json.dumps(tokens))
     files = [str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")]
     second = str(folder / "target_vocab.json") if recipe.separate else None
     with warnings.catch_warnings(action="ignore"):  # it recommends sacremoses, which it does not use
@@ -111,22 +111,22 @@ def make(folder: Path, recipe: Recipe) -> Path:
 
 def _train(model: Any, tokenizer: Any, pairs: Sequence[Any], recipe: Recipe) -> None:
     model.train()
-    optimiser = torch.optim.Adam(model.parameters(), 2e-3, betas=(0.9, 0.98))
-    draw = random.Random(1)
+    optimizer = torch.optim.Adam(model.parameters(), 2e-3, betas=(0.9, 0.98))
+    rng = random.Random(1)
     for step in range(recipe.steps):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = 2e-3 * min((step + 1) / 100, 1 - step / recipe.steps)
-        some = draw.sample(pairs, recipe.batch)
+        batch_pairs = rng.sample(pairs, recipe.batch)
         batch = tokenizer(
-            [pair.source for pair in some],
-            text_target=[pair.target for pair in some],
+            [pair.source for pair in batch_pairs],
+            text_target=[pair.target for pair in batch_pairs],
             return_tensors="pt",
             padding=True,
         )
         batch["labels"] = batch["labels"].masked_fill(batch["labels"] == tokenizer.pad_token_id, -100)
         model(**batch).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     model.eval()
 
 

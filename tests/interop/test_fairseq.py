@@ -1,4 +1,4 @@
-"""fairseq checkpoints in heed: against its Transformer in plain torch, and against what fairseq itself has made."""
+"""Imported fairseq checkpoints, compared with fairseq's Transformer in plain torch and with fairseq's own outputs."""
 
 import argparse
 import math
@@ -21,13 +21,13 @@ from heed.microworld.corpus import corpus
 TEXTS = corpus("test", 60, seed=5)
 SOURCES = [pair.source.replace(".", " .") for pair in TEXTS]
 TARGETS = [pair.target.replace(".", " .") for pair in TEXTS]
-HEADS, WIDTH, FEED = 2, 16, 24
+HEADS, WIDTH, D_FF = 2, 16, 24
 PAD, EOS, UNK = 1, 2, 3
 FAIRSEQ = Path(__file__).parent / "fairseq_run"
 
 
-class Twin(nn.Module):
-    """The parameters of fairseq's `transformer` by their names, and what it does with them, one sentence at a time."""
+class FairseqTransformer(nn.Module):
+    """fairseq's `transformer` in plain torch: its parameters by their names, and its forward pass for one sentence."""
 
     def __init__(self, sizes: tuple[int, int], settings: argparse.Namespace) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Twin(nn.Module):
                 setattr(module, part, nn.Linear(WIDTH, WIDTH))
             setattr(layer, attention, module)
             setattr(layer, f"{attention}_layer_norm", nn.LayerNorm(WIDTH))
-        layer.fc1, layer.fc2 = nn.Linear(WIDTH, FEED), nn.Linear(FEED, WIDTH)
+        layer.fc1, layer.fc2 = nn.Linear(WIDTH, D_FF), nn.Linear(D_FF, WIDTH)
         layer.final_layer_norm = nn.LayerNorm(WIDTH)
         return layer
 
@@ -71,17 +71,21 @@ class Twin(nn.Module):
 
     def _stack(self, stack: Any, ids: list[int], memory: Tensor | None) -> Tensor:
         scale = 1.0 if self.settings.no_scale_embedding else math.sqrt(WIDTH)
-        places = torch.arange(len(ids)) + PAD + 1
+        positions = torch.arange(len(ids)) + PAD + 1
         learned = self.settings.encoder_learned_pos
         x = stack.embed_tokens(torch.tensor(ids)) * scale
-        x = x + (stack.embed_positions(places) if learned else torch.stack([self._sinusoid(int(p)) for p in places]))
+        x = x + (
+            stack.embed_positions(positions)
+            if learned
+            else torch.stack([self._sinusoid(int(position)) for position in positions])
+        )
         for layer in stack.layers:
             x = self._around(
                 layer.self_attn_layer_norm, x, lambda y, at=layer: self._attend(at.self_attn, y, y, memory)
             )
             if memory is not None:
-                across = lambda y, at=layer: self._attend(at.encoder_attn, y, memory, None)  # noqa: E731
-                x = self._around(layer.encoder_attn_layer_norm, x, across)
+                cross_attention = lambda y, at=layer: self._attend(at.encoder_attn, y, memory, None)  # noqa: E731
+                x = self._around(layer.encoder_attn_layer_norm, x, cross_attention)
             x = self._around(layer.final_layer_norm, x, lambda y, at=layer: at.fc2(self._activate(at.fc1(y))))
         return stack.layer_norm(x) if self.settings.encoder_normalize_before else x
 
@@ -92,27 +96,27 @@ class Twin(nn.Module):
         return x + sublayer(norm(x)) if self.settings.encoder_normalize_before else norm(x + sublayer(x))
 
     @staticmethod
-    def _sinusoid(place: int) -> Tensor:
+    def _sinusoid(position: int) -> Tensor:
         half = WIDTH // 2
-        angles = [place * math.exp(-i * math.log(10000) / (half - 1)) for i in range(half)]
+        angles = [position * math.exp(-i * math.log(10000) / (half - 1)) for i in range(half)]
         return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles])
 
     @staticmethod
-    def _attend(at: Any, x: Tensor, context: Tensor, causal: Tensor | None) -> Tensor:
+    def _attend(attention: Any, x: Tensor, context: Tensor, causal: Tensor | None) -> Tensor:
         q, k, v = (
-            part(given).view(len(given), HEADS, -1).transpose(0, 1)
-            for part, given in ((at.q_proj, x), (at.k_proj, context), (at.v_proj, context))
+            projection(inputs).view(len(inputs), HEADS, -1).transpose(0, 1)
+            for projection, inputs in ((attention.q_proj, x), (attention.k_proj, context), (attention.v_proj, context))
         )
         scores = q @ k.transpose(1, 2) / math.sqrt(WIDTH / HEADS)
         if causal is not None:  # in the decoder
             scores = scores.masked_fill(torch.ones(len(x), len(x), dtype=torch.bool).triu(1), -math.inf)
-        return at.out_proj((scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
+        return attention.out_proj((scores.softmax(-1) @ v).transpose(0, 1).flatten(1))
 
 
 def settings_of(**changed: Any) -> argparse.Namespace:
-    both = {"attention_heads": HEADS, "embed_dim": WIDTH, "ffn_embed_dim": FEED, "layers": 2}
+    per_side = {"attention_heads": HEADS, "embed_dim": WIDTH, "ffn_embed_dim": D_FF, "layers": 2}
     settings: dict[str, Any] = {
-        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in both.items()
+        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in per_side.items()
     }
     settings |= {
         f"{side}_{name}": False for side in ("encoder", "decoder") for name in ("normalize_before", "learned_pos")
@@ -129,10 +133,10 @@ def dictionaries(folder: Path, *, joined: bool) -> dict[str, list[str]]:
     if joined:
         words = [sorted({*words[0], *words[1]})] * 2
     sides = {}
-    for language, known in zip(("en", "fr"), words, strict=True):
-        some = known[5:]  # a few are unknown
-        (folder / f"dict.{language}.txt").write_text("".join(f"{word} 7\n" for word in some), encoding="utf-8")
-        sides[language] = ["<s>", "<pad>", "</s>", "<unk>", *some]
+    for language, side_words in zip(("en", "fr"), words, strict=True):
+        dictionary = side_words[5:]  # the first words are unknown
+        (folder / f"dict.{language}.txt").write_text("".join(f"{word} 7\n" for word in dictionary), encoding="utf-8")
+        sides[language] = ["<s>", "<pad>", "</s>", "<unk>", *dictionary]
     return sides
 
 
@@ -141,15 +145,17 @@ def ids(names: list[str], text: str) -> list[int]:
     return [known.get(word, UNK) for word in text.split()] + [EOS]
 
 
-def saved(folder: Path, **changed: Any) -> tuple[Twin, dict[str, list[str]]]:
+def write_checkpoint(folder: Path, **changed: Any) -> tuple[FairseqTransformer, dict[str, list[str]]]:
     settings = settings_of(**changed)
     words = dictionaries(folder, joined=settings.share_all_embeddings)
-    twin = Twin((len(words["en"]), len(words["fr"])), settings).eval()
-    torch.save({"args": settings, "model": twin.state_dict(), "extra_state": {"epoch": 3}}, folder / "checkpoint.pt")
-    return twin, words
+    fairseq_model = FairseqTransformer((len(words["en"]), len(words["fr"])), settings).eval()
+    torch.save(
+        {"args": settings, "model": fairseq_model.state_dict(), "extra_state": {"epoch": 3}}, folder / "checkpoint.pt"
+    )
+    return fairseq_model, words
 
 
-WAYS: list[dict[str, Any]] = [
+VARIANTS: list[dict[str, Any]] = [
     {"share_all_embeddings": True},
     {"share_decoder_input_output_embed": True, "activation_fn": "gelu"},
     {"encoder_normalize_before": True, "decoder_normalize_before": True},
@@ -158,37 +164,37 @@ WAYS: list[dict[str, Any]] = [
     {"encoder_learned_pos": True, "decoder_learned_pos": True, "no_scale_embedding": True},
     {"share_all_embeddings": True, "no_scale_embedding": True},
 ]
-each_way = pytest.mark.parametrize("way", WAYS, ids="-".join)
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids="-".join)
 
 
-def compared(folder: Path, twin: Twin, words: dict[str, list[str]]) -> None:
-    """The logits of a few sentences, in both."""
+def assert_same_logits(folder: Path, fairseq_model: FairseqTransformer, words: dict[str, list[str]]) -> None:
+    """Compare the logits of a few sentences."""
     translator = heed.load(folder)
     names = words["fr"]
     others = [number for number in range(len(names)) if number not in (PAD, EOS, UNK)]
-    theirs = torch.tensor([PAD, EOS, EOS, *others, UNK])
+    their_order = torch.tensor([PAD, EOS, EOS, *others, UNK])
     for source, target in zip(SOURCES[:8], TARGETS[:8], strict=True):
         src = [[*row, 2] for row in translator.tokenizers[0].encode([source])]
         tgt_in = [[1, *row] for row in translator.tokenizers[1].encode([target])]
         with torch.no_grad():
-            found = translator.model(torch.tensor(src), torch.tensor(tgt_in))[0]
-            expected = twin(ids(words["en"], source), [EOS, *ids(names, target)[:-1]])[:, theirs]
+            logits = translator.model(torch.tensor(src), torch.tensor(tgt_in))[0]
+            expected = fairseq_model(ids(words["en"], source), [EOS, *ids(names, target)[:-1]])[:, their_order]
         assert expected.std() > 0.5
-        told = torch.arange(len(theirs)) != 1  # ⟨s⟩ is none of theirs
-        torch.testing.assert_close(found[:, told], expected[:, told], rtol=1e-4, atol=1e-4)
-        assert found.softmax(-1)[:, 1].max() == 0
+        not_bos = torch.arange(len(their_order)) != 1  # fairseq starts decoding with EOS and has no counterpart of ⟨s⟩
+        torch.testing.assert_close(logits[:, not_bos], expected[:, not_bos], rtol=1e-4, atol=1e-4)
+        assert logits.softmax(-1)[:, 1].max() == 0
 
 
-@each_way
-def test_logits_are_equal(tmp_path: Path, way: dict[str, Any]) -> None:
-    twin, words = saved(tmp_path, **way)
+@every_variant
+def test_logits_equal_fairseqs(tmp_path: Path, variant: dict[str, Any]) -> None:
+    fairseq_model, words = write_checkpoint(tmp_path, **variant)
     import_fairseq(tmp_path, tmp_path / "ours", "checkpoint.pt")
-    compared(tmp_path / "ours", twin, words)
+    assert_same_logits(tmp_path / "ours", fairseq_model, words)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_what_fairseq_itself_has_trained_translates_as_fairseq_does(tmp_path: Path, beam: int) -> None:
-    """The files in fairseq_run are of fairseq 0.12.2, on the built-in corpus; nothing in them was made by heed:
+def test_a_model_trained_by_fairseq_translates_as_in_fairseq(tmp_path: Path, beam: int) -> None:
+    """The files in fairseq_run were made by fairseq 0.12.2 on the microworld corpus, without heed's code:
 
     preprocess -s en -t fr --thresholdsrc 60 --thresholdtgt 60 …
     train --arch transformer --share-decoder-input-output-embed --encoder-layers 2 --encoder-embed-dim 16 …
@@ -198,43 +204,48 @@ def test_what_fairseq_itself_has_trained_translates_as_fairseq_does(tmp_path: Pa
     _, *lines = (FAIRSEQ / "generated.tsv").read_text(encoding="utf-8").splitlines()
     rows = [line.split("\t") for line in lines]
     search = SearchConfig(beam=beam, length_penalty=0.0, max_length=60)
-    found = heed.load(tmp_path / "ours").translate([row[0] for row in rows], search=search, align=False)
+    translations = heed.load(tmp_path / "ours").translate([row[0] for row in rows], search=search, align=False)
     column = {1: 1, 4: 3}[beam]
-    shown = [" ".join(token.strip() for token in one.tokens).replace("⟨unk⟩", "<unk>") for one in found]
-    assert shown == [row[column] for row in rows]
-    assert len(set(shown)) > 40
+    texts = [
+        " ".join(token.strip() for token in translation.tokens).replace("⟨unk⟩", "<unk>")
+        for translation in translations
+    ]
+    assert texts == [row[column] for row in rows]
+    assert len(set(texts)) > 40
     scores = [float(row[column + 1]) * math.log(2) for row in rows]
-    assert [one.log_prob for one in found] == pytest.approx(scores, abs=1e-4)
+    assert [translation.log_prob for translation in translations] == pytest.approx(scores, abs=1e-4)
 
 
-def test_names_and_settings_of_other_versions_are_understood(tmp_path: Path) -> None:
-    twin, words = saved(tmp_path, share_decoder_input_output_embed=True)
-    old: dict[str, Tensor] = {}
+def test_checkpoints_of_other_fairseq_versions_are_imported(tmp_path: Path) -> None:
+    fairseq_model, words = write_checkpoint(tmp_path, share_decoder_input_output_embed=True)
+    old_state: dict[str, Tensor] = {}
     norms = {
         "encoder": ["self_attn_layer_norm", "final_layer_norm"],
         "decoder": ["self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"],
     }
-    state = twin.state_dict()
+    state = fairseq_model.state_dict()
     for name, weight in state.items():
         side, before, last = name.partition(".")[0], *name.rsplit(".", 1)
         if ".q_proj." in name:
             parts = [state[name.replace("q_proj", part)] for part in ("q_proj", "k_proj", "v_proj")]
-            old[f"{before.removesuffix('q_proj')}in_proj_{last}"] = torch.cat(parts)
+            old_state[f"{before.removesuffix('q_proj')}in_proj_{last}"] = torch.cat(parts)
         elif "_layer_norm." in name:
             layer, norm = before.rsplit(".", 1)
-            old[f"{layer}.layer_norms.{norms[side].index(norm)}.{last}"] = weight
+            old_state[f"{layer}.layer_norms.{norms[side].index(norm)}.{last}"] = weight
         elif not any(part in name for part in ("k_proj", "v_proj", "output_projection")):
-            old[name] = weight.double()
+            old_state[name] = weight.double()
     settings = vars(settings_of(share_decoder_input_output_embed=True))
     task = {"source_lang": settings.pop("source_lang"), "target_lang": settings.pop("target_lang")}
     cfg = {"model": argparse.Namespace(**settings), "task": task}
-    torch.save({"args": None, "cfg": cfg, "model": old | {"encoder.version": torch.tensor([3.0])}}, tmp_path / "old.pt")
+    torch.save(
+        {"args": None, "cfg": cfg, "model": old_state | {"encoder.version": torch.tensor([3.0])}}, tmp_path / "old.pt"
+    )
     import_fairseq(tmp_path, tmp_path / "ours", "old.pt")
-    compared(tmp_path / "ours", twin, words)
+    assert_same_logits(tmp_path / "ours", fairseq_model, words)
 
 
-def test_words_come_and_go_with_spaces_between(tmp_path: Path) -> None:
-    _, words = saved(tmp_path, share_all_embeddings=True)
+def test_the_imported_tokenizer_splits_at_white_space_and_joins_with_spaces(tmp_path: Path) -> None:
+    _, words = write_checkpoint(tmp_path, share_all_embeddings=True)
     import_fairseq(tmp_path, tmp_path / "ours", "checkpoint.pt")
     folder = read_model_folder(tmp_path / "ours")
     source, target = folder.tokenizers
@@ -247,8 +258,8 @@ def test_words_come_and_go_with_spaces_between(tmp_path: Path) -> None:
     assert source.encode([""]) == [[]]
 
 
-def test_a_sentencepiece_model_in_the_folder_cuts_the_text(tmp_path: Path) -> None:
-    _, words = saved(tmp_path, share_all_embeddings=True)
+def test_a_sentencepiece_model_in_the_folder_is_used_as_tokenizer(tmp_path: Path) -> None:
+    _, words = write_checkpoint(tmp_path, share_all_embeddings=True)
     known = words["en"][10]
     pieces = {f"▁{known}": -1.0, known: -2.0, "▁": -3.0, "s": -3.0}
     (tmp_path / "spm.model").write_bytes(to_spm(tokenizer_from_spm(SpmModel(pieces, b""), list(pieces)))[0])
@@ -277,33 +288,43 @@ def test_a_sentencepiece_model_in_the_folder_cuts_the_text(tmp_path: Path) -> No
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_heed_cannot_express_is_refused_with_the_reason(
+def test_settings_that_heed_does_not_support_are_refused_with_the_reason(
     tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
-    twin, _ = saved(tmp_path)
-    torch.save({"args": settings_of(**changed), "model": twin.state_dict()}, tmp_path / "checkpoint.pt")
+    fairseq_model, _ = write_checkpoint(tmp_path)
+    torch.save({"args": settings_of(**changed), "model": fairseq_model.state_dict()}, tmp_path / "checkpoint.pt")
     with pytest.raises(FolderError, match=message):
         import_fairseq(tmp_path, tmp_path / "ours", "checkpoint.pt")
     assert not (tmp_path / "ours").exists()
 
 
-def test_checkpoints_that_cannot_be_trusted_or_understood_are_refused(tmp_path: Path) -> None:
-    twin, _ = saved(tmp_path)
+def test_unsafe_or_invalid_checkpoints_are_refused(tmp_path: Path) -> None:
+    fairseq_model, _ = write_checkpoint(tmp_path)
 
-    def refused(held: object, message: str) -> None:
-        torch.save(held, tmp_path / "bad.pt")
+    def assert_refused(content: object, message: str) -> None:
+        torch.save(content, tmp_path / "bad.pt")
         with pytest.raises(FolderError, match=message):
             import_fairseq(tmp_path, tmp_path / "ours", "bad.pt")
 
-    refused({"cfg": Path("x")}, r"bad.pt is refused: only tensors and plain values .*, and it names pathlib.PosixPath")
-    refused([1], r"bad.pt is not a fairseq checkpoint: it has no 'model'")
-    refused({"model": {}}, r"bad.pt has no model settings: it has neither 'args' nor 'cfg'")
-    late = settings_of(encoder_normalize_before=True, decoder_normalize_before=True)
-    refused({"args": late, "model": twin.state_dict()}, "this pre-norm model of an early fairseq has no final norm")
-    state = {name: weight for name, weight in twin.state_dict().items() if "output_projection" not in name}
-    refused({"args": settings_of(), "model": state}, "the checkpoint has no output matrix")
-    strange = {"args": settings_of(), "model": twin.state_dict() | {"decoder.project_out_dim.weight": torch.ones(2, 2)}}
-    refused(strange, r"bad.pt has weights that heed's model does not have: decoder.project_out_dim.weight")
+    assert_refused(
+        {"cfg": Path("x")}, r"bad.pt is refused: only tensors and plain values .*, and it names pathlib.PosixPath"
+    )
+    assert_refused([1], r"bad.pt is not a fairseq checkpoint: it has no 'model'")
+    assert_refused({"model": {}}, r"bad.pt has no model settings: it has neither 'args' nor 'cfg'")
+    pre_norm = settings_of(encoder_normalize_before=True, decoder_normalize_before=True)
+    assert_refused(
+        {"args": pre_norm, "model": fairseq_model.state_dict()},
+        "this pre-norm model of an early fairseq has no final norm",
+    )
+    state = {name: weight for name, weight in fairseq_model.state_dict().items() if "output_projection" not in name}
+    assert_refused({"args": settings_of(), "model": state}, "the checkpoint has no output matrix")
+    unknown_weight = {
+        "args": settings_of(),
+        "model": fairseq_model.state_dict() | {"decoder.project_out_dim.weight": torch.ones(2, 2)},
+    }
+    assert_refused(
+        unknown_weight, r"bad.pt has weights that heed's model does not have: decoder.project_out_dim.weight"
+    )
     with pytest.raises(FolderError, match=r"name it with --weights; found bad.pt, checkpoint.pt"):
         import_fairseq(tmp_path, tmp_path / "ours")
     (tmp_path / "bad.pt").write_text("nothing")

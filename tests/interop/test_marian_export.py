@@ -1,4 +1,4 @@
-"""heed's models in `transformers`: the same ids, logits and translations; and back, bit for bit."""
+"""Models exported to `transformers` give the same ids, logits and translations, and can be imported again exactly."""
 
 import warnings
 from pathlib import Path
@@ -24,12 +24,12 @@ transformers = pytest.importorskip("transformers", reason="Hugging Face transfor
 
 TEXTS = corpus("test", 40, seed=3)
 SOURCES, TARGETS = [pair.source for pair in TEXTS], [pair.target for pair in TEXTS]
-ODD = ["", "  two  spaces ", "⟨pad⟩ ⟨/s⟩ </s>", "犬 🙂 e\u0301", "\ttab\n"]
+UNUSUAL_TEXTS = ["", "  two  spaces ", "⟨pad⟩ ⟨/s⟩ </s>", "犬 🙂 e\u0301", "\ttab\n"]
 SMALL: dict[str, Any] = {"d_model": 32, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 48}
 
 
-def saved(folder: Path, kind: Any = "bpe", *, separate: bool = False, **settings: Any) -> Path:
-    """A model whose every weight is random."""
+def write_model(folder: Path, kind: Any = "bpe", *, separate: bool = False, **settings: Any) -> Path:
+    """Write a model folder with random weights, biases included."""
     target = Tokenizer.train(TARGETS if separate else SOURCES + TARGETS, kind, 400)
     source = Tokenizer.train(SOURCES, kind, 350) if separate else target
     sizes = {"vocab_size": target.vocab_size, "source_vocab_size": source.vocab_size if separate else None}
@@ -40,33 +40,33 @@ def saved(folder: Path, kind: Any = "bpe", *, separate: bool = False, **settings
             parameter.add_(torch.randn_like(parameter) * 0.2)
         for bias in (model.vocabulary.bias, getattr(model.vocabulary.output, "bias", None)):
             if bias is not None:
-                bias[config.eos_id] += 8  # translations come to an end
+                bias[config.eos_id] += 8  # so that translations end
     data = DataConfig(tokenizer=kind, separate_vocabularies=separate, source_language="en", target_language="fr")
     write_folder(folder, model_files(model.state_dict(), RunConfig(model=config, data=data), {}, (source, target), ""))
     return folder
 
 
-WAYS = [
+VARIANTS = [
     {"kind": "bpe", "output_bias": True},
     {"kind": "unigram", "activation": "gelu"},
     {"kind": "words", "activation": "swish", "tie_embeddings": False},
     {"kind": "characters", "separate": True, "output_bias": True},
     {"kind": "bytes", "separate": True, "tie_embeddings": False},
 ]
-each_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way["kind"])
+every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["kind"])
 
 
-@each_way
-def test_logits_tokens_and_translations_are_the_same_in_transformers(tmp_path: Path, way: dict[str, Any]) -> None:
-    ours, theirs = saved(tmp_path / "ours", **way), tmp_path / "theirs"
+@every_variant
+def test_ids_logits_and_translations_in_transformers_equal_heeds(tmp_path: Path, variant: dict[str, Any]) -> None:
+    ours, theirs = write_model(tmp_path / "ours", **variant), tmp_path / "theirs"
     export_marian(ours, theirs)
     translator = heed.load(ours)
     model = transformers.MarianMTModel.from_pretrained(theirs).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(theirs)
     source, target = translator.tokenizers
-    ids = tokenizer(SOURCES + ODD)["input_ids"]
-    assert ids == [[*row, 2] for row in source.encode(SOURCES + ODD)]
-    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == SOURCES + ODD
+    ids = tokenizer(SOURCES + UNUSUAL_TEXTS)["input_ids"]
+    assert ids == [[*row, 2] for row in source.encode(SOURCES + UNUSUAL_TEXTS)]
+    assert tokenizer.batch_decode(ids, skip_special_tokens=True) == SOURCES + UNUSUAL_TEXTS
     if source is not target:
         file, eos = str(theirs / "target_tokenizer.json"), {"eos_token": "⟨/s⟩"}
         tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=file, split_special_tokens=True, **eos)
@@ -74,41 +74,49 @@ def test_logits_tokens_and_translations_are_the_same_in_transformers(tmp_path: P
     src = pad_sequence([torch.tensor(row) for row in ids[:20]], batch_first=True)
     tgt_in = pad_sequence([torch.tensor([1, *row]) for row in target.encode(TARGETS[:20])], batch_first=True)
     with torch.no_grad():
-        found = model(input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in).logits
+        logits = model(input_ids=src, attention_mask=(src != 0).long(), decoder_input_ids=tgt_in).logits
         expected = translator.model(src, tgt_in)
     assert expected.std() > 0.5
-    torch.testing.assert_close(found[tgt_in != 0], expected[tgt_in != 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits[tgt_in != 0], expected[tgt_in != 0], rtol=1e-4, atol=1e-4)
 
     for beams, count in ((1, 40), (4, 10)):
         src = pad_sequence([torch.tensor(row) for row in ids[:count]], batch_first=True)
         penalty = {"length_penalty": 0.0 if beams > 1 else None}
-        written = model.generate(src, attention_mask=src != 0, num_beams=beams, max_length=27, **penalty)
-        there = tokenizer.batch_decode(written, skip_special_tokens=True)
+        generated = model.generate(src, attention_mask=src != 0, num_beams=beams, max_length=27, **penalty)
+        their_translations = tokenizer.batch_decode(generated, skip_special_tokens=True)
         search = SearchConfig(beam=beams, length_penalty=0.0, max_length=25)
-        here = translator.translate(SOURCES[:count], search=search, align=False)
-        # At the greatest length a beam of theirs is given the end for nothing, and one of ours pays for it.
-        compared = [number for number, one in enumerate(here) if beams == 1 or len(one.ids) < 25]
-        assert len(compared) > count / 2 or "output_bias" not in way
-        assert [there[number] for number in compared] == [here[number].text for number in compared]
+        our_translations = translator.translate(SOURCES[:count], search=search, align=False)
+        # At the maximum length transformers adds EOS without its log-probability; heed includes it in the score.
+        compared = [
+            number for number, translation in enumerate(our_translations) if beams == 1 or len(translation.ids) < 25
+        ]
+        assert len(compared) > count / 2 or "output_bias" not in variant
+        assert [their_translations[number] for number in compared] == [
+            our_translations[number].text for number in compared
+        ]
 
 
-@each_way
-def test_there_and_back_again_every_bit_is_the_same(tmp_path: Path, way: dict[str, Any]) -> None:
-    export_marian(saved(tmp_path / "ours", **way), tmp_path / "theirs")
+@every_variant
+def test_exporting_and_importing_again_gives_the_same_model_bit_for_bit(
+    tmp_path: Path, variant: dict[str, Any]
+) -> None:
+    export_marian(write_model(tmp_path / "ours", **variant), tmp_path / "theirs")
     import_marian(tmp_path / "theirs", tmp_path / "again")
-    ours, again = (read_model_folder(tmp_path / name) for name in ("ours", "again"))
-    assert again.run.model == ours.run.model
+    ours, imported = (read_model_folder(tmp_path / name) for name in ("ours", "again"))
+    assert imported.run.model == ours.run.model
     languages = {"source_language", "target_language", "tokenizer", "separate_vocabularies"}
-    assert again.run.data.model_dump(include=languages) == ours.run.data.model_dump(include=languages)
-    assert [one.to_json() for one in again.tokenizers] == [one.to_json() for one in ours.tokenizers]
+    assert imported.run.data.model_dump(include=languages) == ours.run.data.model_dump(include=languages)
+    assert [tokenizer.to_json() for tokenizer in imported.tokenizers] == [
+        tokenizer.to_json() for tokenizer in ours.tokenizers
+    ]
     src, tgt_in = torch.tensor([[5, 9, 77, 2]]), torch.tensor([[1, 8, 30]])
-    assert torch.equal(again.model()(src, tgt_in), ours.model()(src, tgt_in))
+    assert torch.equal(imported.model()(src, tgt_in), ours.model()(src, tgt_in))
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_an_imported_model_goes_back_with_its_sentencepiece_tokenizer(tmp_path: Path, separate: bool) -> None:
+def test_an_imported_model_is_exported_with_its_sentencepiece_tokenizer(tmp_path: Path, separate: bool) -> None:
     pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
-    from tests.interop.marian_models import TINY, Recipe, make  # noqa: PLC0415 - what it needs is there now
+    from tests.interop.marian_models import TINY, Recipe, make  # noqa: PLC0415 - needs sentencepiece
 
     make(tmp_path / "theirs", Recipe(TINY, separate=separate, pairs=200, pieces=120))
     import_marian(tmp_path / "theirs", tmp_path / "ours")
@@ -116,16 +124,16 @@ def test_an_imported_model_goes_back_with_its_sentencepiece_tokenizer(tmp_path: 
     import_marian(tmp_path / "back", tmp_path / "again")
     for name in ("model.safetensors", "tokenizer.json", "source_tokenizer.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "ours" / name).read_bytes()
-    with warnings.catch_warnings(action="ignore"):  # it recommends sacremoses, which it does not use
+    with warnings.catch_warnings(action="ignore"):  # it recommends sacremoses, which is not needed
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
-        first = transformers.MarianTokenizer.from_pretrained(tmp_path / "theirs")
+        original = transformers.MarianTokenizer.from_pretrained(tmp_path / "theirs")
     assert type(tokenizer).__name__ == "MarianTokenizer"
     texts = SOURCES + TARGETS + ["naïve ﬁne", ">>fra<< A dog.", "犬 Ελλ"]
     ours, target = heed.load(tmp_path / "ours").tokenizers
     assert tokenizer(texts)["input_ids"] == [[*row, 2] for row in ours.encode(texts)]
     assert tokenizer(text_target=texts)["input_ids"] == [[*row, 2] for row in target.encode(texts)]
-    again = tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True)
-    assert again == first.batch_decode(first(texts)["input_ids"], skip_special_tokens=True)
+    decoded = tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True)
+    assert decoded == original.batch_decode(original(texts)["input_ids"], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +155,9 @@ def test_an_imported_model_goes_back_with_its_sentencepiece_tokenizer(tmp_path: 
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
-def test_what_marian_cannot_express_is_said(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_models_that_marianmt_cannot_express_are_refused_with_the_reason(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
     tokenizer = Tokenizer.train([], "bytes", 259)
     run = RunConfig(
         model=ModelConfig.model_validate({**SMALL, "vocab_size": 259, **settings}), data=DataConfig(tokenizer="bytes")
@@ -159,25 +169,25 @@ def test_what_marian_cannot_express_is_said(tmp_path: Path, settings: dict[str, 
     assert not (tmp_path / "theirs").exists()
 
 
-def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="already exists: choose another --out"):
-        export_marian(saved(tmp_path / "ours"), tmp_path)
+        export_marian(write_model(tmp_path / "ours"), tmp_path)
 
 
-def test_the_order_of_the_width_turns_halves_into_pairs_and_back() -> None:
-    places, d = torch.arange(50), 12
-    angle = places[:, None] / 10_000 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
-    halves = torch.cat((angle.sin(), angle.cos()), 1)
+def test_sines_then_cosines_reorders_marians_sinusoids_into_heeds() -> None:
+    positions, d = torch.arange(50), 12
+    angles = positions[:, None] / 10_000 ** (torch.arange(0, d, 2, dtype=torch.float64) / d)
+    marian_sinusoids = torch.cat((angles.sin(), angles.cos()), 1)
     assert sines_then_cosines(d).tolist() == [0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]
-    torch.testing.assert_close(halves[:, sines_then_cosines(d)], sinusoids(places, d).double())
+    torch.testing.assert_close(marian_sinusoids[:, sines_then_cosines(d)], sinusoids(positions, d).double())
 
 
-def test_names_and_order_of_all_layers_are_undone_exactly() -> None:
+def test_layers_to_heed_is_the_inverse_of_layers_from_heed() -> None:
     weights = Transformer(ModelConfig.model_validate({**SMALL, "vocab_size": 9})).state_dict()
     layers = {name: torch.randn_like(weight) for name, weight in weights.items() if ".layers." in name}
     order = sines_then_cosines(SMALL["d_model"])
-    there = layers_from_heed(layers, order)
-    again = layers_to_heed(there, order)
-    assert again.keys() == layers.keys()
-    assert all(torch.equal(again[name], layers[name]) for name in layers)
-    assert not there.keys() & layers.keys()
+    exported = layers_from_heed(layers, order)
+    imported = layers_to_heed(exported, order)
+    assert imported.keys() == layers.keys()
+    assert all(torch.equal(imported[name], layers[name]) for name in layers)
+    assert not exported.keys() & layers.keys()

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from heed.errors import DataError
 from heed.text.corpus import LONGEST_LINE, Corpus, Pair, read_lines, read_pairs
 
-PACK: dict[str, Callable[[bytes], bytes]] = {
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
-PACKED = [".gz", ".zst"]
+COMPRESSED = [".gz", ".zst"]
 LINES = [f"line {number} {number * 7919 % 10007}" for number in range(20_000)]
 
 
@@ -48,14 +48,16 @@ def refused(message: str) -> Any:
     return pytest.raises(DataError, match=f"^{re.escape(message)}")
 
 
-# What comes through
+# Valid files
 
 
-@pytest.mark.parametrize("source_ending", PACK)
-@pytest.mark.parametrize("target_ending", PACK)
-def test_two_files_pair_line_by_line_however_packed(tmp_path: Path, source_ending: str, target_ending: str) -> None:
-    source = write(tmp_path / f"a.en{source_ending}", PACK[source_ending](b"a house\n\n the end \n"))
-    target = write(tmp_path / f"a.de{target_ending}", PACK[target_ending]("ein Haus\nschön\n\tdas Ende".encode()))
+@pytest.mark.parametrize("source_ending", COMPRESS)
+@pytest.mark.parametrize("target_ending", COMPRESS)
+def test_two_files_are_paired_line_by_line_for_any_compression(
+    tmp_path: Path, source_ending: str, target_ending: str
+) -> None:
+    source = write(tmp_path / f"a.en{source_ending}", COMPRESS[source_ending](b"a house\n\n the end \n"))
+    target = write(tmp_path / f"a.de{target_ending}", COMPRESS[target_ending]("ein Haus\nschön\n\tdas Ende".encode()))
     assert list(read_pairs(Corpus(source, target))) == [
         Pair("a house", "ein Haus", 1),
         Pair("", "schön", 2),
@@ -63,16 +65,16 @@ def test_two_files_pair_line_by_line_however_packed(tmp_path: Path, source_endin
     ]
 
 
-@pytest.mark.parametrize("ending", PACK)
-def test_tsv_and_jsonl_are_known_by_their_names(tmp_path: Path, ending: str) -> None:
-    tsv = write(tmp_path / f"a.tsv{ending}", PACK[ending](b'"a\t b"\n\t\n'))
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_tsv_and_jsonl_are_recognised_by_the_file_name(tmp_path: Path, ending: str) -> None:
+    tsv = write(tmp_path / f"a.tsv{ending}", COMPRESS[ending](b'"a\t b"\n\t\n'))
     assert pairs_of(tsv) == [('"a', ' b"'), ("", "")]
     row = json.dumps({"source": "a\tb", "id": 7, "target": "𝄞"})  # 𝄞 becomes two escapes, a proper surrogate pair
-    jsonl = write(tmp_path / f"A.JSONL{ending.upper()}", PACK[ending](row.encode()))
+    jsonl = write(tmp_path / f"A.JSONL{ending.upper()}", COMPRESS[ending](row.encode()))
     assert pairs_of(jsonl) == [("a\tb", "𝄞")]
 
 
-def test_a_stated_format_and_stated_keys_outrank_names(tmp_path: Path) -> None:
+def test_a_given_format_and_given_keys_take_precedence_over_the_file_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", '{"en": "a", "de": "b"}\n')
     assert pairs_of(path, pairs_format="jsonl", source_key="en", target_key="de") == [("a", "b")]
 
@@ -104,19 +106,21 @@ def test_only_newlines_end_lines_and_only_a_first_byte_order_mark_is_dropped(
 @given(
     texts=st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0"))),
     end=st.sampled_from(["\n", "\r\n"]),
-    ending=st.sampled_from(list(PACK)),
+    ending=st.sampled_from(list(COMPRESS)),
 )
-def test_any_text_comes_back_as_it_was_written(
+def test_any_text_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str, ending: str
 ) -> None:
-    content = "\ufeff" + "".join(text + end for text in texts)  # the mark, so that a text may start with one too
-    path = write(tmp_path_factory.getbasetemp() / f"any.txt{ending}", PACK[ending](content.encode()))
+    content = "\ufeff" + "".join(
+        text + end for text in texts
+    )  # the byte order mark, so that a text may start with one too
+    path = write(tmp_path_factory.getbasetemp() / f"any.txt{ending}", COMPRESS[ending](content.encode()))
     assert list(read_lines(path)) == texts
 
 
-@pytest.mark.parametrize("ending", PACKED)
-def test_a_packed_file_may_have_several_members(tmp_path: Path, ending: str) -> None:
-    members = [PACK[ending](part) for part in (b"one\ntw", b"", b"o\n", b"three" * 50_000)]
+@pytest.mark.parametrize("ending", COMPRESSED)
+def test_a_compressed_file_may_have_several_members(tmp_path: Path, ending: str) -> None:
+    members = [COMPRESS[ending](part) for part in (b"one\ntw", b"", b"o\n", b"three" * 50_000)]
     path = write(tmp_path / f"a.txt{ending}", b"".join(members))
     assert list(read_lines(path)) == ["one", "two", "three" * 50_000]
 
@@ -133,14 +137,16 @@ def test_standard_input_is_one_side_or_all_pairs(tmp_path: Path, monkeypatch: py
 def test_a_pipe_is_read_as_utf_8_whatever_the_locale() -> None:
     program = "from heed.text.corpus import read_lines; print(ascii(list(read_lines('-'))))"
     command = [sys.executable, "-X", "utf8=0", "-c", program]
-    done = subprocess.run(command, input="schön\u2028\n".encode(), capture_output=True, check=True, env={"LC_ALL": "C"})
-    assert done.stdout.decode().strip() == r"['sch\xf6n\u2028']"
+    process = subprocess.run(
+        command, input="schön\u2028\n".encode(), capture_output=True, check=True, env={"LC_ALL": "C"}
+    )
+    assert process.stdout.decode().strip() == r"['sch\xf6n\u2028']"
 
 
-@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize("ending", COMPRESS)
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, ending: str) -> None:
     rows = "".join(f"line {number}\t{number * 7919 % 200_003}\n" for number in range(60_000))
-    path = write(tmp_path / f"a.tsv{ending}", PACK[ending](rows.encode()))
+    path = write(tmp_path / f"a.tsv{ending}", COMPRESS[ending](rows.encode()))
     tracemalloc.start()
     try:
         assert sum(1 for _ in read_pairs(Corpus(pairs=path))) == 60_000
@@ -150,16 +156,16 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, ending: str) -> No
     assert peak < 4_000_000
 
 
-@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize("ending", COMPRESS)
 def test_a_line_as_long_as_the_limit_is_read_whole(tmp_path: Path, ending: str) -> None:
-    path = write(tmp_path / f"a.txt{ending}", PACK[ending](b"x" * (LONGEST_LINE - 1) + b"\nshort\n"))
+    path = write(tmp_path / f"a.txt{ending}", COMPRESS[ending](b"x" * (LONGEST_LINE - 1) + b"\nshort\n"))
     assert [len(line) for line in read_lines(path)] == [LONGEST_LINE - 1, 5]
 
 
-@pytest.mark.parametrize("ending", PACK)
-def test_a_line_without_end_is_refused_by_file_and_line_before_it_fills_the_memory(tmp_path: Path, ending: str) -> None:
-    """50 MB; packed, they are a thousandth of that."""
-    path = write(tmp_path / f"a.txt{ending}", PACK[ending](b"short\n" + b"x" * 50_000_000))
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_huge_line_is_refused_by_file_and_line_before_it_fills_the_memory(tmp_path: Path, ending: str) -> None:
+    """50 MB; compressed, a thousandth of that."""
+    path = write(tmp_path / f"a.txt{ending}", COMPRESS[ending](b"short\n" + b"x" * 50_000_000))
     tracemalloc.start()
     try:
         with pytest.raises(DataError, match=rf"^{re.escape(path)}:2: a line of more than 4,194,304 bytes"):
@@ -167,16 +173,16 @@ def test_a_line_without_end_is_refused_by_file_and_line_before_it_fills_the_memo
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 30_000_000  # zstd unpacks 512 bytes to as much as 16 MB
+    assert peak < 30_000_000  # zstd decompresses 512 bytes to up to 16 MB
 
 
-def test_a_line_without_end_on_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_line_on_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     feed_standard_input(monkeypatch, b"one\n" + b"x" * (LONGEST_LINE + 1))
     with pytest.raises(DataError, match=r"^standard input:2: a line of more than 4,194,304 bytes"):
         list(read_lines("-"))
 
 
-def test_a_document_without_end_is_refused_by_file_and_first_line(tmp_path: Path) -> None:
+def test_a_huge_document_is_refused_by_file_and_first_line(tmp_path: Path) -> None:
     line = "x" * 1_000_000 + "\n"
     path = write(tmp_path / "a.txt", "short\n\n" + line * 16 + "\n" + line)
     assert [len(pair.target) for pair in read_pairs(Corpus(text=path, documents=True))] == [5, 16_000_015, 1_000_000]
@@ -187,18 +193,18 @@ def test_a_document_without_end_is_refused_by_file_and_first_line(tmp_path: Path
         next(pairs)
 
 
-def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
+def test_an_abandoned_reader_closes_its_files(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gz", gzip.compress(b"one\ntwo\n"))
     pairs = read_pairs(Corpus(path, path))
     assert next(pairs) == Pair("one", "one", 1)
     del pairs  # an open file would now be a ResourceWarning, and warnings are errors
 
 
-# What a corpus refuses to be
+# Invalid corpora
 
 
 @pytest.mark.parametrize(
-    ("given_settings", "message"),
+    ("corpus_settings", "message"),
     [
         (
             {},
@@ -233,12 +239,12 @@ def test_a_reader_given_up_early_closes_its_files(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else "",
 )
-def test_a_corpus_that_cannot_be_is_refused_by_value(given_settings: dict[str, Any], message: str) -> None:
+def test_inconsistent_corpus_settings_are_refused_by_value(corpus_settings: dict[str, Any], message: str) -> None:
     with refused(message):
-        Corpus(**given_settings)
+        Corpus(**corpus_settings)
 
 
-# What files refuse
+# Invalid files
 
 
 @pytest.mark.parametrize(
@@ -254,19 +260,19 @@ def test_a_corpus_that_cannot_be_is_refused_by_value(given_settings: dict[str, A
             "1: not valid UTF-8: byte 0x8b at column 2: looks like gzip; decompress it, or rename it to",
         ),
         (
-            PACK[".zst"](b"a"),
+            COMPRESS[".zst"](b"a"),
             "1: not valid UTF-8: byte 0xb5 at column 2: looks like zstd; decompress it, or rename it to",
         ),
         (b"a\nb\n\xff\xfe", "3: not valid UTF-8: byte 0xff at column 1: convert the file to UTF-8"),
         (b"a\n\xc3\xb6\x00b\n", "2: NUL byte at column 2: is this UTF-16, or binary?"),
     ],
 )
-def test_what_is_not_text_is_refused_by_line_and_column(tmp_path: Path, content: bytes, message: str) -> None:
+def test_text_that_is_not_utf_8_is_refused_by_line_and_column(tmp_path: Path, content: bytes, message: str) -> None:
     with refused(f"{tmp_path / 'text'}:{message}"):
         lines_of(tmp_path, content)
 
 
-def test_bad_text_names_the_side_it_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_invalid_text_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = write(tmp_path / "a.en", "a\nb\n"), write(tmp_path / "a.de", b"a\n\xff\n")
     with refused(f"{bad}:2: not valid UTF-8: byte 0xff at column 1"):
         list(read_pairs(Corpus(good, bad)))
@@ -276,7 +282,7 @@ def test_bad_text_names_the_side_it_is_on(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("longer_is_source", [True, False])
-def test_unequal_files_are_refused_with_both_counts(tmp_path: Path, longer_is_source: bool) -> None:
+def test_files_of_unequal_lengths_are_refused_with_both_counts(tmp_path: Path, longer_is_source: bool) -> None:
     shorter, longer = write(tmp_path / "short", "1\n2\n"), write(tmp_path / "long", b"1\n2\n3\n\xff\n5")
     pairs = read_pairs(Corpus(longer, shorter) if longer_is_source else Corpus(shorter, longer))
     assert [next(pairs).line, next(pairs).line] == [1, 2]
@@ -313,7 +319,7 @@ def test_a_tsv_row_must_have_two_columns(tmp_path: Path, row: str, columns: int)
     ],
     ids=lambda value: value[:45],
 )
-def test_a_bad_jsonl_row_is_refused_by_line_and_reason(tmp_path: Path, row: str, message: str) -> None:
+def test_an_invalid_jsonl_row_is_refused_by_line_and_reason(tmp_path: Path, row: str, message: str) -> None:
     good = '{"source": "a", "target": "b"}'
     path = write(tmp_path / "a.jsonl", f"{good}\n{row}\n{good}\n")
     with refused(f"{path}:2: {message}"):
@@ -393,7 +399,7 @@ def test_columns_are_chosen_by_number_or_by_the_name_in_the_first_row(
         ),
     ],
 )
-def test_columns_that_are_not_there_and_rows_of_names_are_refused(
+def test_missing_columns_and_header_rows_are_refused(
     tmp_path: Path, content: str, settings: dict[str, Any], message: str
 ) -> None:
     path = write(tmp_path / "a.tsv", content)
@@ -401,29 +407,29 @@ def test_columns_that_are_not_there_and_rows_of_names_are_refused(
         pairs_of(path, **settings)
 
 
-def test_three_columns_are_for_a_label_and_two_texts(tmp_path: Path) -> None:
+def test_three_columns_without_labels_are_refused(tmp_path: Path) -> None:
     with refused("--columns 1,2,3: expected the columns of source and target, such as 1,2, or their names"):
         pairs_of(write(tmp_path / "a.tsv", "a\tb\tc\n"), columns="1,2,3")
 
 
 def test_a_csv_cell_in_quotes_may_have_commas_quotes_and_line_ends(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'one,"a ""b"", c"\r\n"two\nlines",d\nthree,e\n')
-    found = list(read_pairs(Corpus(pairs=path)))
-    assert found == [Pair("one", 'a "b", c', 1), Pair("two\nlines", "d", 2), Pair("three", "e", 4)]
+    pairs = list(read_pairs(Corpus(pairs=path)))
+    assert pairs == [Pair("one", 'a "b", c', 1), Pair("two\nlines", "d", 2), Pair("three", "e", 4)]
     with refused(f"{path}:2: not valid CSV: "):
         pairs_of(write(tmp_path / "a.csv", 'a,b\n"c"x,d\n'))
 
 
 @pytest.mark.parametrize("ending", [".tsv", ".csv", ".jsonl", "", ".txt"])
-def test_whoever_asks_is_told_every_bad_row_and_gets_all_others(tmp_path: Path, ending: str) -> None:
+def test_an_error_handler_receives_every_invalid_row_and_the_valid_rows_are_read(tmp_path: Path, ending: str) -> None:
     good = {".tsv": b"a\tb", ".csv": b"a,b", ".jsonl": b'{"source": "a", "target": "b"}'}.get(ending, b"a")
     bad = {".tsv": b"a", ".csv": b'"a"b', ".jsonl": b"[]"}.get(ending, b"\0")
     path = write(tmp_path / f"a{ending}", b"\n".join([bad, good, bad, good, b"\xff", good]) + b"\n")
     corpus = {"": Corpus(path, path), ".txt": Corpus(text=path)}.get(ending) or Corpus(pairs=path)
-    told: list[DataError] = []
-    assert [pair.line for pair in read_pairs(corpus, told.append)] == [2, 4, 6]
-    assert [str(error).split(": ")[0] for error in told] == [f"{path}:{line}" for line in (1, 3, 5)]
-    with refused(str(told[0])):
+    errors: list[DataError] = []
+    assert [pair.line for pair in read_pairs(corpus, errors.append)] == [2, 4, 6]
+    assert [str(error).split(": ")[0] for error in errors] == [f"{path}:{line}" for line in (1, 3, 5)]
+    with refused(str(errors[0])):
         list(read_pairs(corpus))
 
 
@@ -448,29 +454,34 @@ def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         list(read_lines("-"))
 
 
-def test_zst_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.zst", PACK[".zst"](b"a"))
+def test_the_error_for_zst_without_zstandard_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.zst", COMPRESS[".zst"](b"a"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with refused(f"{path}: reading .zst needs the package zstandard: pip install zstandard"):
         list(read_lines(path))
 
 
 @pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
-def test_a_packed_file_cut_short_is_refused_at_the_line_reached(tmp_path: Path, ending: str, kind: str) -> None:
-    packed = PACK[ending]("\n".join(LINES).encode())
-    for size in (0, 2, len(packed) // 2, len(packed) - 1):
-        path = write(tmp_path / f"cut{ending}", packed[:size])
-        read: list[str] = []
+def test_a_truncated_compressed_file_is_refused_at_the_line_reached(tmp_path: Path, ending: str, kind: str) -> None:
+    compressed = COMPRESS[ending]("\n".join(LINES).encode())
+    for size in (0, 2, len(compressed) // 2, len(compressed) - 1):
+        path = write(tmp_path / f"cut{ending}", compressed[:size])
+        lines_read: list[str] = []
         with pytest.raises(DataError) as error:
-            read.extend(read_lines(path))  # keeps what came before the error
-        assert read == LINES[: len(read)]
-        assert str(error.value) == f"{path}:{len(read) + 1}: cannot be read from here on: the {kind} data are truncated"
-        assert (len(read) > 5_000) == (size > 2), "what stands before the cut comes through"
+            lines_read.extend(read_lines(path))  # keeps what came before the error
+        assert lines_read == LINES[: len(lines_read)]
+        assert (
+            str(error.value)
+            == f"{path}:{len(lines_read) + 1}: cannot be read from here on: the {kind} data are truncated"
+        )
+        assert (len(lines_read) > 5_000) == (size > 2), "lines before the truncation are read"
 
 
 @pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, ending: str, kind: str) -> None:
-    for content, line in ((b"just text\n", 1), (PACK[ending](b"one\ntwo\n") + b"just text\n", 3)):
+def test_a_file_that_is_not_compressed_as_its_name_says_is_refused(tmp_path: Path, ending: str, kind: str) -> None:
+    for content, line in ((b"just text\n", 1), (COMPRESS[ending](b"one\ntwo\n") + b"just text\n", 3)):
         path = write(tmp_path / f"a{ending}", content)
         with refused(f"{path}:{line}: cannot be read from here on: not {kind} data, or damaged ("):
             list(read_lines(path))
@@ -478,8 +489,8 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, ending
 
 @pytest.mark.parametrize(("ending", "kind"), [(".gz", "gzip"), (".zst", "zstd")])
 def test_a_damaged_checksum_is_refused(tmp_path: Path, ending: str, kind: str) -> None:
-    packed = bytearray(PACK[ending]("\n".join(LINES).encode()))
-    packed[-8 if ending == ".gz" else -1] ^= 1
-    path = write(tmp_path / f"a{ending}", bytes(packed))
+    compressed = bytearray(COMPRESS[ending]("\n".join(LINES).encode()))
+    compressed[-8 if ending == ".gz" else -1] ^= 1
+    path = write(tmp_path / f"a{ending}", bytes(compressed))
     with pytest.raises(DataError, match=rf"a{ending}:\d+: cannot be read from here on: not {kind} data, or damaged \("):
         list(read_lines(path))

@@ -1,4 +1,4 @@
-"""Tokenizers that come with imported models; tests/interop compares them with the libraries they come from."""
+"""Tokenizers of imported models; tests/interop compares them with the libraries they come from."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from heed.interop.spm import SpmModel, read_spm, to_spm, tokenizer_from_spm
 from heed.text.tokenizer import AnyTokenizerType, Tokenizer
 
 PIECES = {"▁": -4.0, "▁dog": -2.0, "▁do": -2.5, "g": -3.0, "s": -3.0, "d": -5.0, "o": -5.0, "▁d": -6.0}
-# ids:      0 ⟨pad⟩ 1 ⟨s⟩ 2 ⟨/s⟩ 3 ▁dog 4 g 5 >>fra<< 6 chien 7 ▁ 8 s 9 ⟨unk⟩; of the others the model has none
+# ids:      0 ⟨pad⟩ 1 ⟨s⟩ 2 ⟨/s⟩ 3 ▁dog 4 g 5 >>fra<< 6 chien 7 ▁ 8 s 9 ⟨unk⟩; the model has no other pieces
 NAMES = ["▁dog", "g", ">>fra<<", "chien", "▁", "s"]
 
 
@@ -20,38 +20,38 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("text", "ids", "back"),
+    ("text", "ids", "decoded"),
     [
         ("dogs", [3, 8], "dogs"),
         ("  dog   dog ", [3, 3], "dog dog"),
-        ("do", [9], ""),  # a piece that the model does not have
-        ("dog chien", [3, 7, 6], "dog chien"),  # the model has it, though this side does not cut it
+        ("do", [9], ""),  # a piece that the model lacks
+        ("dog chien", [3, 7, 6], "dog chien"),  # a token of the model that this tokenizer has no piece for
         (">>fra<< dogs", [5, 3, 8], ">>fra<< dogs"),
         (">>deu<< dogs", [9, 3, 8], "dogs"),
         ("a >>fra<<", [7, 9, 7, 5], ">>fra<<"),
-        ("⟨pad⟩", [7, 9, 9, 9], ""),  # d is a piece, and unknown to the model
+        ("⟨pad⟩", [7, 9, 9, 9], ""),  # d is a piece that the model lacks
         (" ", [], ""),
         ("", [], ""),
     ],
 )
-def test_text_is_cut_to_the_likeliest_pieces_that_the_model_knows_by_name(
-    tokenizer: Tokenizer, text: str, ids: list[int], back: str
+def test_text_is_segmented_into_the_most_probable_pieces_and_unknown_ones_become_unk(
+    tokenizer: Tokenizer, text: str, ids: list[int], decoded: str
 ) -> None:
     assert tokenizer.encode([text]) == [ids]
-    assert tokenizer.decode([[1, *ids, 2, 0]]) == [back]
-    assert b"".join(tokenizer.pieces(ids)).decode().strip() == back
+    assert tokenizer.decode([[1, *ids, 2, 0]]) == [decoded]
+    assert b"".join(tokenizer.pieces(ids)).decode().strip() == decoded
     assert len(tokenizer.tokens([0, *ids])) == len(ids) + 1
 
 
-def test_the_model_has_as_many_tokens_as_there_are_names_and_special_ones(tokenizer: Tokenizer) -> None:
+def test_the_vocabulary_has_the_names_and_the_special_tokens_also_after_loading(tokenizer: Tokenizer) -> None:
     assert tokenizer.vocab_size == len(NAMES) + 4
     assert tokenizer.tokens([1, 3, 9]) == ["", " dog", "⟨unk⟩"]
-    again = Tokenizer.from_json(tokenizer.to_json(), "sentencepiece")
-    assert again.encode(["dogs chien"]) == tokenizer.encode(["dogs chien"])
-    assert again.to_json() == tokenizer.to_json()
+    loaded = Tokenizer.from_json(tokenizer.to_json(), "sentencepiece")
+    assert loaded.encode(["dogs chien"]) == tokenizer.encode(["dogs chien"])
+    assert loaded.to_json() == tokenizer.to_json()
 
 
-def test_a_sentencepiece_file_of_ours_holds_what_was_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_an_exported_sentencepiece_file_has_the_imported_pieces(tokenizer: Tokenizer, tmp_path: Path) -> None:
     content, names = to_spm(tokenizer)
     path = tmp_path / "x.spm"
     path.write_bytes(content)
@@ -60,12 +60,12 @@ def test_a_sentencepiece_file_of_ours_holds_what_was_read(tokenizer: Tokenizer, 
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "spaced"])
-def test_what_comes_from_elsewhere_is_not_learnt(kind: AnyTokenizerType) -> None:
+def test_imported_tokenizer_types_cannot_be_trained(kind: AnyTokenizerType) -> None:
     with pytest.raises(DataError, match=f"tokenizer = '{kind}' cannot be trained, only imported with a model"):
         Tokenizer.train(["a dog"], kind)
 
 
-def test_files_of_another_kind_are_refused(tokenizer: Tokenizer) -> None:
+def test_tokenizer_files_of_another_type_are_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(
         DataError, match=r"unsupported tokenizer: expected normalizer = None, found {'type': 'Sequence'"
     ):

@@ -26,13 +26,15 @@ from heed.text.language_codes import check_language_code, infer_languages
         ("train.src", "train.tgt", None),
         ("train.txt", "train.tok", None),
         ("train.tok", "train.bpe", None),
-        ("a.en", "b.en", None),  # one language
+        ("a.en", "b.en", None),  # the same language twice
         ("train.en", "train.bpe", None),
     ],
 )
-def test_two_file_names_say_their_languages_where_they_differ(source: str, target: str, codes: str | None) -> None:
-    found = infer_languages([Corpus(source, target)])
-    assert [(one.source, one.target, one.origin) for one in found] == (
+def test_languages_are_inferred_from_the_parts_of_two_file_names_that_differ(
+    source: str, target: str, codes: str | None
+) -> None:
+    languages = infer_languages([Corpus(source, target)])
+    assert [(pair.source, pair.target, pair.origin) for pair in languages] == (
         [] if codes is None else [(*codes.split(), "the file names")]
     )
 
@@ -54,31 +56,33 @@ def test_two_file_names_say_their_languages_where_they_differ(source: str, targe
         ("is-it-clean.tsv", None),
     ],
 )
-def test_the_name_of_a_file_of_pairs_says_both_languages_side_by_side(name: str, codes: str | None) -> None:
-    found = infer_languages([Corpus(pairs=name)])
-    assert [(one.source, one.target) for one in found] == ([] if codes is None else [tuple(codes.split())])
+def test_languages_are_inferred_from_adjacent_codes_in_the_name_of_a_file_of_pairs(
+    name: str, codes: str | None
+) -> None:
+    languages = infer_languages([Corpus(pairs=name)])
+    assert [(pair.source, pair.target) for pair in languages] == ([] if codes is None else [tuple(codes.split())])
 
 
-def test_json_keys_say_languages_before_the_file_name_does() -> None:
+def test_languages_in_json_keys_take_precedence_over_the_file_name() -> None:
     corpus = Corpus(pairs="a.en-de.jsonl", source_key="translation.de", target_key="translation.en")
-    assert [(one.source, one.target, one.origin) for one in infer_languages([corpus])] == [
+    assert [(pair.source, pair.target, pair.origin) for pair in infer_languages([corpus])] == [
         ("de", "en", "the JSON keys")
     ]
 
 
-def test_corpora_that_disagree_give_both_answers_and_texts_with_labels_or_alone_none() -> None:
+def test_different_corpora_give_all_their_languages_and_labelled_or_monolingual_ones_none() -> None:
     corpora = [Corpus("a.en", "a.de"), Corpus("b.en", "b.de"), Corpus("c.en", "c.fr")]
-    assert [(one.source, one.target) for one in infer_languages(corpora)] == [("en", "de"), ("en", "fr")]
+    assert [(pair.source, pair.target) for pair in infer_languages(corpora)] == [("en", "de"), ("en", "fr")]
     assert infer_languages([Corpus(pairs="a.en-de.tsv", labelled=True), Corpus(text="wiki.en")]) == []
 
 
 @pytest.mark.parametrize("code", ["english", "", "e", "en de", "../x", "auto"])
-def test_what_is_no_code_is_refused_with_examples(code: str) -> None:
+def test_an_invalid_language_code_is_refused_with_examples(code: str) -> None:
     with pytest.raises(ConfigError, match=f"--source-language '{code}': expected a language code such as en"):
         check_language_code(code, "--source-language")
 
 
-def test_a_code_need_not_be_on_the_list_to_be_given() -> None:
+def test_a_valid_code_of_an_unknown_language_is_accepted() -> None:
     assert [check_language_code(code, "") for code in ("xx", "tok", "pt-BR", "zh-Hans")] == [
         "xx",
         "tok",

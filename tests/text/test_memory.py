@@ -1,4 +1,4 @@
-"""`heed prepare` streams: memory does not grow with the corpus."""
+"""The memory of `heed prepare` does not grow with the corpus."""
 
 import os
 from pathlib import Path
@@ -10,65 +10,70 @@ from heed.text.prepared import open_prepared
 from tests.cli.command import fork_server
 from tests.cli.forked import Forked
 
-PIECE = 20_000  # pairs generated at a time
+CHUNK = 20_000  # pairs generated at a time
 
 
 def write_pairs(path: Path, pairs: int, kinds: int) -> None:
-    """Pairs of made-up sentences, each side of its own `kinds` words, frequent and rare as in a language (Zipf)."""
-    draw = np.random.default_rng(pairs)
-    shares = np.cumsum(1 / np.arange(1, kinds + 1))
-    lexicons = [make_words(kinds, draw) for _ in range(2)]
+    """Pairs of random sentences; each side has its own `kinds` distinct words, with frequencies by Zipf's law."""
+    rng = np.random.default_rng(pairs)
+    cumulative = np.cumsum(1 / np.arange(1, kinds + 1))
+    lexicons = [make_words(kinds, rng) for _ in range(2)]
     with path.open("w", encoding="utf-8") as file:
-        for _ in range(pairs // PIECE):
-            lengths = draw.integers(3, 14, PIECE)
-            drawn = [
-                lexicon[np.searchsorted(shares, draw.uniform(0, shares[-1], lengths.sum()))] for lexicon in lexicons
+        for _ in range(pairs // CHUNK):
+            lengths = rng.integers(3, 14, CHUNK)
+            words_by_side = [
+                lexicon[np.searchsorted(cumulative, rng.uniform(0, cumulative[-1], lengths.sum()))]
+                for lexicon in lexicons
             ]
-            sources, targets = (cut(words.tolist(), lengths, " ") for words in drawn)
+            sources, targets = (join_groups(words.tolist(), lengths, " ") for words in words_by_side)
             file.writelines(f"{source}\t{target}\n" for source, target in zip(sources, targets, strict=True))
 
 
-def make_words(count: int, draw: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    lengths = draw.integers(2, 12, count)
-    letters = draw.choice(list("abcdefghijklmnopqrstuvwxyzéß犬и"), lengths.sum()).tolist()
-    return np.array(cut(letters, lengths, ""), np.object_)
+def make_words(count: int, rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+    lengths = rng.integers(2, 12, count)
+    letters = rng.choice(list("abcdefghijklmnopqrstuvwxyzéß犬и"), lengths.sum()).tolist()
+    return np.array(join_groups(letters, lengths, ""), np.object_)
 
 
-def cut(items: list[str], lengths: np.ndarray[tuple[int], np.dtype[np.int64]], glue: str) -> list[str]:
+def join_groups(items: list[str], lengths: np.ndarray[tuple[int], np.dtype[np.int64]], separator: str) -> list[str]:
     ends = np.cumsum(lengths).tolist()
-    return [glue.join(items[end - length : end]) for end, length in zip(ends, lengths.tolist(), strict=True)]
+    return [separator.join(items[end - length : end]) for end, length in zip(ends, lengths.tolist(), strict=True)]
 
 
-def prepare(pairs: Path, cache: Path, *more: str) -> int:
-    """The most memory that `heed prepare` takes, in bytes, torch and all."""
-    arguments = ["prepare", "--pairs", str(pairs), "--cache", str(cache), *more]
-    with Path(os.devnull).open("r+") as nothing:
-        code, memory = Forked.start(fork_server(), arguments, [nothing.fileno()] * 3).wait()
-    assert code == 0
+def prepare(pairs: Path, cache: Path, *options: str) -> int:
+    """Peak memory of the `heed prepare` process in bytes, imports included."""
+    arguments = ["prepare", "--pairs", str(pairs), "--cache", str(cache), *options]
+    with Path(os.devnull).open("r+") as devnull:
+        exit_code, memory = Forked.start(fork_server(), arguments, [devnull.fileno()] * 3).wait()
+    assert exit_code == 0
     return memory * 1024
 
 
-def test_six_times_the_pairs_take_no_more_memory(tmp_path: Path) -> None:
-    """Both have the same words and vocabulary size; more words are sampled (test_tokenizer_training.py)."""
+def test_six_times_the_pairs_take_hardly_more_memory(tmp_path: Path) -> None:
+    """Both corpora have the same distinct words, so that the tokenizer's training takes the same memory."""
     few, many = tmp_path / "few.tsv", tmp_path / "many.tsv"
-    write_pairs(few, PIECE, kinds=2000)
-    write_pairs(many, 6 * PIECE, kinds=2000)
-    before, after = (prepare(file, tmp_path / "cache", "--set", "data.vocab_size=1000") for file in (few, many))
-    text = many.stat().st_size - few.stat().st_size
-    assert after - before < 1.5 * text  # kept as strings it would take more than three times as much
+    write_pairs(few, CHUNK, kinds=2000)
+    write_pairs(many, 6 * CHUNK, kinds=2000)
+    memory_of_few, memory_of_many = (
+        prepare(file, tmp_path / "cache", "--set", "data.vocab_size=1000") for file in (few, many)
+    )
+    added_bytes = many.stat().st_size - few.stat().st_size
+    assert (
+        memory_of_many - memory_of_few < 1.5 * added_bytes
+    )  # as Python strings the text would take over three times its size
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("letters", [range(97, 123), range(0x4E00, 0x4E00 + 6000)])
 @pytest.mark.parametrize("word_length", [8, 60])
-def test_words_that_never_come_twice_do_not_fill_the_memory(tmp_path: Path, letters: range, word_length: int) -> None:
+def test_a_corpus_of_unique_words_takes_bounded_memory(tmp_path: Path, letters: range, word_length: int) -> None:
     """200,000 pairs once took 4.3 GB."""
-    draw, alphabet, words = np.random.default_rng(1), list(map(chr, letters)), 60 // word_length
-    lengths = np.full(2 * PIECE * words, word_length)
+    rng, alphabet, words = np.random.default_rng(1), list(map(chr, letters)), 60 // word_length
+    lengths = np.full(2 * CHUNK * words, word_length)
     with (tmp_path / "pairs.tsv").open("w", encoding="utf-8") as file:
         for _ in range(10):
-            drawn = cut(draw.choice(alphabet, lengths.sum()).tolist(), lengths, "")
-            sides = iter(cut(drawn, np.full(2 * PIECE, words), " "))
+            words_of_chunk = join_groups(rng.choice(alphabet, lengths.sum()).tolist(), lengths, "")
+            sides = iter(join_groups(words_of_chunk, np.full(2 * CHUNK, words), " "))
             file.writelines(f"{source}\t{next(sides)}\n" for source in sides)
     assert prepare(tmp_path / "pairs.tsv", tmp_path / "cache") < 1.3 * 2**30
 

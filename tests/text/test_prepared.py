@@ -1,4 +1,4 @@
-"""Prepared text on disk: whatever happens to it, nobody ever trains on anything else than what was prepared."""
+"""Prepared text on disk: damaged files are detected and prepared again, never used."""
 
 import json
 import multiprocessing
@@ -22,9 +22,9 @@ from heed.text.corpus import Corpus
 from heed.text.prepare import Encoders, Survey, prepare, survey
 from heed.text.prepared import FILES, Prepared, open_prepared
 from heed.text.tokenizer import Tokenizer
+from tests.damage import Damage, replace_by
 
 NAMES = (*FILES, "prepared.json")
-Damage = Callable[[Path], object]
 
 
 @cache
@@ -49,24 +49,24 @@ def content(pairs: Prepared) -> tuple[object, ...]:
 
 def change_json(change: Callable[[dict[str, object]], object]) -> Damage:
     def damage(folder: Path) -> None:
-        described = json.loads((folder / "prepared.json").read_text())
-        change(described)
-        (folder / "prepared.json").write_text(json.dumps(described))
+        metadata = json.loads((folder / "prepared.json").read_text())
+        change(metadata)
+        (folder / "prepared.json").write_text(json.dumps(metadata))
 
     return damage
 
 
-def swap(one: str, other: str) -> Damage:
+def swap(first: str, second: str) -> Damage:
     def damage(folder: Path) -> None:
-        (folder / one).rename(folder / "aside")
-        (folder / other).rename(folder / one)
-        (folder / "aside").rename(folder / other)
+        (folder / first).rename(folder / "aside")
+        (folder / second).rename(folder / first)
+        (folder / "aside").rename(folder / second)
 
     return damage
 
 
-def of_other_text(folder: Path) -> None:
-    """A whole, sound folder of other text under this text's name."""
+def replace_by_other_text(folder: Path) -> None:
+    """Replace the folder by an intact folder of another text."""
     other = prepared(write_corpus(folder.parent / "other.tsv", 41), folder.parent / "other")
     shutil.rmtree(folder)
     shutil.copytree(other.folder, folder)
@@ -78,17 +78,6 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(changed)
 
 
-def replace_by(make: Callable[[Path], object]) -> Damage:
-    def damage(path: Path) -> None:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-        make(path)
-
-    return damage
-
-
 def exchange_sides(folder: Path) -> None:
     swap("source.ids", "target.ids")(folder)
     swap("source.ends", "target.ends")(folder)
@@ -98,7 +87,7 @@ def to_file(name: str, damage: Damage) -> Damage:
     return lambda folder: damage(folder / name)
 
 
-TO_A_FILE: dict[str, Callable[[Path], object]] = {
+FILE_DAMAGES: dict[str, Callable[[Path], object]] = {
     "removed": Path.unlink,
     "emptied": lambda path: path.write_bytes(b""),
     "cut to half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
@@ -118,12 +107,12 @@ TO_A_FILE: dict[str, Callable[[Path], object]] = {
     "a link to itself": replace_by(lambda path: path.symlink_to(path)),
     "huge": lambda path: os.truncate(path, 2**40),
 }
-TO_THE_FOLDER: dict[str, Damage] = {
+FOLDER_DAMAGES: dict[str, Damage] = {
     "sides exchanged": exchange_sides,
     "ids exchanged": swap("source.ids", "target.ids"),
     "ends exchanged": swap("source.ends", "target.ends"),
     "ids and ends exchanged": swap("source.ids", "source.ends"),
-    "of other text": of_other_text,
+    "of other text": replace_by_other_text,
     "empty": replace_by(Path.mkdir),
     "a file": replace_by(Path.touch),
     "a link to nowhere": replace_by(lambda folder: folder.symlink_to("nowhere")),
@@ -144,57 +133,59 @@ TO_THE_FOLDER: dict[str, Damage] = {
     "wrong sizes": change_json(lambda json: json["files"]["source.ids"].update(size=2**51)),  # type: ignore[index]
 }
 DAMAGES: dict[str, Damage] = {
-    **{f"{name} {how}": to_file(name, damage) for name in NAMES for how, damage in TO_A_FILE.items()},
-    **TO_THE_FOLDER,
+    **{
+        f"{name} {description}": to_file(name, damage) for name in NAMES for description, damage in FILE_DAMAGES.items()
+    },
+    **FOLDER_DAMAGES,
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_damaged_text_is_prepared_again_with_a_note_and_never_used(tmp_path: Path, damage: Damage) -> None:
     corpus = write_corpus(tmp_path / "pairs.tsv")
-    sound = prepared(corpus, tmp_path / "cache")
-    expected = content(sound)
-    damage(sound.folder)
-    with pytest.raises(DataError, match=re.escape(str(sound.folder))):
-        open_prepared(sound.folder)
-    again = prepared(corpus, tmp_path / "cache")
-    assert content(again) == expected
-    assert again.folder == sound.folder.with_name(f"{sound.folder.name}.1")
-    assert [note for note in again.notes if str(sound.folder) in note and "prepared again" in note]
-    third = prepared(corpus, tmp_path / "cache")  # found at once, and still said
-    assert (content(third), third.folder, third.notes) == (expected, again.folder, again.notes)
+    intact = prepared(corpus, tmp_path / "cache")
+    expected = content(intact)
+    damage(intact.folder)
+    with pytest.raises(DataError, match=re.escape(str(intact.folder))):
+        open_prepared(intact.folder)
+    second = prepared(corpus, tmp_path / "cache")
+    assert content(second) == expected
+    assert second.folder == intact.folder.with_name(f"{intact.folder.name}.1")
+    assert [note for note in second.notes if str(intact.folder) in note and "prepared again" in note]
+    third = prepared(corpus, tmp_path / "cache")  # opened from the cache, with the same note
+    assert (content(third), third.folder, third.notes) == (expected, second.folder, second.notes)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("name", ["", *NAMES])
-def test_text_that_may_not_be_read_is_prepared_again(tmp_path: Path, name: str) -> None:
+def test_unreadable_text_is_prepared_again(tmp_path: Path, name: str) -> None:
     corpus = write_corpus(tmp_path / "pairs.tsv")
-    sound = prepared(corpus, tmp_path / "cache")
-    expected = content(sound)
-    (sound.folder / name).chmod(0)
+    intact = prepared(corpus, tmp_path / "cache")
+    expected = content(intact)
+    (intact.folder / name).chmod(0)
     try:
-        again = prepared(corpus, tmp_path / "cache")
+        second = prepared(corpus, tmp_path / "cache")
     finally:
-        (sound.folder / name).chmod(0o700)
-    assert content(again) == expected
-    assert "cannot be read: Permission denied" in again.notes[0]
+        (intact.folder / name).chmod(0o700)
+    assert content(second) == expected
+    assert "cannot be read: Permission denied" in second.notes[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_byte_can_be_changed_without_notice(tmp_path: Path, name: str) -> None:
-    sound = prepared(write_corpus(tmp_path / "pairs.tsv", 9), tmp_path / "cache")
-    expected = content(sound)
-    path = sound.folder / name
-    whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+def test_a_change_of_any_byte_is_detected(tmp_path: Path, name: str) -> None:
+    intact = prepared(write_corpus(tmp_path / "pairs.tsv", 9), tmp_path / "cache")
+    expected = content(intact)
+    path = intact.folder / name
+    original = path.read_bytes()
+    for offset in range(len(original)):
+        path.write_bytes(original[:offset] + bytes([original[offset] ^ 1 << offset % 8]) + original[offset + 1 :])
         try:
-            assert content(open_prepared(sound.folder)) == expected  # white space in JSON
+            assert content(open_prepared(intact.folder)) == expected  # white space in JSON
         except DataError as error:
-            assert str(sound.folder) in str(error)  # noqa: PT017
+            assert str(intact.folder) in str(error)  # noqa: PT017
 
 
-def test_a_hundred_damaged_copies_are_enough(tmp_path: Path) -> None:
+def test_after_100_damaged_copies_preparing_is_refused(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "pairs.tsv")
     key = prepared(corpus, tmp_path / "cache").folder.name
     (tmp_path / "cache" / key / "source.ids").unlink()
@@ -204,7 +195,7 @@ def test_a_hundred_damaged_copies_are_enough(tmp_path: Path) -> None:
         prepared(corpus, tmp_path / "cache")
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_refused_by_path(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "pairs.tsv")
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(
@@ -213,30 +204,33 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         prepared(corpus, tmp_path / "cache")
 
 
-def test_the_names_are_those_of_the_files_asked_for(tmp_path: Path) -> None:
+def test_a_corpus_with_the_same_text_reuses_the_folder_under_its_own_name(tmp_path: Path) -> None:
     first, second = (write_corpus(tmp_path / name) for name in ("first.tsv", "second.tsv"))
-    sound, again = prepared(first, tmp_path / "cache"), prepared(second, tmp_path / "cache")
-    assert sound.folder == again.folder
-    assert [found.corpora[0].name for found in (sound, again)] == [str(tmp_path / "first.tsv"), second.name]
-    assert again.notes == ()
+    first_prepared, second_prepared = prepared(first, tmp_path / "cache"), prepared(second, tmp_path / "cache")
+    assert first_prepared.folder == second_prepared.folder
+    assert [prepared_text.corpora[0].name for prepared_text in (first_prepared, second_prepared)] == [
+        str(tmp_path / "first.tsv"),
+        second.name,
+    ]
+    assert second_prepared.notes == ()
 
 
 def test_text_that_changes_while_it_is_prepared_is_refused(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "pairs.tsv")
-    found = survey(corpus)
+    surveyed = survey(corpus)
     write_corpus(tmp_path / "pairs.tsv", 41)
     with pytest.raises(DataError, match=r"pairs\.tsv was changed while it was being prepared"):
-        prepare([(corpus, found)], encoders(), 20, tmp_path / "cache")
+        prepare([(corpus, surveyed)], encoders(), 20, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def rows_survey(path: Path, rows: list[tuple[str, str]]) -> Survey:
-    path.write_text("".join(json.dumps({"source": one, "target": two}) + "\n" for one, two in rows))
+    path.write_text("".join(json.dumps({"source": source, "target": target}) + "\n" for source, target in rows))
     return survey(Corpus(pairs=str(path)))
 
 
-def test_the_digest_tells_where_each_text_ends(tmp_path: Path) -> None:
-    """Moved between source, target and the next pair, line ends and digits included."""
+def test_moving_characters_between_texts_changes_the_digest(tmp_path: Path) -> None:
+    """Characters, including newlines and digits, move between source, target and the next pair."""
     texts: list[list[tuple[str, str]]] = [
         [("a b", "c"), ("d", "e")],
         [("a", " bc"), ("d", "e")],
@@ -252,7 +246,7 @@ def test_the_digest_tells_where_each_text_ends(tmp_path: Path) -> None:
     assert len(set(digests)) == len(texts)
 
 
-def test_who_finishes_second_uses_the_folder_of_the_first_and_leaves_it_as_it_is(
+def test_a_process_that_finishes_second_uses_the_folder_of_the_first_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus, build = write_corpus(tmp_path / "pairs.tsv"), prepare_module._build
@@ -260,11 +254,11 @@ def test_who_finishes_second_uses_the_folder_of_the_first_and_leaves_it_as_it_is
 
     def build_slowly(*arguments: Any) -> Path:
         monkeypatch.setattr(prepare_module, "_build", build)
-        ours = build(*arguments)
+        folder = build(*arguments)
         first = prepared(corpus, tmp_path / "cache")  # another process, which began later
         firsts.append(first)
         inodes.extend(path.stat().st_ino for path in sorted(first.folder.iterdir()))
-        return ours
+        return folder
 
     monkeypatch.setattr(prepare_module, "_build", build_slowly)
     second = prepared(corpus, tmp_path / "cache")
@@ -275,47 +269,49 @@ def test_who_finishes_second_uses_the_folder_of_the_first_and_leaves_it_as_it_is
     assert list((tmp_path / "cache").iterdir()) == [first.folder]
 
 
-RACES, RUNNERS, TURNS = 8, 5, 5
+ROUNDS, PROCESSES, REPEATS = 8, 5, 5
 
 
-def run_races(corpus: Corpus, caches: Path, start: Barrier, seen: "SimpleQueue[object]", *, damages: bool) -> None:
-    """One process: in each race it prepares and reads the same text again and again, and may damage what it finds."""
+def prepare_repeatedly(
+    corpus: Corpus, caches: Path, start: Barrier, queue: "SimpleQueue[object]", *, damages: bool
+) -> None:
+    """Run in each process: prepare and read the same text repeatedly, and optionally damage it in between."""
     try:
         sums = []
-        for race in range(RACES):
+        for round_number in range(ROUNDS):
             start.wait(60)
-            for turn in range(TURNS):
-                pairs = prepared(corpus, caches / str(race))
+            for repeat in range(REPEATS):
+                pairs = prepared(corpus, caches / str(round_number))
                 sums.append(checksum(pairs))
-                if damages and turn % 2:
+                if damages and repeat % 2:
                     flip_a_bit(pairs.folder / "prepared.json")
-        seen.put(sums)
+        queue.put(sums)
     except BaseException as error:
         start.abort()
-        seen.put(repr(error))
+        queue.put(repr(error))
 
 
 def checksum(pairs: Prepared) -> int:
     return zlib.crc32(repr(content(pairs)).encode())
 
 
-def test_processes_that_prepare_and_read_the_same_text_never_meet_half_of_it(tmp_path: Path) -> None:
+def test_processes_that_prepare_the_same_text_at_once_never_read_incomplete_files(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "pairs.tsv", 300)
-    context = multiprocessing.get_context("forkserver")  # this process has threads
+    context = multiprocessing.get_context("forkserver")  # not fork: this process has threads
     context.set_forkserver_preload([__name__])
-    start, seen = context.Barrier(RUNNERS), context.SimpleQueue()
-    runners = [
+    start, queue = context.Barrier(PROCESSES), context.SimpleQueue()
+    processes = [
         context.Process(
-            target=run_races, args=(corpus, tmp_path / "caches", start, seen), kwargs={"damages": number == 0}
+            target=prepare_repeatedly, args=(corpus, tmp_path / "caches", start, queue), kwargs={"damages": number == 0}
         )
-        for number in range(RUNNERS)
+        for number in range(PROCESSES)
     ]
-    for runner in runners:
-        runner.start()
-    found = [seen.get() for _ in runners]
-    for runner in runners:
-        runner.join()
-    sound = prepared(corpus, tmp_path / "other")
-    assert found == [[checksum(sound)] * (RACES * TURNS)] * RUNNERS
-    left = [path.name for path in (tmp_path / "caches").glob("*/.building-*")]
-    assert left == []
+    for process in processes:
+        process.start()
+    checksums = [queue.get() for _ in processes]
+    for process in processes:
+        process.join()
+    expected = prepared(corpus, tmp_path / "other")
+    assert checksums == [[checksum(expected)] * (ROUNDS * REPEATS)] * PROCESSES
+    unfinished = [path.name for path in (tmp_path / "caches").glob("*/.building-*")]
+    assert unfinished == []

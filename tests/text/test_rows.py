@@ -15,17 +15,17 @@ ROWS = st.dictionaries(st.text(max_size=3), VALUES, max_size=4)
 
 
 @pytest.mark.parametrize("value", ["1e400", "-1E-400", "1.10", "123456789012345678901234567890.5", "9" * 5000, "-0"])
-def test_a_number_comes_out_as_it_was_written(value: str) -> None:
+def test_numbers_are_written_back_unchanged(value: str) -> None:
     line = f'{{"id": {value}, "deep": [{{"x": {value}}}], "source": "a"}}'
     assert write_members(read_members(line), {"target": "b"}) == f'{line[:-1]}, "target": "b"}}'
 
 
-def test_what_is_no_text_for_a_file_keeps_its_escapes() -> None:
+def test_unpaired_surrogates_keep_their_escapes() -> None:
     line = r'{"\ud800": "\udfff", "source": "\u00e9"}'
     assert write_members(read_members(line), {"é": "ü"}) == r'{"\ud800": "\udfff", "source": "\u00e9", "é": "ü"}'
 
 
-def test_a_new_value_takes_the_place_of_the_old_and_of_two_the_last_counts() -> None:
+def test_a_new_value_replaces_the_old_one_and_the_last_of_duplicate_keys_counts() -> None:
     line = ' { "target" : 1.0 ,"a":[1, 2],\t"a" : {"b": 1.50} } '
     assert write_members(read_members(line), {"target": "x"}) == '{"target": "x", "a": {"b": 1.50}}'
     assert write_members(read_members("{ }"), {"target": "x"}) == '{"target": "x"}'
@@ -33,7 +33,7 @@ def test_a_new_value_takes_the_place_of_the_old_and_of_two_the_last_counts() -> 
 
 @settings(max_examples=50, deadline=None)
 @given(row=ROWS, new=ROWS, indent=st.none() | st.just(1))
-def test_it_is_what_parsing_and_writing_gives(
+def test_writing_members_equals_updating_the_parsed_object(
     row: dict[str, object], new: dict[str, object], indent: int | None
 ) -> None:
     written = write_members(read_members(json.dumps(row, indent=indent)), new)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from heed.text.sentences import sentence_starts
 
 
-def cut(text: str, language: str = "") -> list[str]:
+def split_sentences(text: str, language: str = "") -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *sentence_starts(text, language), len(text)])]
 
 
@@ -47,22 +47,22 @@ def cut(text: str, language: str = "") -> list[str]:
         ("en", ""),
     ],
 )
-def test_sentences_begin_where_a_reader_says_they_do(language: str, marked: str) -> None:
-    assert cut(marked.replace("|", ""), language) == marked.split("|")
+def test_sentences_start_at_the_marked_positions(language: str, marked: str) -> None:
+    assert split_sentences(marked.replace("|", ""), language) == marked.split("|")
 
 
 @given(
     st.text(alphabet=st.sampled_from("abA1.!?… \t。「」।\"'”»()-é犬"), max_size=80), st.sampled_from(["", "en", "de"])
 )
-def test_starts_lie_inside_the_text_in_order_and_on_no_white_space(text: str, language: str) -> None:
+def test_sentence_starts_are_sorted_inside_the_text_and_not_at_white_space(text: str, language: str) -> None:
     starts = sentence_starts(text, language)
     assert starts == sorted(set(starts))
     assert all(0 < start < len(text) and not text[start].isspace() for start in starts)
 
 
 @given(st.text(max_size=80))
-def test_no_character_of_any_text_is_lost(text: str) -> None:
-    assert "".join(cut(text)) == text
+def test_sentences_join_to_the_text(text: str) -> None:
+    assert "".join(split_sentences(text)) == text
 
 
 @pytest.mark.parametrize("unit", [".", ". ", "。", "「", "「。", "。」", "a. ", '."', "...... ", "A.A.A.", "((( ", " "])

@@ -10,12 +10,12 @@ from heed.errors import DataError
 from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer, TokenizerType, suitable_vocab_size
 
 ENGLISH = ["The animal didn't cross the street.", "It was too tired.", "A dog runs  twice.", "⟨pad⟩ <pad> </s>"] * 5
-OTHERS = ["犬が通りを走る。", "猫が眠る。", "Ελληνικά γράμματα", "naïve café", "🙂🙃"] * 5
+OTHER_LANGUAGES = ["犬が通りを走る。", "猫が眠る。", "Ελληνικά γράμματα", "naïve café", "🙂🙃"] * 5
 KINDS: tuple[TokenizerType, ...] = get_args(TokenizerType)
-TRAINED = {kind: Tokenizer.train(ENGLISH + OTHERS, kind, 500) for kind in KINDS}
+TRAINED = {kind: Tokenizer.train(ENGLISH + OTHER_LANGUAGES, kind, 500) for kind in KINDS}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
-AWKWARD = [
+EDGE_CASES = [
     "",
     " ",
     "  two  spaces ",
@@ -30,8 +30,8 @@ AWKWARD = [
 
 
 @every_kind
-@pytest.mark.parametrize("text", AWKWARD, ids=repr)
-def test_any_text_survives(kind: TokenizerType, text: str) -> None:
+@pytest.mark.parametrize("text", EDGE_CASES, ids=repr)
+def test_decoding_restores_the_text(kind: TokenizerType, text: str) -> None:
     tokenizer = TRAINED[kind]
     assert tokenizer.decode(tokenizer.encode([text])) == [text]
 
@@ -39,7 +39,7 @@ def test_any_text_survives(kind: TokenizerType, text: str) -> None:
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
-def test_any_unicode_survives_in_any_company(kind: TokenizerType, texts: list[str]) -> None:
+def test_decoding_restores_any_unicode_texts_encoded_together_or_alone(kind: TokenizerType, texts: list[str]) -> None:
     tokenizer = TRAINED[kind]
     ids = tokenizer.encode(texts)
     assert tokenizer.decode(ids) == texts
@@ -48,7 +48,7 @@ def test_any_unicode_survives_in_any_company(kind: TokenizerType, texts: list[st
 
 
 @every_kind
-def test_special_tokens_are_silent_and_never_made_from_text(kind: TokenizerType) -> None:
+def test_special_tokens_decode_to_nothing_and_are_never_made_from_text(kind: TokenizerType) -> None:
     tokenizer = TRAINED[kind]
     (ids,) = tokenizer.encode(["⟨pad⟩ ⟨s⟩"])
     assert min(ids) >= len(SPECIAL)
@@ -56,20 +56,20 @@ def test_special_tokens_are_silent_and_never_made_from_text(kind: TokenizerType)
 
 
 @every_kind
-def test_a_saved_tokenizer_is_the_same_tokenizer(kind: TokenizerType, tmp_path: Path) -> None:
+def test_a_loaded_tokenizer_equals_the_saved_one(kind: TokenizerType, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(TRAINED[kind].to_json(), encoding="utf-8")
-    again = Tokenizer.load(path, kind)
-    assert again.encode(ENGLISH + OTHERS) == TRAINED[kind].encode(ENGLISH + OTHERS)
-    assert again.to_json() == TRAINED[kind].to_json()
+    loaded = Tokenizer.load(path, kind)
+    assert loaded.encode(ENGLISH + OTHER_LANGUAGES) == TRAINED[kind].encode(ENGLISH + OTHER_LANGUAGES)
+    assert loaded.to_json() == TRAINED[kind].to_json()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unigram"])
 def test_the_same_text_trains_the_same_tokenizer(kind: TokenizerType) -> None:
-    assert Tokenizer.train(iter(ENGLISH + OTHERS), kind, 500).to_json() == TRAINED[kind].to_json()
+    assert Tokenizer.train(iter(ENGLISH + OTHER_LANGUAGES), kind, 500).to_json() == TRAINED[kind].to_json()
 
 
-def test_each_kind_cuts_where_it_says() -> None:
+def test_each_type_segments_into_its_units() -> None:
     sentence = "The animal didn't cross the street."
     lengths = {kind: len(TRAINED[kind].encode([sentence])[0]) for kind in KINDS}
     assert lengths["bytes"] == len(sentence.encode()) == lengths["characters"]
@@ -81,9 +81,9 @@ def test_each_kind_cuts_where_it_says() -> None:
     assert TRAINED["bytes"].vocab_size == len(SPECIAL) + len(BYTE_TOKENS)
 
 
-def test_a_word_is_the_same_token_first_and_later() -> None:
-    first, again = TRAINED["words"].encode(["dog dog"])[0]
-    assert first == again
+def test_a_word_has_the_same_id_at_the_start_and_later() -> None:
+    first, second = TRAINED["words"].encode(["dog dog"])[0]
+    assert first == second
 
 
 def test_languages_without_spaces_get_pieces_longer_than_a_character() -> None:
@@ -91,7 +91,7 @@ def test_languages_without_spaces_get_pieces_longer_than_a_character() -> None:
     assert len(tokenizer.encode(["大都市です"])[0]) < 5
 
 
-def test_the_vocabulary_is_no_larger_than_asked_for() -> None:
+def test_the_vocabulary_is_no_larger_than_requested() -> None:
     for kind in KINDS:
         assert TRAINED[kind].vocab_size <= 500
     with pytest.raises(DataError, match="vocab_size = 100 is too small: 3 special tokens and 256 bytes need 259"):
@@ -109,7 +109,7 @@ def test_a_larger_corpus_gets_a_larger_vocabulary() -> None:
     assert suitable_vocab_size(4_000_000) == suitable_vocab_size(10**9) == 32_000
 
 
-def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_heed_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="this is not a tokenizer: Expecting value"):
         Tokenizer.from_json("nonsense", "bpe")
     parts = json.loads(TRAINED["bpe"].to_json())
@@ -127,7 +127,7 @@ def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None
 @every_kind
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
-def test_the_pieces_of_the_tokens_are_the_text(kind: TokenizerType, text: str) -> None:
+def test_the_bytes_of_the_tokens_join_to_the_text(kind: TokenizerType, text: str) -> None:
     tokenizer = TRAINED[kind]
     (ids,) = tokenizer.encode([text])
     before = " " if text and kind in ("bpe", "unigram", "words") else ""

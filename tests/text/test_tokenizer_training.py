@@ -1,8 +1,7 @@
-"""Vocabularies are trained on as much text as memory allows, and say so."""
+"""Tokenizers are trained on as much text as memory allows; a sample is reported."""
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from heed.text.corpus import Corpus
 from heed.text.prepare import Survey, survey
 from heed.text.tokenizer import Tokenizer, _split_long_words
 from heed.text.tokenizer_training import Sample, TrainedTokenizers, choose_sample, train_or_load_tokenizers
-from tests.text.test_prepared import replace_by
+from tests.damage import Damage, replace_by
 
 SIDES = ("source", "target")
 
@@ -24,9 +23,9 @@ def write(path: Path, lines: list[str]) -> tuple[Corpus, Survey]:
     return corpus, survey(corpus)
 
 
-def new_words(pairs: int, letters: str = "abcdefghijklmnopqrstuvwxyz", space: str = " ") -> list[str]:
-    draw = random.Random(1)
-    sides = (space.join("".join(draw.choices(letters, k=8)) for _ in range(5)) for _ in range(2 * pairs))
+def random_pairs(pairs: int, letters: str = "abcdefghijklmnopqrstuvwxyz", space: str = " ") -> list[str]:
+    rng = random.Random(1)
+    sides = (space.join("".join(rng.choices(letters, k=8)) for _ in range(5)) for _ in range(2 * pairs))
     return [f"{source}\t{next(sides)}" for source in sides]
 
 
@@ -35,24 +34,24 @@ def train(surveyed: list[tuple[Corpus, Survey]], cache: Path, **data: object) ->
     return train_or_load_tokenizers(surveyed, settings, SIDES, cache, lambda: None)
 
 
-def test_all_of_a_small_text_is_used_and_nothing_is_said(tmp_path: Path) -> None:
-    lines = new_words(50)
-    found = train([write(tmp_path / "pairs.tsv", lines)], tmp_path / "cache")
+def test_a_small_corpus_is_used_entirely_and_without_a_note(tmp_path: Path) -> None:
+    lines = random_pairs(50)
+    trained = train([write(tmp_path / "pairs.tsv", lines)], tmp_path / "cache")
     texts = [text for line in lines for text in line.split("\t")]
-    assert found.source is found.target
-    assert found.source.to_json() == Tokenizer.train(texts, "bpe", 300).to_json()
-    assert found.notes == []
+    assert trained.source is trained.target
+    assert trained.source.to_json() == Tokenizer.train(texts, "bpe", 300).to_json()
+    assert trained.notes == []
 
 
 @pytest.mark.parametrize("letters", ["abcdefghijklmnopqrstuvwxyz", "".join(map(chr, range(0x4E00, 0x4E80)))])
 @pytest.mark.parametrize("space", [" ", ""])
-def test_ten_times_the_new_words_are_not_more_to_train_on(
+def test_the_sample_is_bounded_however_many_distinct_words_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letters: str, space: str
 ) -> None:
     monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 20_000)
     samples = []
     for pairs in (400, 4000):
-        surveyed = [write(tmp_path / "pairs.tsv", new_words(pairs, letters, space))]
+        surveyed = [write(tmp_path / "pairs.tsv", random_pairs(pairs, letters, space))]
         sample = choose_sample(surveyed, SIDES)
         texts = list(learn._sampled_texts(surveyed, SIDES, sample.every))
         assert sum(map(len, texts)) == sample.used
@@ -62,13 +61,17 @@ def test_ten_times_the_new_words_are_not_more_to_train_on(
     assert samples[1].every in (8 * samples[0].every, 16 * samples[0].every)
 
 
-def test_a_language_of_few_words_is_used_whole_however_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_corpus_with_few_distinct_words_is_used_entirely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 1000)
     surveyed = [write(tmp_path / "pairs.tsv", ["a dog runs and runs\tein Hund rennt"] * 5000)]
     assert choose_sample(surveyed, SIDES) == Sample(1, 33 * 5000, 33 * 5000)
 
 
-def test_a_sample_is_spread_over_corpora_whatever_their_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_spread_over_the_corpora_even_if_their_lines_are_periodic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(learn, "_MAX_PAIRS", 250)
     lines = [f"{'abcd'[number % 4]}\t{number // 100}" for number in range(1000)]
     surveyed = [write(tmp_path / f"{part}.tsv", lines[part * 500 : (part + 1) * 500]) for part in range(2)]
@@ -76,33 +79,33 @@ def test_a_sample_is_spread_over_corpora_whatever_their_period(tmp_path: Path, m
     assert sample.every == 4
     texts = list(learn._sampled_texts(surveyed, SIDES, sample.every))
     assert abs(len(texts) - 500) <= 4
-    for kind in (*"abcd", *map(str, range(10))):
-        assert texts.count(kind) >= 20
+    for text in (*"abcd", *map(str, range(10))):
+        assert texts.count(text) >= 20
 
 
-def test_few_huge_texts_are_never_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_of_a_few_huge_texts_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 100)
     monkeypatch.setattr(learn, "_MAX_CHARACTERS", 30)
     surveyed = [write(tmp_path / "pairs.tsv", [f"{'犬' * 100}{number}\tb" for number in range(3)])]
     assert 0 < choose_sample(surveyed, SIDES).used < 100
 
 
-def test_the_sample_is_stated_when_it_is_taken_and_when_the_vocabulary_comes_from_the_cache(
+def test_the_sample_is_reported_after_training_and_when_loaded_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learn, "_MAX_DISTINCT_BYTES", 9000)
-    surveyed = [write(tmp_path / "pairs.tsv", new_words(500))]
+    surveyed = [write(tmp_path / "pairs.tsv", random_pairs(500))]
     for _ in range(2):
         notes = train(surveyed, tmp_path / "cache").notes
         assert notes == ["tokenizer trained on a sample of the text: 5,544 of 44,000 characters, one in 8 pairs"]
-    apart = train(surveyed, tmp_path / "cache", separate_vocabularies=True)
-    assert apart.source is not apart.target
-    assert [note.removeprefix("tokenizer trained on a sample of the text: ") for note in apart.notes] == [
+    separate = train(surveyed, tmp_path / "cache", separate_vocabularies=True)
+    assert separate.source is not separate.target
+    assert [note.removeprefix("tokenizer trained on a sample of the text: ") for note in separate.notes] == [
         "5,544 of 22,000 characters, one in 4 pairs"
     ] * 2
 
 
-DAMAGES: dict[str, Callable[[Path], object]] = {
+DAMAGES: dict[str, Damage] = {
     "emptied": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
@@ -116,23 +119,21 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_kept_vocabulary_that_was_damaged_is_trained_again_with_a_note(
-    tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_tokenizer_in_the_cache_is_trained_again_with_a_note(tmp_path: Path, damage: Damage) -> None:
     surveyed = [write(tmp_path / "pairs.tsv", ["a dog runs\tdog dog"] * 9)]
-    sound = train(surveyed, tmp_path / "cache")
-    [kept] = (tmp_path / "cache").glob("*.tokenizer.json")
-    damage(kept)
-    again = train(surveyed, tmp_path / "cache")
-    assert again.source.to_json() == sound.source.to_json()
-    assert again.notes[0].startswith(f"{kept} is ")
-    assert "the tokenizer is trained again" in again.notes[0]
-    if not kept.is_dir():
+    intact = train(surveyed, tmp_path / "cache")
+    [cached] = (tmp_path / "cache").glob("*.tokenizer.json")
+    damage(cached)
+    second = train(surveyed, tmp_path / "cache")
+    assert second.source.to_json() == intact.source.to_json()
+    assert second.notes[0].startswith(f"{cached} is ")
+    assert "the tokenizer is trained again" in second.notes[0]
+    if not cached.is_dir():
         assert train(surveyed, tmp_path / "cache").notes == []
     assert list((tmp_path / "cache").glob(".building-*")) == []
 
 
-def test_a_word_without_end_is_trained_on_split_long_words() -> None:
+def test_very_long_words_are_split_for_training() -> None:
     word = "".join(random.Random(1).choices(["ab", "cd", "犬"], k=3000))
     text = f" x {word}, {'=' * 5000} short words"
     parts = list(_split_long_words([text, "", "short"]))

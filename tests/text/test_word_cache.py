@@ -13,76 +13,76 @@ from heed.errors import DataError
 from heed.text.tokenizer import Tokenizer, TokenizerType
 from heed.text.word_cache import WordCache
 
-# Runs of white space must be tokens of their own, or it would not matter where they are cut.
+# With tokens for runs of white space, ids depend on where such runs are split.
 PARTS = ("", "a", "dog", "dog's", "don't", "12", "…", "犬", "é", " ", "  ", "   ", "\t", "\t ", "\u00a0", "\x1c", "\r")
 TEXTS = ["".join(parts) for parts in product(PARTS, repeat=3)]
 TRAINED = {kind: Tokenizer.train([text * 2 for text in TEXTS], kind, 600) for kind in get_args(TokenizerType)}
-BY_WORDS = ("bpe", "unigram", "words")
+WORD_TYPES = ("bpe", "unigram", "words")
 
 
-def rows(words: WordCache, texts: Sequence[str]) -> list[list[int]]:
-    ids, lengths = words(texts)
+def encode_rows(cache: WordCache, texts: Sequence[str]) -> list[list[int]]:
+    ids, lengths = cache(texts)
     assert len(lengths) == len(texts)
     return [row.tolist() for row in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
-def test_the_kinds_that_put_a_space_before_text_cut_it_into_words() -> None:
-    assert [kind for kind, tokenizer in TRAINED.items() if tokenizer.encodes_words_independently] == list(BY_WORDS)
+def test_the_types_that_encode_words_independently_are_bpe_unigram_and_words() -> None:
+    assert [kind for kind, tokenizer in TRAINED.items() if tokenizer.encodes_words_independently] == list(WORD_TYPES)
 
 
-@pytest.mark.parametrize("kind", BY_WORDS)
-def test_word_by_word_is_text_by_text_whatever_the_white_space(kind: TokenizerType) -> None:
+@pytest.mark.parametrize("kind", WORD_TYPES)
+def test_cached_ids_equal_the_tokenizers_for_any_white_space(kind: TokenizerType) -> None:
     tokenizer = TRAINED[kind]
-    words = WordCache(tokenizer.encode)
-    for _ in range(2):  # unknown words, and known ones
-        assert rows(words, TEXTS) == tokenizer.encode(TEXTS)
+    cache = WordCache(tokenizer.encode)
+    for _ in range(2):  # first new words, then cached ones
+        assert encode_rows(cache, TEXTS) == tokenizer.encode(TEXTS)
 
 
-def test_every_character_that_is_no_letter_may_stand_beside_a_space() -> None:
-    """Python and the tokenizer need not agree on what white space is; this is where they would have to."""
+def test_cached_ids_equal_the_tokenizers_for_every_separator_and_control_character() -> None:
+    """Python and the tokenizer disagree on what white space is; that must not matter."""
     tokenizer = TRAINED["bpe"]
-    others = [
+    separators = [
         c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Zs", "Zl", "Zp", "Cc", "Cf")
     ]
-    assert len(others) > 200
-    texts = [form.format(c) for c in others for form in ("a {}b", "a{} b", "a {} b", "{}", " {} ", "{} a", "a {}")]
-    assert rows(WordCache(tokenizer.encode), texts) == tokenizer.encode(texts)
+    assert len(separators) > 200
+    texts = [form.format(c) for c in separators for form in ("a {}b", "a{} b", "a {} b", "{}", " {} ", "{} a", "a {}")]
+    assert encode_rows(WordCache(tokenizer.encode), texts) == tokenizer.encode(texts)
 
 
-class Counting:
-    """Encodes, and keeps what it was asked for."""
+class RecordingEncoder:
+    """Encodes texts and records them."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.encoded: list[str] = []
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        self.asked += texts
+        self.encoded += texts
         return TRAINED["bpe"].encode(texts)
 
 
-def test_a_word_is_cut_once() -> None:
-    encode = Counting()
-    words = WordCache(encode)
+def test_a_word_is_encoded_once() -> None:
+    encode = RecordingEncoder()
+    cache = WordCache(encode)
     for text in ("dog a dog", "a dog", "a 12  dog"):
-        assert rows(words, ["", text, text]) == TRAINED["bpe"].encode(["", text, text])
-    assert sorted(encode.asked) == ["12 ", "a", "dog"]
+        assert encode_rows(cache, ["", text, text]) == TRAINED["bpe"].encode(["", text, text])
+    assert sorted(encode.encoded) == ["12 ", "a", "dog"]
 
 
-def test_what_is_remembered_is_bounded_and_no_result_depends_on_it() -> None:
-    encode = Counting()
-    words = WordCache(encode, capacity=20)
+def test_a_full_cache_evicts_words_and_gives_the_same_ids() -> None:
+    encode = RecordingEncoder()
+    cache = WordCache(encode, capacity=20)
     texts = [f"dog{number}" for number in range(40)]
     for text in texts * 2:
-        assert rows(words, [text]) == TRAINED["bpe"].encode([text])
-    assert sorted(encode.asked) == sorted(texts * 2)  # the first were forgotten when the last came
+        assert encode_rows(cache, [text]) == TRAINED["bpe"].encode([text])
+    assert sorted(encode.encoded) == sorted(texts * 2)  # the first were evicted before they came again
 
 
-def test_no_texts_have_no_ids() -> None:
+def test_no_texts_give_no_ids() -> None:
     ids, lengths = WordCache(TRAINED["bpe"].encode)([])
     assert ids.tolist() == lengths.tolist() == []
 
 
-def with_part(name: str, part: object) -> Tokenizer:
+def tokenizer_with(name: str, part: object) -> Tokenizer:
     backend = Backend.from_str(TRAINED["bpe"].to_json())
     if name == "added_tokens":
         backend.add_tokens([part])
@@ -100,7 +100,7 @@ def with_part(name: str, part: object) -> Tokenizer:
         ("pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(add_prefix_space=False)])),
     ],
 )
-def test_a_tokenizer_that_would_cut_otherwise_than_into_words_is_refused(name: str, part: object) -> None:
-    assert with_part("decoder", Backend.from_str(TRAINED["bpe"].to_json()).decoder).encodes_words_independently
+def test_a_tokenizer_that_does_not_split_into_words_is_refused(name: str, part: object) -> None:
+    assert tokenizer_with("decoder", Backend.from_str(TRAINED["bpe"].to_json()).decoder).encodes_words_independently
     with pytest.raises(DataError, match=f"unsupported tokenizer: expected {name} = "):
-        with_part(name, part)
+        tokenizer_with(name, part)

@@ -1,4 +1,4 @@
-"""Attention in compiled code is the plain one, forward and back, however sentences and vectors lie."""
+"""Attention in compiled code equals plain attention, forward and backward, for any lengths and memory layout."""
 
 import math
 from collections.abc import Iterable
@@ -19,108 +19,110 @@ from tests.reference.dropout import dropped
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
 HEADS = 3
-LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15, 16, 32, 33]  # some take several turns, some fill registers and turns exactly
-OURS, THEIRS = Packed.from_lengths(LENGTHS), Packed.from_lengths(LENGTHS[::-1])
+LENGTHS = [1, 40, 3, 70, 7, 1, 1, 15, 16, 32, 33]  # below, at and above the sizes of registers and blocks
+QUERIES, KEYS = Packed.from_lengths(LENGTHS), Packed.from_lengths(LENGTHS[::-1])
 PATTERNS = {
-    "self": AttentionPattern.between(OURS, OURS),
-    "causal": AttentionPattern.between(OURS, OURS, causal=True),
-    "cross": AttentionPattern.between(OURS, THEIRS),
+    "self": AttentionPattern.between(QUERIES, QUERIES),
+    "causal": AttentionPattern.between(QUERIES, QUERIES, causal=True),
+    "cross": AttentionPattern.between(QUERIES, KEYS),
 }
 
 
-Three = tuple[Tensor, Tensor, Tensor]
+QKV = tuple[Tensor, Tensor, Tensor]
 
 
-def to_learn(some: Iterable[Tensor]) -> Three:
-    queries, keys, values = (one.detach().requires_grad_() for one in some)
+def with_gradients(tensors: Iterable[Tensor]) -> QKV:
+    queries, keys, values = (tensor.detach().requires_grad_() for tensor in tensors)
     return queries, keys, values
 
 
-def vectors(width: int) -> Three:
-    return to_learn(torch.randn(sum(LENGTHS), HEADS, width) for _ in range(3))
+def random_qkv(width: int) -> QKV:
+    return with_gradients(torch.randn(sum(LENGTHS), HEADS, width) for _ in range(3))
 
 
-def check_gradients(ours: Tensor, plain: Tensor, given: Three) -> None:
-    above = torch.randn_like(ours)
-    found, wanted = (torch.autograd.grad(one, given, above) for one in (ours, plain))
-    for own, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(own, other, atol=2e-5, rtol=1e-4)
+def assert_same_gradients(output: Tensor, expected_output: Tensor, inputs: QKV) -> None:
+    grad_output = torch.randn_like(output)
+    grads, expected_grads = (torch.autograd.grad(y, inputs, grad_output) for y in (output, expected_output))
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(grad, expected_grad, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
 @pytest.mark.parametrize("width", [1, 8, 16, 50, 64, 100])
-def test_it_equals_plain_attention_in_value_and_gradient(kind: str, width: int) -> None:
-    given = vectors(width)
-    ours, plain = (one(*given, PATTERNS[kind], 0.0) for one in (native_attention, plain_attention))
-    torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
-    check_gradients(ours, plain, given)
+def test_native_attention_equals_plain_attention_in_value_and_gradient(kind: str, width: int) -> None:
+    qkv = random_qkv(width)
+    output, expected = (attention(*qkv, PATTERNS[kind], 0.0) for attention in (native_attention, plain_attention))
+    torch.testing.assert_close(output, expected, atol=2e-5, rtol=1e-4)
+    assert_same_gradients(output, expected, qkv)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
-def test_any_number_of_threads_finds_the_same_to_the_last_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, above = vectors(16), torch.randn(sum(LENGTHS), HEADS, 16)
-    found = []
+def test_attention_is_bit_identical_for_any_number_of_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    qkv, grad_output = random_qkv(16), torch.randn(sum(LENGTHS), HEADS, 16)
+    results = []
     for count in (1, threads):
         monkeypatch.setattr("heed.backends.cpu.attention.torch.get_num_threads", lambda count=count: count)
-        heads = native_attention(*given, PATTERNS["causal"], 0.0)
-        found.append([heads, *torch.autograd.grad(heads, given, above)])
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+        output = native_attention(*qkv, PATTERNS["causal"], 0.0)
+        results.append([output, *torch.autograd.grad(output, qkv, grad_output)])
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
-def test_dropout_takes_the_weights_its_hash_says_forward_and_back(kind: str) -> None:
+def test_dropout_drops_the_weights_that_its_hash_selects_forward_and_backward(kind: str) -> None:
     pattern, rate, seed = PATTERNS[kind], 0.3, 987_654_321
-    given = queries, keys, values = vectors(16)
-    found = native_attention_with_seed(*given, pattern, DropoutStruct.of(rate, seed))
-    ours, theirs = pattern.packed_sides()
-    seen = ours.sequence_ids[:, None] == theirs.sequence_ids
+    qkv = queries, keys, values = random_qkv(16)
+    output = native_attention_with_seed(*qkv, pattern, DropoutStruct.of(rate, seed))
+    query_layout, key_layout = pattern.packed_sides()
+    visible = query_layout.sequence_ids[:, None] == key_layout.sequence_ids
     if kind == "causal":
-        seen &= ours.positions[:, None] >= theirs.positions
-    weights = (torch.einsum("thk,shk->hts", queries, keys) / math.sqrt(16)).masked_fill(~seen, -torch.inf).softmax(-1)
-    gone = dropped(seed, HEADS, len(queries), len(keys), rate, torch.device("cpu"))
-    wanted = torch.einsum("hts,shk->thk", weights.masked_fill(gone, 0.0) / (1 - rate), values)
-    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=1e-4)
-    check_gradients(found, wanted, given)
+        visible &= query_layout.positions[:, None] >= key_layout.positions
+    weights = (
+        (torch.einsum("thk,shk->hts", queries, keys) / math.sqrt(16)).masked_fill(~visible, -torch.inf).softmax(-1)
+    )
+    mask = dropped(seed, HEADS, len(queries), len(keys), rate, torch.device("cpu"))
+    expected = torch.einsum("hts,shk->thk", weights.masked_fill(mask, 0.0) / (1 - rate), values)
+    torch.testing.assert_close(output, expected, atol=2e-5, rtol=1e-4)
+    assert_same_gradients(output, expected, qkv)
 
 
-def test_dropout_follows_from_torchs_seed() -> None:
-    given, found = vectors(8), []
+def test_dropout_is_determined_by_torchs_seed() -> None:
+    qkv, outputs = random_qkv(8), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(native_attention(*given, PATTERNS["self"], 0.5))
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+        outputs.append(native_attention(*qkv, PATTERNS["self"], 0.5))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
 
 
-def test_vectors_and_gradients_may_lie_in_larger_matrices() -> None:
+def test_strided_inputs_and_gradients_give_the_same_result() -> None:
     pattern = PATTERNS["self"]
     together = torch.randn(sum(LENGTHS), 3, HEADS, 16)
-    apart = to_learn(one.contiguous() for one in together.unbind(1))
-    wanted = native_attention(*apart, pattern, 0.0)
-    head_by_head = [one.transpose(0, 1).contiguous().transpose(0, 1) for one in together.unbind(1)]
-    for lying in (list(together.unbind(1)), head_by_head):
-        given = to_learn(lying)
-        found = native_attention(*given, pattern, 0.0)
-        assert torch.equal(found, wanted)
-        above = torch.randn(HEADS, sum(LENGTHS), 16).transpose(0, 1)
-        for own, other in zip(
-            torch.autograd.grad(found, given, above),
-            torch.autograd.grad(wanted, apart, above.contiguous(), retain_graph=True),
+    contiguous = with_gradients(tensor.contiguous() for tensor in together.unbind(1))
+    expected = native_attention(*contiguous, pattern, 0.0)
+    head_by_head = [tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in together.unbind(1)]
+    for tensors in (list(together.unbind(1)), head_by_head):
+        strided = with_gradients(tensors)
+        output = native_attention(*strided, pattern, 0.0)
+        assert torch.equal(output, expected)
+        grad_output = torch.randn(HEADS, sum(LENGTHS), 16).transpose(0, 1)
+        for grad, expected_grad in zip(
+            torch.autograd.grad(output, strided, grad_output),
+            torch.autograd.grad(expected, contiguous, grad_output.contiguous(), retain_graph=True),
             strict=True,
         ):
-            assert torch.equal(own, other)
+            assert torch.equal(grad, expected_grad)
 
 
 def test_large_scores_stay_finite_and_nan_stays_nan() -> None:
-    queries, keys, values = (one.detach() for one in vectors(8))
-    ours, plain = (
-        one(queries * 1e4, keys, values, PATTERNS["causal"], 0.0) for one in (native_attention, plain_attention)
+    queries, keys, values = (tensor.detach() for tensor in random_qkv(8))
+    output, expected = (
+        tensor(queries * 1e4, keys, values, PATTERNS["causal"], 0.0) for tensor in (native_attention, plain_attention)
     )
-    torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(output, expected, atol=2e-5, rtol=1e-4)
     keys[0] = torch.nan
-    found = native_attention(queries, keys, values, PATTERNS["self"], 0.0)
-    assert found[0].isnan().all()
-    assert found[1:].isfinite().all()
+    with_nan = native_attention(queries, keys, values, PATTERNS["self"], 0.0)
+    assert with_nan[0].isnan().all()
+    assert with_nan[1:].isfinite().all()
 
 
 @pytest.mark.usefixtures("unchecked_signatures")
@@ -133,9 +135,9 @@ def test_a_padded_layout_is_refused() -> None:
 
 @pytest.mark.usefixtures("for_avx2")
 @pytest.mark.parametrize("kind", PATTERNS)
-def test_processors_without_avx512_attend_the_same(kind: str) -> None:
+def test_native_attention_without_avx512_equals_plain_attention(kind: str) -> None:
     for width in (12, 64):
-        given = vectors(width)
-        ours, plain = (one(*given, PATTERNS[kind], 0.0) for one in (native_attention, plain_attention))
-        torch.testing.assert_close(ours, plain, atol=2e-5, rtol=1e-4)
-        check_gradients(ours, plain, given)
+        qkv = random_qkv(width)
+        output, expected = (attention(*qkv, PATTERNS[kind], 0.0) for attention in (native_attention, plain_attention))
+        torch.testing.assert_close(output, expected, atol=2e-5, rtol=1e-4)
+        assert_same_gradients(output, expected, qkv)

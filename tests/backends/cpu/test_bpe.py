@@ -1,4 +1,4 @@
-"""Compiled BPE-dropout cuts as the plain one does, number for number."""
+"""Compiled BPE-dropout gives exactly the ids of the Python one."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,57 +10,62 @@ from heed.backends.select import bpe_dropout
 from heed.errors import DataError
 from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import BOS
-from tests.text.test_bpe_dropout import ANY_TEXT, OVERLAPPING, TEXTS, TRAINED, handmade
+from tests.text.bpe_examples import ANY_TEXT, OVERLAPPING, TEXTS, TRAINED, tokenizer_with_merges
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
-CHANCES = (0, 0.1, 0.5, 0.9, 0.999)
-BOTH = {chance: (NativeBpeDropout(TRAINED, chance), BpeDropout(TRAINED, chance)) for chance in CHANCES}
+PROBABILITIES = (0, 0.1, 0.5, 0.9, 0.999)
+NATIVE_AND_PYTHON = {
+    probability: (NativeBpeDropout(TRAINED, probability), BpeDropout(TRAINED, probability))
+    for probability in PROBABILITIES
+}
 
 
 @settings(max_examples=300, deadline=None)
-@given(texts=st.lists(ANY_TEXT, max_size=5), chance=st.sampled_from(CHANCES), key=st.text())
-def test_any_text_is_cut_as_the_plain_one_cuts_it(texts: list[str], chance: float, key: str) -> None:
+@given(texts=st.lists(ANY_TEXT, max_size=5), probability=st.sampled_from(PROBABILITIES), key=st.text())
+def test_native_bpe_dropout_segments_any_text_like_the_python_one(
+    texts: list[str], probability: float, key: str
+) -> None:
     ids = TRAINED.encode([*texts, *TEXTS])
     keys = [f"{key} {number}" for number in range(len(ids))]
-    own, plain = (cut(ids, keys) for cut in BOTH[chance])
-    assert own == plain
+    native, python = (segment(ids, keys) for segment in NATIVE_AND_PYTHON[probability])
+    assert native == python
 
 
 @pytest.mark.parametrize("word", ["street", "stress", "banana", "an", "tree", "na" * 300])
-def test_merges_that_compete_are_chosen_as_the_plain_one_chooses(word: str) -> None:
-    tokenizer = handmade(OVERLAPPING)
+def test_native_bpe_dropout_chooses_among_overlapping_merges_like_the_python_one(word: str) -> None:
+    tokenizer = tokenizer_with_merges(OVERLAPPING)
     count = 500 if len(word) < 100 else 50
     ids, keys = tokenizer.encode([word]) * count, [str(number) for number in range(count)]
     assert NativeBpeDropout(tokenizer, 0.4)(ids, keys) == BpeDropout(tokenizer, 0.4)(ids, keys)
 
 
-@pytest.mark.parametrize("remembered", [0, 1, 3])
-def test_what_is_remembered_changes_nothing(remembered: int) -> None:
+@pytest.mark.parametrize("cached_words", [0, 1, 3])
+def test_the_size_of_the_word_cache_does_not_change_the_ids(cached_words: int) -> None:
     ids = TRAINED.encode(TEXTS) * 3
     keys = [str(number) for number in range(len(ids))]
-    assert NativeBpeDropout(TRAINED, 0.3, remembered)(ids, keys) == BpeDropout(TRAINED, 0.3)(ids, keys)
+    assert NativeBpeDropout(TRAINED, 0.3, cached_words)(ids, keys) == BpeDropout(TRAINED, 0.3)(ids, keys)
 
 
-def test_merges_are_found_in_a_table_of_any_size() -> None:
+def test_merge_tables_of_any_size_work() -> None:
     for count in (0, 1, 2, 7, 16):
-        tokenizer = handmade(OVERLAPPING[:count])
+        tokenizer = tokenizer_with_merges(OVERLAPPING[:count])
         ids = tokenizer.encode(["street banana"])
         assert NativeBpeDropout(tokenizer, 0)(ids, ["key"]) == ids
 
 
-def test_nothing_stays_nothing() -> None:
-    cut = BOTH[0.5][0]
-    assert cut([], []) == []
-    assert cut([[], []], ["a", "b"]) == [[], []]
+def test_empty_input_gives_empty_output() -> None:
+    segment = NATIVE_AND_PYTHON[0.5][0]
+    assert segment([], []) == []
+    assert segment([[], []], ["a", "b"]) == [[], []]
 
 
 def test_special_tokens_are_refused() -> None:
     with pytest.raises(DataError, match="without special tokens"):
-        BOTH[0.5][0]([[BOS]], ["key"])
+        NATIVE_AND_PYTHON[0.5][0]([[BOS]], ["key"])
 
 
-def test_without_a_compiler_the_plain_one_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_python_bpe_dropout_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(bpe_dropout(TRAINED, 0.1), NativeBpeDropout)
     monkeypatch.setattr("heed.backends.select.missing_for_compiled_code", lambda: "there is no C compiler")
     assert type(bpe_dropout(TRAINED, 0.1)) is BpeDropout

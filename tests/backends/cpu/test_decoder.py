@@ -1,4 +1,4 @@
-"""A step in compiled code is the model's own step, for any design, shape and number of threads."""
+"""A decoder step in compiled code equals the model's step, for any design, shape and number of threads."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +12,12 @@ from heed.backends.cpu.library import has_int8, missing_for_compiled_code
 from heed.backends.select import _make_stepper
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import plain_linear
-from tests.backends.cpu.test_packed_linear import plain_integers
-from tests.backends.torch.test_decoder import ALONE, DESIGNS, walk
+from tests.backends.decoder_steps import DESIGNS, SEPARATE_VOCABULARIES, decode, design_name
 from tests.model.examples import FIRST_WORD, SHAPE, make, padded, sentences
+from tests.reference.linear import reference_int8_linear
 
 CPU = torch.device("cpu")
-ODD = {"d_model": 84, "heads": 3, "d_ff": 131, "vocab_size": 203}  # nothing a multiple of what is done at once
+ODD = {"d_model": 84, "heads": 3, "d_ff": 131, "vocab_size": 203}  # no multiples of the kernels' block sizes
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
@@ -36,91 +36,96 @@ def native(model: Transformer) -> NativeDecoder:
     return NativeDecoder(model, plain_linear)
 
 
-@pytest.mark.parametrize("config", [*DESIGNS, *ALONE], ids=lambda one: f"{one.norm}-{one.positions}-{one.activation}")
+@pytest.mark.parametrize("config", [*DESIGNS, SEPARATE_VOCABULARIES], ids=design_name)
 @torch.no_grad()
-def test_it_is_the_models_own_step(config: ModelConfig) -> None:
+def test_native_decoder_steps_equal_the_models(config: ModelConfig) -> None:
     model = make(config.model_copy(update={"max_length": 64}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    lean = native(model)
-    for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
-        torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
+    decoder = native(model)
+    for logits, expected in zip(decode(decoder, src, column=False), decode(model, src, column=True), strict=True):
+        torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_sizes_may_be_odd_and_threads_many(threads: int) -> None:
+def test_native_decoder_steps_with_odd_sizes_and_several_threads_equal_the_models(threads: int) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    lean = native(model)
-    for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
-        torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
+    decoder = native(model)
+    for logits, expected in zip(decode(decoder, src, column=False), decode(model, src, column=True), strict=True):
+        torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
     assert threads == torch.get_num_threads()
 
 
-@pytest.mark.skipif(not has_int8(), reason="this processor has no instructions for products of bytes")
+@pytest.mark.skipif(not has_int8(), reason="this processor has no instructions for int8 matmuls")
 @pytest.mark.parametrize("sizes", [{}, ODD, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"])
 @torch.no_grad()
-def test_in_integers_it_is_the_plain_step_in_integers(sizes: dict[str, int]) -> None:
+def test_native_int8_steps_equal_the_reference_int8_steps(sizes: dict[str, int]) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    ours = NativeDecoder(model, plain_integers, int8=True)
-    for found, plain in zip(
-        walk(ours, src, column=False), walk(TorchDecoder(model, plain_integers), src, column=False), strict=True
+    decoder = NativeDecoder(model, reference_int8_linear, int8=True)
+    for logits, expected in zip(
+        decode(decoder, src, column=False),
+        decode(TorchDecoder(model, reference_int8_linear), src, column=False),
+        strict=True,
     ):
-        # A number that lies between two integers may go either way.
-        assert (found - plain).abs().mean() < 0.01 * plain.std()
-        assert (found - plain).abs().max() < 0.3 * plain.std()
+        # A number half-way between two integers may be rounded either way.
+        assert (logits - expected).abs().mean() < 0.01 * expected.std()
+        assert (logits - expected).abs().max() < 0.3 * expected.std()
 
 
 @torch.no_grad()
-def test_several_threads_may_step_at_once() -> None:
+def test_several_threads_can_use_one_decoder_at_once() -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
-    lean, src = native(model), padded(sentences([5, 1, 3], CPU))
-    expected = walk(lean, src, column=False)
+    decoder, src = native(model), padded(sentences([5, 1, 3], CPU))
+    expected = decode(decoder, src, column=False)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: walk(lean, src, column=False), range(8)):
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        for logits in pool.map(lambda _: decode(decoder, src, column=False), range(8)):
+            torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
-def test_many_rows_are_no_matter() -> None:
+def test_native_decoder_steps_with_many_rows_equal_torchs() -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
-    ours, plain = native(model), TorchDecoder(model, plain_linear)
+    native_decoder, torch_decoder = native(model), TorchDecoder(model, plain_linear)
     src = padded(sentences([4, 2, 7] * 9, CPU))
-    one, other, ids = ours.start(src), plain.start(src), torch.arange(27) + FIRST_WORD
+    state, torch_state, ids = native_decoder.start(src), torch_decoder.start(src), torch.arange(27) + FIRST_WORD
     for width in (1, 3):
         rows = torch.arange(27)[:, None].expand(-1, width)
-        one, other = one.select(rows), other.select(rows)
-        (found, one), (expected, other) = (
-            lean.step(ids.repeat_interleave(width), state) for lean, state in ((ours, one), (plain, other))
+        state, torch_state = state.select(rows), torch_state.select(rows)
+        (logits, state), (expected, torch_state) = (
+            decoder.step(ids.repeat_interleave(width), decoder_state)
+            for decoder, decoder_state in ((native_decoder, state), (torch_decoder, torch_state))
         )
-        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("for_avx2")
 @torch.no_grad()
-def test_processors_without_avx512_step_the_same() -> None:
+def test_native_decoder_steps_without_avx512_equal_the_models() -> None:
     assert not has_int8()
     for sizes in (ODD, {}):
         model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
         src = padded(sentences([5, 1, 3], CPU))
-        lean = native(model)
-        for found, own in zip(walk(lean, src, column=False), walk(model, src, column=True), strict=True):
-            torch.testing.assert_close(found, own, atol=2e-5, rtol=1e-4)
+        decoder = native(model)
+        for logits, expected in zip(decode(decoder, src, column=False), decode(model, src, column=True), strict=True):
+            torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("integers", [False, True])
-@pytest.mark.parametrize("place", ["feed_forward.widen.bias", "attention.query.bias", "cross_attention.value.weight"])
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(
+    "parameter", ["feed_forward.widen.bias", "attention.query.bias", "cross_attention.value.weight"]
+)
 @torch.no_grad()
-def test_what_is_no_number_is_not_hidden(place: str, integers: bool) -> None:
-    if integers and not has_int8():
-        pytest.skip("this processor has no instructions for products of bytes")
+def test_nan_weights_give_nan_logits(parameter: str, int8: bool) -> None:
+    if int8 and not has_int8():
+        pytest.skip("this processor has no instructions for int8 matmuls")
     model = make(DESIGNS[0], CPU, torch.float32)
-    model.get_parameter(f"decoder.layers.0.{place}")[0] = torch.nan
-    lean = NativeDecoder(model, plain_integers, int8=integers)
-    logits, _ = lean.step(torch.tensor([5]), lean.start(padded(sentences([4], CPU))))
+    model.get_parameter(f"decoder.layers.0.{parameter}")[0] = torch.nan
+    decoder = NativeDecoder(model, reference_int8_linear, int8=int8)
+    logits, _ = decoder.step(torch.tensor([5]), decoder.start(padded(sentences([4], CPU))))
     assert logits.isnan().all()
 
 
-def test_what_is_not_float32_takes_the_other_way() -> None:
+def test_only_float32_models_use_the_native_decoder() -> None:
     assert isinstance(_make_stepper(make(DESIGNS[0], CPU, torch.float64), "float32"), TorchDecoder)
     assert isinstance(_make_stepper(make(DESIGNS[0], CPU, torch.float32), "float32"), NativeDecoder)

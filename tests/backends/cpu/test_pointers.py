@@ -1,4 +1,4 @@
-"""Nothing reaches compiled code that is not what the C takes it for."""
+"""Tensors of another dtype, shape, device or stride than the C code expects are refused before they reach it."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ needs_compiled_code = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("tensor", "message"),
     [
         (torch.zeros(2, 3, dtype=torch.float64), r"found torch.float64 \(2, 3\) on cpu, strides \(3, 1\)"),
         (torch.zeros(2, 3, dtype=torch.bfloat16), r"found torch.bfloat16 \(2, 3\)"),
@@ -42,17 +42,17 @@ needs_compiled_code = pytest.mark.skipif(
     ],
     ids=["float64", "bfloat16", "meta", "transposed", "wider", "flat"],
 )
-def test_a_pointer_is_of_the_right_kind_or_none_at_all(given: Tensor, found: str) -> None:
-    with pytest.raises(TypeError, match=f"takes contiguous torch.float32 \\(2, 3\\) on the CPU, {found}"):
-        pointer(given, torch.float32, 2, 3)
-    if given.is_cpu and given.dtype is torch.float32 and given.shape == (2, 3):
-        assert strided_pointer(given, torch.float32, 2, 3) == given.data_ptr()
+def test_a_tensor_of_the_wrong_dtype_device_strides_or_shape_has_no_pointer(tensor: Tensor, message: str) -> None:
+    with pytest.raises(TypeError, match=f"takes contiguous torch.float32 \\(2, 3\\) on the CPU, {message}"):
+        pointer(tensor, torch.float32, 2, 3)
+    if tensor.is_cpu and tensor.dtype is torch.float32 and tensor.shape == (2, 3):
+        assert strided_pointer(tensor, torch.float32, 2, 3) == tensor.data_ptr()
     else:
-        with pytest.raises(TypeError, match=found):
-            strided_pointer(given, torch.float32, 2, 3)
+        with pytest.raises(TypeError, match=message):
+            strided_pointer(tensor, torch.float32, 2, 3)
 
 
-def test_what_is_right_gives_its_address() -> None:
+def test_pointers_are_the_addresses_of_valid_tensors_and_arrays() -> None:
     x, array = torch.zeros(2, 3), np.zeros(5, np.int32)
     assert pointer(x, torch.float32, 2, 3) == pointer_or_none(x, torch.float32, 2, 3) == x.data_ptr()
     assert pointer_or_none(None, torch.float32, 2, 3) is None
@@ -62,18 +62,18 @@ def test_what_is_right_gives_its_address() -> None:
             array_pointer(wrong, np.int32, 5)
 
 
-def test_no_other_file_takes_an_address() -> None:
+def test_only_pointers_py_takes_addresses() -> None:
     folder = Path(heed.backends.__path__[0]) / "cpu"
-    taking = {
+    files = {
         file.name for file in folder.rglob("*.py") if "data_ptr" in (text := file.read_text()) or "ctypes.data" in text
     }
-    assert taking == {"pointers.py"}
+    assert files == {"pointers.py"}
 
 
 @needs_compiled_code
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.usefixtures("unchecked_signatures")
-def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> None:
+def test_compiled_code_refuses_other_dtypes_than_float32(dtype: torch.dtype) -> None:
     x, layout = torch.zeros(4, 8, dtype=dtype), Packed.from_lengths([3, 1])
     heads, pattern = x.view(4, 2, 4), AttentionPattern.between(layout, layout)
     for call in (
@@ -92,20 +92,20 @@ def test_compiled_code_refuses_numbers_of_another_kind(dtype: torch.dtype) -> No
 
 @needs_compiled_code
 @pytest.mark.usefixtures("unchecked_signatures")
-def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
+def test_compiled_code_refuses_inconsistent_shapes() -> None:
     layout, heads = Packed.from_lengths([3, 1]), torch.zeros(4, 2, 4)
     pattern = AttentionPattern.between(layout, layout)
-    for fewer in ((heads[:3], heads, heads), (heads, heads[:3], heads[:3])):
+    for qkv in ((heads[:3], heads, heads), (heads, heads[:3], heads[:3])):
         with pytest.raises(InputError, match="attention in compiled code takes packed sentences of"):
-            native_attention_with_seed(*fewer, pattern, DropoutStruct.of(0.0, 0))
+            native_attention_with_seed(*qkv, pattern, DropoutStruct.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
         native_attention_with_seed(heads, heads, heads[:3], pattern, DropoutStruct.of(0.0, 0))
-    too_long = Packed(
+    wrong_layout = Packed(
         layout.positions, layout.sequence_ids, layout.cu_seqlens, 2
-    )  # whose longest sentence has three tokens
+    )  # its longest sentence has 3 tokens, not 2
     with pytest.raises(InputError, match="takes packed sentences of"):
         native_attention_with_seed(
-            heads, heads, heads, AttentionPattern.between(layout, too_long), DropoutStruct.of(0.0, 0)
+            heads, heads, heads, AttentionPattern.between(layout, wrong_layout), DropoutStruct.of(0.0, 0)
         )
     with pytest.raises(TypeError, match="compiled code takes"):
         matmul(torch.zeros(2, 3), torch.zeros(4, 2))
@@ -118,53 +118,54 @@ def test_compiled_code_refuses_sizes_that_do_not_fit_together() -> None:
 
 
 @needs_compiled_code
-def test_attention_of_one_head_lies_right_however_torch_counts_its_strides() -> None:
+def test_attention_with_one_head_ignores_the_stride_of_the_head_axis() -> None:
     layout = Packed.from_lengths([3, 1])
     heads = torch.randn(4, 8).as_strided((4, 1, 8), (8, 3, 1))
     pattern = AttentionPattern.between(layout, layout)
-    same = heads.clone(memory_format=torch.contiguous_format).view(4, 1, 8)
+    contiguous = heads.clone(memory_format=torch.contiguous_format).view(4, 1, 8)
     assert torch.equal(
-        native_attention(heads, heads, heads, pattern, 0.0), native_attention(same, same, same, pattern, 0.0)
+        native_attention(heads, heads, heads, pattern, 0.0),
+        native_attention(contiguous, contiguous, contiguous, pattern, 0.0),
     )
 
 
 @needs_compiled_code
 @torch.no_grad()
 @pytest.mark.usefixtures("unchecked_signatures")
-def test_a_step_refuses_an_id_outside_the_vocabulary_and_a_state_of_another_model() -> None:
+def test_a_decoder_step_refuses_ids_outside_the_vocabulary_and_a_state_of_another_model() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
-    lean = NativeDecoder(model, plain_linear)
-    state = lean.start(padded(sentences([5, 3], CPU)))
-    for wrong in (-1, SHAPE["vocab_size"], 2**40):
-        with pytest.raises(InputError, match=rf"a decoder step .* takes ids from 0 to 12, found \[1, {wrong}\]"):
-            lean.step(torch.tensor([1, wrong]), state)
+    decoder = NativeDecoder(model, plain_linear)
+    state = decoder.start(padded(sentences([5, 3], CPU)))
+    for token_id in (-1, SHAPE["vocab_size"], 2**40):
+        with pytest.raises(InputError, match=rf"a decoder step .* takes ids from 0 to 12, found \[1, {token_id}\]"):
+            decoder.step(torch.tensor([1, token_id]), state)
     wider = make(ModelConfig.model_validate({**SHAPE, "d_model": 32}), CPU, torch.float32)
     with pytest.raises(TypeError, match="compiled code takes"):
         NativeDecoder(wider, plain_linear).step(torch.tensor([1, 1]), state)
-    lean.step(torch.tensor([1, 1]), state)
+    decoder.step(torch.tensor([1, 1]), state)
 
 
 @needs_compiled_code
 @pytest.mark.usefixtures("unchecked_signatures")
-def test_an_encoder_refuses_a_layout_of_other_sentences() -> None:
+def test_the_encoder_refuses_a_layout_that_does_not_fit_its_ids() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
     encode, src = NativeEncoder(model, int8=False), torch.tensor([3, 4, 5, 6])
     layout = Packed.from_lengths([3, 1])
-    for wrong in (
+    for wrong_layout in (
         Packed(layout.positions, layout.sequence_ids + 1, layout.cu_seqlens, 3),
         Packed(layout.positions, layout.sequence_ids, layout.cu_seqlens + 1, 3),
         Packed(0 * layout.positions, layout.sequence_ids, layout.cu_seqlens, 2),
     ):
         with pytest.raises(InputError, match="an encoder pass in compiled code takes a layout of 4 tokens"):
-            encode(src, wrong)
+            encode(src, wrong_layout)
 
 
 @needs_compiled_code
-def test_a_loss_is_found_whatever_the_default_dtype() -> None:
-    given = (torch.randn(4, 8), torch.randn(11, 8), None, torch.tensor([3, 4, 0, 10]), 0, 0.1)
-    expected = linear_cross_entropy(matmul)(*given)
+def test_the_loss_does_not_depend_on_the_default_dtype() -> None:
+    arguments = (torch.randn(4, 8), torch.randn(11, 8), None, torch.tensor([3, 4, 0, 10]), 0, 0.1)
+    expected = linear_cross_entropy(matmul)(*arguments)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert torch.equal(linear_cross_entropy(matmul)(*given), expected)
+        assert torch.equal(linear_cross_entropy(matmul)(*arguments), expected)
     finally:
         torch.set_default_dtype(torch.float32)

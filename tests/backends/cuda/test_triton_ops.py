@@ -1,4 +1,4 @@
-"""Each part of a step as a kernel and in plain torch: the same numbers, on a GPU or in Triton's interpreter."""
+"""Each operation of a decoder step in Triton equals the same operation in plain torch, on a GPU or interpreted."""
 
 import copy
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from heed.model.layout import Packed
 from tests.model.examples import SHAPE, make
 from tests.reference.step_ops import REFERENCE
 
-HEADS, WIDTH = 2, 12  # numbers that are no powers of two
+HEADS, WIDTH = 2, 12  # the product is not a power of two
 SIZE = HEADS * WIDTH
 SPECIAL = SpecialIds(pad_id=0, bos_id=1, eos_id=2)
 
 
-def in_the_middle(shape: SlotShape, positions: list[int], device: torch.device) -> Slots:
-    """Searches that have come this far, by any way that hypotheses can have gone."""
+def slots_in_use(shape: SlotShape, positions: list[int], device: torch.device) -> Slots:
+    """Slots of searches at these positions, with a random KV cache and random parents."""
     slots = Slots.empty(shape, 2, (HEADS, WIDTH), torch.float32, device)
     for tensor in (slots.self_kv, slots.cross_kv):
         tensor.copy_(torch.randn(tensor.shape))
@@ -43,85 +43,90 @@ def norm(device: torch.device) -> NormParams:
     return NormParams(torch.randn(SIZE, device=device), torch.randn(SIZE, device=device), 1e-5)
 
 
-@pytest.mark.parametrize("placed", [True, False])
-@pytest.mark.parametrize("normed", [True, False])
-def test_words_become_the_same_vectors(placed: bool, normed: bool, device: torch.device) -> None:
-    slots = in_the_middle(SlotShape(3, 2, 4, 8), [0, 3, 7], device)
-    matrix, places = torch.randn(9, SIZE, device=device), torch.randn(8, SIZE, device=device)
-    words = EmbeddingParams(matrix, 5.0, places if placed else None, None, norm(device) if normed else None)
-    for own, plain in zip(TRITON.embed(words, slots), REFERENCE.embed(words, slots), strict=True):
-        torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("with_positions", [True, False])
+@pytest.mark.parametrize("with_norm", [True, False])
+def test_embedding_equals_the_reference(with_positions: bool, with_norm: bool, device: torch.device) -> None:
+    slots = slots_in_use(SlotShape(3, 2, 4, 8), [0, 3, 7], device)
+    matrix, positions = torch.randn(9, SIZE, device=device), torch.randn(8, SIZE, device=device)
+    embedding = EmbeddingParams(
+        matrix, 5.0, positions if with_positions else None, None, norm(device) if with_norm else None
+    )
+    for output, expected in zip(TRITON.embed(embedding, slots), REFERENCE.embed(embedding, slots), strict=True):
+        torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("post", "outer"), [(True, False), (False, False), (False, True)])
-def test_what_was_found_joins_the_stream_in_all_orders(post: bool, outer: bool, device: torch.device) -> None:
+def test_residual_and_norm_equal_the_reference_in_every_order(post: bool, outer: bool, device: torch.device) -> None:
     x, y, bias = (torch.randn(*size, device=device) for size in ((5, SIZE), (5, SIZE), (SIZE,)))
-    closing = ResidualNorm(bias, norm(device) if outer else None, norm(device), post)
-    for own, plain in zip(
-        TRITON.add_residual_norm(x, y, closing), REFERENCE.add_residual_norm(x, y, closing), strict=True
+    residual_norm = ResidualNorm(bias, norm(device) if outer else None, norm(device), post)
+    for output, expected in zip(
+        TRITON.add_residual_norm(x, y, residual_norm), REFERENCE.add_residual_norm(x, y, residual_norm), strict=True
     ):
-        torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("turned", [True, False])
-def test_looking_back_sees_the_same_past_and_leaves_the_same(width: int, turned: bool, device: torch.device) -> None:
+@pytest.mark.parametrize("rotary", [True, False])
+def test_self_attention_and_its_kv_cache_equal_the_reference(width: int, rotary: bool, device: torch.device) -> None:
     shape = SlotShape(3, width, 4, 80)
-    slots = in_the_middle(shape, [0, 4, 71], device)  # nothing, a part of a tile, several tiles
-    angle = torch.randn(80, WIDTH // 2, device=device)
-    turns = torch.stack((angle.cos(), angle.sin())) if turned else None
+    slots = slots_in_use(shape, [0, 4, 71], device)  # an empty cache, part of a tile, several tiles
+    angles = torch.randn(80, WIDTH // 2, device=device)
+    rotations = torch.stack((angles.cos(), angles.sin())) if rotary else None
     qkv, bias = torch.randn(shape.rows, 3 * SIZE, device=device), torch.randn(3 * SIZE, device=device)
-    other = copy.deepcopy(slots)
-    own, plain = (
-        part(qkv, bias, at, 1, turns)
-        for part, at in ((TRITON.self_attention, slots), (REFERENCE.self_attention, other))
+    expected_slots = copy.deepcopy(slots)
+    output, expected = (
+        self_attention(qkv, bias, its_slots, 1, rotations)
+        for self_attention, its_slots in ((TRITON.self_attention, slots), (REFERENCE.self_attention, expected_slots))
     )
-    torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(slots.self_kv, other.self_kv, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(slots.self_kv, expected_slots.self_kv, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_looking_across_sees_each_source_up_to_its_end(width: int, device: torch.device) -> None:
+def test_cross_attention_equals_the_reference_for_every_source_length(width: int, device: torch.device) -> None:
     shape = SlotShape(3, width, 70, 8)
-    slots = in_the_middle(shape, [0, 3, 7], device)
+    slots = slots_in_use(shape, [0, 3, 7], device)
     slots.source_lengths.copy_(torch.tensor([1, 32, 70]))
     queries, bias = torch.randn(shape.rows, SIZE, device=device), torch.randn(SIZE, device=device)
-    own, plain = (part(queries, bias, slots, 1) for part in (TRITON.cross_attention, REFERENCE.cross_attention))
-    torch.testing.assert_close(own, plain, atol=1e-5, rtol=1e-5)
+    output, expected = (
+        cross_attention(queries, bias, slots, 1)
+        for cross_attention in (TRITON.cross_attention, REFERENCE.cross_attention)
+    )
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
 
 
-def ended(slots: Slots) -> list[list[tuple[float, ...]]]:
-    """Those of each sentence, in an order of their own."""
+def finished_hypotheses(slots: Slots) -> list[list[tuple[float, ...]]]:
+    """The finished hypotheses of each sentence, sorted."""
     names = ("finished_scores", "finished_log_probs", "finish_order", "finish_hypothesis")
-    each = [getattr(slots, name).tolist() for name in names]
-    return [sorted(zip(*row, strict=True)) for row in zip(*each, strict=True)]
+    columns = [getattr(slots, name).tolist() for name in names]
+    return [sorted(zip(*row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def assert_same_searches(one: Slots, other: Slots) -> None:
-    assert one.finished.tolist() == other.finished.tolist()
-    assert one.positions.tolist() == other.positions.tolist()
-    for rows, expected in zip(ended(one), ended(other), strict=True):
-        for (score, *of_it), (other_score, *of_other) in zip(rows, expected, strict=True):
-            assert score == pytest.approx(other_score, abs=1e-4)
+def assert_same_searches(slots: Slots, expected: Slots) -> None:
+    assert slots.finished.tolist() == expected.finished.tolist()
+    assert slots.positions.tolist() == expected.positions.tolist()
+    for hypotheses, expected_hypotheses in zip(finished_hypotheses(slots), finished_hypotheses(expected), strict=True):
+        for (score, *values), (expected_score, *expected_values) in zip(hypotheses, expected_hypotheses, strict=True):
+            assert score == pytest.approx(expected_score, abs=1e-4)
             if abs(score) < torch.inf:
-                assert of_it == pytest.approx(of_other, abs=1e-4)
-    torch.testing.assert_close(one.live_log_probs, other.live_log_probs, atol=1e-4, rtol=0)
-    alive = other.live_log_probs > -torch.inf
-    assert torch.equal(one.ids[alive], other.ids[alive])
-    for b, position in enumerate(one.positions.tolist()):
-        last, here = max(position - 1, 0), alive[b]
-        assert torch.equal(one.tokens[b, last][here], other.tokens[b, last][here])
-        assert torch.equal(one.parents[b, last][here], other.parents[b, last][here])
-        if one.shape.beam > 1 and not int(one.finished[b]):
-            lines = [
-                slots.kv_rows[position % 2].view(one.shape.slots, -1, one.shape.target_length)[b]
-                for slots in (one, other)
+                assert values == pytest.approx(expected_values, abs=1e-4)
+    torch.testing.assert_close(slots.live_log_probs, expected.live_log_probs, atol=1e-4, rtol=0)
+    alive = expected.live_log_probs > -torch.inf
+    assert torch.equal(slots.ids[alive], expected.ids[alive])
+    for sentence, position in enumerate(slots.positions.tolist()):
+        last, live = max(position - 1, 0), alive[sentence]
+        assert torch.equal(slots.tokens[sentence, last][live], expected.tokens[sentence, last][live])
+        assert torch.equal(slots.parents[sentence, last][live], expected.parents[sentence, last][live])
+        if slots.shape.beam > 1 and not int(slots.finished[sentence]):
+            kv_rows = [
+                searches.kv_rows[position % 2].view(slots.shape.slots, -1, slots.shape.target_length)[sentence]
+                for searches in (slots, expected)
             ]
-            assert torch.equal(*(line[here, :position] for line in lines))
+            assert torch.equal(*(rows[live, :position] for rows in kv_rows))
 
 
 def searching(width: int, positions: list[int], device: torch.device) -> Slots:
-    slots = in_the_middle(SlotShape(len(positions), width, 4, 12), positions, device)
+    slots = slots_in_use(SlotShape(len(positions), width, 4, 12), positions, device)
     slots.live_log_probs.copy_(-torch.randint(9, slots.live_log_probs.shape).double().sort(-1).values)
     slots.finished_scores.fill_(-torch.inf)
     slots.length_penalties.copy_(((5 + torch.arange(14).double()) / 6) ** 0.6)
@@ -129,123 +134,128 @@ def searching(width: int, positions: list[int], device: torch.device) -> Slots:
 
 
 def logits(rows: int, size: int, levels: int, device: torch.device) -> Tensor:
-    """With few levels, many words are equally likely."""
+    """With few levels, many tokens are equally probable."""
     return torch.randint(levels, (rows, size)).float().div(levels / 20).to(device)
 
 
 @pytest.mark.parametrize("levels", [4, 100_000])
 @pytest.mark.parametrize(("width", "size"), [(1, 13), (3, 13), (2, 5000), (5, 40)])
-def test_a_search_takes_the_same_step(width: int, size: int, levels: int, device: torch.device) -> None:
-    one = searching(width, [0, 3, 5, 11, 2], device)
-    one.rules.copy_(torch.tensor([3, int(width == 1)]))
-    one.max_lengths[2], one.finished[4] = 5, 1  # the third must end now, as must the fourth; the last has
+def test_beam_steps_equal_the_reference(width: int, size: int, levels: int, device: torch.device) -> None:
+    slots = searching(width, [0, 3, 5, 11, 2], device)
+    slots.rules.copy_(torch.tensor([3, int(width == 1)]))
+    slots.max_lengths[2], slots.finished[4] = (
+        5,
+        1,
+    )  # the third and fourth reach their maximum length; the last is finished
     if levels == 4:
-        one.length_penalties.copy_(((5 + torch.arange(14).double()) / 6) ** -2)  # the longer, the dearer
-    one.finished_scores[:, 1:] = (
-        torch.inf if levels == 4 else -torch.inf
-    )  # one that ended is wanted, or as many as there may be
-    other, bias = copy.deepcopy(one), torch.randn(size, device=device) if levels > 4 else None
+        slots.length_penalties.copy_(((5 + torch.arange(14).double()) / 6) ** -2)  # longer hypotheses score lower
+    slots.finished_scores[:, 1:] = torch.inf if levels == 4 else -torch.inf  # n-best of 1, or as many as the beam
+    expected, bias = copy.deepcopy(slots), torch.randn(size, device=device) if levels > 4 else None
     for _ in range(3):
-        given = logits(one.shape.rows, size, levels, device)
-        given[:, 2] += 12.0  # that some may end
-        TRITON.beam_step(given, bias, one, SPECIAL)
-        REFERENCE.beam_step(given, bias, other, SPECIAL)
-        assert_same_searches(one, other)
-    assert one.finished.tolist()[2:] == [1, 1, 1]
+        step_logits = logits(slots.shape.rows, size, levels, device)
+        step_logits[:, 2] += 12.0  # so that some finish
+        TRITON.beam_step(step_logits, bias, slots, SPECIAL)
+        REFERENCE.beam_step(step_logits, bias, expected, SPECIAL)
+        assert_same_searches(slots, expected)
+    assert slots.finished.tolist()[2:] == [1, 1, 1]
 
 
-def test_what_is_not_a_number_ends_a_search_with_nothing(device: torch.device) -> None:
-    one = searching(2, [1, 1], device)
-    other = copy.deepcopy(one)
-    given = logits(4, 13, 50, device)
-    given[2:, 5] = torch.nan
-    for part, slots in ((TRITON, one), (REFERENCE, other)):
-        part.beam_step(given, None, slots, SPECIAL)
+def test_nan_logits_end_a_search_without_a_hypothesis(device: torch.device) -> None:
+    triton_slots = searching(2, [1, 1], device)
+    reference_slots = copy.deepcopy(triton_slots)
+    step_logits = logits(4, 13, 50, device)
+    step_logits[2:, 5] = torch.nan
+    for ops, slots in ((TRITON, triton_slots), (REFERENCE, reference_slots)):
+        ops.beam_step(step_logits, None, slots, SPECIAL)
         assert slots.finished.tolist()[1] == 1
         assert slots.finished_scores[1].tolist() == [-torch.inf] * 2
 
 
-def test_an_early_end_waits_for_no_other_if_so_set(device: torch.device) -> None:
-    given = torch.zeros(2, 13, device=device)
-    given[:, 2] = 3.0
-    for stop, over in ((1, [1]), (0, [0])):
-        for part in (TRITON, REFERENCE):
+def test_stop_first_ends_a_search_that_exact_stop_continues(device: torch.device) -> None:
+    step_logits = torch.zeros(2, 13, device=device)
+    step_logits[:, 2] = 3.0
+    for stop, finished in ((1, [1]), (0, [0])):
+        for ops in (TRITON, REFERENCE):
             slots = searching(2, [1], device)
             slots.live_log_probs.copy_(torch.tensor([[-1.0, -1.0]]))
             slots.finished_scores[:, 1] = torch.inf
-            slots.length_penalties.copy_(torch.arange(14).double() ** 3 + 1)  # who waits scores better
+            slots.length_penalties.copy_(torch.arange(14).double() ** 3 + 1)  # a longer hypothesis scores higher
             slots.rules.copy_(torch.tensor([0, stop]))
-            part.beam_step(given, None, slots, SPECIAL)
-            assert slots.finished.tolist() == over
+            ops.beam_step(step_logits, None, slots, SPECIAL)
+            assert slots.finished.tolist() == finished
 
 
-@pytest.mark.parametrize(("dear", "over"), [(None, 1), (3, 0), (12, 0)])
-def test_nobody_is_over_who_can_still_win_next_or_at_last(dear: int | None, over: int, device: torch.device) -> None:
-    given = torch.zeros(2, 13, device=device)
-    given[:, 2] = 3.0
-    for part in (TRITON, REFERENCE):
-        slots = searching(2, [1], device)  # lengths up to 11: the next to end has 3 tokens with its end, the last 12
+@pytest.mark.parametrize(("favoured_length", "finished"), [(None, 1), (3, 0), (12, 0)])
+def test_exact_stop_continues_while_a_longer_hypothesis_could_score_higher(
+    favoured_length: int | None, finished: int, device: torch.device
+) -> None:
+    step_logits = torch.zeros(2, 13, device=device)
+    step_logits[:, 2] = 3.0
+    for ops in (TRITON, REFERENCE):
+        slots = searching(2, [1], device)  # with EOS, the next to finish has 3 tokens, the longest 12
         slots.live_log_probs.copy_(torch.tensor([[-1.0, -1.0]]))
         slots.finished_scores[:, 1] = torch.inf
         slots.length_penalties.fill_(1.0)
-        if dear is not None:
-            slots.length_penalties[dear] = 100.0
-        part.beam_step(given, None, slots, SPECIAL)
-        assert slots.finished.tolist() == [over]
+        if favoured_length is not None:
+            slots.length_penalties[favoured_length] = 100.0
+        ops.beam_step(step_logits, None, slots, SPECIAL)
+        assert slots.finished.tolist() == [finished]
 
 
-def test_of_equals_who_ended_first_stays(device: torch.device) -> None:
-    given = torch.zeros(2, 13, device=device)
-    given[:, 2] = 3.0
-    for part in (TRITON, REFERENCE):
-        score, expected = -torch.inf, (2, 77)  # the first to end takes the place; its equal does not
+def test_of_equal_hypotheses_the_first_to_finish_is_kept(device: torch.device) -> None:
+    step_logits = torch.zeros(2, 13, device=device)
+    step_logits[:, 2] = 3.0
+    for ops in (TRITON, REFERENCE):
+        score, expected = -torch.inf, (2, 77)  # the first to finish takes the position; an equal one later does not
         for order in expected:
             slots = searching(2, [1], device)
             slots.live_log_probs.copy_(torch.tensor([[-1.0, -2.0]]))
             slots.finished_scores.copy_(torch.tensor([[score, torch.inf]], dtype=torch.float64))
             slots.finish_order[0, 0] = 77
-            part.beam_step(given, None, slots, SPECIAL)
+            ops.beam_step(step_logits, None, slots, SPECIAL)
             real = slots.finished_scores[0] < torch.inf
             assert slots.finish_order[0][real].tolist() == [order]
             score = float(slots.finished_scores[0][real])
 
 
-def test_half_precision_is_only_rounded(device: torch.device) -> None:
+def test_bfloat16_attention_differs_from_float32_only_by_rounding(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("bfloat16 is for a GPU")
     shape = SlotShape(3, 3, 70, 80)
-    exact = in_the_middle(shape, [0, 4, 71], device)
+    exact = slots_in_use(shape, [0, 4, 71], device)
     half = replace(copy.deepcopy(exact), self_kv=exact.self_kv.bfloat16(), cross_kv=exact.cross_kv.bfloat16())
     exact = replace(exact, self_kv=half.self_kv.float(), cross_kv=half.cross_kv.float())
     qkv, bias = torch.randn(9, 3 * SIZE, device=device).bfloat16(), torch.randn(3 * SIZE, device=device).bfloat16()
-    own, plain = (
+    output, expected = (
         TRITON.self_attention(qkv, bias, half, 0, None),
         REFERENCE.self_attention(qkv.float(), bias.float(), exact, 0, None),
     )
-    torch.testing.assert_close(own.float(), plain, atol=0.03, rtol=0.03)
+    torch.testing.assert_close(output.float(), expected, atol=0.03, rtol=0.03)
     queries, bias = qkv[:, :SIZE].contiguous(), bias[:SIZE].contiguous()
-    own = TRITON.cross_attention(queries, bias, half, 0)
+    output = TRITON.cross_attention(queries, bias, half, 0)
     torch.testing.assert_close(
-        own.float(), REFERENCE.cross_attention(queries.float(), bias.float(), exact, 0), atol=0.03, rtol=0.03
+        output.float(), REFERENCE.cross_attention(queries.float(), bias.float(), exact, 0), atol=0.03, rtol=0.03
     )
 
 
 @pytest.mark.parametrize(
     "design", [("post", "sinusoidal", "relu"), ("pre", "rotary", "swiglu"), ("sandwich", "learned", "gelu")]
 )
-def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
+def test_decoder_steps_equal_the_reference_captured_if_there_is_a_gpu(
     design: tuple[str, str, str], device: torch.device
 ) -> None:
     settings = dict(zip(("norm", "positions", "activation"), design, strict=True))
     model = make(ModelConfig.model_validate({**SHAPE, **settings}), device, torch.float32)
     src, layout = torch.tensor([5, 6, 7, 2, 8, 2], device=device), Packed.from_lengths([4, 2]).to(device)
-    limits = torch.tensor([[4, 2], [5, 3]], dtype=torch.int32, device=device)  # of the sources; of what is written
-    ended_searches = []
-    for parts in (TRITON, REFERENCE):
-        decoder = StaticDecoder(model, torch.float32, parts)
-        slots, words = decoder.slots(SlotShape(3, 2, 4, 6))
-        step: Callable[[], None] = partial(decoder.step, slots, words)
-        if parts is TRITON and device.type == "cuda":
+    limits = torch.tensor(
+        [[4, 2], [5, 3]], dtype=torch.int32, device=device
+    )  # maximum lengths of the sources and of the outputs
+    results = []
+    for ops in (TRITON, REFERENCE):
+        decoder = StaticDecoder(model, torch.float32, ops)
+        slots, embedding = decoder.slots(SlotShape(3, 2, 4, 6))
+        step: Callable[[], None] = partial(decoder.step, slots, embedding)
+        if ops is TRITON and device.type == "cuda":
             step = capture(step, device)
         slots.length_penalties.fill_(1.0)
         memory = decoder.project_memory(layout.to_rows(decoder.encode(src, layout)))
@@ -253,7 +263,7 @@ def test_whole_steps_are_the_same_captured_if_there_is_a_gpu(
         for _ in range(6):
             step()
         assert slots.finished.tolist() == [1, 1, 1]
-        ended_searches.append(ended(slots))
-    for one, other in zip(*ended_searches, strict=True):
-        for found, expected in zip(one, other, strict=True):
-            assert found == pytest.approx(expected, abs=1e-4)
+        results.append(finished_hypotheses(slots))
+    for sentence, expected_sentence in zip(*results, strict=True):
+        for hypothesis, expected in zip(sentence, expected_sentence, strict=True):
+            assert hypothesis == pytest.approx(expected, abs=1e-4)

@@ -5,7 +5,7 @@ from heed.backends.base import TORCH_OPS, SearchOps
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.select import search_ops
 
-SIZES = [3, 128, 511, 512, 513, 1000, 3000]  # runs are of 128, and below four of them torch does the work
+SIZES = [3, 128, 511, 512, 513, 1000, 3000]  # blocks have 128 values; below four blocks torch is used
 
 
 @pytest.fixture(params=["torch", "native"])
@@ -16,7 +16,7 @@ def ops(request: pytest.FixtureRequest) -> SearchOps:
 
 
 def rows(size: int, levels: int) -> torch.Tensor:
-    """Many rows with many equals, some of them mostly or wholly impossible."""
+    """Rows with many equal values; some rows are mostly or entirely -inf."""
     values = -torch.randint(levels, (40, size)).float()
     values[:5, 2:] = -torch.inf
     values[5:9, : size - 1] = -torch.inf
@@ -26,14 +26,14 @@ def rows(size: int, levels: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("levels", [1, 3, 100, 10**6])
-def test_the_likeliest_of_equals_is_the_first(ops: SearchOps, size: int, levels: int) -> None:
+def test_argmax_returns_the_first_of_equal_maxima(ops: SearchOps, size: int, levels: int) -> None:
     values = rows(size, levels)
     assert torch.equal(ops.argmax(values), values.argmax(-1))
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("levels", [1, 3, 100, 10**6])
-def test_the_likeliest_of_a_large_vocabulary_are_those_of_a_stable_sort(ops: SearchOps, size: int, levels: int) -> None:
+def test_topk_equals_a_stable_sort(ops: SearchOps, size: int, levels: int) -> None:
     values = rows(size, levels)
     expected, order = values.sort(dim=-1, descending=True, stable=True)
     for count in (1, 5):
@@ -43,7 +43,7 @@ def test_the_likeliest_of_a_large_vocabulary_are_those_of_a_stable_sort(ops: Sea
         assert torch.equal(tokens[real], order[:, :count][real])
 
 
-def test_what_is_no_number_is_not_hidden(ops: SearchOps) -> None:
+def test_topk_keeps_nan(ops: SearchOps) -> None:
     values = torch.full((2, 700), torch.nan)
     values[1] = 0.0
     best, _ = ops.topk(values, 5)
@@ -53,7 +53,9 @@ def test_what_is_no_number_is_not_hidden(ops: SearchOps) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_share_the_rows(ops: SearchOps, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topk_is_the_same_for_any_number_of_threads(
+    ops: SearchOps, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("heed.backends.cpu.search_ops.threads_for", lambda _: threads)
     values = torch.randn(7, 600)
     expected = values.sort(dim=-1, descending=True, stable=True)
