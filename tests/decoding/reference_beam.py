@@ -1,4 +1,4 @@
-"""Beam search written plainly: one sentence, tuples and lists, no tensors, the whole sequence again at every step."""
+"""Reference beam search: one sentence at a time, tuples and lists instead of tensors, and no cache."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
@@ -8,47 +8,47 @@ from heed.config import SearchConfig
 
 NextLogProbs: TypeAlias = Callable[
     [tuple[int, ...]], Sequence[float]
-]  # after these words, of each word of the vocabulary
+]  # a prefix to the log-probability of every next token
 Scored: TypeAlias = tuple[float, tuple[int, ...]]
 
-NEVER = float("-inf")
+IMPOSSIBLE = float("-inf")
 
 
 def score(log_prob: float, length: int, alpha: float) -> float:
     return log_prob / ((5 + length) / 6) ** alpha
 
 
-def repeats(words: tuple[int, ...], size: int | None) -> bool:
-    """Whether the last `size` words stand somewhere before."""
-    if size is None or len(words) < size:
+def repeats(tokens: tuple[int, ...], size: int | None) -> bool:
+    """Whether the last `size` tokens occur earlier."""
+    if size is None or len(tokens) < size:
         return False
-    last = words[-size:]
-    return any(words[at : at + size] == last for at in range(len(words) - size))
+    last = tokens[-size:]
+    return any(tokens[start : start + size] == last for start in range(len(tokens) - size))
 
 
 def continuations(
     live: list[Scored], model: NextLogProbs, eos: int, config: SearchConfig, max_length: int, prefix: tuple[int, ...]
 ) -> Iterator[Scored]:
-    """Everything that may be said next, its eos written out; in the order in which equals are to be ranked."""
-    for log_prob, words in live:
-        for word, value in enumerate(model(words)):
-            if len(words) < len(prefix):
-                allowed = word == prefix[len(words)]
-            elif word == eos:
-                allowed = len(words) >= config.min_length
+    """Every allowed next hypothesis, EOS included, in the order in which equal ones are ranked."""
+    for log_prob, tokens in live:
+        for token, value in enumerate(model(tokens)):
+            if len(tokens) < len(prefix):
+                allowed = token == prefix[len(tokens)]
+            elif token == eos:
+                allowed = len(tokens) >= config.min_length
             else:
-                allowed = len(words) < max_length and not repeats((*words, word), config.no_repeat_ngram)
-            if allowed and log_prob + value > NEVER:
-                yield log_prob + value, (*words, word)
+                allowed = len(tokens) < max_length and not repeats((*tokens, token), config.no_repeat_ngram)
+            if allowed and log_prob + value > IMPOSSIBLE:
+                yield log_prob + value, (*tokens, token)
 
 
-def would_go_on(words: tuple[int, ...], model: NextLogProbs, eos: int, config: SearchConfig) -> bool:
-    """Whether the most probable word that does not repeat is another than the eos; of equals the first."""
-    free = [
-        NEVER if word != eos and repeats((*words, word), config.no_repeat_ngram) else value
-        for word, value in enumerate(model(words))
+def would_continue(tokens: tuple[int, ...], model: NextLogProbs, eos: int, config: SearchConfig) -> bool:
+    """Whether the most probable token that does not repeat an n-gram is not EOS; of equal ones the first counts."""
+    allowed = [
+        IMPOSSIBLE if token != eos and repeats((*tokens, token), config.no_repeat_ngram) else value
+        for token, value in enumerate(model(tokens))
     ]
-    return free.index(max(free)) != eos
+    return allowed.index(max(allowed)) != eos
 
 
 def reference_beam(
@@ -58,37 +58,37 @@ def reference_beam(
     max_length: int,
     prefix: tuple[int, ...] = (),
 ) -> list[Hypothesis]:
-    """What `beam_search` must find. Where that stops early, since nothing can change, this goes on to the end."""
+    """The expected result of `beam_search`, without its early stop: it continues to the maximum length."""
     live: list[Scored] = [(0.0, ())]
-    ended: list[Hypothesis] = []
+    finished: list[Hypothesis] = []
     while live:
-        ranked = sorted(continuations(live, model, eos, config, max_length, prefix), key=lambda each: -each[0])
-        ended += [
+        ranked = sorted(continuations(live, model, eos, config, max_length, prefix), key=lambda scored: -scored[0])
+        finished += [
             Hypothesis(
-                words[:-1],
+                tokens[:-1],
                 log_prob,
-                score(log_prob, len(words), config.length_penalty),
-                len(words) - 1 == max_length and would_go_on(words[:-1], model, eos, config),
+                score(log_prob, len(tokens), config.length_penalty),
+                len(tokens) - 1 == max_length and would_continue(tokens[:-1], model, eos, config),
             )
-            for log_prob, words in ranked[: config.beam]
-            if words[-1] == eos
+            for log_prob, tokens in ranked[: config.beam]
+            if tokens[-1] == eos
         ]
-        if len(ended) >= config.nbest and (config.stop == "first" or config.beam == 1):
+        if len(finished) >= config.nbest and (config.stop == "first" or config.beam == 1):
             break
-        live = [each for each in ranked if each[1][-1] != eos][: config.beam]
-    return sorted(ended, key=lambda hypothesis: -hypothesis.score)[: config.nbest]
+        live = [scored for scored in ranked if scored[1][-1] != eos][: config.beam]
+    return sorted(finished, key=lambda hypothesis: -hypothesis.score)[: config.nbest]
 
 
 def exhaustive(model: NextLogProbs, eos: int, config: SearchConfig, max_length: int) -> list[Hypothesis]:
-    """All sequences that there are, best first."""
-    ended: list[Scored] = []
+    """All possible sequences, best first."""
+    finished: list[Scored] = []
     live: list[Scored] = [(0.0, ())]
     while live:
-        longer = list(continuations(live, model, eos, config, max_length, ()))
-        ended += [(log_prob, words) for log_prob, words in longer if words[-1] == eos]
-        live = [(log_prob, words) for log_prob, words in longer if words[-1] != eos]
-    found = [
-        Hypothesis(words[:-1], log_prob, score(log_prob, len(words), config.length_penalty))
-        for log_prob, words in ended
+        extended = list(continuations(live, model, eos, config, max_length, ()))
+        finished += [(log_prob, tokens) for log_prob, tokens in extended if tokens[-1] == eos]
+        live = [(log_prob, tokens) for log_prob, tokens in extended if tokens[-1] != eos]
+    hypotheses = [
+        Hypothesis(tokens[:-1], log_prob, score(log_prob, len(tokens), config.length_penalty))
+        for log_prob, tokens in finished
     ]
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)

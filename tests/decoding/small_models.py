@@ -1,4 +1,4 @@
-"""Transformers small enough to be asked again and again, whose translations end early and late."""
+"""Small Transformers whose translations have different lengths."""
 
 import torch
 
@@ -15,9 +15,9 @@ def small_model(seed: int, device: torch.device) -> tuple[Transformer, list[list
     return model, [ids.tolist() for ids in sentences([5, 1, 7, 3], torch.device("cpu"))]
 
 
-def forced_log_probs(model: Transformer, source: list[int], words: tuple[int, ...]) -> torch.Tensor:
-    """Of every next token after each of the words, in one pass without a cache."""
+def forced_log_probs(model: Transformer, source: list[int], tokens: tuple[int, ...]) -> torch.Tensor:
+    """Log-probabilities of every next token after each prefix, in one forward pass without a cache."""
     device = model.vocabulary.embedding.weight.device
     with torch.no_grad():
-        logits = model(torch.tensor([[*source, 2]], device=device), torch.tensor([[1, *words]], device=device))
+        logits = model(torch.tensor([[*source, 2]], device=device), torch.tensor([[1, *tokens]], device=device))
     return logits[0].float().log_softmax(-1)

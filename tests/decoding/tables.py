@@ -1,4 +1,4 @@
-"""Models that are tables: each sentence and everything that can be said of it has its own random log-probabilities."""
+"""Models that are tables: every sentence and prefix has its own random next-token log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,34 +10,36 @@ from torch import Tensor
 from heed.backends.base import Start
 
 EOS = 1
-FIRST = 77  # what a sentence begins with: no word of any table
+FIRST = 77  # the start token: outside every vocabulary
 
 
 @dataclass(frozen=True)
-class Said:
-    """The state of a table: what each row has said, W rows a sentence."""
+class Prefixes:
+    """The state of a search in tables: the prefix of each row, W rows per sentence."""
 
-    rows: tuple[tuple[int, tuple[int, ...]], ...]  # number of the sentence, words
+    rows: tuple[tuple[int, tuple[int, ...]], ...]  # sentence, tokens
     width: int = 1
 
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> "Said":
-        order = [number for number, _ in self.rows[:: self.width]]
-        staying = order if sentences is None else [order[at] for at in sentences.tolist()]
+    def select(self, rows: Tensor, sentences: Tensor | None = None) -> "Prefixes":
+        order = [sentence for sentence, _ in self.rows[:: self.width]]
+        remaining = order if sentences is None else [order[index] for index in sentences.tolist()]
         chosen = tuple(self.rows[row] for row in rows.flatten().tolist())
-        assert [number for number, _ in chosen] == [number for number in staying for _ in range(rows.shape[1])]
-        return Said(chosen, rows.shape[1])
+        assert [sentence for sentence, _ in chosen] == [
+            sentence for sentence in remaining for _ in range(rows.shape[1])
+        ]
+        return Prefixes(chosen, rows.shape[1])
 
 
 class Tables:
-    """log_probs(sentence, words) is a fixed random row. With `steps` its values are few, and many sums are equal."""
+    """log_probs(sentence, tokens) is a fixed random row. With `steps` it has few distinct values: many scores tie."""
 
     def __init__(self, seed: int, vocabulary: int, *, steps: bool = False, eos_bonus: float = 0.0) -> None:
         self.seed, self.vocabulary, self.steps, self.eos_bonus = seed, vocabulary, steps, eos_bonus
-        self.rows_seen: list[int] = []  # one a call of `step`
+        self.rows_seen: list[int] = []  # rows of each call of `step`
         self._known: dict[tuple[int, tuple[int, ...]], list[float]] = {}
 
-    def log_probs(self, sentence: int, words: tuple[int, ...]) -> list[float]:
-        key = (sentence, words)
+    def log_probs(self, sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        key = (sentence, tokens)
         if key not in self._known:
             random = Random(f"{self.seed} {key}")
             if self.steps:
@@ -49,26 +51,26 @@ class Tables:
             self._known[key] = row.tolist()
         return self._known[key]
 
-    def step(self, ids: Tensor, state: Said) -> tuple[Tensor, Said]:
+    def step(self, ids: Tensor, state: Prefixes) -> tuple[Tensor, Prefixes]:
         self.rows_seen.append(len(ids))
         rows = tuple(
-            (number, () if word == FIRST else (*words, word))
-            for (number, words), word in zip(state.rows, ids.tolist(), strict=True)
+            (sentence, () if token == FIRST else (*tokens, token))
+            for (sentence, tokens), token in zip(state.rows, ids.tolist(), strict=True)
         )
         log_probs = torch.tensor([self.log_probs(*row) for row in rows], device=ids.device)
-        return log_probs, Said(rows, state.width)
+        return log_probs, Prefixes(rows, state.width)
 
-    def start(self, sentences: Sequence[int], device: torch.device | None = None) -> Start[Said]:
+    def start(self, sentences: Sequence[int], device: torch.device | None = None) -> Start[Prefixes]:
         first = torch.full((len(sentences),), FIRST, device=device)
-        return Start(self.step, Said(tuple((number, ()) for number in sentences)), first, EOS)
+        return Start(self.step, Prefixes(tuple((number, ()) for number in sentences)), first, EOS)
 
 
-class Level(Tables):
-    """All words of a sentence are alike."""
+class EqualTokens(Tables):
+    """All tokens of a sentence have the same log-probability."""
 
     def __init__(self, values: Sequence[float], vocabulary: int) -> None:
         super().__init__(0, vocabulary)
-        self.values = values  # one a sentence
+        self.values = values  # one per sentence
 
-    def log_probs(self, sentence: int, words: tuple[int, ...]) -> list[float]:  # noqa: ARG002
+    def log_probs(self, sentence: int, tokens: tuple[int, ...]) -> list[float]:  # noqa: ARG002
         return [self.values[sentence]] * self.vocabulary

@@ -14,30 +14,32 @@ from tests.decoding.tables import Tables
 from tests.reference.backends import start_search
 
 
-def slow_greedy(model: Transformer, source: list[int]) -> list[int]:
-    """Written plainly: the whole sentence again for every word, one sentence at a time."""
-    written: list[int] = []
+def uncached_greedy(model: Transformer, source: list[int]) -> list[int]:
+    """Greedy decoding of one sentence that computes the whole prefix again for every token."""
+    tokens: list[int] = []
     for _ in range(len(source) + 50):
-        word = int(forced_log_probs(model, source, tuple(written))[-1, 2:].argmax()) + 2
-        if word == 2:
+        token = int(forced_log_probs(model, source, tuple(tokens))[-1, 2:].argmax()) + 2
+        if token == 2:
             break
-        written.append(word)
-    return written
+        tokens.append(token)
+    return tokens
 
 
-def fast_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
+def batched_greedy(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
     lengths = max_output_lengths([model.config], sources, SearchConfig())
-    return [list(found.ids) for found in greedy_search(start_search([model], sources), lengths, SearchConfig())]
+    return [
+        list(hypothesis.ids) for hypothesis in greedy_search(start_search([model], sources), lengths, SearchConfig())
+    ]
 
 
 def test_greedy_search_equals_uncached_decoding_of_each_sentence_alone(device: torch.device) -> None:
     lengths = set()
     for seed in (1, 5):
         model, sources = small_model(seed, device)
-        together = fast_greedy(model, sources)
-        assert together == [slow_greedy(model, source) for source in sources]
-        assert [fast_greedy(model, [source])[0] for source in sources] == together
-        lengths |= {len(words) for words in together}
+        together = batched_greedy(model, sources)
+        assert together == [uncached_greedy(model, source) for source in sources]
+        assert [batched_greedy(model, [source])[0] for source in sources] == together
+        lengths |= {len(tokens) for tokens in together}
     assert len(lengths) > 3
 
 
@@ -57,17 +59,19 @@ def test_beam_of_one_is_greedy(
     config = SearchConfig(beam=1, min_length=min_length, no_repeat_ngram=no_repeat_ngram, length_penalty=alpha)
     prefixes = [(4, 0)[: number % 3] for number in range(len(lengths))]
     start = tables.start(range(len(lengths)))
-    found = greedy_search(start, lengths, config, prefixes)
-    assert beam_search(start, lengths, config, prefixes) == [[each] for each in found]
+    hypotheses = greedy_search(start, lengths, config, prefixes)
+    assert beam_search(start, lengths, config, prefixes) == [[hypothesis] for hypothesis in hypotheses]
 
 
 def test_beam_of_one_is_greedy_on_a_transformer(device: torch.device) -> None:
     model, sources = small_model(2, device)
     start = start_search([model], sources)
-    found = greedy_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
-    beam = beam_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
-    assert [each.ids for each in found] == [one[0].ids for one in beam]
-    assert [each.log_prob for each in found] == pytest.approx([one[0].log_prob for one in beam], abs=1e-5)
+    hypotheses = greedy_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
+    results = beam_search(start, [9, 30, 3, 40], SearchConfig(beam=1))
+    assert [hypothesis.ids for hypothesis in hypotheses] == [beam_hypotheses[0].ids for beam_hypotheses in results]
+    assert [hypothesis.log_prob for hypothesis in hypotheses] == pytest.approx(
+        [beam_hypotheses[0].log_prob for beam_hypotheses in results], abs=1e-5
+    )
 
 
 def test_a_finished_greedy_sentence_leaves_the_batch() -> None:
@@ -78,16 +82,16 @@ def test_a_finished_greedy_sentence_leaves_the_batch() -> None:
 
 def test_a_stream_gives_each_token_as_soon_as_it_is_chosen() -> None:
     tables = Tables(5, vocabulary=6, eos_bonus=-3)
-    [whole] = greedy_search(tables.start([0]), [9], SearchConfig(), [(4, 4)])
+    [hypothesis] = greedy_search(tables.start([0]), [9], SearchConfig(), [(4, 4)])
     tables.rows_seen.clear()
     stream = greedy_stream(tables.start([0]), 9, SearchConfig(), (4, 4))
-    for number, word in enumerate(whole.ids):
-        assert next(stream) == word
+    for number, token in enumerate(hypothesis.ids):
+        assert next(stream) == token
         assert len(tables.rows_seen) == number + 1
     assert not list(stream)
 
 
-def test_a_stream_is_of_one_sentence() -> None:
+def test_a_stream_of_two_sentences_is_refused() -> None:
     with pytest.raises(InputError, match="found 1 maximum lengths for 2 sentences"):
         next(greedy_stream(Tables(0, vocabulary=6).start([0, 1]), 9, SearchConfig()))
 

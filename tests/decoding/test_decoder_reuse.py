@@ -1,4 +1,4 @@
-"""A lean decoder is made of the model's weights, once: it must never speak for weights that have changed."""
+"""The fast decoder is built once from the model's weights, and built again whenever they have changed."""
 
 import copy
 import gc
@@ -23,8 +23,8 @@ from tests.reference.backends import start_search
 CPU = torch.device("cpu")
 
 
-def learn(model: Transformer) -> None:
-    """One step of an optimiser."""
+def take_an_optimizer_step(model: Transformer) -> None:
+    """Take one step of Adam."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     model(torch.tensor([[5, 6, 2]]), torch.tensor([[1, 7]])).square().sum().backward()
     optimizer.step()
@@ -39,15 +39,15 @@ def write_into_a_weight(model: Transformer) -> None:
     model.decoder.layers[0].attention.value.weight[0] += 1  # type: ignore[union-attr, operator, index]
 
 
-def put_another_weight(model: Transformer) -> None:
+def replace_a_weight(model: Transformer) -> None:
     model.vocabulary.embedding.weight = nn.Parameter(torch.randn_like(model.vocabulary.embedding.weight))
 
 
-def put_another_part(model: Transformer) -> None:
+def replace_a_module(model: Transformer) -> None:
     model.encoder.layers[0].feed_forward = FeedForward(model.config).double().eval()  # type: ignore[union-attr]
 
 
-def put_a_part_that_does_other_things_with_the_same_weights(model: Transformer) -> None:
+def replace_a_module_that_keeps_its_weights(model: Transformer) -> None:
     layer: Any = model.decoder.layers[0]  # type: ignore[union-attr]
     other = copy.copy(layer.feed_forward)
     other.activation = "gelu" if other.activation == "relu" else "relu"
@@ -55,12 +55,12 @@ def put_a_part_that_does_other_things_with_the_same_weights(model: Transformer) 
 
 
 CHANGES = [
-    learn,
+    take_an_optimizer_step,
     load_other_weights,
     write_into_a_weight,
-    put_another_weight,
-    put_another_part,
-    put_a_part_that_does_other_things_with_the_same_weights,
+    replace_a_weight,
+    replace_a_module,
+    replace_a_module_that_keeps_its_weights,
 ]
 
 
@@ -74,37 +74,37 @@ def first_step(model: Transformer) -> torch.Tensor:
         return start.step(start.first, start.state)[0]
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_decoding_uses_the_current_weights_after_a_change(
     change: Callable[[Transformer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = small_model(2, CPU)
     before = first_step(model)
     change(model)
-    lean = first_step(model)
+    fast = first_step(model)
     monkeypatch.setattr("heed.backends.stepping.why_reference_only", lambda _: "a test")
-    own = first_step(model)
-    torch.testing.assert_close(lean, own)
-    assert not torch.allclose(before, own)
+    reference = first_step(model)
+    torch.testing.assert_close(fast, reference)
+    assert not torch.allclose(before, reference)
 
 
 def test_the_fast_decoder_is_built_once_for_unchanged_weights() -> None:
     model, _ = small_model(2, CPU)
     first_step(model)
-    made = stepper_of(model)
+    stepper = stepper_of(model)
     first_step(model)
-    assert stepper_of(model) is made
+    assert stepper_of(model) is stepper
     write_into_a_weight(model)
-    assert stepper_of(model) is not made
+    assert stepper_of(model) is not stepper
 
 
 def test_the_fast_decoder_keeps_no_model_alive() -> None:
     model, _ = small_model(2, CPU)
     first_step(model)
-    gone = weakref.ref(model)
+    reference = weakref.ref(model)
     del model
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
 def test_a_search_never_copies_the_kv_cache() -> None:
@@ -119,19 +119,19 @@ def test_a_search_never_copies_the_kv_cache() -> None:
 
 
 @pytest.mark.parametrize("failing", [1, 2], ids=["compiled code", "all copies of the weights"])
-def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that_is_said(
+def test_without_memory_for_the_fast_decoder_a_slower_one_is_used_and_reported(
     failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sources = small_model(0, CPU)
     model = model.float()
-    wanted = start_search([model], sources)
-    expected, _ = wanted.step(wanted.first, wanted.state)
-    made: list[object] = []
+    expected_start = start_search([model], sources)
+    expected, _ = expected_start.step(expected_start.first, expected_start.state)
+    calls: list[object] = []
 
     def refusing(decoder: type) -> Callable[..., object]:
         def refuse(*args: Any, **kwargs: Any) -> object:
-            made.append(args)
-            if len(made) <= failing:
+            calls.append(args)
+            if len(calls) <= failing:
                 raise RuntimeError(f"can't allocate memory, {failing}")
             return decoder(*args, **kwargs)
 
@@ -141,9 +141,9 @@ def test_where_there_is_no_memory_for_a_fast_path_a_slower_one_is_taken_and_that
     monkeypatch.setattr("heed.backends.select.NativeDecoder", refusing(TorchDecoder))
     monkeypatch.setattr("heed.backends.select.TorchDecoder", refusing(TorchDecoder))
     other = copy.deepcopy(model)
-    for _ in range(2):  # what cannot be had is not tried again
+    for _ in range(2):  # a failed allocation is not tried again
         start = start_search([other], sources)
-        found, _ = start.step(start.first, start.state)
-        torch.testing.assert_close(found, expected)
-    assert len(made) == 2
+        log_probs, _ = start.step(start.first, start.state)
+        torch.testing.assert_close(log_probs, expected)
+    assert len(calls) == 2
     assert f"decoding falls back to a slower decoder: can't allocate memory, {failing}" in fallbacks()

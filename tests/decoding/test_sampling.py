@@ -18,21 +18,24 @@ def test_a_sample_is_the_same_in_any_batch(device: torch.device) -> None:
     config = SearchConfig(sample=True, nbest=3, top_p=0.95)
     together = sample(start_search([model], sources), [12] * 4, config, sentence_ids=[10, 11, 12, 13])
     for order in ([3, 0], [2], [1, 2, 3]):
-        few = sample(
-            start_search([model], [sources[at] for at in order]), [12] * len(order), config, [10 + at for at in order]
+        batch = sample(
+            start_search([model], [sources[index] for index in order]),
+            [12] * len(order),
+            config,
+            [10 + index for index in order],
         )
-        for found, at in zip(few, order, strict=True):
-            assert [each.ids for each in found] == [each.ids for each in together[at]]
-    assert len({each.ids for one in together for each in one}) > 6
+        for hypotheses, index in zip(batch, order, strict=True):
+            assert [hypothesis.ids for hypothesis in hypotheses] == [hypothesis.ids for hypothesis in together[index]]
+    assert len({hypothesis.ids for hypotheses in together for hypothesis in hypotheses}) > 6
 
 
 def test_seed_sentence_id_and_copy_each_change_the_random_numbers() -> None:
     tables = Tables(0, vocabulary=50, eos_bonus=-5)
     config = SearchConfig(sample=True, nbest=4)
 
-    def ids(seed: int, number: int) -> list[tuple[int, ...]]:
-        [found] = sample(tables.start([0]), [9], config.model_copy(update={"seed": seed}), [number])
-        return [each.ids for each in found]
+    def ids(seed: int, sentence_id: int) -> list[tuple[int, ...]]:
+        [hypotheses] = sample(tables.start([0]), [9], config.model_copy(update={"seed": seed}), [sentence_id])
+        return [hypothesis.ids for hypothesis in hypotheses]
 
     assert ids(1, 0) == ids(1, 0)
     assert len(set(ids(1, 0) + ids(2, 0) + ids(1, 1))) == 12
@@ -50,46 +53,49 @@ def test_a_larger_maximum_length_changes_no_random_number() -> None:
     [({}, 6), ({"temperature": 0.5}, 6), ({"temperature": 2.0}, 6), ({"top_k": 3}, 3), ({"top_p": 0.7}, 3)],
     ids=str,
 )
-def test_tokens_are_drawn_by_their_probability(settings: dict[str, float], kept: int) -> None:
-    """Chi-square of up to five degrees of freedom: above 25 once in seven thousand seeds."""
+def test_tokens_are_sampled_by_their_probability(settings: dict[str, float], kept: int) -> None:
+    """Chi-square test with up to five degrees of freedom: above 25 for one seed in 7,000."""
     probabilities = torch.tensor([0.05, 0.3, 0.0, 0.15, 0.1, 0.36, 0.04], dtype=torch.float64)
     config = SearchConfig.model_validate({"sample": True, **settings})
     random = torch.tensor([uniform_numbers(1, sentence, 0, 0)[0] for sentence in range(DRAWS)])
-    drawn = sample_tokens(probabilities.log().float().expand(DRAWS, -1), random, config, TORCH_OPS)
-    counts = torch.bincount(drawn, minlength=7)
+    tokens = sample_tokens(probabilities.log().float().expand(DRAWS, -1), random, config, TORCH_OPS)
+    counts = torch.bincount(tokens, minlength=7)
 
-    wanted = probabilities ** (1 / config.temperature)
-    wanted[wanted.argsort(descending=True)[kept:]] = 0
-    expected = wanted / wanted.sum() * DRAWS
+    weights = probabilities ** (1 / config.temperature)
+    weights[weights.argsort(descending=True)[kept:]] = 0
+    expected = weights / weights.sum() * DRAWS
     assert not counts[expected == 0].any()
     assert float(((counts - expected)[expected > 0] ** 2 / expected[expected > 0]).sum()) < 25
 
 
-def test_the_token_drawn_is_where_the_sum_first_exceeds_the_random_number() -> None:
-    alike = torch.tensor([0.0, -torch.inf, 0.0, 0.0, 0.0]) - 1.0
+def test_the_sampled_token_is_the_first_whose_cumulative_probability_exceeds_the_random_number() -> None:
+    log_probs = torch.tensor([0.0, -torch.inf, 0.0, 0.0, 0.0]) - 1.0
     random = torch.tensor([0.0, 0.25, 0.5 - 2**-53, 0.5, 1 - 2**-53], dtype=torch.float64)
-    assert sample_tokens(alike.expand(5, -1), random, SearchConfig(sample=True), TORCH_OPS).tolist() == [0, 2, 2, 3, 4]
+    tokens = sample_tokens(log_probs.expand(5, -1), random, SearchConfig(sample=True), TORCH_OPS)
+    assert tokens.tolist() == [0, 2, 2, 3, 4]
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-9}], ids=str)
-def test_samples_from_one_token_only_are_greedy(settings: dict[str, float]) -> None:
+def test_sampling_from_a_single_token_is_greedy(settings: dict[str, float]) -> None:
     tables = Tables(4, vocabulary=9)
     start, lengths = tables.start(range(6)), [7, 3, 5, 9, 0, 2]
     config = SearchConfig.model_validate({"sample": True, "nbest": 2, "min_length": 0, **settings})
-    found = sample(start, lengths, config, range(6))
-    assert found == [[each, each] for each in greedy_search(start, lengths, config)]
+    results = sample(start, lengths, config, range(6))
+    assert results == [[hypothesis, hypothesis] for hypothesis in greedy_search(start, lengths, config)]
 
 
-def test_the_log_probability_of_a_sample_is_the_models() -> None:
+def test_the_log_probability_of_a_sample_is_that_of_the_unmodified_model() -> None:
     tables = Tables(4, vocabulary=9, eos_bonus=-1)
     config = SearchConfig(sample=True, nbest=3, temperature=3.0, top_k=5, length_penalty=1.0)
-    for number, found in enumerate(sample(tables.start(range(5)), [6] * 5, config, range(5), [(8,)] * 5)):
-        for each in found:
-            steps = [tables.log_probs(number, each.ids[:at]) for at in range(len(each.ids) + 1)]
-            said = sum(row[word] for row, word in zip(steps, [*each.ids, 1], strict=True))
-            assert each.log_prob == pytest.approx(said)
-            assert each.ids[0] == 8
-        assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+    for number, hypotheses in enumerate(sample(tables.start(range(5)), [6] * 5, config, range(5), [(8,)] * 5)):
+        for hypothesis in hypotheses:
+            steps = [tables.log_probs(number, hypothesis.ids[:length]) for length in range(len(hypothesis.ids) + 1)]
+            expected = sum(row[token] for row, token in zip(steps, [*hypothesis.ids, 1], strict=True))
+            assert hypothesis.log_prob == pytest.approx(expected)
+            assert hypothesis.ids[0] == 8
+        assert [hypothesis.score for hypothesis in hypotheses] == sorted(
+            (hypothesis.score for hypothesis in hypotheses), reverse=True
+        )
 
 
 def test_sampling_needs_a_sentence_id_per_sentence() -> None:

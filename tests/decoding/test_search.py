@@ -14,27 +14,27 @@ from heed.decoding.search import beam_search
 from heed.errors import InputError
 from tests.decoding.reference_beam import NextLogProbs, exhaustive, reference_beam
 from tests.decoding.small_models import forced_log_probs, small_model
-from tests.decoding.tables import EOS, Level, Said, Tables
+from tests.decoding.tables import EOS, EqualTokens, Prefixes, Tables
 from tests.reference.backends import start_search
 
 ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.5)
 
 
 @st.composite
-def searches(sample_tokens: st.DrawFn) -> tuple[SearchConfig, list[int], list[tuple[int, ...]], int]:
-    """Settings, greatest lengths, prefixes and a size of vocabulary, most of them awkward in some way."""
-    vocabulary, beam = sample_tokens(st.integers(2, 7)), sample_tokens(st.integers(1, 8))
+def searches(draw: st.DrawFn) -> tuple[SearchConfig, list[int], list[tuple[int, ...]], int]:
+    """Search settings, maximum lengths, prefixes and a vocabulary size, edge cases included."""
+    vocabulary, beam = draw(st.integers(2, 7)), draw(st.integers(1, 8))
     config = SearchConfig(
         beam=beam,
-        nbest=sample_tokens(st.integers(1, beam)),
-        length_penalty=sample_tokens(st.sampled_from(ALPHAS)),
-        stop=sample_tokens(st.sampled_from(("exact", "exact", "first"))),
-        min_length=sample_tokens(st.integers(0, 3)),
-        no_repeat_ngram=sample_tokens(st.sampled_from((None, None, 1, 2, 3))),
+        nbest=draw(st.integers(1, beam)),
+        length_penalty=draw(st.sampled_from(ALPHAS)),
+        stop=draw(st.sampled_from(("exact", "exact", "first"))),
+        min_length=draw(st.integers(0, 3)),
+        no_repeat_ngram=draw(st.sampled_from((None, None, 1, 2, 3))),
     )
-    words = st.sampled_from([word for word in range(vocabulary) if word != EOS])
-    prefixes = sample_tokens(st.lists(st.lists(words, max_size=3).map(tuple), min_size=1, max_size=4))
-    lengths = [sample_tokens(st.integers(max(config.min_length, len(prefix)), 6)) for prefix in prefixes]
+    tokens = st.sampled_from([token for token in range(vocabulary) if token != EOS])
+    prefixes = draw(st.lists(st.lists(tokens, max_size=3).map(tuple), min_size=1, max_size=4))
+    lengths = [draw(st.integers(max(config.min_length, len(prefix)), 6)) for prefix in prefixes]
     return config, lengths, prefixes, vocabulary
 
 
@@ -43,7 +43,7 @@ def searches(sample_tokens: st.DrawFn) -> tuple[SearchConfig, list[int], list[tu
 def test_beam_search_equals_a_reference_that_never_stops_early(
     search: tuple[SearchConfig, list[int], list[tuple[int, ...]], int], seed: int, steps: bool
 ) -> None:
-    """Exactly: the same words, log-probabilities and scores, equals in the same order (`steps` makes many)."""
+    """Tokens, log-probabilities, scores and the order of equal hypotheses (`steps` makes many equal) are the same."""
     config, lengths, prefixes, vocabulary = search
     tables = Tables(seed, vocabulary, steps=steps)
     expected = [
@@ -53,7 +53,7 @@ def test_beam_search_equals_a_reference_that_never_stops_early(
     start = tables.start(range(len(lengths)))
     if all(expected):
         assert beam_search(start, lengths, config, prefixes) == expected
-    else:  # so few words that none may follow, yet the end may not either
+    else:  # the vocabulary is so small that neither a token nor EOS is allowed
         with pytest.raises(InputError, match=f"no_repeat_ngram = {config.no_repeat_ngram}"):
             beam_search(start, lengths, config, prefixes)
 
@@ -64,8 +64,10 @@ def test_beam_finds_the_exhaustive_best_on_a_tiny_vocabulary(alpha: float) -> No
     for seed in range(4):
         tables = Tables(seed, vocabulary=4)
         best = [exhaustive(partial(tables.log_probs, number), EOS, config, 4)[:20] for number in range(2)]
-        found = beam_search(tables.start(range(2)), [4, 4], config)
-        assert [[each.ids for each in one] for one in found] == [[each.ids for each in one] for one in best]
+        results = beam_search(tables.start(range(2)), [4, 4], config)
+        assert [[hypothesis.ids for hypothesis in hypotheses] for hypotheses in results] == [
+            [hypothesis.ids for hypothesis in hypotheses] for hypotheses in best
+        ]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
@@ -74,14 +76,14 @@ def test_exact_stop_saves_steps_but_never_changes_the_result(alpha: float) -> No
     for seed in range(12):
         tables = Tables(seed, vocabulary=9)
         config = SearchConfig(beam=4, nbest=1 + seed % 3, length_penalty=alpha)
-        found = beam_search(tables.start(range(3)), lengths, config)
+        results = beam_search(tables.start(range(3)), lengths, config)
         rows += sum(tables.rows_seen)
         for number, length in enumerate(lengths):
-            assert found[number] == reference_beam(partial(tables.log_probs, number), EOS, config, length)
+            assert results[number] == reference_beam(partial(tables.log_probs, number), EOS, config, length)
     assert rows < 12 * 4 * sum(length + 1 for length in lengths)
 
 
-def test_first_stop_ends_when_enough_have_ended() -> None:
+def test_first_stop_ends_when_nbest_hypotheses_have_finished() -> None:
     for seed in range(20):
         tables = Tables(seed, vocabulary=9)
         config = SearchConfig(beam=4, nbest=2, length_penalty=1.0)
@@ -103,17 +105,17 @@ def test_each_sentence_alone_equals_the_same_sentence_in_any_batch() -> None:
 
 
 def test_finished_sentences_leave_the_batch() -> None:
-    tables = Tables(0, vocabulary=6, eos_bonus=-40)  # nobody ends before the greatest length
-    found = beam_search(tables.start([0, 1, 2]), [3, 1, 5], SearchConfig(beam=2))
+    tables = Tables(0, vocabulary=6, eos_bonus=-40)  # no hypothesis finishes before the maximum length
+    results = beam_search(tables.start([0, 1, 2]), [3, 1, 5], SearchConfig(beam=2))
     assert tables.rows_seen == [6, 6, 4, 4, 2, 2]
-    assert [len(one[0].ids) for one in found] == [3, 1, 5]
+    assert [len(hypotheses[0].ids) for hypotheses in results] == [3, 1, 5]
 
 
-def test_equals_are_ranked_by_hypothesis_then_by_token(device: torch.device) -> None:
-    start = Level([-1.0], vocabulary=300).start([0], device)
-    found = beam_search(start, [2], SearchConfig(beam=3, nbest=3, length_penalty=0.0))
-    assert [each.ids for each in found[0]] == [(), (0,), (0, 0)]
-    assert [each.log_prob for each in found[0]] == [-1, -2, -3]
+def test_equal_scores_are_ranked_by_beam_index_then_by_token(device: torch.device) -> None:
+    start = EqualTokens([-1.0], vocabulary=300).start([0], device)
+    results = beam_search(start, [2], SearchConfig(beam=3, nbest=3, length_penalty=0.0))
+    assert [hypothesis.ids for hypothesis in results[0]] == [(), (0,), (0, 0)]
+    assert [hypothesis.log_prob for hypothesis in results[0]] == [-1, -2, -3]
 
 
 def test_topk_equals_a_stable_sort(device: torch.device) -> None:
@@ -130,30 +132,34 @@ def test_topk_equals_a_stable_sort(device: torch.device) -> None:
 
 def test_min_length_no_repeat_ngram_and_prefix_hold_for_every_hypothesis() -> None:
     tables = Tables(1, vocabulary=4, eos_bonus=2.0)
-    free = beam_search(tables.start(range(10)), [8] * 10, SearchConfig(beam=3, nbest=3))
-    assert min(len(each.ids) for one in free for each in one) < 4
+    unconstrained = beam_search(tables.start(range(10)), [8] * 10, SearchConfig(beam=3, nbest=3))
+    assert min(len(hypothesis.ids) for hypotheses in unconstrained for hypothesis in hypotheses) < 4
     long = beam_search(tables.start(range(10)), [8] * 10, SearchConfig(beam=3, nbest=3, min_length=4))
-    assert min(len(each.ids) for one in long for each in one) >= 4
-    pairs = SearchConfig(beam=3, nbest=3, min_length=5, no_repeat_ngram=2)
-    for each in (each for one in beam_search(tables.start(range(10)), [8] * 10, pairs) for each in one):
-        runs = list(zip(each.ids, each.ids[1:], strict=False))
-        assert len(set(runs)) == len(runs)
+    assert min(len(hypothesis.ids) for hypotheses in long for hypothesis in hypotheses) >= 4
+    no_repeated_bigram = SearchConfig(beam=3, nbest=3, min_length=5, no_repeat_ngram=2)
+    for hypothesis in (
+        hypothesis
+        for hypotheses in beam_search(tables.start(range(10)), [8] * 10, no_repeated_bigram)
+        for hypothesis in hypotheses
+    ):
+        bigrams = list(zip(hypothesis.ids, hypothesis.ids[1:], strict=False))
+        assert len(set(bigrams)) == len(bigrams)
     prefixed = beam_search(tables.start([0, 1]), [8, 8], SearchConfig(beam=3, nbest=3), [(2, 2, 3), ()])
-    assert all(each.ids[:3] == (2, 2, 3) for each in prefixed[0])
-    assert prefixed[1] == free[1]
+    assert all(hypothesis.ids[:3] == (2, 2, 3) for hypothesis in prefixed[0])
+    assert prefixed[1] == unconstrained[1]
 
 
-def test_a_vocabulary_smaller_than_the_beam_leaves_slots_empty() -> None:
-    found = beam_search(Tables(0, vocabulary=2).start([0]), [2], SearchConfig(beam=6, nbest=6))
-    assert sorted(each.ids for each in found[0]) == [(), (0,), (0, 0)]
+def test_a_vocabulary_smaller_than_the_beam_gives_fewer_hypotheses() -> None:
+    results = beam_search(Tables(0, vocabulary=2).start([0]), [2], SearchConfig(beam=6, nbest=6))
+    assert sorted(hypothesis.ids for hypothesis in results[0]) == [(), (0,), (0, 0)]
 
 
 # On Transformers ------------------------------------------------------------------------------------------------------
 
 
 def as_reference(model: Transformer, source: list[int]) -> NextLogProbs:
-    def log_probs(words: tuple[int, ...]) -> list[float]:
-        row = forced_log_probs(model, source, words)[-1]
+    def log_probs(tokens: tuple[int, ...]) -> list[float]:
+        row = forced_log_probs(model, source, tokens)[-1]
         row[[0, 1]] = -torch.inf
         return row.tolist()
 
@@ -174,37 +180,39 @@ def as_reference(model: Transformer, source: list[int]) -> NextLogProbs:
 def test_beam_search_equals_the_reference_on_random_transformers(config: SearchConfig, device: torch.device) -> None:
     model, sources = small_model(config.beam, device)
     prefixes, lengths = [(), (4, 4), (), (7,)], [6, 4, 5, 3]
-    found = beam_search(start_search([model], sources), lengths, config, prefixes)
-    for one, source, length, prefix in zip(found, sources, lengths, prefixes, strict=True):
+    results = beam_search(start_search([model], sources), lengths, config, prefixes)
+    for hypotheses, source, length, prefix in zip(results, sources, lengths, prefixes, strict=True):
         expected = reference_beam(as_reference(model, source), 2, config, length, prefix)
-        assert [each.ids for each in one] == [each.ids for each in expected]
-        assert [each.score for each in one] == pytest.approx([each.score for each in expected], abs=1e-5)
+        assert [hypothesis.ids for hypothesis in hypotheses] == [hypothesis.ids for hypothesis in expected]
+        assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(
+            [hypothesis.score for hypothesis in expected], abs=1e-5
+        )
 
 
 def test_beam_score_equals_forced_score(device: torch.device) -> None:
     model, sources = small_model(1, device)
-    found = beam_search(start_search([model], sources), [30, 10, 40, 20], SearchConfig(nbest=4), [(), (), (5, 3), ()])
-    for source, hypotheses in zip(sources, found, strict=True):
-        for each in hypotheses:
-            rows = forced_log_probs(model, source, each.ids)
-            forced = rows.gather(1, torch.tensor([[*each.ids, 2]], device=device).T).double().sum()
-            assert each.log_prob == pytest.approx(float(forced), abs=1e-4)
-            assert each.score == pytest.approx(each.log_prob / ((5 + len(each.ids) + 1) / 6) ** 0.6)
+    results = beam_search(start_search([model], sources), [30, 10, 40, 20], SearchConfig(nbest=4), [(), (), (5, 3), ()])
+    for source, hypotheses in zip(sources, results, strict=True):
+        for hypothesis in hypotheses:
+            rows = forced_log_probs(model, source, hypothesis.ids)
+            forced = rows.gather(1, torch.tensor([[*hypothesis.ids, 2]], device=device).T).double().sum()
+            assert hypothesis.log_prob == pytest.approx(float(forced), abs=1e-4)
+            assert hypothesis.score == pytest.approx(hypothesis.log_prob / ((5 + len(hypothesis.ids) + 1) / 6) ** 0.6)
 
 
 def test_batching_never_changes_a_beam_search_on_a_transformer(device: torch.device) -> None:
     model, sources = small_model(2, device)
     together = beam_search(start_search([model], sources), [20] * 4, SearchConfig(nbest=2))
-    assert len({len(one[0].ids) for one in together}) > 1
+    assert len({len(hypotheses[0].ids) for hypotheses in together}) > 1
     for source, expected in zip(sources, together, strict=True):
         [alone] = beam_search(start_search([model], [source]), [20], SearchConfig(nbest=2))
-        assert [each.ids for each in alone] == [each.ids for each in expected]
+        assert [hypothesis.ids for hypothesis in alone] == [hypothesis.ids for hypothesis in expected]
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------
 
 
-def test_lengths_and_prefixes_that_do_not_fit_are_refused() -> None:
+def test_invalid_lengths_and_prefixes_are_refused() -> None:
     start = Tables(0, vocabulary=5).start([0, 1])
     config = SearchConfig(min_length=3)
     with pytest.raises(InputError, match="found 3 maximum lengths for 2 sentences"):
@@ -224,7 +232,7 @@ def test_lengths_and_prefixes_that_do_not_fit_are_refused() -> None:
 
 
 def test_nan_log_probabilities_are_refused() -> None:
-    start = Level([-1.0, float("nan")], vocabulary=5).start([0, 1])
+    start = EqualTokens([-1.0, float("nan")], vocabulary=5).start([0, 1])
     for stop in ("exact", "first"):
         with pytest.raises(InputError, match="sentence 1 has log-probability nan"):
             beam_search(start, [4, 4], SearchConfig(stop=stop))
@@ -236,6 +244,6 @@ def test_a_prefix_of_probability_zero_is_refused(device: torch.device) -> None:
         beam_search(start_search([model], sources), [9] * 4, SearchConfig(), [(), (4,), (1,), ()])
 
 
-def test_states_are_recognised_and_hypotheses_are_values() -> None:
-    assert isinstance(Said(()), State)
+def test_table_states_implement_state_and_equal_hypotheses_have_equal_hashes() -> None:
+    assert isinstance(Prefixes(()), State)
     assert {Hypothesis((3,), -1.0, -1.0), Hypothesis((3,), -1.0, -1.0)} == {Hypothesis((3,), -1.0, -1.0)}

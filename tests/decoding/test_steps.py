@@ -16,13 +16,13 @@ from tests.reference.backends import start_search
 
 
 def two_models(device: torch.device) -> tuple[list[Transformer], list[list[int]]]:
-    """Of different sizes, with one vocabulary."""
+    """Two models of different widths with the same vocabulary, and sources."""
     model, sources = small_model(2, device)
     return [model, make(ModelConfig.model_validate({**SMALL, "d_model": 8}), device)], sources
 
 
 def next_log_probs(models: list[Transformer], sources: list[list[int]]) -> torch.Tensor:
-    """After two steps, with one row of each sentence."""
+    """The log-probabilities of the second step, one row per sentence."""
     start = start_search(models, sources)
     _, state = start.step(start.first, start.state)
     log_probs, _ = start.step(torch.full_like(start.first, 4), state)
@@ -31,11 +31,11 @@ def next_log_probs(models: list[Transformer], sources: list[list[int]]) -> torch
 
 def test_a_step_returns_the_models_log_probabilities_and_excludes_pad_and_bos(device: torch.device) -> None:
     [model, _], sources = two_models(device)
-    found = next_log_probs([model], sources)
-    assert found.dtype == torch.float32
-    assert (found[:, :2] == -torch.inf).all()
-    for row, source in zip(found, sources, strict=True):
-        expected = forced_log_probs(model, source, (4,))[-1, 2:]  # not scaled up for what is never said
+    log_probs = next_log_probs([model], sources)
+    assert log_probs.dtype == torch.float32
+    assert (log_probs[:, :2] == -torch.inf).all()
+    for row, source in zip(log_probs, sources, strict=True):
+        expected = forced_log_probs(model, source, (4,))[-1, 2:]  # not renormalised without padding and BOS
         torch.testing.assert_close(row[2:], expected, rtol=0, atol=1e-6)
 
 
@@ -44,24 +44,26 @@ def test_an_ensemble_of_a_model_with_itself_equals_the_model(device: torch.devic
     config = SearchConfig(beam=1)
     alone = greedy_search(start_search([model], sources), [9] * 4, config)
     twice = greedy_search(start_search([model, model], sources), [9] * 4, config)
-    assert [each.ids for each in twice] == [each.ids for each in alone]
-    assert [each.log_prob for each in twice] == pytest.approx([each.log_prob for each in alone], abs=1e-5)
+    assert [hypothesis.ids for hypothesis in twice] == [hypothesis.ids for hypothesis in alone]
+    assert [hypothesis.log_prob for hypothesis in twice] == pytest.approx(
+        [hypothesis.log_prob for hypothesis in alone], abs=1e-5
+    )
 
 
 def test_an_ensemble_averages_probabilities(device: torch.device) -> None:
     models, sources = two_models(device)
     for row, source in zip(next_log_probs(models, sources), sources, strict=True):
-        each = torch.stack([forced_log_probs(model, source, (4,))[-1].exp() for model in models])
-        torch.testing.assert_close(row[2:].exp(), each.mean(0)[2:], rtol=1e-5, atol=0)
+        probabilities = torch.stack([forced_log_probs(model, source, (4,))[-1].exp() for model in models])
+        torch.testing.assert_close(row[2:].exp(), probabilities.mean(0)[2:], rtol=1e-5, atol=0)
 
 
-def test_an_ensemble_is_searched_as_one_model(device: torch.device) -> None:
+def test_batching_does_not_change_the_search_of_an_ensemble(device: torch.device) -> None:
     models, sources = two_models(device)
     together = beam_search(start_search(models, sources), [9, 4, 12, 0], SearchConfig(nbest=3))
     assert isinstance(start_search(models, sources).state, State)
     for source, length, expected in zip(sources, [9, 4, 12, 0], together, strict=True):
         [alone] = beam_search(start_search(models, [source]), [length], SearchConfig(nbest=3))
-        assert [each.ids for each in alone] == [each.ids for each in expected]
+        assert [hypothesis.ids for hypothesis in alone] == [hypothesis.ids for hypothesis in expected]
 
 
 def test_a_translation_may_be_fifty_tokens_longer_than_its_source() -> None:
@@ -78,8 +80,8 @@ def test_learned_positions_limit_the_output_length(device: torch.device) -> None
     sources = [[5, 6, 7], [3]]
     lengths = max_output_lengths([ModelConfig.model_validate(SMALL), model.config], sources, SearchConfig())
     assert lengths == [8, 8]
-    found = beam_search(start_search([model], sources), lengths, SearchConfig(min_length=8))
-    assert [len(one[0].ids) for one in found] == [8, 8]
+    results = beam_search(start_search([model], sources), lengths, SearchConfig(min_length=8))
+    assert [len(hypotheses[0].ids) for hypotheses in results] == [8, 8]
 
 
 def test_an_ensemble_with_different_vocabularies_is_refused() -> None:
