@@ -39,21 +39,21 @@ def test_torch_defaults_hold_inside_and_the_callers_state_is_restored_at_every_y
         return *autocast, torch.is_inference_mode_enabled(), torch.empty(0).device.type, torch.is_grad_enabled()
 
     @generate_with_torch_defaults
-    def twice():  # type: ignore[no-untyped-def]
+    def yield_state_twice():  # type: ignore[no-untyped-def]
         yield state()
         yield state()
 
-    plain = state()
+    default_state = state()
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
         outside = state()
-        assert outside != plain
-        for inside in twice():
-            assert inside == plain
+        assert outside != default_state
+        for inside in yield_state_twice():
+            assert inside == default_state
             assert state() == outside
         with torch_defaults():
-            assert state() == plain
+            assert state() == default_state
         assert state() == outside
-    assert state() == plain
+    assert state() == default_state
 
 
 def test_float32_by_default_restores_the_default_dtype_even_after_an_error() -> None:

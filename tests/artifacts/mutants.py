@@ -115,20 +115,20 @@ def _change_json(rng: random.Random, files: Files) -> str:  # noqa: C901 - a lis
         value = json.loads(files[name])
     except (ValueError, RecursionError):
         return f"{name} is no longer JSON"
-    places: list[tuple[Any, Any]] = []
-    level = [value]
+    positions: list[tuple[Any, Any]] = []
+    nodes = [value]
     for _ in range(6):  # every position down to six levels; in large objects a sample
-        below = []
-        for node in level:
+        children = []
+        for node in nodes:
             inner = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
             if len(inner) > 8:
                 inner = rng.sample(inner, 8)
-            places += [(node, key) for key, _ in inner]
-            below += [child for _, child in inner]
-        level = below
-    if not places:
+            positions += [(node, key) for key, _ in inner]
+            children += [child for _, child in inner]
+        nodes = children
+    if not positions:
         return f"{name} has nothing to change"
-    parent, key = rng.choice(places)
+    parent, key = rng.choice(positions)
     change, mark = rng.choice(("value", "value", "value", "away", "name", "twice", "other")), "@@@"
     strange = rng.choice(STRANGE)
     if change == "away":
@@ -138,7 +138,7 @@ def _change_json(rng: random.Random, files: Files) -> str:  # noqa: C901 - a lis
     elif change == "twice" and isinstance(parent, dict):
         parent[mark] = parent[key]
     elif change == "other":
-        other, other_key = rng.choice(places)
+        other, other_key = rng.choice(positions)
         parent[key] = json.loads(json.dumps(other[other_key]))
     else:
         parent[key] = mark

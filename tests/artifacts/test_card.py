@@ -48,16 +48,16 @@ def test_write_scores_adds_a_table_to_the_card_and_the_folder_verifies(folder: P
 
 
 def test_scores_of_the_same_test_set_are_replaced_and_others_stay(folder: Path) -> None:
-    other = Evaluation("valid.en + valid.de", "ba9876543210", "", "2026-01-01")
+    validation = Evaluation("valid.en + valid.de", "ba9876543210", "", "2026-01-01")
     write_scores(folder, EVALUATION, scores(41.0))
-    write_scores(folder, other, scores(39.0))
+    write_scores(folder, validation, scores(39.0))
     renamed = Evaluation("moved.en + moved.de", EVALUATION.digest, "", "2026-02-03")
     write_scores(folder, renamed, scores(42.0))
     verify(folder)
     written = [(row[0], row[1], row[2]) for row in rows((folder / "README.md").read_text())]
     assert written == [
         (f"{evaluation.test_set} ({evaluation.digest})", name, value)
-        for evaluation, value in ((other, "39.00"), (renamed, "42.00"))
+        for evaluation, value in ((validation, "39.00"), (renamed, "42.00"))
         for name in ("BLEU", "TER")
     ]
 
@@ -74,10 +74,10 @@ def test_handwritten_text_around_the_scores_is_kept() -> None:
 
 
 def test_pipes_and_newlines_in_a_test_sets_name_do_not_break_the_table() -> None:
-    odd = Evaluation("a|b\n# c.en + d.de", "0123456789ab", "", "2026-01-02")
-    card = with_scores(CARD, odd, scores(41.0))
+    evaluation = Evaluation("a|b\n# c.en + d.de", "0123456789ab", "", "2026-01-02")
+    card = with_scores(CARD, evaluation, scores(41.0))
     assert [row[0] for row in rows(card)] == ["a|b # c.en + d.de (0123456789ab)"] * 2
-    assert with_scores(card, odd, scores(41.0)) == card
+    assert with_scores(card, evaluation, scores(41.0)) == card
 
 
 def test_write_scores_creates_a_missing_card(tmp_path: Path) -> None:

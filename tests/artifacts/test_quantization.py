@@ -21,15 +21,15 @@ def test_the_quantisation_error_of_a_weight_is_at_most_half_a_step() -> None:
 @pytest.mark.parametrize("config", COMBINATIONS[::4], ids=str)
 def test_quantising_dequantised_weights_gives_the_same_integers(config: object) -> None:
     weights = make(config, CPU, torch.float32).state_dict()  # type: ignore[arg-type]
-    once = quantize_weights(weights)
-    twice = quantize_weights(dequantize_weights(once))
-    assert dequantize_weights(once).keys() == weights.keys()
-    assert once.keys() == twice.keys()
-    for name, integers in once.items():
+    quantised = quantize_weights(weights)
+    requantised = quantize_weights(dequantize_weights(quantised))
+    assert dequantize_weights(quantised).keys() == weights.keys()
+    assert quantised.keys() == requantised.keys()
+    for name, integers in quantised.items():
         if integers.dtype == torch.int8:
-            assert torch.equal(integers, twice[name]), name
+            assert torch.equal(integers, requantised[name]), name
     matrices = {name for name, weight in weights.items() if weight.ndim == 2 and "positions" not in name}
-    assert {name for name, weight in once.items() if weight.dtype == torch.int8} == matrices
+    assert {name for name, weight in quantised.items() if weight.dtype == torch.int8} == matrices
 
 
 @pytest.mark.parametrize(("scales", "found_shape"), [(None, "none"), (torch.ones(2), r"\(2,\)")])

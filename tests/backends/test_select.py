@@ -57,8 +57,8 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def backends_reported_by_the_server(path: Path) -> dict[str, str]:
     """The backend that `heed serve` reports for each model it opens."""
-    translators, others = open_models([path], [], {}, partial(heed.load, engine=None))
-    service = Service(Directions(translators), ServeConfig(), others)
+    translators, other_models = open_models([path], [], {}, partial(heed.load, engine=None))
+    service = Service(Directions(translators), ServeConfig(), other_models)
     with TestClient(make_routes(service, HealthMonitor(service), key_required=False)) as client:
         backends: dict[str, str] = client.get("/health/ready").json()["backends"]
     return backends

@@ -137,13 +137,13 @@ def test_findings_do_not_depend_on_batch_and_sample_sizes(tmp_path: Path, monkey
     for line, (plant, _) in zip(range(10, 600, 40), PLANTED_ERRORS.values(), strict=False):
         sentences[line] = plant(sentences[line])
     sentences[590] = sentences[0]
-    whole = report_on(tmp_path, sentences)
+    expected = report_on(tmp_path, sentences)
     monkeypatch.setattr(checks, "_BATCH_PAIRS", 97)
     monkeypatch.setattr(checks, "_SAMPLE", 20_000)
-    in_batches = report_on(tmp_path, sentences)
-    assert in_batches.findings == whole.findings
-    assert len(in_batches.tokens) < len(whole.tokens) == 600
-    assert in_batches.lengths["source", "words"] == whole.lengths["source", "words"]
+    report = report_on(tmp_path, sentences)
+    assert report.findings == expected.findings
+    assert len(report.tokens) < len(expected.tokens) == 600
+    assert report.lengths["source", "words"] == expected.lengths["source", "words"]
 
 
 def test_lengths_are_counted_for_both_sides_and_tokens_by_the_configured_tokenizer(tmp_path: Path) -> None:

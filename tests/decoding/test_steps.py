@@ -42,11 +42,11 @@ def test_a_step_returns_the_models_log_probabilities_and_excludes_pad_and_bos(de
 def test_an_ensemble_of_a_model_with_itself_equals_the_model(device: torch.device) -> None:
     [model, _], sources = two_models(device)
     config = SearchConfig(beam=1)
-    alone = greedy_search(start_search([model], sources), [9] * 4, config)
-    twice = greedy_search(start_search([model, model], sources), [9] * 4, config)
-    assert [hypothesis.ids for hypothesis in twice] == [hypothesis.ids for hypothesis in alone]
-    assert [hypothesis.log_prob for hypothesis in twice] == pytest.approx(
-        [hypothesis.log_prob for hypothesis in alone], abs=1e-5
+    single = greedy_search(start_search([model], sources), [9] * 4, config)
+    ensemble = greedy_search(start_search([model, model], sources), [9] * 4, config)
+    assert [hypothesis.ids for hypothesis in ensemble] == [hypothesis.ids for hypothesis in single]
+    assert [hypothesis.log_prob for hypothesis in ensemble] == pytest.approx(
+        [hypothesis.log_prob for hypothesis in single], abs=1e-5
     )
 
 
