@@ -37,9 +37,9 @@ from heed.text.imported_tokenizers import UNKNOWN, UNMATCHABLE
 from heed.text.tokenizer import SPECIAL, Tokenizer
 
 _BOS, _PAD, _EOS, _UNK = range(4)
-_FIRST = _PAD + 1  # fairseq's index of the first position
+_FIRST_POSITION = _PAD + 1  # fairseq's index of the first position
 # The only supported value of each setting, if it is present, and why.
-_ONLY: dict[str, tuple[Any, str]] = {
+_REQUIRED_VALUES: dict[str, tuple[Any, str]] = {
     "adaptive_softmax_cutoff": (None, "heed has one output matrix"),
     "no_token_positional_embeddings": (False, "heed always has positional encodings"),
     "layernorm_embedding": (False, "heed does not normalise the embeddings"),
@@ -48,7 +48,9 @@ _ONLY: dict[str, tuple[Any, str]] = {
     "no_decoder_final_norm": (False, "heed's pre-norm stacks end with a norm"),
     "base_layers": (0, "heed has no mixture of experts"),
 }
-_KNOWN = r"(encoder|decoder)\.(version|embed_(tokens|positions)\..*|layer_norm\..*|output_projection\.weight|embed_out)"
+_KNOWN_NAMES = (
+    r"(encoder|decoder)\.(version|embed_(tokens|positions)\..*|layer_norm\..*|output_projection\.weight|embed_out)"
+)
 _OLD_NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -65,11 +67,11 @@ def import_fairseq(folder: Path, out: Path, weights: str | None = None, language
         names = ", ".join(sorted(path.name for path in folder.glob("*.pt"))) or "none"
         raise FolderError(f"{folder}: a fairseq checkpoint is a pickle: name it with --weights; found {names}")
     checkpoint = read_pickle(folder / weights, [argparse.Namespace])
-    settings, theirs = _settings(folder / weights, checkpoint), _upgraded(checkpoint["model"])
+    settings, fairseq_weights = _settings(folder / weights, checkpoint), _upgraded(checkpoint["model"])
     languages = _languages(folder, settings, languages)
     vocabularies = [_read_dictionary(folder / f"dict.{language}.txt") for language in languages]
-    refuse_unknown(folder / weights, theirs, _KNOWN)
-    model = _model(folder, settings, theirs, [len(tokens) + 1 for tokens in vocabularies])
+    refuse_unknown(folder / weights, fairseq_weights, _KNOWN_NAMES)
+    model = _model(folder, settings, fairseq_weights, [len(tokens) + 1 for tokens in vocabularies])
     id_mappings = [IdMapping.of(len(tokens), _PAD, _EOS, _EOS, _UNK) for tokens in vocabularies]
     target, source = (
         _tokenizer(folder, tokens, id_mapping)
@@ -84,8 +86,8 @@ def import_fairseq(folder: Path, out: Path, weights: str | None = None, language
     )
     tokenizers = (target if source.to_json() == target.to_json() else source, target)
     origin = f"From the fairseq checkpoint `{weights}` in `{folder.resolve().name}`."
-    ours = _to_heed(theirs, settings, model, id_mappings)
-    write_imported(out, ours, RunConfig(model=model, data=data), tokenizers, origin)
+    heed_weights = _to_heed(fairseq_weights, settings, model, id_mappings)
+    write_imported(out, heed_weights, RunConfig(model=model, data=data), tokenizers, origin)
 
 
 def _settings(path: Path, checkpoint: Any) -> dict[str, Any]:
@@ -119,12 +121,14 @@ def _upgraded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return upgraded
 
 
-def _languages(folder: Path, settings: Mapping[str, Any], given: tuple[str, str]) -> tuple[str, str]:
+def _languages(folder: Path, settings: Mapping[str, Any], requested: tuple[str, str]) -> tuple[str, str]:
     """The source and target languages, which name the dictionaries; fairseq does not always store them."""
-    source, target = given[0] or settings.get("source_lang"), given[1] or settings.get("target_lang")
+    source, target = requested[0] or settings.get("source_lang"), requested[1] or settings.get("target_lang")
     if not source or not target:
-        found = ", ".join(sorted(path.name for path in folder.glob("dict.*.txt"))) or "no dictionary"
-        raise FolderError(f"{folder}: the checkpoint does not name its languages: add --languages en-de; found {found}")
+        dictionaries = ", ".join(sorted(path.name for path in folder.glob("dict.*.txt"))) or "no dictionary"
+        raise FolderError(
+            f"{folder}: the checkpoint does not name its languages: add --languages en-de; found {dictionaries}"
+        )
     return str(source), str(target)
 
 
@@ -148,12 +152,12 @@ def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tens
     layers = [
         len({name.split(".")[2] for name in weights if name.startswith(f"{side}.layers.")}) for side in _OLD_NORMS
     ]
-    one = bool(settings.get("share_all_embeddings"))
-    tied = one or bool(settings.get("share_decoder_input_output_embed"))
+    shared = bool(settings.get("share_all_embeddings"))
+    tied = shared or bool(settings.get("share_decoder_input_output_embed"))
     relu_dropout = settings.get("relu_dropout") or 0.0  # the old name
     return ModelConfig(
         vocab_size=sizes[1],
-        source_vocab_size=None if one else sizes[0],
+        source_vocab_size=None if shared else sizes[0],
         d_model=weights["encoder.embed_tokens.weight"].shape[1],
         heads=settings["encoder_attention_heads"],
         encoder_layers=layers[0],
@@ -172,16 +176,16 @@ def _model(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tens
 
 
 def _check(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    for name, (only, why) in _ONLY.items():
-        if (found := settings.get(name, only)) != only:
-            raise FolderError(f"{folder}: {name} = {found!r} is not supported: {why}")
-    if (found := settings.get("activation_fn", "relu")) not in ("relu", "gelu"):
-        raise FolderError(f"{folder}: activation_fn = {found!r} is not one of heed's: relu, gelu")
+    for name, (required, reason) in _REQUIRED_VALUES.items():
+        if (value := settings.get(name, required)) != required:
+            raise FolderError(f"{folder}: {name} = {value!r} is not supported: {reason}")
+    if (activation := settings.get("activation_fn", "relu")) not in ("relu", "gelu"):
+        raise FolderError(f"{folder}: activation_fn = {activation!r} is not one of heed's: relu, gelu")
     for name in ("attention_heads", "ffn_embed_dim", "normalize_before", "learned_pos", "embed_dim"):
-        one, other = settings.get(f"encoder_{name}"), settings.get(f"decoder_{name}")
-        if one != other:
+        in_encoder, in_decoder = settings.get(f"encoder_{name}"), settings.get(f"decoder_{name}")
+        if in_encoder != in_decoder:
             raise FolderError(
-                f"{folder}: encoder_{name} = {one} and decoder_{name} = {other}, but heed has one for both"
+                f"{folder}: encoder_{name} = {in_encoder} and decoder_{name} = {in_decoder}, but heed has one for both"
             )
     if settings.get("encoder_normalize_before") and "decoder.layer_norm.weight" not in weights:
         raise FolderError(f"{folder}: this pre-norm model of an early fairseq has no final norm, but heed's has one")
@@ -190,34 +194,35 @@ def _check(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tens
 def _max_length(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> int:
     tables = [weights.get(f"{side}.embed_positions.weight") for side in ("encoder", "decoder")]
     if settings.get("encoder_learned_pos"):
-        return min(len(table) - _FIRST for table in tables if table is not None)
+        return min(len(table) - _FIRST_POSITION for table in tables if table is not None)
     return max(int(settings.get(f"max_{side}_positions") or 1024) for side in ("source", "target"))
 
 
 def _to_heed(
-    theirs: Mapping[str, Tensor], settings: Mapping[str, Any], model: ModelConfig, id_mappings: list[IdMapping]
+    fairseq_weights: Mapping[str, Tensor], settings: Mapping[str, Any], model: ModelConfig, id_mappings: list[IdMapping]
 ) -> dict[str, Tensor]:
-    ours = layers_to_heed(theirs, torch.arange(model.d_model))
+    heed_weights = layers_to_heed(fairseq_weights, torch.arange(model.d_model))
     for side in ("encoder", "decoder"):
-        table = theirs.get(
-            f"{side}.embed_positions.weight", fairseq_sinusoids(model.max_length + _FIRST, model.d_model)
+        table = fairseq_weights.get(
+            f"{side}.embed_positions.weight", fairseq_sinusoids(model.max_length + _FIRST_POSITION, model.d_model)
         )
-        ours[f"{side}.positions.table.weight"] = table[_FIRST : _FIRST + model.max_length]
+        heed_weights[f"{side}.positions.table.weight"] = table[_FIRST_POSITION : _FIRST_POSITION + model.max_length]
         if model.norm == "pre":
-            ours |= {f"{side}.norm.{part}": theirs[f"{side}.layer_norm.{part}"] for part in ("weight", "bias")}
-    words = theirs["decoder.embed_tokens.weight"]
-    ours["vocabulary.embedding.weight"] = id_mappings[1].rows(words)
+            for part in ("weight", "bias"):
+                heed_weights[f"{side}.norm.{part}"] = fairseq_weights[f"{side}.layer_norm.{part}"]
+    source, target = (fairseq_weights[f"{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
+    heed_weights["vocabulary.embedding.weight"] = id_mappings[1].rows(target)
     if not model.shares_embedding:
-        ours["vocabulary.source_embedding.weight"] = id_mappings[0].rows(theirs["encoder.embed_tokens.weight"])
+        heed_weights["vocabulary.source_embedding.weight"] = id_mappings[0].rows(source)
     bias = suppress_bos(torch.zeros(model.vocab_size, dtype=torch.float32))
     if model.tie_embeddings:
-        ours["vocabulary.bias"] = bias
+        heed_weights["vocabulary.bias"] = bias
     else:
-        output = theirs.get("decoder.output_projection.weight", theirs.get("decoder.embed_out"))
+        output = fairseq_weights.get("decoder.output_projection.weight", fairseq_weights.get("decoder.embed_out"))
         if output is None:
             raise FolderError("the checkpoint has no output matrix: neither decoder.output_projection nor embed_out")
-        ours |= {"vocabulary.output.weight": id_mappings[1].rows(output), "vocabulary.output.bias": bias}
-    return fold_embedding_scale(ours, model) if settings.get("no_scale_embedding") else ours
+        heed_weights |= {"vocabulary.output.weight": id_mappings[1].rows(output), "vocabulary.output.bias": bias}
+    return fold_embedding_scale(heed_weights, model) if settings.get("no_scale_embedding") else heed_weights
 
 
 def fairseq_sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:
@@ -227,20 +232,20 @@ def fairseq_sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:
     return torch.cat((angle.sin(), angle.cos()), 1).float()
 
 
-def _tokenizer(folder: Path, words: list[str], id_mapping: IdMapping) -> Tokenizer:
-    names = [words[number] for number in id_mapping.their_ids[len(SPECIAL) : -1]]
-    models_of_pieces = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
-    if models_of_pieces:
-        return tokenizer_from_spm(read_spm(models_of_pieces[0]), names)
-    hidden = [
+def _tokenizer(folder: Path, tokens: list[str], id_mapping: IdMapping) -> Tokenizer:
+    names = [tokens[token_id] for token_id in id_mapping.their_ids[len(SPECIAL) : -1]]
+    spm_files = sorted([*folder.glob("*.model"), *folder.glob("*.spm")])
+    if spm_files:
+        return tokenizer_from_spm(read_spm(spm_files[0]), names)
+    entries = [
         *(UNMATCHABLE + name for name in SPECIAL),
-        UNMATCHABLE + names[0],
+        UNMATCHABLE + names[0],  # <s>, which no text encodes to
         *names[1:],
         UNMATCHABLE + UNKNOWN,
-    ]  # <s> is no word
-    vocabulary = {name: number for number, name in enumerate(hidden)}
-    if len(vocabulary) < len(hidden):
-        raise FolderError(f"{folder}: a dictionary has {len(hidden) - len(vocabulary)} words twice")
+    ]
+    vocabulary = {name: token_id for token_id, name in enumerate(entries)}
+    if len(vocabulary) < len(entries):
+        raise FolderError(f"{folder}: a dictionary has {len(entries) - len(vocabulary)} words twice")
     backend = Backend(models.WordLevel(vocabulary, unk_token=UNMATCHABLE + UNKNOWN))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return Tokenizer.from_json(json.dumps(json.loads(backend.to_str()), ensure_ascii=False), "spaced")

@@ -128,30 +128,30 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return {name: weight.float() if weight.is_floating_point() else weight for name, weight in tensors.items()}
 
 
-def read_pickle(path: Path, records: Sequence[type] = ()) -> Any:
-    """What a file of `torch.save` holds, if that is tensors and plain values; records: what else may be in it.
+def read_pickle(path: Path, allowed_classes: Sequence[type] = ()) -> Any:
+    """Load a file of `torch.save` that holds tensors, plain values and instances of the allowed classes only.
 
-    The one place where heed reads a pickle, for files that exist in no other form, and only when told so by name.
-    torch's safe mode calls nothing that such a file names.
+    The one place where heed reads a pickle: a format that exists in no other form, and a file that the user named.
+    torch's `weights_only=True` calls nothing that such a file names.
     """
     try:
-        with torch.serialization.safe_globals(list(records)):
+        with torch.serialization.safe_globals(list(allowed_classes)):
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise FolderError(f"{path}: {error.strerror}") from None
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError) as error:
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        found = f"it names {named[1]}" if named else "it is no file of torch.save"
+        problem = f"it names {named[1]}" if named else "it is no file of torch.save"
         raise FolderError(
-            f"{path} is refused: only tensors and plain values are read from a pickle, and {found}"
+            f"{path} is refused: only tensors and plain values are read from a pickle, and {problem}"
         ) from None
 
 
-def refuse_unknown(path: Path, weights: Mapping[str, Tensor], known: str) -> None:
-    """Outside the layers, only weights that are known by this pattern can be taken over."""
-    strange = [name for name in weights if ".layers." not in name and not re.fullmatch(known, name)]
-    if strange:
-        raise FolderError(f"{path} has weights that heed's model does not have: {', '.join(strange)}")
+def refuse_unknown(path: Path, weights: Mapping[str, Tensor], known_names: str) -> None:
+    """Raise if a weight outside the layers does not match this pattern of names."""
+    unknown = [name for name in weights if ".layers." not in name and not re.fullmatch(known_names, name)]
+    if unknown:
+        raise FolderError(f"{path} has weights that heed's model does not have: {', '.join(unknown)}")
 
 
 def write_imported(

@@ -26,7 +26,7 @@ from heed.artifacts.writing import json_bytes, write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
 from heed.errors import ConfigError, FolderError
 from heed.interop.folders import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
-from heed.interop.marian_tokenizer import KIND, LANGUAGES, TokenizerSpec, read_tokenizers, tokenizer_files
+from heed.interop.marian_tokenizer import LANGUAGES, TOKENIZER_TYPE, TokenizerSpec, read_tokenizers, tokenizer_files
 from heed.interop.name_mapping import (
     IdMapping,
     fold_embedding_scale,
@@ -44,7 +44,7 @@ _ACTIVATIONS: dict[str, Literal["relu", "gelu", "swish"]] = {
     "silu": "swish",
 }
 # The only supported value of each setting, if it is present, and why.
-_IMPORTABLE: dict[str, tuple[Any, str]] = {
+_REQUIRED_VALUES: dict[str, tuple[Any, str]] = {
     "model_type": ("marian", "other models of the library compute something else"),
     "normalize_before": (False, "MarianMT normalises after each residual sum"),
     "normalize_embedding": (False, "heed does not normalise the embeddings"),
@@ -52,7 +52,7 @@ _IMPORTABLE: dict[str, tuple[Any, str]] = {
     "static_position_embeddings": (True, "MarianMT's positions are sinusoids"),
     "is_encoder_decoder": (True, "heed imports encoder-decoder models only"),
 }
-_KNOWN = r"final_logits_bias|lm_head\.weight|model\.(shared|(encoder|decoder)\.embed_(tokens|positions))\.weight"
+_KNOWN_NAMES = r"final_logits_bias|lm_head\.weight|model\.(shared|(encoder|decoder)\.embed_(tokens|positions))\.weight"
 # MarianConfig's defaults for settings that a file may omit.
 _DEFAULTS: dict[str, Any] = {
     "dropout": 0.1,
@@ -66,7 +66,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_beams": 4,
 }
 # The values that MarianMT supports, and why no others.
-_EXPRESSIBLE: dict[str, tuple[tuple[Any, ...], str]] = {
+_EXPORTABLE_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
     "kind": (("encoder-decoder",), "it has an encoder and a decoder"),
     "norm": (("post",), "it normalises after each residual sum"),
     "positions": (("sinusoidal",), "its positions are sinusoids"),
@@ -78,8 +78,8 @@ _EXPRESSIBLE: dict[str, tuple[tuple[Any, ...], str]] = {
 def import_marian(folder: Path, out: Path, weights: str | None = None, languages: tuple[str, str] = ("", "")) -> None:
     """Import the MarianMT folder `folder` as the model folder `out`.
 
-    weights: the file of weights to read, if not model.safetensors. languages: of source and target, if they are not
-    what the folder says.
+    weights: the file of weights to read, if not model.safetensors. languages: of source and target, instead of
+    those in the folder.
     """
     refuse_to_overwrite(out)
     config = _DEFAULTS | read_json(folder / "config.json")
@@ -91,55 +91,58 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     )
     target = tokenizers[1].build(id_mappings[1].their_ids)
     source = target if tokenizers[0].same_files(tokenizers[1]) else tokenizers[0].build(id_mappings[0].their_ids)
-    theirs = _read(folder, weights)
-    _check_positions(folder, theirs, config["d_model"])
+    marian_weights = _read(folder, weights)
+    _check_positions(folder, marian_weights, config["d_model"])
     sizes = len(id_mappings[0].their_ids), len(id_mappings[1].their_ids)
     untied = not config["tie_word_embeddings"]
     one_vocabulary = config["share_encoder_decoder_embeddings"] or (untied and source is target)
-    model = _model(config, sizes[1], None if one_vocabulary else sizes[0], _has_bias(theirs, config))
+    model = _model(config, sizes[1], None if one_vocabulary else sizes[0], _has_bias(marian_weights, config))
     data = DataConfig(
         tokenizer=target.kind,
         separate_vocabularies=model.source_vocab_size is not None,
-        max_tokens=config["max_position_embeddings"] - 1,  # and the end
+        max_tokens=config["max_position_embeddings"] - 1,  # and eos
         source_language=languages[0] or tokenizers[0].language,
         target_language=languages[1] or tokenizers[1].language,
     )
     run = RunConfig(model=model, data=data, search=SearchConfig(beam=config["num_beams"]))
     origin = f"From the Hugging Face MarianMT folder `{folder.resolve().name}`."
-    write_imported(out, to_heed(theirs, config, model, id_mappings), run, (source, target), origin)
+    write_imported(out, to_heed(marian_weights, config, model, id_mappings), run, (source, target), origin)
 
 
 def to_heed(
-    theirs: Mapping[str, Tensor], config: Mapping[str, Any], model: ModelConfig, id_mappings: Sequence[IdMapping]
+    marian_weights: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    model: ModelConfig,
+    id_mappings: Sequence[IdMapping],
 ) -> dict[str, Tensor]:
-    """All weights by heed's names, in heed's order of the width and of the ids."""
-    width = sines_then_cosines(model.d_model)
-    inner = {name.removeprefix("model."): weight for name, weight in theirs.items()}
-    ours = layers_to_heed(inner, width)
-    shared = inner.get("shared.weight")
-    own = {} if model.shares_embedding and shared is not None else inner
-    source, target = (own.get(f"{side}.embed_tokens.weight", shared) for side in ("encoder", "decoder"))
+    """All weights by heed's names, in heed's order of features and ids."""
+    order = sines_then_cosines(model.d_model)
+    weights = {name.removeprefix("model."): weight for name, weight in marian_weights.items()}
+    heed_weights = layers_to_heed(weights, order)
+    shared = weights.get("shared.weight")
+    separate = {} if model.shares_embedding and shared is not None else weights
+    source, target = (separate.get(f"{side}.embed_tokens.weight", shared) for side in ("encoder", "decoder"))
     if source is None or target is None:
         raise FolderError("the weights have no token embeddings, neither model.shared nor embed_tokens of both sides")
-    ours["vocabulary.embedding.weight"] = id_mappings[1].rows(target)[:, width]
+    heed_weights["vocabulary.embedding.weight"] = id_mappings[1].rows(target)[:, order]
     if not model.shares_embedding:
-        ours["vocabulary.source_embedding.weight"] = id_mappings[0].rows(source)[:, width]
-    bias = _bias(theirs, config, id_mappings[1], len(target))
+        heed_weights["vocabulary.source_embedding.weight"] = id_mappings[0].rows(source)[:, order]
+    bias = _bias(marian_weights, config, id_mappings[1], len(target))
     if not model.tie_embeddings:
-        ours["vocabulary.output.weight"] = id_mappings[1].rows(inner.get("lm_head.weight", target))[:, width]
-        ours["vocabulary.output.bias"] = bias
+        heed_weights["vocabulary.output.weight"] = id_mappings[1].rows(weights.get("lm_head.weight", target))[:, order]
+        heed_weights["vocabulary.output.bias"] = bias
     elif model.output_bias:
-        ours["vocabulary.bias"] = bias
-    return ours if config["scale_embedding"] else fold_embedding_scale(ours, model)
+        heed_weights["vocabulary.bias"] = bias
+    return heed_weights if config["scale_embedding"] else fold_embedding_scale(heed_weights, model)
 
 
-def _bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any], id_mapping: IdMapping, size: int) -> Tensor:
-    bias = id_mapping.rows(theirs.get("final_logits_bias", torch.zeros(1, size, dtype=torch.float32))[0])
+def _bias(marian_weights: Mapping[str, Tensor], config: Mapping[str, Any], id_mapping: IdMapping, size: int) -> Tensor:
+    bias = id_mapping.rows(marian_weights.get("final_logits_bias", torch.zeros(1, size, dtype=torch.float32))[0])
     return suppress_bos(bias) if config["decoder_start_token_id"] == config["pad_token_id"] else bias
 
 
-def _has_bias(theirs: Mapping[str, Tensor], config: Mapping[str, Any]) -> bool:
-    bias = theirs.get("final_logits_bias")
+def _has_bias(marian_weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> bool:
+    bias = marian_weights.get("final_logits_bias")
     return config["decoder_start_token_id"] == config["pad_token_id"] or (bias is not None and bool(bias.any()))
 
 
@@ -170,7 +173,7 @@ def _sizes(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _starts(config: Mapping[str, Any], source: TokenizerSpec, target: TokenizerSpec) -> tuple[int, int]:
-    """Their id of ⟨s⟩ on either side. Where that id is a word of a separate source vocabulary, padding serves."""
+    """MarianMT's id of ⟨s⟩ on each side; ⟨pad⟩ where that id is another token of a separate source vocabulary."""
     start = config["decoder_start_token_id"]
     return start if source.names.get(start) == target.names.get(start) else config["pad_token_id"], start
 
@@ -178,38 +181,42 @@ def _starts(config: Mapping[str, Any], source: TokenizerSpec, target: TokenizerS
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse settings that heed's model does not have."""
     file = folder / "config.json"
-    needed = ["d_model", "vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
-    needed += [f"{side}_{what}" for side in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")]
-    for name in needed:
+    integers = ["d_model", "vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"]
+    per_side = ("layers", "attention_heads", "ffn_dim")
+    integers += [f"{side}_{setting}" for side in ("encoder", "decoder") for setting in per_side]
+    for name in integers:
         if not isinstance(config.get(name), int):
             raise FolderError(f"{file}: {name} should be a number, found {config.get(name)!r}")
-    for name, (only, why) in _IMPORTABLE.items():
-        if name in config and config[name] != only:
-            raise FolderError(f"{file}: {name} = {config[name]!r} is not supported: {why}")
+    for name, (required, reason) in _REQUIRED_VALUES.items():
+        if name in config and config[name] != required:
+            raise FolderError(f"{file}: {name} = {config[name]!r} is not supported: {reason}")
     if config["activation_function"] not in _ACTIVATIONS:
-        found, known = config["activation_function"], ", ".join(_ACTIVATIONS)
-        raise FolderError(f"{file}: activation_function = {found!r} is not one of heed's: {known}")
-    for what in ("attention_heads", "ffn_dim"):
-        one, other = config[f"encoder_{what}"], config[f"decoder_{what}"]
-        if one != other:
-            raise FolderError(f"{file}: encoder_{what} = {one} and decoder_{what} = {other}, but heed has one for both")
+        activation, supported = config["activation_function"], ", ".join(_ACTIVATIONS)
+        raise FolderError(f"{file}: activation_function = {activation!r} is not one of heed's: {supported}")
+    for setting in ("attention_heads", "ffn_dim"):
+        in_encoder, in_decoder = config[f"encoder_{setting}"], config[f"decoder_{setting}"]
+        if in_encoder != in_decoder:
+            raise FolderError(
+                f"{file}: encoder_{setting} = {in_encoder} and decoder_{setting} = {in_decoder}, "
+                "but heed has one for both"
+            )
 
 
 def _read(folder: Path, weights: str | None) -> dict[str, Tensor]:
     name = weights or "model.safetensors"
     if not (folder / name).is_file():
-        others = sorted(path.name for path in folder.glob("pytorch_model.bin"))
-        hint = f"; it has {others[0]}, a pickle: to read it, use --weights {others[0]}" if others else ""
+        pickles = sorted(path.name for path in folder.glob("pytorch_model.bin"))
+        hint = f"; it has {pickles[0]}, a pickle: to read it, use --weights {pickles[0]}" if pickles else ""
         raise FolderError(f"{folder} has no {name}{hint}")
     tensors = read_weights(folder / name)
-    refuse_unknown(folder / name, tensors, _KNOWN)
+    refuse_unknown(folder / name, tensors, _KNOWN_NAMES)
     return tensors
 
 
-def _check_positions(folder: Path, theirs: dict[str, Tensor], d_model: int) -> None:
-    """Some files hold the table of sinusoids; it must be what the formula says."""
+def _check_positions(folder: Path, marian_weights: dict[str, Tensor], d_model: int) -> None:
+    """Refuse a table of positions, which some files hold, that is not the formula's sinusoids."""
     for side in ("encoder", "decoder"):
-        table = theirs.get(f"model.{side}.embed_positions.weight")
+        table = marian_weights.get(f"model.{side}.embed_positions.weight")
         if table is not None:
             formula = sinusoids(torch.arange(len(table)), d_model)
             if not torch.allclose(table[:, sines_then_cosines(d_model)].double(), formula.double(), atol=1e-4):
@@ -232,27 +239,30 @@ def export_marian(folder: Path, out: Path) -> None:
     write_folder(out, files)
 
 
-def to_marian(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """All weights by MarianMT's names, in its order of the width; the ids keep theirs."""
+def to_marian(heed_weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """All weights by MarianMT's names, in its order of features; the ids stay as they are."""
     order = sines_then_cosines(config.d_model)
-    back = order.argsort()
-    theirs = {f"model.{name}": weight for name, weight in layers_from_heed(ours, order).items()}
-    words = ours["vocabulary.embedding.weight"][:, back]
+    inverse = order.argsort()
+    marian_weights = {f"model.{name}": weight for name, weight in layers_from_heed(heed_weights, order).items()}
+    embedding = heed_weights["vocabulary.embedding.weight"][:, inverse]
     if config.shares_embedding:
-        theirs["model.shared.weight"] = words
+        marian_weights["model.shared.weight"] = embedding
     else:
-        theirs["model.decoder.embed_tokens.weight"] = words
-        theirs["model.encoder.embed_tokens.weight"] = ours["vocabulary.source_embedding.weight"][:, back]
+        marian_weights["model.decoder.embed_tokens.weight"] = embedding
+        source_embedding = heed_weights["vocabulary.source_embedding.weight"][:, inverse]
+        marian_weights["model.encoder.embed_tokens.weight"] = source_embedding
     if not config.tie_embeddings:
-        theirs["lm_head.weight"] = ours["vocabulary.output.weight"][:, back]
-    bias = ours.get("vocabulary.bias" if config.tie_embeddings else "vocabulary.output.bias")
-    theirs["final_logits_bias"] = torch.zeros(1, config.vocab_size, dtype=torch.float32) if bias is None else bias[None]
-    return {name: weight.contiguous() for name, weight in theirs.items()}
+        marian_weights["lm_head.weight"] = heed_weights["vocabulary.output.weight"][:, inverse]
+    bias = heed_weights.get("vocabulary.bias" if config.tie_embeddings else "vocabulary.output.bias")
+    if bias is None:
+        bias = torch.zeros(config.vocab_size, dtype=torch.float32)
+    marian_weights["final_logits_bias"] = bias[None]
+    return {name: weight.contiguous() for name, weight in marian_weights.items()}
 
 
 def _config(run: RunConfig) -> dict[str, Any]:
     model = run.model
-    both = {"attention_heads": model.heads, "ffn_dim": model.d_ff}
+    per_side = {"attention_heads": model.heads, "ffn_dim": model.d_ff}
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
@@ -262,7 +272,7 @@ def _config(run: RunConfig) -> dict[str, Any]:
         "d_model": model.d_model,
         "encoder_layers": model.encoder_layers,
         "decoder_layers": model.decoder_layers,
-        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in both.items()},
+        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in per_side.items()},
         "activation_function": model.activation,
         "dropout": model.dropout,
         "attention_dropout": model.attention_dropout,
@@ -272,13 +282,13 @@ def _config(run: RunConfig) -> dict[str, Any]:
         "tie_word_embeddings": model.tie_embeddings,
         "max_position_embeddings": model.max_length,
         "dtype": "float32",
-        **_special(model),
-        KIND: run.data.tokenizer,
+        **_special_ids(model),
+        TOKENIZER_TYPE: run.data.tokenizer,
         LANGUAGES: [run.data.source_language, run.data.target_language],
     }
 
 
-def _special(model: ModelConfig) -> dict[str, Any]:
+def _special_ids(model: ModelConfig) -> dict[str, Any]:
     return {
         "pad_token_id": model.pad_id,
         "bos_token_id": model.bos_id,
@@ -290,11 +300,11 @@ def _special(model: ModelConfig) -> dict[str, Any]:
 
 def _generation(run: RunConfig) -> dict[str, Any]:
     """Beam search as in the run's settings, as far as `generate` can express them."""
-    never = [[run.model.pad_id], [run.model.bos_id]]
+    never_generated = [[run.model.pad_id], [run.model.bos_id]]
     max_positions = run.model.max_length - 1
     return {
-        **_special(run.model),
-        "bad_words_ids": never,
+        **_special_ids(run.model),
+        "bad_words_ids": never_generated,
         "num_beams": run.search.beam,
         **({"length_penalty": run.search.length_penalty} if run.search.beam > 1 else {}),
         "max_length": min(max_positions, run.data.max_tokens + 50),
@@ -302,10 +312,10 @@ def _generation(run: RunConfig) -> dict[str, Any]:
 
 
 def _check_expressible(folder: Path, config: ModelConfig) -> None:
-    for name, (possible, why) in _EXPRESSIBLE.items():
+    for name, (exportable, reason) in _EXPORTABLE_VALUES.items():
         value = getattr(config, name)
-        if value not in possible:
+        if value not in exportable:
             raise ConfigError(
-                f"{folder}: {name} = {json.dumps(value)} cannot be expressed by MarianMT: {why}. "
+                f"{folder}: {name} = {json.dumps(value)} cannot be expressed by MarianMT: {reason}. "
                 "The other formats of heed export may have it"
             )

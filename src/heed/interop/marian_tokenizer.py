@@ -1,8 +1,8 @@
 """Reads and writes the tokenizers of a MarianMT folder.
 
 source.spm  target.spm  vocab.json     MarianMT's own; target_vocab.json too, if the vocabularies are separate
-tokenizer.json                         one of heed's, exported as a fast tokenizer; target_tokenizer.json too, if
-                                       the target has its own, which the library has no place for
+tokenizer.json                         one of heed's, exported as a fast tokenizer of transformers;
+                                       target_tokenizer.json too, if the target has its own: only heed reads it
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from heed.interop.spm import read_spm, to_spm, tokenizer_from_spm
 from heed.text.imported_tokenizers import UNKNOWN
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer, TokenizerPair
 
-KIND, LANGUAGES = "heed_tokenizer", "heed_languages"  # in an exported config.json: what nothing else there tells
+TOKENIZER_TYPE, LANGUAGES = "heed_tokenizer", "heed_languages"  # keys that heed adds to an exported config.json
 _FAST = "tokenizer.json"
 _FAST_TARGET = "target_tokenizer.json"
 _FILES = ("source.spm", "target.spm", "vocab.json")
@@ -32,22 +32,26 @@ class TokenizerSpec:
     """What a source or target tokenizer is built from, once the order of ids is known."""
 
     unk: int | None  # the id of the unknown token, if there is one
-    build: Callable[[Sequence[int]], Tokenizer]  # from their id of each of heed's ids
+    build: Callable[[Sequence[int]], Tokenizer]  # given MarianMT's id of each of heed's ids
     language: str
-    files: tuple[str, ...]  # what it is made from, by name or content
+    files: tuple[str, ...]  # names or digests of its files
     names: Mapping[int, str]  # of its tokens, or at least of the special ones
 
     def same_files(self, other: "TokenizerSpec") -> bool:
-        """Whether both sides have one tokenizer."""
+        """Whether source and target share one tokenizer."""
         return self.files == other.files
 
 
 def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[TokenizerSpec, TokenizerSpec]:
     """The tokenizers of source and target in a MarianMT folder."""
     languages = config.get(LANGUAGES, ("", ""))
-    if (folder / _FAST).is_file() and KIND in config:
-        own = _FAST_TARGET if (folder / _FAST_TARGET).is_file() else _FAST
-        return _fast(folder / _FAST, config[KIND], languages[0]), _fast(folder / own, config[KIND], languages[1])
+    if (folder / _FAST).is_file() and TOKENIZER_TYPE in config:
+        target_file = _FAST_TARGET if (folder / _FAST_TARGET).is_file() else _FAST
+        source, target = (
+            _read_fast_tokenizer(folder / name, config[TOKENIZER_TYPE], language)
+            for name, language in zip((_FAST, target_file), languages, strict=True)
+        )
+        return source, target
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
         raise FolderError(
@@ -55,7 +59,7 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[TokenizerS
             f"({', '.join(_FILES)}), and of fast tokenizers those that it has exported itself"
         )
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-    unk = _name(settings.get("unk_token", "<unk>"))
+    unk = _token_name(settings.get("unk_token", "<unk>"))
     vocabularies = ("vocab.json", "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json")
     source, target = (
         _sentencepiece(folder / f"{side}.spm", folder / name, unk, settings.get(f"{side}_lang") or "")
@@ -76,16 +80,16 @@ def tokenizer_files(tokenizers: TokenizerPair, run: RunConfig) -> dict[str, byte
     if target.kind == "sentencepiece":
         separate = run.model.source_vocab_size is not None
         settings |= {"tokenizer_class": "MarianTokenizer", "unk_token": UNKNOWN, "separate_vocabs": separate, **special}
-        files = {"source.spm": to_spm(source)[0], "target.spm": to_spm(target)[0], "vocab.json": _ids(source)}
-        files |= {"target_vocab.json": _ids(target)} if separate else {}
+        files = {"source.spm": to_spm(source)[0], "target.spm": to_spm(target)[0], "vocab.json": _vocab_json(source)}
+        files |= {"target_vocab.json": _vocab_json(target)} if separate else {}
         return {"tokenizer_config.json": json_bytes(settings), **files}
     settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
     settings |= {"split_special_tokens": True}  # text that looks like a special token stays text
-    files = {"tokenizer_config.json": json_bytes(settings), _FAST: _as_fast(source)}
-    return files if source is target else {**files, _FAST_TARGET: _as_fast(target)}
+    files = {"tokenizer_config.json": json_bytes(settings), _FAST: _to_fast_tokenizer(source)}
+    return files if source is target else {**files, _FAST_TARGET: _to_fast_tokenizer(target)}
 
 
-def _ids(tokenizer: Tokenizer) -> bytes:
+def _vocab_json(tokenizer: Tokenizer) -> bytes:
     """The content of `vocab.json`: every token with its id."""
     return json_bytes({name: number for number, name in enumerate(to_spm(tokenizer)[1])})
 
@@ -96,26 +100,26 @@ def _sentencepiece(model: Path, vocabulary_file: Path, unk: str, language: str) 
         raise FolderError(f"{vocabulary_file} has no {unk}, the unknown token")
     names = {number: name for name, number in vocabulary.items()}
 
-    def build(theirs: Sequence[int]) -> Tokenizer:
-        inner = theirs[len(SPECIAL) : -1]  # rows that no token has are there to round up the size
-        return tokenizer_from_spm(spm, [names.get(number, f"⟨{number}⟩") for number in inner])
+    def build(their_ids: Sequence[int]) -> Tokenizer:
+        token_ids = their_ids[len(SPECIAL) : -1]  # ids without a token round up the vocabulary size
+        return tokenizer_from_spm(spm, [names.get(number, f"⟨{number}⟩") for number in token_ids])
 
-    cut = hashlib.sha256(model.read_bytes()).hexdigest()
-    return TokenizerSpec(int(vocabulary[unk]), build, language, (cut, vocabulary_file.name), names)
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    return TokenizerSpec(int(vocabulary[unk]), build, language, (digest, vocabulary_file.name), names)
 
 
-def _as_fast(tokenizer: Tokenizer) -> bytes:
-    """A tokenizer of heed as the library uses it: the end is put after every text, and a space before most kinds'."""
+def _to_fast_tokenizer(tokenizer: Tokenizer) -> bytes:
+    """heed's tokenizer as a fast tokenizer of transformers: eos after every text, a space before it for most types."""
     parts = json.loads(tokenizer.to_json())
-    end = {"SpecialToken": {"id": SPECIAL[EOS], "type_id": 0}}
+    eos = {"SpecialToken": {"id": SPECIAL[EOS], "type_id": 0}}
     parts["post_processor"] = {
         "type": "TemplateProcessing",
-        "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
+        "single": [{"Sequence": {"id": "A", "type_id": 0}}, eos],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, eos],
         "special_tokens": {SPECIAL[EOS]: {"id": SPECIAL[EOS], "ids": [EOS], "tokens": [SPECIAL[EOS]]}},
     }
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    parts["added_tokens"] = [{"id": number, "content": name, **plain} for number, name in enumerate(SPECIAL)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    parts["added_tokens"] = [{"id": number, "content": name, **flags} for number, name in enumerate(SPECIAL)]
     if tokenizer.prefix:
         parts["normalizer"] = _SPACE_BEFORE
         strip = {"type": "Strip", "content": tokenizer.prefix, "start": len(tokenizer.prefix), "stop": 0}
@@ -123,18 +127,18 @@ def _as_fast(tokenizer: Tokenizer) -> bytes:
     return json_bytes(parts)
 
 
-def _fast(path: Path, kind: Any, language: str) -> TokenizerSpec:
-    """The tokenizer that `_as_fast` wrote, read back."""
+def _read_fast_tokenizer(path: Path, tokenizer_type: Any, language: str) -> TokenizerSpec:
+    """The tokenizer that `_to_fast_tokenizer` wrote, read back."""
     parts = read_json(path)
     parts |= {"normalizer": None, "post_processor": None, "added_tokens": []}
     if parts["decoder"]["type"] == "Sequence":
         parts["decoder"] = parts["decoder"]["decoders"][0]
     text = json.dumps(parts, ensure_ascii=False)
     return TokenizerSpec(
-        None, lambda _: Tokenizer.from_json(text, kind), language, (path.name,), dict(enumerate(SPECIAL))
+        None, lambda _: Tokenizer.from_json(text, tokenizer_type), language, (path.name,), dict(enumerate(SPECIAL))
     )
 
 
-def _name(token: str | dict[str, Any]) -> str:
-    """A special token's name; some files describe it at length."""
+def _token_name(token: str | dict[str, Any]) -> str:
+    """The name of a special token, given as a string or as a dict."""
     return token if isinstance(token, str) else str(token["content"])

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from heed.config import ModelConfig
 
-# A sub-layer and its norm: heed's names, theirs. No name is a part of one that comes after it.
+# Modules of a layer: heed's name, the other toolkits' name.
 _MODULES = (
     ("around_cross_attention.norm.", "encoder_attn_layer_norm."),
     ("around_attention.norm.", "self_attn_layer_norm."),
@@ -38,50 +38,50 @@ _MODULES = (
     ("feed_forward.widen.", "fc1."),
     ("feed_forward.narrow.", "fc2."),
 )
-_TO_OURS = {theirs: ours for ours, theirs in _MODULES}
-_TO_THEIRS = dict(_MODULES)
-_SUPPRESSED = (
-    -100.0
-)  # nats below the token whose embedding it has: probability 0 in float32, yet no infinity to train with
-_READS = ("query.weight", "key.weight", "value.weight", "widen.weight")  # the width is the columns
-_WRITES = ("output.weight", "output.bias", "narrow.weight", "narrow.bias", "norm.weight", "norm.bias")  # the rows
+_TO_HEED = {other_name: heed_name for heed_name, other_name in _MODULES}
+_FROM_HEED = dict(_MODULES)
+# Added to the logit of ⟨s⟩, a copy of another token: its probability is 0 in float32, and training sees no infinity.
+_SUPPRESSED = -100.0
+# Weights whose columns are the features of hidden states, and weights whose rows are.
+_FEATURE_COLUMNS = ("query.weight", "key.weight", "value.weight", "widen.weight")
+_FEATURE_ROWS = ("output.weight", "output.bias", "narrow.weight", "narrow.bias", "norm.weight", "norm.bias")
 
 
 def sines_then_cosines(d_model: int) -> Int[Tensor, "D"]:
-    """Where each number of heed's interleaved sinusoids stands when all sines come first: 0, d/2, 1, d/2 + 1, …
+    """The index of each of heed's interleaved sinusoids where all sines come first: 0, d/2, 1, d/2 + 1, …
 
-    ``theirs[sines_then_cosines(d)]`` is heed's order.
+    ``features[sines_then_cosines(d)]`` is heed's order.
     """
     return torch.arange(d_model).view(2, d_model // 2).T.flatten()
 
 
 def layers_to_heed(weights: Mapping[str, Tensor], order: Int[Tensor, "D"]) -> dict[str, Tensor]:
-    """The weights of all layers by heed's names, the width taken in this order."""
-    found = {_renamed(name, _TO_OURS): weight for name, weight in weights.items() if ".layers." in name}
-    return {name: _reordered(name, weight, order) for name, weight in found.items()}
+    """The weights of all layers by heed's names, their features in this order."""
+    renamed = {_rename(name, _TO_HEED): weight for name, weight in weights.items() if ".layers." in name}
+    return {name: _reorder_features(name, weight, order) for name, weight in renamed.items()}
 
 
 def layers_from_heed(weights: Mapping[str, Tensor], order: Int[Tensor, "D"]) -> dict[str, Tensor]:
-    """The weights of all layers by their names; undoes `layers_to_heed`, bit for bit."""
-    back = order.argsort()
+    """The inverse of `layers_to_heed`, bit for bit."""
+    inverse = order.argsort()
     return {
-        _renamed(name, _TO_THEIRS): _reordered(name, weight, back)
+        _rename(name, _FROM_HEED): _reorder_features(name, weight, inverse)
         for name, weight in weights.items()
         if ".layers." in name
     }
 
 
-def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """side.layers.number.module.part, the module by its other name; a strange one stays, and no model takes it."""
+def _rename(name: str, names: Mapping[str, str]) -> str:
+    """Rename the module in side.layers.number.module.part; an unknown module stays, and loading refuses it."""
     side, layers, number, rest = name.split(".", 3)
     module, part = rest.rsplit(".", 1)
     return f"{side}.{layers}.{number}.{names.get(f'{module}.', f'{module}.')}{part}"
 
 
-def _reordered(name: str, weight: Shaped[Tensor, "..."], order: Int[Tensor, "D"]) -> Shaped[Tensor, "..."]:
-    if name.endswith(_READS):
+def _reorder_features(name: str, weight: Shaped[Tensor, "..."], order: Int[Tensor, "D"]) -> Shaped[Tensor, "..."]:
+    if name.endswith(_FEATURE_COLUMNS):
         return weight[:, order]
-    return weight[order] if name.endswith(_WRITES) else weight
+    return weight[order] if name.endswith(_FEATURE_ROWS) else weight
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class IdMapping:
     def of(cls, size: int, pad: int, start: int, eos: int, unk: int | None) -> "IdMapping":
         """⟨pad⟩, ⟨s⟩ and ⟨/s⟩ first, the unknown token last, all others in their order between.
 
-        Some start decoding with the token that pads or ends. heed has a token of its own for it, a copy of that one.
+        Toolkits that start decoding with the pad or eos token have no ⟨s⟩: heed's is then a copy of that token.
         """
         last = [] if unk is None else [unk]
-        others = [number for number in range(size) if number not in (pad, start, eos, unk)]
+        others = [token_id for token_id in range(size) if token_id not in (pad, start, eos, unk)]
         return cls((pad, start, eos, *others, *last))
 
     def rows(self, matrix: Shaped[Tensor, "V *D"]) -> Shaped[Tensor, "N *D"]:
@@ -112,13 +112,13 @@ def suppress_bos(bias: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
     return changed
 
 
-def fold_embedding_scale(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+def fold_embedding_scale(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """The weights of a model that does not scale its embeddings by √d_model, for one that does.
 
-    heed always multiplies them, so they are divided here. Tied, they make the logits too, which would be divided as
-    well: so what enters the output, the scale and shift of the decoder's last norm, is multiplied instead.
+    heed multiplies them, so they are divided here. Tied embeddings are also the output projection, which would be
+    divided as well: so weight and bias of the decoder's last norm, which the projection reads, are multiplied.
     """
-    factor, changed = math.sqrt(config.d_model), dict(ours)
+    factor, changed = math.sqrt(config.d_model), dict(weights)
     for name in ("vocabulary.embedding.weight", "vocabulary.source_embedding.weight"):
         if name in changed:
             changed[name] = changed[name] / factor

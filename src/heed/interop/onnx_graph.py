@@ -18,7 +18,7 @@ DynamicShape = Sequence[int | str]  # a string names a length that is not known 
 
 
 class Graph:
-    """Nodes, weights, inputs and outputs in the order they were added; a value is known by its name."""
+    """Nodes, weights, inputs and outputs in the order they were added; a value is referred to by its name."""
 
     def __init__(self, name: str, weights: Mapping[str, Tensor]) -> None:
         self._name = name
@@ -28,42 +28,42 @@ class Graph:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
 
-    def input(self, name: str, kind: type, shape: DynamicShape) -> str:
+    def input(self, name: str, dtype: type, shape: DynamicShape) -> str:
         """Add an input of the graph; returns its name."""
-        self._inputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
+        self._inputs.append(helper.make_tensor_value_info(name, _ONNX_TYPES[dtype], shape))
         return name
 
-    def output(self, value: str, name: str, kind: type, shape: DynamicShape) -> None:
+    def output(self, value: str, name: str, dtype: type, shape: DynamicShape) -> None:
         """Make a value an output of the graph."""
         self._nodes.append(helper.make_node("Identity", [value], [name]))
-        self._outputs.append(helper.make_tensor_value_info(name, _KINDS[kind], shape))
+        self._outputs.append(helper.make_tensor_value_info(name, _ONNX_TYPES[dtype], shape))
 
     def weight(self, name: str) -> str:
         """A weight of the model, by its name there."""
         if name not in self._constants:
-            numbers = self._weights[name].detach().cpu().numpy()
-            self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(numbers), name)
+            array = self._weights[name].detach().cpu().numpy()
+            self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
-    def constant(self, value: Any, kind: type = np.int64) -> str:
-        """Numbers that are part of the graph; a few are named by what they are, and there once."""
-        numbers: np.ndarray[Any, Any] = np.asarray(value, kind)
-        name = f"{numbers.dtype} {numbers.tolist()}" if numbers.size <= 4 else f"constant {len(self._constants)}"
-        self._constants.setdefault(name, numpy_helper.from_array(numbers, name))
+    def constant(self, value: Any, dtype: type = np.int64) -> str:
+        """Add a constant; returns its name. Up to four values are named after them, and stored once."""
+        array: np.ndarray[Any, Any] = np.asarray(value, dtype)
+        name = f"{array.dtype} {array.tolist()}" if array.size <= 4 else f"constant {len(self._constants)}"
+        self._constants.setdefault(name, numpy_helper.from_array(array, name))
         return name
 
     def __call__(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Another node; the name of what it makes."""
-        made = f"{operator} {len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, list(inputs), [made], name=made, **attributes))
-        return made
+        """Add a node; returns the name of its output."""
+        name = f"{operator} {len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
 
     def serialized(self) -> bytes:
-        """The graph as a file, found right by ONNX's own checker."""
+        """The graph as a file, after ONNX's own checker has accepted it."""
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, list(self._constants.values()))
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
         onnx.checker.check_model(model, full_check=True)
         return bytes(model.SerializeToString())
 
 
-_KINDS = {np.float32: TensorProto.FLOAT, np.int64: TensorProto.INT64, np.bool_: TensorProto.BOOL}
+_ONNX_TYPES = {np.float32: TensorProto.FLOAT, np.int64: TensorProto.INT64, np.bool_: TensorProto.BOOL}
