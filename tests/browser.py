@@ -32,23 +32,23 @@ class Opened:
 def opened(browser: Browser, address: str, allowed: Callable[[str], bool], **settings: Any) -> Iterator[Opened]:
     """A page in a browser; by its end nothing may have gone wrong, and nothing been asked for that is not allowed."""
     context = browser.new_context(**settings)
-    found = Opened(context.new_page())
+    opened_page = Opened(context.new_page())
 
-    def asked(request: Request) -> None:
+    def check_request(request: Request) -> None:
         if not allowed(request.url):
-            found.complaints.append(f"asked for {request.url}")
+            opened_page.complaints.append(f"asked for {request.url}")
 
-    def shown(dialog: Dialog) -> None:
-        found.complaints.append(f"dialog: {dialog.message}")
+    def dismiss(dialog: Dialog) -> None:
+        opened_page.complaints.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
-    context.on("request", asked)
-    found.page.on("dialog", shown)
-    found.page.on("console", lambda said: found.complaints.append(said.text))
-    found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
-    found.page.goto(address)
-    found.page.wait_for_selector("html[data-ready]")
-    yield found
-    assert found.page.evaluate("window.harmed") is None
-    assert found.complaints == []
+    context.on("request", check_request)
+    opened_page.page.on("dialog", dismiss)
+    opened_page.page.on("console", lambda message: opened_page.complaints.append(message.text))
+    opened_page.page.on("pageerror", lambda error: opened_page.complaints.append(str(error)))
+    opened_page.page.goto(address)
+    opened_page.page.wait_for_selector("html[data-ready]")
+    yield opened_page
+    assert opened_page.page.evaluate("window.harmed") is None
+    assert opened_page.complaints == []
     context.close()

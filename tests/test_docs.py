@@ -51,7 +51,7 @@ def answers(page: str) -> dict[str, str]:
 
 def in_sentences(page: str) -> list[str]:
     """Those within sentences, whole or not."""
-    return [" ".join(found.split()) for found in re.findall(r"`((?:heed|torchrun) [^`]+)`", page)]
+    return [" ".join(command.split()) for command in re.findall(r"`((?:heed|torchrun) [^`]+)`", page)]
 
 
 def is_whole(line: str) -> bool:
@@ -65,8 +65,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     fill(folder)
     texts = ["--pairs", f"{folder}/train.tsv", "--valid-pairs", f"{folder}/val.tsv", "--cache", f"{folder}/cache"]
-    made = heed("train", *texts, "--out", f"{folder}/run", *BRIEF.split())
-    assert made.returncode == 0, made.stderr
+    process = heed("train", *texts, "--out", f"{folder}/run", *BRIEF.split())
+    assert process.returncode == 0, process.stderr
     return folder / "run"
 
 
@@ -84,8 +84,8 @@ def folder(run: Path, page: str, tmp_path: Path) -> Path:
         make(tmp_path / "opus-mt-en-de", Recipe(TINY, pairs=200, pieces=120))
     make_files(page, tmp_path)
     lines = "\n".join((*in_blocks(page), *filter(is_whole, in_sentences(page))))
-    made = re.findall(r"--out (\S+)", lines)
-    for name in set(re.findall(r"\bruns/\w+", lines)) - set(made):
+    trained = re.findall(r"--out (\S+)", lines)
+    for name in set(re.findall(r"\bruns/\w+", lines)) - set(trained):
         if (task := HALVES.get(name.removeprefix("runs/"))) is None:
             shutil.copytree(run, tmp_path / name)
         else:
@@ -113,10 +113,10 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
                 last_server.close()
                 address = last_server.enter_context(served(line, folder))
                 continue
-            asks = line.startswith("curl ")
-            verb = "curl" if asks else re.findall(r"\bheed ((?:bench )?[a-z]+)", line)[-1]
-            command = line.replace("localhost:8080", address) if asks else f"{line} {BESIDES.get(verb, '')}"
-            done = subprocess.run(
+            is_curl = line.startswith("curl ")
+            verb = "curl" if is_curl else re.findall(r"\bheed ((?:bench )?[a-z]+)", line)[-1]
+            command = line.replace("localhost:8080", address) if is_curl else f"{line} {BESIDES.get(verb, '')}"
+            process = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command],
                 cwd=folder,
                 env=environment,
@@ -126,9 +126,9 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
                 check=False,
                 timeout=120,
             )
-            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            assert process.returncode == 0, f"{line}\n{process.stderr}"
             if line in answers(page):
-                assert shape(json.loads(done.stdout)) == shape(json.loads(answers(page)[line])), done.stdout
+                assert shape(json.loads(process.stdout)) == shape(json.loads(answers(page)[line])), process.stdout
 
 
 @contextmanager
@@ -158,8 +158,8 @@ def test_every_verb_and_option_in_a_sentence_is_there(page: str) -> None:
         below = re.findall(rf"\bheed {name} ([a-z]+)", line)
         command = getattr(command, "commands", {}).get(below[0], command) if below else command  # heed bench engines
         params = command.params
-        known = {option for parameter in params for option in parameter.opts}
-        assert set(re.findall(r" (--?[a-z][a-z-]*)", line)) <= known | {"--help"}, line
+        options = {option for parameter in params for option in parameter.opts}
+        assert set(re.findall(r" (--?[a-z][a-z-]*)", line)) <= options | {"--help"}, line
 
 
 @each_page

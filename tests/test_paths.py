@@ -42,7 +42,7 @@ def test_without_a_home_it_is_a_private_temporary_folder_and_that_is_said(
     assert folder == temporary / f"heed-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
     note = f"no cache folder (Could not determine home directory.): using {folder}, which may be deleted"
-    assert any(one.startswith(note) for one in fallbacks())
+    assert any(fallback.startswith(note) for fallback in fallbacks())
     assert cache_folder() == folder
     assert len([record for record in caplog.records if record.message.startswith(f"note: {note}")]) == 1
 

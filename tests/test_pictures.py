@@ -20,8 +20,8 @@ def words(picture: Path) -> list[str]:
 
 def test_the_pictures_of_speed_are_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(PICTURES / "performance.py"), str(tmp_path)], check=True)
-    drawn = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
-    assert drawn == {file.name: file.read_text(encoding="utf-8") for file in PICTURES.glob("performance-*.svg")}
+    svgs = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
+    assert svgs == {file.name: file.read_text(encoding="utf-8") for file in PICTURES.glob("performance-*.svg")}
 
 
 def test_every_number_says_where_and_when_it_was_measured_and_every_bar_its_number() -> None:
@@ -30,12 +30,12 @@ def test_every_number_says_where_and_when_it_was_measured_and_every_bar_its_numb
         assert {"hardware", "date", "command"} <= plot.keys(), name
         numbers = [line for line in NUMBERS if line["plot"] == name and "title" not in line]
         if "x" not in plot and plot.get("chart", True):
-            shown = words(PICTURES / f"performance-{name}.svg")
+            texts = words(PICTURES / f"performance-{name}.svg")
             for number in numbers:
-                assert f"{number['value']:,}" in shown
-                assert number["system"] in shown
+                assert f"{number['value']:,}" in texts
+                assert number["system"] in texts
             ours, peer, *_ = (number["value"] for number in numbers)
-            assert any(f"{ours / peer:.{digits}f} ×" in shown for digits in (1, 2))
+            assert any(f"{ours / peer:.{digits}f} ×" in texts for digits in (1, 2))
     assert {line["plot"] for line in NUMBERS} == plots.keys()
 
 

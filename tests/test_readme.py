@@ -60,9 +60,11 @@ def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer = (ModelConfig.preset("tiny", vocab_size=259, kind="decoder"), DataConfig(task="language-model"))
     sorter = ModelConfig.preset("tiny", vocab_size=259, kind="encoder", labels=2)
     labelled = DataConfig(task="classify", labels=("x", "y"))
-    for name, (half, data) in {"lm": writer, "c": (sorter, labelled)}.items():
-        known = RunConfig(model=half, data=data.model_copy(update={"tokenizer": "bytes"}), search=run.search)
-        files = model_files(Transformer(half).state_dict(), known, {}, (tokenizer, tokenizer), "# card\n")
+    for name, (model_config, data) in {"lm": writer, "c": (sorter, labelled)}.items():
+        run_config = RunConfig(
+            model=model_config, data=data.model_copy(update={"tokenizer": "bytes"}), search=run.search
+        )
+        files = model_files(Transformer(model_config).state_dict(), run_config, {}, (tokenizer, tokenizer), "# card\n")
         write_folder(folder / "runs" / name, files)
     return folder
 
@@ -124,13 +126,13 @@ def test_every_module_that_is_imported_comes_with_heed_or_with_an_extra() -> Non
 def test_the_demo_does_not_install_what_developers_need(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    shown = {
+    recipes = {
         target: subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         for target in ("demo", "test")
     }
-    assert "--editable .\n" in shown["demo"]
-    assert "[dev]" not in shown["demo"]
-    assert "[dev]" in shown["test"]
+    assert "--editable .\n" in recipes["demo"]
+    assert "[dev]" not in recipes["demo"]
+    assert "[dev]" in recipes["test"]
 
 
 @pytest.mark.slow
@@ -145,11 +147,11 @@ def test_the_readme_works_in_an_environment_made_by_its_own_install_line(tmp_pat
 
     def sh(line: str, folder: Path) -> str:
         command = ["bash", "-euo", "pipefail", "-c", line]
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=folder, env=environment, input="", capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        assert process.returncode == 0, f"{line}\n{process.stdout}{process.stderr}"
+        return process.stdout
 
     sh(install, tmp_path / "heed")
     work = tmp_path / "work"

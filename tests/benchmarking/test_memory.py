@@ -20,9 +20,9 @@ PARENT_BYTES = 10**9
 def child_peaks() -> list[int]:
     """Peak memory of a child process before and after it allocates 100 MB; its parent had more than 1 GB."""
     buffer = b"x" * PARENT_BYTES
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     del buffer
-    return [int(line) for line in done.stdout.splitlines()]
+    return [int(line) for line in process.stdout.splitlines()]
 
 
 def test_the_peak_includes_memory_that_was_freed(child_peaks: list[int]) -> None:

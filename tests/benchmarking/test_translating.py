@@ -74,10 +74,10 @@ def test_the_roofline_per_sentence_is_that_of_the_batch_divided_by_its_size() ->
 
 
 def test_sources_are_drawn_repeated_and_rechunked() -> None:
-    drawn = random_sources(3, 50, 9)
-    assert drawn == random_sources(3, 50, 9)
-    assert [len(ids) for ids in drawn] == [50, 50, 50]
-    assert {token for ids in drawn for token in ids} == set(range(3, 9))
+    sources = random_sources(3, 50, 9)
+    assert sources == random_sources(3, 50, 9)
+    assert [len(ids) for ids in sources] == [50, 50, 50]
+    assert {token for ids in sources for token in ids} == set(range(3, 9))
     assert repeat_sources([[4], [5, 5]], 3) == [[5, 5], [4], [4]]
     assert repeat_sources([[4], [5, 5]], 1) == [[5, 5], [4]]
     assert rechunk([[4, 5], [6]], 2, 3) == [[4, 5], [6, 4], [5, 6]]

@@ -40,28 +40,30 @@ def test_table_and_json_are_what_was_measured() -> None:
     assert max(map(len, printed.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert f"nothing {expected.whole:.4f}" in lines
-    for one in expected.changes:
-        numbers = f"{one.value:.4f} {one.change:+.4f} {one.low:+.4f} to {one.high:+.4f}"
-        assert f"{one.piece.name} {numbers}" in lines
-    found = json.loads(ablate(*form, "--json"))
-    assert (found["metric"], found["sentences"], found["whole"]) == ("log-prob", 3, expected.whole)
-    assert [one["piece"]["name"] for one in found["changes"]] == [one.piece.name for one in expected.changes]
-    assert [one["low"] for one in found["changes"]] == [one.low for one in expected.changes]
+    for change in expected.changes:
+        numbers = f"{change.value:.4f} {change.change:+.4f} {change.low:+.4f} to {change.high:+.4f}"
+        assert f"{change.piece.name} {numbers}" in lines
+    report = json.loads(ablate(*form, "--json"))
+    assert (report["metric"], report["sentences"], report["whole"]) == ("log-prob", 3, expected.whole)
+    assert [change["piece"]["name"] for change in report["changes"]] == [
+        change.piece.name for change in expected.changes
+    ]
+    assert [change["low"] for change in report["changes"]] == [change.low for change in expected.changes]
 
 
 def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head(texts: Path) -> None:
     search = SearchConfig(beam=1, max_length=2)
-    own = [one.text for one in load("model").translate(SOURCES, search=search)]
+    own = [translation.text for translation in load("model").translate(SOURCES, search=search)]
     (texts / "own").write_text("".join(line + "\n" for line in own))
     form = ["model", "--source", "s", "--reference", "own", "--metric", "bleu", "--set", "search.max_length=2"]
     run = CliRunner().invoke(app, ["ablate", *form, "--resamples", "40", "-o", "a.svg", "--json"])
     assert run.stderr == "ablating 18 parts\nheat map written to a.svg\n"
     assert json.loads(run.stdout)["whole"] == pytest.approx(bleu(own, own))
     picture = ET.fromstring((texts / "a.svg").read_text())  # noqa: S314 - our own
-    told = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+    titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
     for path in ("encoder.1.self", "decoder.1.self", "decoder.1.cross"):
         for head in (1, 2):
-            assert any(text and text.startswith(f"{path} without head.{head}: ") for text in told)
+            assert any(text and text.startswith(f"{path} without head.{head}: ") for text in titles)
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["data.tokenizer=bytes", "data.vocab_size=259", "model.d_model=16", "model.d_ff=16", "model.heads=2"]
     options += ["training.max_steps=6", "training.checkpoint_every=2", "training.tokens_per_batch=50"]
     sets = [word for option in options for word in ("--set", option)]
-    made = command("train", "--pairs", f"{folder}/pairs.tsv", "--out", f"{folder}/run", "--cache", f"{folder}/c", *sets)
-    assert made.returncode == 0, made.stderr
+    process = command(
+        "train", "--pairs", f"{folder}/pairs.tsv", "--out", f"{folder}/run", "--cache", f"{folder}/c", *sets
+    )
+    assert process.returncode == 0, process.stderr
     return folder / "run"
 
 
 def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "mean"
-    made = command("average", str(run), "--last", "2", "--out", str(out))
-    assert made.returncode == 0, made.stderr
-    assert made.stderr == f"average of step-00000004, step-00000006 written to {out}\n"
+    process = command("average", str(run), "--last", "2", "--out", str(out))
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == f"average of step-00000004, step-00000006 written to {out}\n"
     verify(out)
     mean, *parts = (
         read_tensors(folder / "model.safetensors")
@@ -42,11 +44,11 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(run: Path, tmp_path: Pa
 
 
 def test_too_few_checkpoints_and_existing_output_folders_are_errors(run: Path, tmp_path: Path) -> None:
-    made = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
-    assert made.returncode == 2
-    assert made.stderr.startswith(f"error: {run} has 3 consecutive checkpoints, not 9: use --last 3")
-    made = command("average", str(run), "--last", "2", "--out", str(tmp_path))
-    assert made.stderr == f"error: {tmp_path} already exists: choose another --out\n"
+    process = command("average", str(run), "--last", "9", "--out", str(tmp_path / "mean"))
+    assert process.returncode == 2
+    assert process.stderr.startswith(f"error: {run} has 3 consecutive checkpoints, not 9: use --last 3")
+    process = command("average", str(run), "--last", "2", "--out", str(tmp_path))
+    assert process.stderr == f"error: {tmp_path} already exists: choose another --out\n"
 
 
 def test_a_checkpoint_kept_as_the_best_is_not_one_of_the_last(run: Path, tmp_path: Path) -> None:
@@ -56,6 +58,8 @@ def test_a_checkpoint_kept_as_the_best_is_not_one_of_the_last(run: Path, tmp_pat
     assert [path.name[-1] for path in last_checkpoints(copy)] == ["2", "4", "6"]
     shutil.rmtree(copy / "checkpoints" / "step-00000004")
     assert [path.name[-1] for path in last_checkpoints(copy)] == ["6"]
-    made = command("average", str(copy), "--last", "2", "--out", str(tmp_path / "mean"))
-    assert made.returncode == 2
-    assert "has 1 consecutive checkpoints, not 2 (step-00000002, kept as the best, is not consecutive)" in made.stderr
+    process = command("average", str(copy), "--last", "2", "--out", str(tmp_path / "mean"))
+    assert process.returncode == 2
+    assert (
+        "has 1 consecutive checkpoints, not 2 (step-00000002, kept as the best, is not consecutive)" in process.stderr
+    )

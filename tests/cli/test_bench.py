@@ -31,9 +31,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bench(*arguments: str, stdin: str = "") -> Result:
     """What it prints, called in this process, where torch has been imported already."""
-    done = CliRunner().invoke(app, ["bench", *arguments], input=stdin, catch_exceptions=False)
-    assert done.exit_code == 0, done.stderr
-    return done
+    result = CliRunner().invoke(app, ["bench", *arguments], input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return result
 
 
 def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
@@ -43,20 +43,20 @@ def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
 def test_engines_are_compared_on_ones_own_model_and_text(model: Path) -> None:
     lines = "".join(f"{text}\n" for text in (*TEXTS, "", "left out"))
     options = ["--sentences", "6", "--beam", "1", "--rounds", "2", "--threads", "2", "--engine", "onnx", "--json"]
-    done = heed("bench", "engines", str(model), "-", *options, stdin=lines)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [told[name] for name in ("model", "sentences", "beam", "rounds")] == [str(model), 5, 1, 2]
-    assert [(row["engine"], row["threads"]) for row in told["engines"]] == [("heed", 2), ("onnx", 2)]
-    heeds, onnx = told["engines"]
+    process = heed("bench", "engines", str(model), "-", *options, stdin=lines)
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
+    assert [report[name] for name in ("model", "sentences", "beam", "rounds")] == [str(model), 5, 1, 2]
+    assert [(row["engine"], row["threads"]) for row in report["engines"]] == [("heed", 2), ("onnx", 2)]
+    heeds, onnx = report["engines"]
     assert heeds["times_faster"] == heeds["times_faster_alone"] == heeds["same_output"] == onnx["same_output"] == 1.0
     assert min(onnx[name] for name in ("sentences_per_second", "seconds_alone", "times_faster")) > 0
 
 
 def test_the_comparison_is_shown_as_a_table(model: Path) -> None:
-    done = heed("bench", "engines", str(model), "-", "--engine", "heed", "--rounds", "1", stdin="A dog.\n")
-    assert done.returncode == 0, done.stderr
-    [heading, _, row] = done.stdout.splitlines()
+    process = heed("bench", "engines", str(model), "-", "--engine", "heed", "--rounds", "1", stdin="A dog.\n")
+    assert process.returncode == 0, process.stderr
+    [heading, _, row] = process.stdout.splitlines()
     assert heading.split() == [
         "engine",
         "sentences/s",
@@ -86,10 +86,10 @@ def test_the_comparison_is_shown_as_a_table(model: Path) -> None:
 def test_invalid_engines_texts_and_models_of_bench_engines_are_errors(
     arguments: list[str], message: str, model: Path
 ) -> None:
-    done = heed("bench", "engines", *(str(model) if one == "MODEL" else one for one in arguments))
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    process = heed("bench", "engines", *(str(model) if argument == "MODEL" else argument for argument in arguments))
+    assert process.returncode == 2
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_speedup_is_the_median_of_ratios_within_rounds() -> None:
@@ -109,39 +109,39 @@ def test_every_bench_command_has_a_summary() -> None:
 
 @pytest.mark.usefixtures("small_limits")
 def test_the_machine_is_measured() -> None:
-    told = as_json("machine", "--device", "cpu")
-    assert told["device"].startswith("CPU, threads: ")
-    assert told["operations"].keys() == {"float32", "int8"}
-    assert min(told["bytes_read"], *told["operations"].values()) > 0
-    assert told["without"] == {"bfloat16": "fails: no such product"}
-    shown = [line.split("  ") for line in bench("machine", "--device", "cpu").stdout.splitlines()]
-    assert [line[0].strip() for line in shown[2:]] == [
+    report = as_json("machine", "--device", "cpu")
+    assert report["device"].startswith("CPU, threads: ")
+    assert report["operations"].keys() == {"float32", "int8"}
+    assert min(report["bytes_read"], *report["operations"].values()) > 0
+    assert report["without"] == {"bfloat16": "fails: no such product"}
+    rows = [line.split("  ") for line in bench("machine", "--device", "cpu").stdout.splitlines()]
+    assert [line[0].strip() for line in rows[2:]] == [
         "GEMM, float32",
         "GEMM, int8",
         "GEMM, bfloat16",
         "memory bandwidth",
     ]
-    assert shown[4][-1].strip() == "fails: no such product"
-    assert shown[5][-1].strip().endswith(" GB/s")
+    assert rows[4][-1].strip() == "fails: no such product"
+    assert rows[5][-1].strip().endswith(" GB/s")
 
 
-SMALL = [word for one in ("d_model=16", "heads=2", "d_ff=16", "norm=pre") for word in ("--set", f"model.{one}")]
+SMALL = [word for setting in ("d_model=16", "heads=2", "d_ff=16", "norm=pre") for word in ("--set", f"model.{setting}")]
 
 
 @pytest.mark.usefixtures("small_limits")
 def test_training_is_measured() -> None:
-    asked = ["train", "--device", "cpu", "--vocabulary", "300", "--tokens", "150", "--seconds", "0", *SMALL]
-    told = as_json(*asked)
-    assert [told[name] for name in ("preset", "vocabulary", "tokens_per_batch", "steps")] == ["tiny", 300, 150, 3]
+    arguments = ["train", "--device", "cpu", "--vocabulary", "300", "--tokens", "150", "--seconds", "0", *SMALL]
+    report = as_json(*arguments)
+    assert [report[name] for name in ("preset", "vocabulary", "tokens_per_batch", "steps")] == ["tiny", 300, 150, 3]
     small = ModelConfig.preset("tiny", vocab_size=300, d_model=16, heads=2, d_ff=16, norm="pre")
-    assert told["parameters"] == sum(part.total for part in parameter_counts(small))
-    assert told["arithmetic"] == "float32"
-    assert told["share"] == told["operations_per_second"] / told["limit"]
-    assert 100 < told["tokens_per_step"] <= 150
-    done = bench(*asked)
-    assert "preset tiny, vocabulary of 300 tokens, 150 target tokens per step" in done.stderr
-    shown = dict(line.split("  ", 1) for line in done.stdout.splitlines())
-    assert list(shown) == [
+    assert report["parameters"] == sum(part.total for part in parameter_counts(small))
+    assert report["arithmetic"] == "float32"
+    assert report["share"] == report["operations_per_second"] / report["limit"]
+    assert 100 < report["tokens_per_step"] <= 150
+    result = bench(*arguments)
+    assert "preset tiny, vocabulary of 300 tokens, 150 target tokens per step" in result.stderr
+    rows = dict(line.split("  ", 1) for line in result.stdout.splitlines())
+    assert list(rows) == [
         "device",
         "parameters",
         "target tokens/s",
@@ -150,19 +150,19 @@ def test_training_is_measured() -> None:
         "matmuls",
         "share of peak",
     ]
-    assert shown["parameters"].strip() == f"{told['parameters']:,}"
-    assert "GiB, the whole process" in shown["peak memory"]
+    assert rows["parameters"].strip() == f"{report['parameters']:,}"
+    assert "GiB, the whole process" in rows["peak memory"]
 
 
 @pytest.mark.usefixtures("small_limits")
 def test_translating_is_measured_by_batch_beam_and_length(model: Path) -> None:
-    asked = ["--batch", "1", "--batch", "3", "--beam", "2", "--sentences", "2", "--rounds", "1"]
-    told = as_json("translate", str(model), *asked)
-    assert [(row["batch"], row["beam"], row["sentences"]) for row in told["by_batch"]] == [(1, 2, 3), (3, 2, 3)]
-    assert [(row["batch"], row["source_tokens"]) for row in told["by_length"]] == [
+    options = ["--batch", "1", "--batch", "3", "--beam", "2", "--sentences", "2", "--rounds", "1"]
+    report = as_json("translate", str(model), *options)
+    assert [(row["batch"], row["beam"], row["sentences"]) for row in report["by_batch"]] == [(1, 2, 3), (3, 2, 3)]
+    assert [(row["batch"], row["source_tokens"]) for row in report["by_length"]] == [
         (batch, length) for batch in (1, 3) for length in (8.0, 16.0, 32.0)
     ]  # no longer than the model was trained for
-    for row in told["by_batch"] + told["by_length"]:
+    for row in report["by_batch"] + report["by_length"]:
         assert row["target_tokens"] == row["source_tokens"]
         assert row["tokens_per_second"] == pytest.approx(row["target_tokens"] / row["seconds_per_sentence"])
         assert row["share"] > 0
@@ -171,22 +171,22 @@ def test_translating_is_measured_by_batch_beam_and_length(model: Path) -> None:
 @pytest.mark.usefixtures("small_limits")
 def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
     lines = "".join(f"{text}\n" for text in (*TEXTS, "", "left out"))
-    asked = ["translate", str(model), "-", "--sentences", "6", "--batch", "2", "--beam", "1", "--rounds", "1"]
-    told = as_json(*asked, stdin=lines)
-    (row,) = told["by_batch"]
-    assert (told["file"], row["sentences"]) == ("-", 6)  # five lines, and one of them again
+    arguments = ["translate", str(model), "-", "--sentences", "6", "--batch", "2", "--beam", "1", "--rounds", "1"]
+    report = as_json(*arguments, stdin=lines)
+    (row,) = report["by_batch"]
+    assert (report["file"], row["sentences"]) == ("-", 6)  # five lines, and one of them again
     assert row["target_tokens"] <= 10  # the model's own longest, and the end
-    done = bench(*asked, stdin=lines)
-    assert "4 measurements, 1 round …" in done.stderr
-    where, headings, _, first, below, *_ = done.stdout.splitlines()
-    assert where.endswith(" GiB, the whole process")
-    assert where.startswith(f"{told['device']}; peak memory: ")
+    result = bench(*arguments, stdin=lines)
+    assert "4 measurements, 1 round …" in result.stderr
+    machine_line, headings, _, first, second, *_ = result.stdout.splitlines()
+    assert machine_line.endswith(" GiB, the whole process")
+    assert machine_line.startswith(f"{report['device']}; peak memory: ")
     assert headings.split("  ")[0].strip() == "batch"
     assert headings.split()[-2:] == ["of", "peak"]
     assert first.split()[:2] == ["2", "1"]
-    assert below.startswith("by length; as many target ")
-    assert f"backend {told['backend'].partition(':')[0]}: " in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert second.startswith("by length; as many target ")
+    assert f"backend {report['backend'].partition(':')[0]}: " in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -210,10 +210,10 @@ def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
     ],
 )
 def test_invalid_bench_options_are_one_error_line(arguments: list[str], message: str, model: Path) -> None:
-    done = heed("bench", *(str(model) if one == "MODEL" else one for one in arguments))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(message)
-    assert len(done.stderr.splitlines()) == 1
+    process = heed("bench", *(str(model) if argument == "MODEL" else argument for argument in arguments))
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr.startswith(message)
+    assert len(process.stderr.splitlines()) == 1
 
 
 def test_device_cuda_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,10 @@ def test_the_demo_trains_scores_translates_and_looks(tmp_path: Path) -> None:
 def test_the_demo_model_translates_its_test_set(tmp_path: Path, seed: int) -> None:
     options = ["demo", "--seed", str(seed), "--out", str(tmp_path / "demo")]
     out = heed(*options).stdout
-    found = re.search(r"([\d.]+)% of 1,000 translations match exactly; ([\d.]+)% of \d+ pronouns are right", out)
-    assert found, out
-    assert float(found[1]) >= 98.0
-    assert float(found[2]) >= 95.0
+    rates = re.search(r"([\d.]+)% of 1,000 translations match exactly; ([\d.]+)% of \d+ pronouns are right", out)
+    assert rates, out
+    assert float(rates[1]) >= 98.0
+    assert float(rates[2]) >= 95.0
     assert "L'animal n'a pas traversé la rue parce qu'il était trop fatigué." in out
     assert "L'animal n'a pas traversé la rue parce qu'elle était trop large." in out
     _assert_scores_come_back(tmp_path / "demo")
@@ -45,19 +45,21 @@ def _assert_scores_come_back(demo: Path) -> None:
     """1,000 translations scored as given text have the log-probabilities that the search found."""
     sources = [line.split("\t")[0] for line in (demo / "test.tsv").read_text(encoding="utf-8").splitlines()]
     translator = load(demo)
-    found = translator.translate(sources, align=False)
-    scores = translator.score(sources, [one.text for one in found])
+    translations = translator.translate(sources, align=False)
+    scores = translator.score(sources, [translation.text for translation in translations])
     assert len(scores) == 1000
-    assert [one.log_prob for one in found] == pytest.approx(scores, abs=1e-4)
+    assert [translation.log_prob for translation in translations] == pytest.approx(scores, abs=1e-4)
 
 
 def _assert_paragraphs_come_back_whole(demo: Path) -> None:
     """500 paragraphs of five sentences: as many sentences come out, and nearly all are right."""
     pairs = [line.split("\t") for line in (demo / "test.tsv").read_text(encoding="utf-8").splitlines()]
-    drawn = random.Random(1)
-    chosen = [drawn.sample(pairs, 5) for _ in range(500)]
+    rng = random.Random(1)
+    paragraphs = [rng.sample(pairs, 5) for _ in range(500)]
     translator = load(demo)
-    found = translator([" ".join(pair[0] for pair in one) for one in chosen])
-    assert sum(1 + len(sentence_starts(text, "fr")) for text in found) == 2500
-    right = sum(pair[1] in text for text, one in zip(found, chosen, strict=True) for pair in one)
-    assert right > 2400
+    translations = translator([" ".join(pair[0] for pair in paragraph) for paragraph in paragraphs])
+    assert sum(1 + len(sentence_starts(text, "fr")) for text in translations) == 2500
+    correct = sum(
+        pair[1] in text for text, paragraph in zip(translations, paragraphs, strict=True) for pair in paragraph
+    )
+    assert correct > 2400

@@ -31,7 +31,7 @@ SETTINGS += ["--set", "training.tokens_per_batch=100", "--set", "data.vocab_size
 
 @pytest.fixture(scope="module")
 def clean() -> list[str]:
-    return [f"{one.source}\t{one.target}" for one in corpus("train", 300)]
+    return [f"{pair.source}\t{pair.target}" for pair in corpus("train", 300)]
 
 
 def table(path: Path, lines: Sequence[str]) -> str:
@@ -68,8 +68,8 @@ def test_problems_are_printed_with_location_count_and_remedy_in_80_columns(clean
         ("control", "1 text", "train.tsv:121"),
         ("leaked", "2 pairs", "valid.tsv:1"),
     ):
-        what, _, remedy = ADVICE[kind]
-        heading = next(number for number, line in enumerate(lines) if what in line)
+        title, _, remedy = ADVICE[kind]
+        heading = next(number for number, line in enumerate(lines) if title in line)
         assert lines[heading].endswith(count)
         assert lines[heading + 1].lstrip().startswith(where)
         assert remedy[:40] in " ".join(lines[heading:])
@@ -81,15 +81,18 @@ def test_problems_are_printed_with_location_count_and_remedy_in_80_columns(clean
 
 def test_doctor_json_is_one_object_and_reads_standard_input(clean: list[str]) -> None:
     text = "\n".join([*clean, "\tVide."])
-    found = as_json("--pairs", "-", "--preset", "small", *SETTINGS, stdin=text)
-    assert found["training"] == [{"name": "standard-input.tsv", "pairs": 301}]
-    assert [(one["kind"], one["count"]) for one in found["findings"]] == [("empty", 1)]
+    report = as_json("--pairs", "-", "--preset", "small", *SETTINGS, stdin=text)
+    assert report["training"] == [{"name": "standard-input.tsv", "pairs": 301}]
+    assert [(finding["kind"], finding["count"]) for finding in report["findings"]] == [("empty", 1)]
     where = {"file": "standard-input.tsv", "line": 301, "texts": ["", "Vide."], "also": ""}
-    assert found["findings"][0]["examples"] == [where]
-    assert {(one["side"], one["unit"]) for one in found["lengths"]} >= {("source", "words"), ("target", "tokens")}
-    assert found["plan"]["preset"] == "small"
-    assert found["plan"]["estimate"]["tokens_per_step"] == 100
-    assert found["plan"]["vocab_size"] == 300
+    assert report["findings"][0]["examples"] == [where]
+    assert {(statistics["side"], statistics["unit"]) for statistics in report["lengths"]} >= {
+        ("source", "words"),
+        ("target", "tokens"),
+    }
+    assert report["plan"]["preset"] == "small"
+    assert report["plan"]["estimate"]["tokens_per_step"] == 100
+    assert report["plan"]["vocab_size"] == 300
 
 
 def test_a_clean_corpus_reports_no_problems(clean: list[str], tmp_path: Path) -> None:
@@ -99,12 +102,12 @@ def test_a_clean_corpus_reports_no_problems(clean: list[str], tmp_path: Path) ->
 
 
 def test_doctor_without_a_corpus_describes_the_machine() -> None:
-    found = as_json()
-    assert found["plan"] is None
-    assert found["machine"]["threads"] == 1
-    assert found["machine"]["cpu_bfloat16"]
-    assert found["machine"]["cpu_compiled"] == (missing_for_compiled_code() or "works")
-    assert found["machine"]["packages"].keys() >= {"onnx", "interop"}
+    report = as_json()
+    assert report["plan"] is None
+    assert report["machine"]["threads"] == 1
+    assert report["machine"]["cpu_bfloat16"]
+    assert report["machine"]["cpu_compiled"] == (missing_for_compiled_code() or "works")
+    assert report["machine"]["packages"].keys() >= {"onnx", "interop"}
 
 
 @pytest.mark.parametrize(
@@ -137,8 +140,8 @@ def test_unreadable_rows_are_an_error_unless_the_others_are_written(clean: list[
     assert run.returncode == 0, run.stderr
     assert "300 pairs; left out: 31 unreadable." in " ".join(run.stdout.split())
     assert (tmp_path / "clean.tsv").read_text().splitlines() == clean
-    found = as_json("--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.jsonl")
-    assert (found["written"]["kept"], found["written"]["dropped"]) == (300, {"unreadable": 31})
+    report = as_json("--pairs", train, *SETTINGS, "--write", f"{tmp_path}/clean.jsonl")
+    assert (report["written"]["kept"], report["written"]["dropped"]) == (300, {"unreadable": 31})
 
 
 def test_every_type_of_dropped_pair_has_a_description() -> None:
@@ -146,21 +149,27 @@ def test_every_type_of_dropped_pair_has_a_description() -> None:
 
 
 def test_lengths_are_quantiles_and_every_text_is_in_the_histogram() -> None:
-    found = LengthStatistics.of("source", "words", Counter(range(1, 101)))
-    assert (found.shortest, found.low, found.median, found.high, found.longest) == (1, 5, 50, 95, 100)
-    assert sum(found.histogram) == 100
+    statistics = LengthStatistics.of("source", "words", Counter(range(1, 101)))
+    assert (statistics.shortest, statistics.low, statistics.median, statistics.high, statistics.longest) == (
+        1,
+        5,
+        50,
+        95,
+        100,
+    )
+    assert sum(statistics.histogram) == 100
 
 
 def test_doctor_checks_monolingual_text_and_times_its_task(clean: list[str], tmp_path: Path) -> None:
     texts = [line.split("\t")[1] for line in clean]
     train, valid = table(tmp_path / "train.fr", [*texts, texts[3]]), table(tmp_path / "valid.fr", texts[:1])
     for task in ("language-model", "masked"):
-        found = as_json("--task", task, "--text", train, "--valid-text", valid, *SETTINGS)
-        assert {one["kind"]: one["count"] for one in found["findings"]} == {"repeated": 1, "leaked": 1}
-        assert found["findings"][0]["what"] == "Validation text that is also in the training set"
-        assert {one["side"] for one in found["lengths"]} == {"target"}
-        assert found["plan"]["vocab_size"] == 300
-        assert found["plan"]["steps_per_epoch"] > 1
+        report = as_json("--task", task, "--text", train, "--valid-text", valid, *SETTINGS)
+        assert {finding["kind"]: finding["count"] for finding in report["findings"]} == {"repeated": 1, "leaked": 1}
+        assert report["findings"][0]["what"] == "Validation text that is also in the training set"
+        assert {statistics["side"] for statistics in report["lengths"]} == {"target"}
+        assert report["plan"]["vocab_size"] == 300
+        assert report["plan"]["steps_per_epoch"] > 1
     run = heed("doctor", "--task", "masked", "--text", train, *SETTINGS)
     assert run.returncode == 0, run.stderr
     assert "301 texts  training:" in run.stdout
@@ -180,13 +189,13 @@ def test_doctor_reports_label_counts(clean: list[str], tmp_path: Path) -> None:
     rows = [f"{'long' if len(line) > 90 else 'short'}\t{line.split(chr(9))[0]}" for line in clean]
     train, valid = table(tmp_path / "train.tsv", rows), table(tmp_path / "valid.tsv", ["middle\tA new one."])
     options = ("--task", "classify", "--pairs", train, "--valid-pairs", valid, *SETTINGS)
-    found = as_json(*options)
-    assert found["labels"]["middle"] == {"training": 0, "validation": 1}
-    assert [one["kind"] for one in found["findings"]] == ["unknown_label"]
-    assert found["plan"]["estimate"]["tokens_per_step"] == 100
+    report = as_json(*options)
+    assert report["labels"]["middle"] == {"training": 0, "validation": 1}
+    assert [finding["kind"] for finding in report["findings"]] == ["unknown_label"]
+    assert report["plan"]["estimate"]["tokens_per_step"] == 100
     run = heed("doctor", *options)
     assert run.returncode == 0, run.stderr
-    long = found["labels"]["long"]["training"]
+    long = report["labels"]["long"]["training"]
     assert [line.split() for line in run.stdout.splitlines() if line.split()[:1] == ["long"]] == [
         ["long", str(long), f"{long / 300:.1%}", "0"]
     ]

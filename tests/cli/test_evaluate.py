@@ -66,23 +66,28 @@ def test_a_file_is_scored_without_torch(texts: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    for one in score(GOOD, REFERENCES, resamples=100):
-        cells = f"{one.value:.2f} {one.mean:.2f} ± {one.half_width:.2f}"
-        assert any(line.startswith(one.metric) and cells in line for line in _lines(run.stdout)), one
-        assert f"{one.metric} {one.short_signature}" in _lines(run.stdout)
+    for metric_score in score(GOOD, REFERENCES, resamples=100):
+        cells = f"{metric_score.value:.2f} {metric_score.mean:.2f} ± {metric_score.half_width:.2f}"
+        assert any(line.startswith(metric_score.metric) and cells in line for line in _lines(run.stdout)), metric_score
+        assert f"{metric_score.metric} {metric_score.short_signature}" in _lines(run.stdout)
 
 
 @pytest.mark.usefixtures("texts")
 def test_json_is_one_object_with_every_score() -> None:
-    found = json.loads(
+    report = json.loads(
         evaluate("--hypothesis", "good", "--reference", "r", "--json", "--tokenize", "none", "--resamples", "99")
     )
-    assert (found["hypothesis"], found["reference"], found["model"], found["sentences"]) == ("good", "r", None, 80)
-    assert list(found["scores"]) == KEYS
-    for one, (key, numbers) in zip(score(GOOD, REFERENCES, "none", 99), found["scores"].items(), strict=True):
-        expected = {"value": one.value, "mean": one.mean, "half_width": one.half_width, "signature": one.signature}
+    assert (report["hypothesis"], report["reference"], report["model"], report["sentences"]) == ("good", "r", None, 80)
+    assert list(report["scores"]) == KEYS
+    for metric_score, (key, numbers) in zip(score(GOOD, REFERENCES, "none", 99), report["scores"].items(), strict=True):
+        expected = {
+            "value": metric_score.value,
+            "mean": metric_score.mean,
+            "half_width": metric_score.half_width,
+            "signature": metric_score.signature,
+        }
         assert numbers == expected, key
-    assert "tok:none" in found["scores"]["bleu"]["signature"]
+    assert "tok:none" in report["scores"]["bleu"]["signature"]
 
 
 @pytest.mark.usefixtures("texts")
@@ -90,53 +95,56 @@ def test_against_prints_both_systems_side_by_side() -> None:
     texts = ("--hypothesis", "good", "--reference", "r", "--source", "s", "--against", "bad")
     options = (*texts, "--show", "2", "--resamples", "200")
     lines = _lines(evaluate(*options))
-    found = json.loads(evaluate(*options, "--json"))
-    assert list(found["comparison"]) == KEYS
+    report = json.loads(evaluate(*options, "--json"))
+    assert list(report["comparison"]) == KEYS
     for title, key in (("BLEU ↑", "bleu"), ("TER ↓", "ter"), ("token error rate ↓", "token_error_rate")):
-        this, other = found["scores"][key], found["comparison"][key]["against"]
+        this, other = report["scores"][key], report["comparison"][key]["against"]
         numbers = (this["value"], this["half_width"], other["value"], other["half_width"])
         cells = " ".join(f"{number:.2f}" for number in numbers)
-        difference, p_value = this["value"] - other["value"], found["comparison"][key]["p_value"]
+        difference, p_value = this["value"] - other["value"], report["comparison"][key]["p_value"]
         assert p_value < 0.01
         assert f"{title} {cells} {difference:+.2f} {p_value:.3f}" in lines
-    different = sum(one != other for one, other in zip(GOOD, BAD, strict=True))
-    assert found["different_sentences"] == different
+    different = sum(text != other_text for text, other_text in zip(GOOD, BAD, strict=True))
+    assert report["different_sentences"] == different
     assert f"other bad, {different} sentences differ" in lines
-    assert len(found["furthest_apart"]) == 2
-    for one in found["furthest_apart"]:
-        place = one["line"] - 1
+    assert len(report["furthest_apart"]) == 2
+    for disagreement in report["furthest_apart"]:
+        place = disagreement["line"] - 1
         for title, name, text in (
             ("source", "source", SOURCES[place]),
             ("reference", "reference", REFERENCES[place]),
             ("this", "hypothesis", GOOD[place]),
             ("other", "against", BAD[place]),
         ):
-            assert one[name] == text
+            assert disagreement[name] == text
             assert " ".join(f"{title} {text}".split())[:60] in "\n".join(lines)
-        assert f"line {place + 1}: chrF2 {one['chrf2']:.1f} (this), {one['against_chrf2']:.1f} (other)" in lines
+        assert (
+            f"line {place + 1}: chrF2 {disagreement['chrf2']:.1f} (this), {disagreement['against_chrf2']:.1f} (other)"
+            in lines
+        )
 
 
 def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: Path, model: Path) -> None:
     form = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
     run = command(*form, "--out", f"{texts}/out", "--json", "--resamples", "40")
     assert run.returncode == 0, run.stderr
-    said = run.stderr.splitlines()
-    assert (said[0], said[-1]) == ("translating 3 sentences …", f"scores written to {model}/README.md")
+    messages = run.stderr.splitlines()
+    assert (messages[0], messages[-1]) == ("translating 3 sentences …", f"scores written to {model}/README.md")
     cut_off = json.loads(run.stdout)["truncated"]
     assert cut_off > 0
-    assert said[1].startswith(f"note: {cut_off} of 3 translations reached the length limit (source tokens + 50")
-    found = json.loads(run.stdout)
-    assert found["model"] == str(model)
+    assert messages[1].startswith(f"note: {cut_off} of 3 translations reached the length limit (source tokens + 50")
+    report = json.loads(run.stdout)
+    assert report["model"] == str(model)
     verify(model)
     card = (model / "README.md").read_text()
     assert card.startswith("# A model\n\n## Scores\n")
     assert card.count("| few.s + few.r (") == len(KEYS)
-    assert f"| BLEU | {found['scores']['bleu']['value']:.2f} |" in card
+    assert f"| BLEU | {report['scores']['bleu']['value']:.2f} |" in card
     assert (texts / "out").read_text().count("\n") == 3
     again = json.loads(
         evaluate("--hypothesis", f"{texts}/out", "--reference", f"{texts}/few.r", "--json", "--resamples", "40")
     )
-    assert again["scores"] == found["scores"]
+    assert again["scores"] == report["scores"]
 
 
 def test_no_card_is_written_with_no_card_or_if_it_cannot_be_written(texts: Path, model: Path) -> None:

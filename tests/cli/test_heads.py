@@ -35,10 +35,10 @@ def measured(targets: list[str] | None) -> list[HeadStatistics]:
     translator = load("model")
     of_source, of_target = translator.tokenizers
     if targets is None:
-        written = [one.ids for one in translator.translate(SOURCES, search=SearchConfig(beam=1))]
+        target_ids = [translation.ids for translation in translator.translate(SOURCES, search=SearchConfig(beam=1))]
     else:
-        written = [tuple(ids) for ids in of_target.encode(targets)]
-    return head_statistics(translator.model, batches(translator.model, of_source.encode(SOURCES), written))
+        target_ids = [tuple(ids) for ids in of_target.encode(targets)]
+    return head_statistics(translator.model, batches(translator.model, of_source.encode(SOURCES), target_ids))
 
 
 @pytest.mark.usefixtures("texts")
@@ -47,20 +47,20 @@ def test_table_and_json_are_what_was_measured() -> None:
     printed = heads("model", "--source", "s", "--target", "t")
     assert max(map(len, printed.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in printed.splitlines()]
-    for one in expected:
-        edge = one.start if one.end is None else one.end
-        shares = (one.previous, one.same, one.next, edge, one.sharpness, one.coverage)
-        distance = [] if one.distance is None else [f"{one.distance:.1f}"]
+    for head in expected:
+        edge = head.start if head.end is None else head.end
+        shares = (head.previous, head.same, head.next, edge, head.sharpness, head.coverage)
+        distance = [] if head.distance is None else [f"{head.distance:.1f}"]
         numbers = [
-            f"{one.entropy:.2f}",
-            f"{one.evenness:.2f}",
+            f"{head.entropy:.2f}",
+            f"{head.evenness:.2f}",
             *distance,
             *(f"{s:.2f}" for s in shares if s is not None),
         ]
-        assert " ".join([f"{one.path}.{one.head}", *numbers, one.description]) in lines
-    found = json.loads(heads("model", "--source", "s", "--target", "t", "--json"))
-    assert (found["source"], found["target"], found["sentences"]) == ("s", "t", 3)
-    assert found["heads"] == [asdict(one) | {"description": one.description} for one in expected]
+        assert " ".join([f"{head.path}.{head.head}", *numbers, head.description]) in lines
+    report = json.loads(heads("model", "--source", "s", "--target", "t", "--json"))
+    assert (report["source"], report["target"], report["sentences"]) == ("s", "t", 3)
+    assert report["heads"] == [asdict(head) | {"description": head.description} for head in expected]
 
 
 @pytest.mark.usefixtures("texts")
@@ -69,9 +69,9 @@ def test_heads_without_targets_uses_greedy_translations(monkeypatch: pytest.Monk
     run = CliRunner().invoke(app, ["heads", "model", "--source", "s", "--json"])
     assert run.exit_code == 0, run.output
     assert run.stderr == "translating 3 sentences …\nmeasuring 3 sentences\n"
-    found = json.loads(run.stdout)
-    assert found["target"] == "the model, by greedy search"
-    assert [one["entropy"] for one in found["heads"]] == pytest.approx([one.entropy for one in measured(None)])
+    report = json.loads(run.stdout)
+    assert report["target"] == "the model, by greedy search"
+    assert [head["entropy"] for head in report["heads"]] == pytest.approx([head.entropy for head in measured(None)])
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,12 @@ def test_an_imported_model_can_be_trained_further_and_then_exported(model: Path,
     assert made.returncode == 0, made.stderr
     before, after = read_model_folder(model), read_model_folder(tmp_path / "run")
     assert after.run.model == before.run.model
-    assert [one.to_json() for one in after.tokenizers] == [one.to_json() for one in before.tokenizers]
+    assert [tokenizer.to_json() for tokenizer in after.tokenizers] == [
+        tokenizer.to_json() for tokenizer in before.tokenizers
+    ]
     moved = [
-        not torch.equal(one, other)
-        for one, other in zip(before.model().parameters(), after.model().parameters(), strict=True)
+        not torch.equal(weight, new_weight)
+        for weight, new_weight in zip(before.model().parameters(), after.model().parameters(), strict=True)
     ]
     assert all(moved)
     made = heed("export", f"{tmp_path}/run", "--to", "marian", "--out", f"{tmp_path}/marian")

@@ -32,8 +32,8 @@ def train(train_options: list[str], out: Path) -> list[str]:
 
 
 def start(arguments: list[str], log: Path) -> Forked:
-    with log.open("w") as said, Path(os.devnull).open() as nothing:
-        return Forked.start(fork_server(), arguments, (nothing.fileno(), said.fileno(), said.fileno()))
+    with log.open("w") as output, Path(os.devnull).open() as nothing:
+        return Forked.start(fork_server(), arguments, (nothing.fileno(), output.fileno(), output.fileno()))
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(folder: Path, out: str, steps: int, *options: str) -> subprocess.CompletedProcess[str]:
-    chosen = [word for one in (*SMALL, f"training.max_steps={steps}") for word in ("--set", one)]
+    chosen = [word for setting in (*SMALL, f"training.max_steps={steps}") for word in ("--set", setting)]
     return heed(
         "train", *options, *chosen, "--preset", "tiny", "--out", f"{folder}/{out}", "--cache", f"{folder}/cache"
     )
@@ -84,16 +84,18 @@ def test_a_language_model_learns_writes_and_is_scored(language_model: Path, fold
     scores = json.loads(run.stdout)["scores"]
     best = min(entry["validation_loss"] for entry in tried)
     assert scores["perplexity"]["value"] == pytest.approx(math.exp(best), rel=1e-3)
-    assert scores["bits_per_byte"]["value"] == pytest.approx(min(one["bits_per_byte"] for one in tried), rel=1e-3)
+    assert scores["bits_per_byte"]["value"] == pytest.approx(
+        min(validation["bits_per_byte"] for validation in tried), rel=1e-3
+    )
     assert "| valid.txt " in (language_model / "README.md").read_text()
     assert "| task | language-model |" in (language_model / "README.md").read_text()
 
 
 def test_generate_prints_one_text_per_line_and_the_same_for_the_same_seed(language_model: Path) -> None:
     greedy = heed("generate", str(language_model), "--prompt", "ab", "--prompt", "x", "--scores", "--max-length", "20")
-    found = [line.split("\t") for line in greedy.stdout.splitlines()]
-    assert [text[:1] for _, text in found] == ["a", "x"]
-    assert all(float(score) < 0 for score, _ in found)
+    rows = [line.split("\t") for line in greedy.stdout.splitlines()]
+    assert [text[:1] for _, text in rows] == ["a", "x"]
+    assert all(float(score) < 0 for score, _ in rows)
     drawn = [
         heed("generate", str(language_model), "--count", "3", "--seed", seed, "--max-length", "12").stdout
         for seed in ("5", "5", "6")
@@ -125,15 +127,15 @@ def test_a_classifier_learns_labels_and_is_scored(classifier: Path, folder: Path
     assert [row[0] for row in rows] == ["up", "", "down"]
     assert all(0.5 < float(row[1]) <= 1 for row in (rows[0], rows[2]))
     everything = heed("classify", str(classifier), "--text", "abcabc ab.", "--json")
-    found = json.loads(everything.stdout)
-    assert found["label"] == "up"
-    assert sum(found["probabilities"].values()) == pytest.approx(1)
+    result = json.loads(everything.stdout)
+    assert result["label"] == "up"
+    assert sum(result["probabilities"].values()) == pytest.approx(1)
     run = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", "--json", "--resamples", "50")
-    told = json.loads(run.stdout)
-    assert told["labels"] == ["down", "up"]
-    assert np.array(told["confusion"]).sum() == told["texts"] == 40
-    assert told["scores"]["accuracy"]["value"] == pytest.approx(100 * np.trace(told["confusion"]) / 40)
-    assert told["scores"]["accuracy"]["value"] > 90
+    report = json.loads(run.stdout)
+    assert report["labels"] == ["down", "up"]
+    assert np.array(report["confusion"]).sum() == report["texts"] == 40
+    assert report["scores"]["accuracy"]["value"] == pytest.approx(100 * np.trace(report["confusion"]) / 40)
+    assert report["scores"]["accuracy"]["value"] > 90
     table = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", "--resamples", "50").stdout
     assert "macro-F1 ↑" in table
     assert "rows: true label, columns: predicted label" in table
@@ -160,7 +162,7 @@ def test_a_classifier_can_be_initialised_from_a_masked_language_model(masked: Pa
     run = train(folder, "from-m", 1, "--task", "classify", *pairs(folder), "--init-from", str(masked), "--set",
                 "training.learning_rate=1e-12")  # fmt: skip
     assert run.returncode == 0, run.stderr
-    before, after = (read_tensors(one / "model.safetensors") for one in (masked, folder / "from-m"))
+    before, after = (read_tensors(run_folder / "model.safetensors") for run_folder in (masked, folder / "from-m"))
     assert after.keys() - before.keys() == {"classes.output.weight", "classes.output.bias"}
     assert all(torch.allclose(after[name], weight, atol=1e-6) for name, weight in before.items())
 
@@ -237,7 +239,7 @@ def test_invalid_options_of_generate_classify_embed_and_evaluate_are_one_error_l
     arguments: list[str], message: str, language_model: Path, classifier: Path, folder: Path, tmp_path: Path
 ) -> None:
     names = {"lm": language_model, "c": classifier, "v": folder / "valid", "o": tmp_path / "o"}
-    run = heed(*(one.format(**names) for one in arguments))
+    run = heed(*(argument.format(**names) for argument in arguments))
     assert run.returncode == 2
     assert message in run.stderr
     assert "Traceback" not in run.stderr

@@ -23,7 +23,7 @@ FOR = {
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few steps for each task, by its name, and the texts."""
     where = tmp_path_factory.mktemp("halves")
-    sentences = [one.source for one in corpus("train", 200)]
+    sentences = [example.source for example in corpus("train", 200)]
     (where / "text").write_text("".join(f"{text}\n" for text in sentences))
     rows = [f"{'long' if len(text) > 45 else 'short'}\t{text}\n" for text in sentences]
     (where / "labels.tsv").write_text("".join(rows))
@@ -37,8 +37,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("task", TASKS)
 def test_translation_verbs_refuse_other_models_and_name_the_right_verb(runs: Path, task: str) -> None:
     kind = "a decoder" if task == "language-model" else "an encoder"
-    found = f"error: {runs / task} is {kind}-only model, trained with task = {task!r}"
-    expected = f"{found}, and does not translate: {FOR[task]}\n"
+    problem = f"error: {runs / task} is {kind}-only model, trained with task = {task!r}"
+    expected = f"{problem}, and does not translate: {FOR[task]}\n"
     model, text = str(runs / task), str(runs / "text")
     for command in (
         ["translate", model, "--text", "a"],
@@ -84,18 +84,20 @@ def test_checkpoints_of_any_task_are_averaged(runs: Path, task: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "summary"),
     [
         ("language-model", "Next token at each position"),
         ("masked", "Prediction at each position if its token is masked"),
         ("classify", "Probability of each label"),
     ],
 )
-def test_look_shows_the_predictions_of_encoder_only_and_decoder_only_models(runs: Path, task: str, told: str) -> None:
-    done = heed("look", str(runs / task), "The cat sees a bird.")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"The cat sees a bird.\n\n{told}\n")
-    assert "The 6 most peaked of 8 attention heads" in done.stdout
+def test_look_shows_the_predictions_of_encoder_only_and_decoder_only_models(
+    runs: Path, task: str, summary: str
+) -> None:
+    process = heed("look", str(runs / task), "The cat sees a bird.")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith(f"The cat sees a bird.\n\n{summary}\n")
+    assert "The 6 most peaked of 8 attention heads" in process.stdout
     for ending in ("html", "svg", "json"):
         out = runs / f"{task}.{ending}"
         assert heed("look", str(runs / task), "The cat.", "-o", str(out)).returncode == 0
@@ -106,9 +108,9 @@ def test_look_shows_the_predictions_of_encoder_only_and_decoder_only_models(runs
 
 
 def test_a_classifiers_labels_are_printed_with_their_share(runs: Path) -> None:
-    said = heed("look", str(runs / "classify"), "The cat\tand the dog").stdout
+    output = heed("look", str(runs / "classify"), "The cat\tand the dog").stdout
     shares = {
-        line.split()[0]: line.split()[1] for line in said.splitlines() if line.strip().startswith(("long", "short"))
+        line.split()[0]: line.split()[1] for line in output.splitlines() if line.strip().startswith(("long", "short"))
     }
     assert shares.keys() == {"long", "short"}
     assert sum(float(share.removesuffix("%")) for share in shares.values()) == pytest.approx(100, abs=0.11)
@@ -116,9 +118,11 @@ def test_a_classifiers_labels_are_printed_with_their_share(runs: Path) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_heads_works_with_encoder_only_and_decoder_only_models(runs: Path, task: str) -> None:
-    done = heed("heads", str(runs / task), "--source", str(runs / "text"), "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    process = heed("heads", str(runs / task), "--source", str(runs / "text"), "--json")
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
     side = "decoder" if task == "language-model" else "encoder"
-    assert [one["path"] for one in found["heads"]] == [f"{side}.{layer}.self" for layer in (1, 2, 3, 4) for _ in "ab"]
-    assert (found["target"], found["sentences"]) == (None, 200)
+    assert [head["path"] for head in report["heads"]] == [
+        f"{side}.{layer}.self" for layer in (1, 2, 3, 4) for _ in "ab"
+    ]
+    assert (report["target"], report["sentences"]) == (None, 200)

@@ -74,11 +74,11 @@ def test_look_is_coloured_on_a_terminal_and_escapes_control_characters(model: Pa
         written += chunk
     os.close(ours)
     assert run.wait() == 0
-    shown = written.decode()
-    assert "\x1b[1m" in shown
-    assert "\x1b[2J" not in shown
-    assert "a ‹001B›[2Jdog" in shown
-    assert "[red]HUND" in shown
+    output = written.decode()
+    assert "\x1b[1m" in output
+    assert "\x1b[2J" not in output
+    assert "a ‹001B›[2Jdog" in output
+    assert "[red]HUND" in output
 
 
 def _read(terminal: int) -> bytes:

@@ -54,10 +54,10 @@ def test_a_shell_completes_verbs_and_options() -> None:
     assert "--install-completion" in heed("--help").stdout
 
     def completed(words: str) -> list[str]:
-        asked = {"_HEED_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        variables = {"_HEED_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         code = "import sys; sys.argv[0] = 'heed'; from heed.cli.main import main; main()"
         run = subprocess.run(
-            [sys.executable, "-c", code], env={**ONE_THREAD, **asked}, capture_output=True, text=True, check=False
+            [sys.executable, "-c", code], env={**ONE_THREAD, **variables}, capture_output=True, text=True, check=False
         )
         return run.stdout.split()
 

@@ -17,9 +17,9 @@ def microworld(*arguments: str) -> list[str]:
 
 
 def test_pairs_are_the_corpus_of_that_split_and_seed() -> None:
-    pairs = [f"{one.source}\t{one.target}" for one in corpus("valid", 30, seed=7)]
+    pairs = [f"{example.source}\t{example.target}" for example in corpus("valid", 30, seed=7)]
     assert microworld("--split", "valid", "--count", "30", "--seed", "7") == pairs
-    assert microworld("--count", "5") == [f"{one.source}\t{one.target}" for one in corpus("train", 5)]
+    assert microworld("--count", "5") == [f"{example.source}\t{example.target}" for example in corpus("train", 5)]
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

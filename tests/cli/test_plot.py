@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_curves_are_written_into_the_run_by_default(folder: Path) -> None:
-    made = heed("plot", str(folder / "first"))
-    assert (made.returncode, made.stdout) == (0, "")
-    assert made.stderr == f"curves written to {folder}/first/curves.svg\n"
+    process = heed("plot", str(folder / "first"))
+    assert (process.returncode, process.stdout) == (0, "")
+    assert process.stderr == f"curves written to {folder}/first/curves.svg\n"
     content = (folder / "first" / "curves.svg").read_bytes()
     assert content.decode() == draw(read_curves([folder / "first"]), "steps")  # the same bytes in every process
     svg = ElementTree.fromstring(content)  # noqa: S314 - our own
@@ -42,9 +42,9 @@ def test_curves_are_written_into_the_run_by_default(folder: Path) -> None:
 def test_several_runs_are_plotted_by_minutes_and_one_without_steps_is_left_out(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "curves.png"
     runs = [str(folder / name) for name in ("first", "new", "second")]
-    made = heed("plot", *runs, "--by", "minutes", "-o", str(out))
-    assert made.returncode == 0
-    assert made.stderr == f"new is left out: no step with a finite loss yet\ncurves written to {out}\n"
+    process = heed("plot", *runs, "--by", "minutes", "-o", str(out))
+    assert process.returncode == 0
+    assert process.stderr == f"new is left out: no step with a finite loss yet\ncurves written to {out}\n"
     assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
@@ -54,9 +54,9 @@ def test_a_pdf_is_a_pdf(folder: Path, tmp_path: Path) -> None:
 
 
 def test_plotting_a_folder_that_is_no_run_names_it(folder: Path) -> None:
-    made = heed("plot", str(folder / "first"), str(folder / "other"))
-    assert made.returncode == 2
-    assert made.stderr == f"error: {folder}/other is not the folder of a training run: it has no journal.jsonl\n"
+    process = heed("plot", str(folder / "first"), str(folder / "other"))
+    assert process.returncode == 2
+    assert process.stderr == f"error: {folder}/other is not the folder of a training run: it has no journal.jsonl\n"
 
 
 @pytest.mark.parametrize(

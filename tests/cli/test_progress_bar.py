@@ -10,13 +10,13 @@ from heed.training.step_log import StepReport
 
 def _shown(losses: list[float]) -> list[float]:
     """The loss in the bar after each step."""
-    watch, found = TrainingProgress(silent=True), []
+    progress, losses = TrainingProgress(silent=True), []
     for step, loss in enumerate(losses, 1):
-        watch.step(StepReport(step, 1, loss, 1e-3, 100, 0.1))
-        state = watch._progress.tasks[0].fields["state"]
-        found.append(float(state.split()[2]))
+        progress.step(StepReport(step, 1, loss, 1e-3, 100, 0.1))
+        state = progress._progress.tasks[0].fields["state"]
+        losses.append(float(state.split()[2]))
         assert state.startswith("mean loss ")
-    return found
+    return losses
 
 
 def test_the_mean_loss_is_bias_corrected_from_the_first_step() -> None:

@@ -20,29 +20,34 @@ def pronouns(*arguments: str) -> str:
 def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", -40)  # an untrained model never ends
     form = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
-    found = json.loads(pronouns(*form, "--json"))
+    report = json.loads(pronouns(*form, "--json"))
     printed = pronouns(*form)
     assert max(map(len, printed.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in printed.splitlines()]
 
-    def rate(one: dict[str, float]) -> str:
-        assert one["of"] == 4
-        return f"{one['share']:.1%} {one['low']:.1%} to {one['high']:.1%}"
+    def rate(interval: dict[str, float]) -> str:
+        assert interval["of"] == 4
+        return f"{interval['share']:.1%} {interval['low']:.1%} to {interval['high']:.1%}"
 
-    assert found["sentences"] == 4
-    assert [(one["looker"], one["layer"], one["head"]) for one in found["findings"]] == [
+    assert report["sentences"] == 4
+    assert [(finding["looker"], finding["layer"], finding["head"]) for finding in report["findings"]] == [
         (looker, 1, head) for looker in ("it", "adjective") for head in (1, 2)
     ]
-    for one in found["findings"]:
-        weights = f"{one['on_antecedent']:.3f} {one['on_other']:.3f}"
-        name = f"{one['looker']} {one['layer']}.{one['head']}"
-        assert f"{name} {rate(one['trained'])} {one['untrained']['share']:.1%} {weights}" in lines
-    for one in found["glances"]:
-        weights = " ".join(f"{one[word]:.3f}" for word in ("it", "antecedent", "other", "adjective"))
-        assert f"{one['layer']}.{one['head']} {weights}" in lines
-    assert [one["removed"] for one in found["removals"]] == ["nothing", "antecedent", "other noun", "adjective"]
-    for one in found["removals"]:
-        assert f"{one['removed']} {rate(one['forced'])} {rate(one['written'])}" in lines
+    for finding in report["findings"]:
+        weights = f"{finding['on_antecedent']:.3f} {finding['on_other']:.3f}"
+        name = f"{finding['looker']} {finding['layer']}.{finding['head']}"
+        assert f"{name} {rate(finding['trained'])} {finding['untrained']['share']:.1%} {weights}" in lines
+    for glance in report["glances"]:
+        weights = " ".join(f"{glance[word]:.3f}" for word in ("it", "antecedent", "other", "adjective"))
+        assert f"{glance['layer']}.{glance['head']} {weights}" in lines
+    assert [removal["removed"] for removal in report["removals"]] == [
+        "nothing",
+        "antecedent",
+        "other noun",
+        "adjective",
+    ]
+    for removal in report["removals"]:
+        assert f"{removal['removed']} {rate(removal['forced'])} {rate(removal['written'])}" in lines
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def quantized(model: Path) -> Path:
     out = model.parent / "int8"
-    made = heed("quantize", str(model), "--out", str(out))
-    assert made.returncode == 0, made.stderr
-    assert made.stderr.startswith(f"int8 model written to {out}: ")
+    process = heed("quantize", str(model), "--out", str(out))
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.startswith(f"int8 model written to {out}: ")
     return out
 
 
@@ -43,49 +43,49 @@ def test_the_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, quan
 
 def test_int8_weights_are_the_quantised_weights_of_the_model(model: Path, quantized: Path) -> None:
     expected = dequantize_weights(quantize_weights(read_model_folder(model).model().state_dict()))
-    found = read_model_folder(quantized).model().state_dict()
-    assert found.keys() == expected.keys()
-    assert all((found[name] == weight).all() for name, weight in expected.items())
+    weights = read_model_folder(quantized).model().state_dict()
+    assert weights.keys() == expected.keys()
+    assert all((weights[name] == weight).all() for name, weight in expected.items())
 
 
 def test_an_int8_folder_is_decoded_in_int8_by_default(model: Path, quantized: Path) -> None:
     opened, plain = load(quantized), load(quantized, engine="heed")
     again = load(quantized, engine="heed-int8")
-    found, whole, asked = (one.translate(TEXTS, beam=2) for one in (opened, plain, again))
-    assert [one.backend.choice.dtype for one in (opened, plain, again)] == ["int8", "float32", "int8"]
-    assert [one.score for one in found] == [one.score for one in asked]
-    assert any(one.score != other.score for one, other in zip(found, whole, strict=True))
+    by_default, in_float32, in_int8 = (translator.translate(TEXTS, beam=2) for translator in (opened, plain, again))
+    assert [translator.backend.choice.dtype for translator in (opened, plain, again)] == ["int8", "float32", "int8"]
+    assert [translation.score for translation in by_default] == [translation.score for translation in in_int8]
+    assert any(translation.score != other.score for translation, other in zip(by_default, in_float32, strict=True))
     ours = load(model).translate(TEXTS, beam=2)
-    assert all(abs(one.score - other.score) < 0.5 for one, other in zip(found, ours, strict=True))
+    assert all(abs(translation.score - other.score) < 0.5 for translation, other in zip(by_default, ours, strict=True))
     written = heed("translate", str(quantized), "--beam", "2", stdin="\n".join(TEXTS) + "\n")
     assert written.returncode == 0, written.stderr
-    assert written.stdout == "".join(" ".join(one.text.splitlines()) + "\n" for one in found)
+    assert written.stdout == "".join(" ".join(translation.text.splitlines()) + "\n" for translation in by_default)
 
 
 def test_score_evaluate_and_look_work_on_an_int8_model(quantized: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("\n".join(TEXTS) + "\n")
     text = str(tmp_path / "text")
-    for made in (
+    for process in (
         heed("score", str(quantized), "--source", text, "--target", text),
         heed("evaluate", str(quantized), "--source", text, "--reference", text),
         heed("look", str(quantized), TEXTS[0], "-o", f"{tmp_path}/look.html"),
     ):
-        assert made.returncode == 0, made.stderr
+        assert process.returncode == 0, process.stderr
 
 
 def test_verbs_that_need_float_weights_refuse_an_int8_model(quantized: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
-    for made in (
+    for process in (
         heed("quantize", str(quantized), "--out", f"{tmp_path}/again"),
         heed("export", str(quantized), "--to", "marian", "--out", f"{tmp_path}/marian"),
         heed("export", str(quantized), "--to", "onnx", "--out", f"{tmp_path}/onnx"),
         heed("train", "--init-from", str(quantized), "--pairs", f"{tmp_path}/pairs.tsv", "--out", f"{tmp_path}/run",
              "--cache", f"{tmp_path}/cache"),
     ):  # fmt: skip
-        assert made.returncode == 2, made.stderr
-        assert f"error: {quantized} {REFUSED}" in made.stderr
+        assert process.returncode == 2, process.stderr
+        assert f"error: {quantized} {REFUSED}" in process.stderr
 
 
 def test_mistakes_in_quantize_options_are_errors(model: Path, quantized: Path) -> None:
-    made = heed("quantize", str(model), "--out", str(quantized))
-    assert (made.returncode, made.stderr) == (2, f"error: {quantized} already exists: choose another --out\n")
+    process = heed("quantize", str(model), "--out", str(quantized))
+    assert (process.returncode, process.stderr) == (2, f"error: {quantized} already exists: choose another --out\n")

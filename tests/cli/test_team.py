@@ -102,10 +102,10 @@ def test_a_killed_process_ends_the_job_which_then_resumes(train_options: list[st
     processes = [int(line) for line in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
     victim = next(pid for pid in processes if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     os.kill(victim, signal.SIGKILL)
-    _, said = job.communicate(timeout=60)
+    _, messages = job.communicate(timeout=60)
     assert job.returncode != 0
-    assert "Signal 9 (SIGKILL)" in said or "another process of this job has ended" in said
-    done = read_journal(out / "journal.jsonl")[-1]["step"]
-    resumed = run_together(train_options, out, done + 2, "--resume")
+    assert "Signal 9 (SIGKILL)" in messages or "another process of this job has ended" in messages
+    last_step = read_journal(out / "journal.jsonl")[-1]["step"]
+    resumed = run_together(train_options, out, last_step + 2, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert losses(out)[-1][0] == done + 2
+    assert losses(out)[-1][0] == last_step + 2

@@ -91,14 +91,14 @@ def test_an_interrupt_saves_and_exits_with_130(
         time.sleep(0.05)
         assert run.poll() is None
     os.kill(run.pid, number)
-    _, said = run.communicate(timeout=60)
+    _, messages = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "checkpoint saved, continue with --resume" in said
-    assert "Traceback" not in said
-    stopped = int(said.split("interrupted after step ")[1].split(":")[0])
-    both = min(len(losses(out)), len(losses(whole)))
-    assert both > 0
-    assert losses(out)[:both] == losses(whole)[:both]
+    assert "checkpoint saved, continue with --resume" in messages
+    assert "Traceback" not in messages
+    stopped = int(messages.split("interrupted after step ")[1].split(":")[0])
+    common = min(len(losses(out)), len(losses(whole)))
+    assert common > 0
+    assert losses(out)[:common] == losses(whole)[:common]
     assert json.loads((out / "checkpoints" / f"step-{stopped:08d}" / "progress.json").read_text())["step"] == stopped
 
 
@@ -141,9 +141,9 @@ def test_resume_needs_only_out_and_names_differing_options(
     other = ["--set", "training.max_steps=12", "--set", "training.patience=none"]
     resumed = heed("train", "--resume", "--out", str(out), *other)
     assert resumed.returncode == 0, resumed.stderr
-    said = resumed.stderr.splitlines()
-    assert "training.max_steps was 5 and is now 12" in said
-    assert "training.patience was 10 and is now none" in said
+    notes = resumed.stderr.splitlines()
+    assert "training.max_steps was 5 and is now 12" in notes
+    assert "training.patience was 10 and is now none" in notes
     assert "bit-exact" not in resumed.stderr
     assert checkpoint_bytes(out, 12) == checkpoint_bytes(whole, 12)
     again = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
@@ -259,7 +259,7 @@ def test_missing_training_or_validation_text_is_an_error(train_options: list[str
 
 
 @pytest.mark.parametrize(
-    ("names", "more", "codes", "said"),
+    ("names", "more", "codes", "message"),
     [
         ("train.en train.de", [], ("en", "de"), "languages: en → de, from the file names"),
         ("train.en train.de", ["--target-language", "de-AT"], ("en", "de-AT"), "en → de-AT, from the file names"),
@@ -273,7 +273,7 @@ def test_missing_training_or_validation_text_is_an_error(train_options: list[str
     ],
 )
 def test_languages_come_from_file_names_or_options_and_are_printed(
-    train_options: list[str], tmp_path: Path, names: str, more: list[str], codes: tuple[str, str], said: str
+    train_options: list[str], tmp_path: Path, names: str, more: list[str], codes: tuple[str, str], message: str
 ) -> None:
     files = [
         shutil.copy(train_options[number], tmp_path / name) for number, name in zip((1, 3), names.split(), strict=True)
@@ -281,7 +281,7 @@ def test_languages_come_from_file_names_or_options_and_are_printed(
     given = ["--source", str(files[0]), "--target", str(files[1]), *train_options[8:]]
     run = train(given, tmp_path / "out", 1, *more)
     assert run.returncode == 0, run.stderr
-    assert said in run.stderr
+    assert message in run.stderr
     data = read_model_folder(tmp_path / "out").run.data
     assert (data.source_language, data.target_language) == codes
 
@@ -313,7 +313,7 @@ def test_without_validation_text_some_training_pairs_are_held_out_or_a_note_is_p
     assert (cut_off in run.stderr) == (validated["truncated"] > 0)
     assert validated["truncated"] > 0  # a model of four steps
     assert "many.tsv: kept 1,140 of 1,140" in run.stderr
-    assert [one["pairs"] for one in read_model_folder(tmp_path / "out").trained["texts"]["validation"]] == [60]
+    assert [text["pairs"] for text in read_model_folder(tmp_path / "out").trained["texts"]["validation"]] == [60]
     going_on = heed("train", "--resume", "--out", f"{tmp_path}/out", "--set", "training.max_steps=8")
     assert going_on.returncode == 0, going_on.stderr
     assert checkpoint_bytes(tmp_path / "out", 8) == checkpoint_bytes(whole_of(many, tmp_path / "whole", 8), 8)

@@ -73,12 +73,12 @@ def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> N
     options = ["--source-key", "text", "--target-key", "out", "--nbest", "2", "--scores", "--alignment"]
     run = translate(model, b"", str(tmp_path / "in.jsonl"), *options)
     (best,) = translator.translate(["a b"])
-    found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert found[0].items() >= rows[0].items()
-    assert (found[0]["out"], len(found[0]["alternatives"])) == (translator("a b"), 1)
-    assert found[0]["score"] >= found[0]["alternatives"][0]["score"]
-    assert found[1] == {"text": "", "out": "", "score": 0.0, "alignment": "", "alternatives": []}
-    assert [found[0].get("truncated", False), "truncated" in found[1]] == [best.truncated, False]
+    results = [json.loads(line) for line in run.stdout.splitlines()]
+    assert results[0].items() >= rows[0].items()
+    assert (results[0]["out"], len(results[0]["alternatives"])) == (translator("a b"), 1)
+    assert results[0]["score"] >= results[0]["alternatives"][0]["score"]
+    assert results[1] == {"text": "", "out": "", "score": 0.0, "alignment": "", "alternatives": []}
+    assert [results[0].get("truncated", False), "truncated" in results[1]] == [best.truncated, False]
     run = translate(model, b'{"text": "a"}\n[1]\n', "--format", "jsonl", "--source-key", "text")
     assert run.returncode == 2
     assert b"standard input:2: expected a JSON object, found list" in run.stderr
@@ -89,8 +89,8 @@ def test_numbers_and_escapes_of_json_come_out_as_they_were_written(model: Path) 
     line = r'{"id": 1e400, "x": [1.10, 12345678901234567890123], "y": "\ud800", "target": 0, "source": "a b"}'
     run = translate(model, f"{line}\n".encode(), "--format", "jsonl")
     assert run.returncode == 0, run.stderr
-    found = json.dumps(heed.load(model)("a b"), ensure_ascii=False)
-    assert run.stdout.decode().startswith(line.replace('"target": 0', f'"target": {found}')[:-1])
+    translation = json.dumps(heed.load(model)("a b"), ensure_ascii=False)
+    assert run.stdout.decode().startswith(line.replace('"target": 0', f'"target": {translation}')[:-1])
 
 
 def _line(text: str) -> str:
@@ -136,8 +136,10 @@ def test_sampling_does_not_depend_on_lines_per_batch(model: Path, lines: str) ->
     texts = ["a b", "a b", "", "c. A."]
     run = translate(model, "".join(f"{text}\n" for text in texts).encode(), *settings, "--lines", lines)
     search = heed.SearchConfig(sample=True, max_length=8, seed=3)
-    found = heed.load(model).translate(texts, search=search, align=False)
-    assert run.stdout.decode().split("\n")[:-1] == [" ".join(one.text.splitlines()) for one in found]
+    translations = heed.load(model).translate(texts, search=search, align=False)
+    assert run.stdout.decode().split("\n")[:-1] == [
+        " ".join(translation.text.splitlines()) for translation in translations
+    ]
 
 
 def test_texts_may_be_arguments(model: Path) -> None:
@@ -186,11 +188,11 @@ def test_translate_prompts_for_lines_on_a_terminal(model: Path) -> None:
     command = [sys.executable, "-m", "heed", "translate", str(model)]
     run = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD)
     os.write(ours, b"a b\n\x04")
-    written, said = run.communicate(timeout=60)
+    written, messages = run.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
     assert run.returncode == 0
-    assert said.startswith(b"type a line to translate it; end with Ctrl-D")
+    assert messages.startswith(b"type a line to translate it; end with Ctrl-D")
     assert written.decode() == f"> {_line(heed.load(model)('a b'))}\n> "
 
 
@@ -204,9 +206,9 @@ def test_score_equals_the_log_probability_of_the_search(model: Path, tmp_path: P
     assert [float(line) for line in run.stdout.splitlines()] == pytest.approx(expected, abs=1e-5)
     assert "2 sentences, 5 tokens:" in run.stderr
     run = command("score", str(model), *files, "--tokens")
-    shown = [json.loads(line) for line in run.stdout.splitlines()]
-    assert shown[0]["tokens"] == ["b", " ", "a", "⏎"]
-    assert sum(shown[0]["log_probs"]) == pytest.approx(expected[0], abs=1e-5)
+    results = [json.loads(line) for line in run.stdout.splitlines()]
+    assert results[0]["tokens"] == ["b", " ", "a", "⏎"]
+    assert sum(results[0]["log_probs"]) == pytest.approx(expected[0], abs=1e-5)
     (tmp_path / "target").write_text("b a\n")
     run = command("score", str(model), *files)
     assert run.returncode == 2

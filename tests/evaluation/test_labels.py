@@ -11,7 +11,7 @@ def f1_by_hand(given: list[str], right: list[str]) -> float:
     """Label by label, as a textbook has it."""
     each = []
     for label in set(given) | set(right):
-        true = sum(one == other == label for one, other in zip(given, right, strict=True))
+        true = sum(predicted == true_label == label for predicted, true_label in zip(given, right, strict=True))
         precision = true / given.count(label) if label in given else 0.0
         recall = true / right.count(label) if label in right else 0.0
         each.append(2 * precision * recall / (precision + recall) if precision + recall else 0.0)
@@ -22,7 +22,7 @@ def f1_by_hand(given: list[str], right: list[str]) -> float:
 def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
     draw = np.random.default_rng(seed)
     right = draw.choice(["a", "b"] if seed == 0 else LABELS, 60).tolist()
-    given = [one if draw.random() < 0.7 else str(draw.choice(LABELS)) for one in right]
+    given = [label if draw.random() < 0.7 else str(draw.choice(LABELS)) for label in right]
     accuracy, f1 = classification_scores(given, right, LABELS, resamples=200)
     assert accuracy.value == pytest.approx(100 * np.mean(np.array(given) == np.array(right)))
     assert f1.value == pytest.approx(f1_by_hand(given, right))
@@ -32,8 +32,8 @@ def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
 
 
 def test_confusion_counts_who_was_taken_for_whom() -> None:
-    found = confusion_matrix(["a", "b", "b", "c"], ["a", "a", "b", "b"], LABELS)
-    assert found.tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
+    matrix = confusion_matrix(["a", "b", "b", "c"], ["a", "a", "b", "b"], LABELS)
+    assert matrix.tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
 
 
 def test_what_cannot_be_scored_is_refused() -> None:

@@ -23,20 +23,20 @@ HYPOTHESES = damaged(0.3, seed=1)
 
 
 def by_name(scores: list[Score]) -> dict[str, Score]:
-    return {one.metric: one for one in scores}
+    return {metric_score.metric: metric_score for metric_score in scores}
 
 
-def slow_edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
+def slow_edit_distance(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
     """The definition, as it stands in textbooks."""
 
     @functools.cache
     def distance(i: int, j: int) -> int:
         if i == 0 or j == 0:
             return i + j
-        same = distance(i - 1, j - 1) + (one[i - 1] != other[j - 1])
+        same = distance(i - 1, j - 1) + (hypothesis[i - 1] != reference[j - 1])
         return min(same, distance(i - 1, j) + 1, distance(i, j - 1) + 1)
 
-    return distance(len(one), len(other))
+    return distance(len(hypothesis), len(reference))
 
 
 def test_bleu_is_sacrebleus_own() -> None:
@@ -47,7 +47,7 @@ def test_bleu_is_sacrebleus_own() -> None:
 
 @pytest.mark.parametrize("tokenize", ["13a", "none", "intl", "char"])
 def test_score_interval_and_signature_are_sacrebleus_own(tokenize: str) -> None:
-    found = by_name(score(HYPOTHESES, REFERENCES, tokenize, resamples=200))
+    scores = by_name(score(HYPOTHESES, REFERENCES, tokenize, resamples=200))
     peers = {
         "BLEU": BLEU(tokenize=tokenize),
         "BLEU lowercased": BLEU(tokenize=tokenize, lowercase=True),
@@ -56,11 +56,11 @@ def test_score_interval_and_signature_are_sacrebleus_own(tokenize: str) -> None:
     }
     for name, peer in peers.items():
         expected = peer.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=200)
-        numbers = (found[name].value, found[name].mean, found[name].half_width)
+        numbers = (scores[name].value, scores[name].mean, scores[name].half_width)
         assert numbers == pytest.approx((expected.score, expected._mean, expected._ci)), name
-        assert found[name].signature == str(peer.get_signature())
-        assert found[name].short_signature == peer.get_signature().format(short=True)
-    assert "bs:200|seed:12345" in found["BLEU"].signature
+        assert scores[name].signature == str(peer.get_signature())
+        assert scores[name].short_signature == peer.get_signature().format(short=True)
+    assert "bs:200|seed:12345" in scores["BLEU"].signature
 
 
 def test_the_command_sacrebleu_prints_the_same(tmp_path: Path) -> None:
@@ -69,40 +69,47 @@ def test_the_command_sacrebleu_prints_the_same(tmp_path: Path) -> None:
     options = ["-m", "bleu", "chrf", "ter", "--confidence", "--confidence-n", "100", "--format", "json", "-w", "6"]
     command = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "hyp"), *options]
     printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    found = by_name(score(HYPOTHESES, REFERENCES, resamples=100))
+    scores = by_name(score(HYPOTHESES, REFERENCES, resamples=100))
     assert len(printed) == 3
     for peer in printed:
-        one = found[peer["name"]]
-        assert one.value == pytest.approx(peer["score"], abs=1e-6)
-        assert (one.mean, one.half_width) == pytest.approx((peer["confidence_mean"], peer["confidence_var"]), abs=1e-4)
-        assert one.signature == peer["signature"]
+        ours = scores[peer["name"]]
+        assert ours.value == pytest.approx(peer["score"], abs=1e-6)
+        assert (ours.mean, ours.half_width) == pytest.approx(
+            (peer["confidence_mean"], peer["confidence_var"]), abs=1e-4
+        )
+        assert ours.signature == peer["signature"]
 
 
 def test_lowercased_bleu_is_bleu_of_lowercased_text() -> None:
     lower = [[text.lower() for text in texts] for texts in (HYPOTHESES, REFERENCES)]
-    found = by_name(score(HYPOTHESES, REFERENCES, resamples=40))
-    assert found["BLEU lowercased"].value == bleu(*lower)
-    assert found["BLEU lowercased"].value > found["BLEU"].value
+    scores = by_name(score(HYPOTHESES, REFERENCES, resamples=40))
+    assert scores["BLEU lowercased"].value == bleu(*lower)
+    assert scores["BLEU lowercased"].value > scores["BLEU"].value
 
 
 def test_edit_distance_equals_its_definition() -> None:
     dice = random.Random(3)
     for _ in range(300):
-        one, other = (dice.choices("abc", k=dice.randrange(9)) for _ in range(2))
-        assert edit_distance(one, other) == slow_edit_distance(one, other)
+        hypothesis, reference = (dice.choices("abc", k=dice.randrange(9)) for _ in range(2))
+        assert edit_distance(hypothesis, reference) == slow_edit_distance(hypothesis, reference)
 
 
 def test_exact_match_and_token_error_rate_are_what_they_say() -> None:
-    found = by_name(score(HYPOTHESES, REFERENCES, resamples=40))
+    scores = by_name(score(HYPOTHESES, REFERENCES, resamples=40))
     pairs = list(zip(HYPOTHESES, REFERENCES, strict=True))
-    assert found["exact match"].value == pytest.approx(100 * sum(one == other for one, other in pairs) / len(pairs))
-    errors = sum(slow_edit_distance(one.split(), other.split()) for one, other in pairs)
-    assert found["token error rate"].value == pytest.approx(
+    assert scores["exact match"].value == pytest.approx(
+        100 * sum(hypothesis == reference for hypothesis, reference in pairs) / len(pairs)
+    )
+    errors = sum(slow_edit_distance(hypothesis.split(), reference.split()) for hypothesis, reference in pairs)
+    assert scores["token error rate"].value == pytest.approx(
         100 * errors / sum(len(text.split()) for text in REFERENCES)
     )
     signature = f"nrefs:1|bs:40|seed:12345|case:mixed|tok:space|version:heed-{__version__}"
-    assert found["token error rate"].signature == signature
-    assert {one.metric for one in found.values() if one.lower_is_better} == {"TER", "token error rate"}
+    assert scores["token error rate"].signature == signature
+    assert {metric_score.metric for metric_score in scores.values() if metric_score.lower_is_better} == {
+        "TER",
+        "token error rate",
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,30 +123,33 @@ def test_exact_match_and_token_error_rate_are_what_they_say() -> None:
     ],
 )
 def test_rates_by_hand(hypotheses: list[str], references: list[str], exact: float, errors: float) -> None:
-    found = by_name(score(hypotheses, references, resamples=40))
-    assert found["exact match"].value == pytest.approx(exact)
-    assert found["token error rate"].value == pytest.approx(errors)
+    scores = by_name(score(hypotheses, references, resamples=40))
+    assert scores["exact match"].value == pytest.approx(exact)
+    assert scores["token error rate"].value == pytest.approx(errors)
 
 
 def test_a_rates_interval_equals_a_plain_bootstrap() -> None:
     resamples, count = 500, len(REFERENCES)
     errors = np.array(
-        [edit_distance(one.split(), other.split()) for one, other in zip(HYPOTHESES, REFERENCES, strict=True)]
+        [
+            edit_distance(hypothesis.split(), reference.split())
+            for hypothesis, reference in zip(HYPOTHESES, REFERENCES, strict=True)
+        ]
     )
     words = np.array([len(text.split()) for text in REFERENCES])
-    drawn = np.random.default_rng(12345).choice(count, size=(resamples, count))
-    rates = np.sort([100 * errors[row].sum() / words[row].sum() for row in drawn])
+    samples = np.random.default_rng(12345).choice(count, size=(resamples, count))
+    rates = np.sort([100 * errors[row].sum() / words[row].sum() for row in samples])
     low, high = rates[resamples // 40], rates[-1 - resamples // 40]
-    found = by_name(score(HYPOTHESES, REFERENCES, resamples=resamples))["token error rate"]
-    assert (found.mean, found.half_width) == pytest.approx((rates.mean(), (high - low) / 2), rel=1e-5)
+    rate = by_name(score(HYPOTHESES, REFERENCES, resamples=resamples))["token error rate"]
+    assert (rate.mean, rate.half_width) == pytest.approx((rates.mean(), (high - low) / 2), rel=1e-5)
 
 
 def test_the_interval_of_exact_match_is_the_binomials() -> None:
     right, count = 100, 400
-    found = by_name(score(["a"] * right + ["b"] * (count - right), ["a"] * count, resamples=1000))["exact match"]
+    rate = by_name(score(["a"] * right + ["b"] * (count - right), ["a"] * count, resamples=1000))["exact match"]
     share = right / count
-    assert found.mean == pytest.approx(100 * share, abs=0.2)
-    assert found.half_width == pytest.approx(196 * math.sqrt(share * (1 - share) / count), rel=0.1)
+    assert rate.mean == pytest.approx(100 * share, abs=0.2)
+    assert rate.half_width == pytest.approx(196 * math.sqrt(share * (1 - share) / count), rel=0.1)
 
 
 def test_unequal_counts_are_refused() -> None:

@@ -23,15 +23,15 @@ def ids_of(text: str) -> list[int]:
 
 def test_batching_never_changes_a_label_and_probabilities_sum_to_one() -> None:
     model = model_of("encoder", labels=3)
-    found = Classifier(model, BYTES, ("x", "y", "z")).classify(TEXTS)
-    for text, one in zip(TEXTS, found, strict=True):
+    results = Classifier(model, BYTES, ("x", "y", "z")).classify(TEXTS)
+    for text, result in zip(TEXTS, results, strict=True):
         with torch.no_grad():
             hidden = model.encode(torch.tensor([ids_of(text)]))[0]
             assert model.classes is not None
-            wanted = model.classes.output(hidden.mean(0)).softmax(-1)
-        assert list(one.probabilities.values()) == pytest.approx(wanted.tolist(), abs=1e-6)
-        assert sum(one.probabilities.values()) == pytest.approx(1, abs=1e-6)
-        assert one.label == "xyz"[int(wanted.argmax())]
+            expected = model.classes.output(hidden.mean(0)).softmax(-1)
+        assert list(result.probabilities.values()) == pytest.approx(expected.tolist(), abs=1e-6)
+        assert sum(result.probabilities.values()) == pytest.approx(1, abs=1e-6)
+        assert result.label == "xyz"[int(expected.argmax())]
 
 
 @pytest.mark.parametrize("kind", ["encoder", "encoder-decoder", "decoder"])

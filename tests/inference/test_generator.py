@@ -30,7 +30,7 @@ def uncached(model: Transformer, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_cached_generation_equals_uncached(positions: str) -> None:
     model = language_model(positions=positions)
-    (found,) = Generator(model, BYTES, SearchConfig(beam=1, max_length=30)).generate(["ab"])[0]
+    (generation,) = Generator(model, BYTES, SearchConfig(beam=1, max_length=30)).generate(["ab"])[0]
     written = list(BYTES.encode(["ab"])[0])
     while len(written) < 30:
         log_probs = uncached(model, written)[-1]
@@ -38,10 +38,10 @@ def test_cached_generation_equals_uncached(positions: str) -> None:
         if (token := int(log_probs.argmax())) == 2:
             break
         written.append(token)
-    assert list(found.ids) == written
+    assert list(generation.ids) == written
     forced = uncached(model, written)
     total = sum(forced[place, token].item() for place, token in enumerate([*written, 2]))
-    assert found.log_prob == pytest.approx(total, abs=1e-4)
+    assert generation.log_prob == pytest.approx(total, abs=1e-4)
 
 
 def test_beam_search_generates_nbest_texts_at_least_as_probable_as_greedy() -> None:
@@ -49,17 +49,21 @@ def test_beam_search_generates_nbest_texts_at_least_as_probable_as_greedy() -> N
     (greedy,) = generator.generate(["a"], SearchConfig(beam=1, length_penalty=0.0))[0]
     beams = generator.generate(["a"], SearchConfig(beam=8, nbest=3, length_penalty=0.0))[0]
     assert beams[0].log_prob >= greedy.log_prob - 1e-5
-    assert len({one.ids for one in beams}) == 3
-    assert [one.log_prob for one in beams] == sorted((one.log_prob for one in beams), reverse=True)
+    assert len({generation.ids for generation in beams}) == 3
+    assert [generation.log_prob for generation in beams] == sorted(
+        (generation.log_prob for generation in beams), reverse=True
+    )
 
 
 def test_samples_depend_on_the_seed_and_the_index_of_the_prompt() -> None:
     generator = Generator(language_model(), BYTES, max_tokens=12)
     search = SearchConfig(sample=True, nbest=2, seed=5)
-    both = generator.generate(["a", "b"], search)
-    assert generator.generate(["a", "b"], search) == both
-    assert [one.ids for one in generator.generate(["b"], search, first=1)[0]] == [one.ids for one in both[1]]
-    assert generator.generate(["a", "b"], search.model_copy(update={"seed": 6})) != both
+    generations = generator.generate(["a", "b"], search)
+    assert generator.generate(["a", "b"], search) == generations
+    assert [generation.ids for generation in generator.generate(["b"], search, first=1)[0]] == [
+        generation.ids for generation in generations[1]
+    ]
+    assert generator.generate(["a", "b"], search.model_copy(update={"seed": 6})) != generations
 
 
 def test_low_temperature_and_top_k_of_one_are_greedy() -> None:
@@ -90,10 +94,10 @@ def test_batched_scores_equal_those_of_each_text_alone(at_once: int, monkeypatch
     monkeypatch.setattr("heed.inference.generator._TOKENS", at_once)
     model = language_model()
     texts = ["a", "", "abc def", "xy"]
-    for text, found in zip(texts, Generator(model, BYTES).token_scores(texts), strict=True):
+    for text, scores in zip(texts, Generator(model, BYTES).token_scores(texts), strict=True):
         ids = BYTES.encode([text])[0]
-        wanted = uncached(model, ids)[torch.arange(len(ids) + 1), torch.tensor([*ids, 2])]
-        torch.testing.assert_close(torch.tensor(found), wanted)
+        expected = uncached(model, ids)[torch.arange(len(ids) + 1), torch.tensor([*ids, 2])]
+        torch.testing.assert_close(torch.tensor(scores), expected)
 
 
 def test_generation_refuses_encoders_and_overlong_prompts() -> None:

@@ -15,7 +15,7 @@ def test_look_into_is_a_public_name() -> None:
 
 def test_look_into_traces_a_folder_of_any_kind(tmp_path: Path) -> None:
     classes = look_into(make_lm_or_classifier(tmp_path / "c", "classify"), "A dog")
-    assert {one.token for one in classes.top()[0]} == set(LABELS)
+    assert {candidate.token for candidate in classes.top()[0]} == set(LABELS)
     written = look_into(make_lm_or_classifier(tmp_path / "lm", "language-model"), "A dog")
     assert written.predicted_tokens == (*"A dog", "⟨/s⟩")
     assert written.predicted_ids[:-1] == tuple(TOKENIZER.encode(["A dog"])[0])

@@ -42,15 +42,15 @@ class Forgetful(Engine):
 
 def paragraphs(language: str, count: int) -> list[str]:
     """Some of several lines, with spaces as people write them."""
-    drawn, space = random.Random(f"{language} 1"), "" if language == "zh" else " "
-    found = []
+    rng, space = random.Random(f"{language} 1"), "" if language == "zh" else " "
+    texts = []
     for _ in range(count):
         lines = [
-            drawn.choice((space, space, space * 2)).join(drawn.choices(SENTENCES[language], k=drawn.randint(1, 9)))
-            for _ in range(drawn.choice((1, 1, 1, 3)))
+            rng.choice((space, space, space * 2)).join(rng.choices(SENTENCES[language], k=rng.randint(1, 9)))
+            for _ in range(rng.choice((1, 1, 1, 3)))
         ]
-        found.append(drawn.choice(("\n", "\n\n", "\r\n")).join(lines))
-    return found
+        texts.append(rng.choice(("\n", "\n\n", "\r\n")).join(lines))
+    return texts
 
 
 def counted(texts: Sequence[str], language: str) -> int:
@@ -63,7 +63,7 @@ def test_500_paragraphs_are_translated_without_loss(language: str) -> None:
     splitter = Splitter(256, trained, language)
     translator = Translator([], (TOKENIZER, TOKENIZER), engine=Forgetful(language), splitter=splitter)
     texts = paragraphs(language, 500)
-    whole = [one.text for one in translator.translate(texts, align=False)]
+    whole = [translation.text for translation in translator.translate(texts, align=False)]
     assert whole == texts
-    at_once = [one.text for one in translator.translate(texts, align=False, split="line")]
+    at_once = [translation.text for translation in translator.translate(texts, align=False, split="line")]
     assert counted(texts, language) > 2 * counted(at_once, language)  # what the splitting is for

@@ -38,13 +38,13 @@ def test_order_is_kept_and_each_text_is_translated_as_if_alone(translator: Trans
     assert together == [translator(text) for text in TEXTS]
     assert together[0] == together[-1]
     small = translator.translate(TEXTS, search=SearchConfig(max_length=12, tokens_per_batch=10))
-    assert [one.text for one in small] == together
+    assert [translation.text for translation in small] == together
 
 
 def test_white_space_is_kept(translator: Translator) -> None:
     assert translator(["", "  ", "\n"]) == ["", "  ", "\n"]
-    one = translator.translate([" "])[0]
-    assert (one.score, one.tokens, one.alignment, one.alternatives) == (0.0, (), (), ())
+    translation = translator.translate([" "])[0]
+    assert (translation.score, translation.tokens, translation.alignment, translation.alternatives) == (0.0, (), (), ())
 
 
 def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(translator: Translator) -> None:
@@ -62,9 +62,9 @@ def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(transl
 def test_segments_say_which_part_of_the_translation_belongs_to_which_of_the_text(translator: Translator) -> None:
     text = " a dog runs.  the cat sees a bird.\n\nA dog"
     (whole,) = translator.translate([text])
-    sources = [text[slice(*one.source)] for one in whole.segments]
+    sources = [text[slice(*segment.source)] for segment in whole.segments]
     assert sources == ["a dog runs.", "the cat sees a bird.", "A dog"]
-    assert [whole.text[slice(*one.target)] for one in whole.segments] == translator(sources)
+    assert [whole.text[slice(*segment.target)] for segment in whole.segments] == translator(sources)
 
 
 def test_a_line_or_a_whole_text_can_be_translated_without_splitting(translator: Translator) -> None:
@@ -85,7 +85,7 @@ def test_a_line_as_long_as_training_lines_is_one_piece() -> None:
     trained = SourceLengths(sentences=3, common=40, longest=40)
     translator = Translator([make()], (TOKENIZER, TOKENIZER), splitter=Splitter(40, trained), max_tokens=40)
     (whole,) = translator.translate(["a dog runs.  the cat sees a bird. the old dog and the cat run."])
-    assert [one.source for one in whole.segments] == [(0, 33), (34, 62)]
+    assert [segment.source for segment in whole.segments] == [(0, 33), (34, 62)]
 
 
 def test_sentences_without_a_space_between_them_get_one_where_the_translation_needs_it(
@@ -117,31 +117,33 @@ def returned(stream: Generator[str, None, bool]) -> bool:
             return bool(end.value)
 
 
-def drawn(one: heed.Translation) -> tuple[str, ...]:
-    return (one.text, *(other.text for other in one.alternatives))
+def all_texts(translation: heed.Translation) -> tuple[str, ...]:
+    return (translation.text, *(alternative.text for alternative in translation.alternatives))
 
 
 def test_the_sample_of_a_line_depends_only_on_its_index(translator: Translator) -> None:
     search = SearchConfig(sample=True, nbest=2, max_length=8)
     texts = ["a dog. the cat.", "", "dog", "the cat", "a bird. a dog."]
-    whole = [drawn(one) for one in translator.translate(texts, search=search, align=False)]
+    whole = [all_texts(translation) for translation in translator.translate(texts, search=search, align=False)]
     for size in (1, 2, 3):
-        found = [
-            drawn(one)
+        samples = [
+            all_texts(translation)
             for first in range(0, len(texts), size)
-            for one in translator.translate(texts[first : first + size], search=search, align=False, first=first)
+            for translation in translator.translate(
+                texts[first : first + size], search=search, align=False, first=first
+            )
         ]
-        assert found == whole
+        assert samples == whole
     assert translator.translate(["dog"], search=search, first=1)[0].text != whole[2][0]
 
 
 def test_the_score_of_a_translation_equals_forced_decoding(translator: Translator) -> None:
-    for one, source in zip(translator.translate(TEXTS, nbest=3), TEXTS, strict=True):
+    for translation, source in zip(translator.translate(TEXTS, nbest=3), TEXTS, strict=True):
         if source.strip():
-            for found in (one, *one.alternatives):
-                (forced,) = token_log_probs(translator.models, TOKENIZER.encode([source]), [found.ids])
-                assert sum(forced) == pytest.approx(found.log_prob, abs=1e-4)
-                assert found.score == pytest.approx(found.log_prob / ((5 + len(forced)) / 6) ** 0.6)
+            for hypothesis in (translation, *translation.alternatives):
+                (forced,) = token_log_probs(translator.models, TOKENIZER.encode([source]), [hypothesis.ids])
+                assert sum(forced) == pytest.approx(hypothesis.log_prob, abs=1e-4)
+                assert hypothesis.score == pytest.approx(hypothesis.log_prob / ((5 + len(forced)) / 6) ** 0.6)
 
 
 def test_score_is_the_log_probability_of_the_text(translator: Translator) -> None:
@@ -157,8 +159,8 @@ def test_score_is_the_log_probability_of_the_text(translator: Translator) -> Non
 
 
 def test_nbest_translations_come_best_first(translator: Translator) -> None:
-    one = translator.translate(["a dog"], beam=6, nbest=5)[0]
-    scores = [one.score, *(other.score for other in one.alternatives)]
+    translation = translator.translate(["a dog"], beam=6, nbest=5)[0]
+    scores = [translation.score, *(alternative.score for alternative in translation.alternatives)]
     assert len(scores) == 5
     assert scores == sorted(scores, reverse=True)
     assert translator.translate(["a dog"])[0].alternatives == ()
@@ -188,11 +190,11 @@ def test_a_stream_comes_token_by_token(translator: Translator) -> None:
 
 
 def test_alternatives_keep_the_prefix_and_differ_in_the_next_token(translator: Translator) -> None:
-    (one,) = translator.translate(["a dog"], prefixes=["the "])
-    assert one.text.startswith("the ")
-    found = translator.alternatives("a dog", "the ", 4)
-    assert len({other.ids[4] for other in found}) == 4
-    assert all(other.text.startswith("the ") for other in found)
+    (translation,) = translator.translate(["a dog"], prefixes=["the "])
+    assert translation.text.startswith("the ")
+    alternatives = translator.alternatives("a dog", "the ", 4)
+    assert len({alternative.ids[4] for alternative in alternatives}) == 4
+    assert all(alternative.text.startswith("the ") for alternative in alternatives)
     with pytest.raises(InputError, match="found 2 prefixes for 1 texts"):
         translator.translate(["a dog"], prefixes=["a", "b"])
     with pytest.raises(InputError, match=r"a text that is not split \(one line, .*\), found 'a\\nb'"):
@@ -259,15 +261,15 @@ def test_samples_depend_on_seed_and_index_not_on_the_batch(translator: Translato
 
 
 def test_an_ensemble_translates() -> None:
-    one, other = make(0), make(1)
+    first, second = make(0), make(1)
     search = SearchConfig(max_length=12)
-    alone = Translator([one], (TOKENIZER, TOKENIZER), search)
-    assert Translator([one, one], (TOKENIZER, TOKENIZER), search)(TEXTS) == alone(TEXTS)
-    both = Translator([one, other], (TOKENIZER, TOKENIZER), search).score(["a dog"], ["cat"])[0]
+    alone = Translator([first], (TOKENIZER, TOKENIZER), search)
+    assert Translator([first, first], (TOKENIZER, TOKENIZER), search)(TEXTS) == alone(TEXTS)
+    ensemble_score = Translator([first, second], (TOKENIZER, TOKENIZER), search).score(["a dog"], ["cat"])[0]
     source, target = TOKENIZER.encode(["a dog"]), TOKENIZER.encode(["cat"])
-    parts = [token_log_probs([model], source, target)[0] for model in (one, other)]
+    parts = [token_log_probs([model], source, target)[0] for model in (first, second)]
     means = (torch.tensor(parts).exp().mean(0)).log().sum().item()
-    assert both == pytest.approx(means, abs=1e-4)
+    assert ensemble_score == pytest.approx(means, abs=1e-4)
 
 
 def save(folder: Path, tokenizer: Tokenizer, seed: int) -> Path:
@@ -280,13 +282,13 @@ def save(folder: Path, tokenizer: Tokenizer, seed: int) -> Path:
 
 
 def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocabularies_are_one(tmp_path: Path) -> None:
-    one, other = save(tmp_path / "one", TOKENIZER, 0), save(tmp_path / "other", TOKENIZER, 1)
-    translator = heed.load(one, other)
+    first, second = save(tmp_path / "one", TOKENIZER, 0), save(tmp_path / "other", TOKENIZER, 1)
+    translator = heed.load(first, second)
     assert len(translator.models) == 2
     assert (translator.search.beam, translator.search.max_length) == (2, 9)
     strange = save(tmp_path / "strange", Tokenizer.train(["äöü"] * 3, "characters", 300), 0)
-    with pytest.raises(InputError, match=f"{one} and {strange} have different vocabularies"):
-        heed.load(one, strange)
+    with pytest.raises(InputError, match=f"{first} and {strange} have different vocabularies"):
+        heed.load(first, strange)
     with pytest.raises(InputError, match="load needs a model folder, found none"):
         heed.load()
 

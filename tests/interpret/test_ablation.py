@@ -47,7 +47,7 @@ def modules(model: Transformer, path: str) -> tuple[Any, Any]:
 def test_components_are_kinds_layers_sublayers_and_heads() -> None:
     config = ModelConfig.model_validate({**SHAPE, "encoder_layers": 1, "decoder_layers": 2})
     names = {
-        group: [one.name for one in components(config) if one.group == group]
+        group: [component.name for component in components(config) if component.group == group]
         for group in ("kind", "layer", "sub-layer", "head")
     }
     assert names["kind"] == [
@@ -75,9 +75,9 @@ def test_ablating_a_head_equals_zeroing_its_columns_of_the_output_matrix(norm: s
             width = model.config.head_width
             with torch.no_grad():
                 attention.output.weight[:, (piece.head - 1) * width : piece.head * width] = 0
-            found = logits(model, given, piece)
-            torch.testing.assert_close(found, logits(copy, given), msg=piece.name)
-            assert not torch.allclose(found, whole), piece.name
+            output = logits(model, given, piece)
+            torch.testing.assert_close(output, logits(copy, given), msg=piece.name)
+            assert not torch.allclose(output, whole), piece.name
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -96,7 +96,7 @@ def test_ablating_a_sublayer_equals_zeroing_its_last_weights(norm: str, device: 
 
 def test_ablating_a_layer_or_kind_ablates_all_its_sublayers(device: torch.device) -> None:
     model, given = model_of("pre", device)
-    single = {one.name: one for one in components(model.config) if one.group == "sub-layer"}
+    single = {component.name: component for component in components(model.config) if component.group == "sub-layer"}
     for piece in components(model.config):
         if piece.group in ("kind", "layer"):
             alone = [single[path] for path in piece.sublayers]
@@ -106,7 +106,7 @@ def test_ablating_a_layer_or_kind_ablates_all_its_sublayers(device: torch.device
 def test_without_cross_attention_the_source_does_not_matter(device: torch.device) -> None:
     model, given = model_of("post", device)
     other = given | {"src": given["src"].flip(0)}
-    (cross,) = (one for one in components(model.config) if one.name == "decoder.*.cross")
+    (cross,) = (component for component in components(model.config) if component.name == "decoder.*.cross")
     assert not torch.allclose(logits(model, given), logits(model, other))
     assert torch.equal(logits(model, given, cross), logits(model, other, cross))
 
@@ -114,13 +114,13 @@ def test_without_cross_attention_the_source_does_not_matter(device: torch.device
 @pytest.mark.parametrize("name", ["encoder.2.self.1", "decoder.1.self.2", "decoder.2.cross.1", "decoder.1"])
 def test_ablation_also_applies_to_cached_decoding(name: str, device: torch.device) -> None:
     model, given = model_of("pre", device)
-    (piece,) = (one for one in components(model.config) if one.name == name)
+    (piece,) = (component for component in components(model.config) if component.name == name)
     src, tgt_in = given["src"][:1], given["tgt_in"][:1, :4]
     with ablated(model, piece):
         cache = model.start(src)
         for step in range(4):
-            found, cache = model.step(tgt_in[:, step : step + 1], cache)
-            torch.testing.assert_close(found[:, 0], model(src, tgt_in)[:, step])
+            output, cache = model.step(tgt_in[:, step : step + 1], cache)
+            torch.testing.assert_close(output[:, 0], model(src, tgt_in)[:, step])
 
 
 def test_nothing_stays_on_the_model_when_measuring_is_interrupted(device: torch.device) -> None:
@@ -147,9 +147,12 @@ def references(translator: Translator) -> list[str]:
 @pytest.mark.parametrize(
     ("metric", "score"),
     [
-        ("log-prob", lambda tr, wanted: np.concatenate(tr.token_scores(SOURCES, wanted)).mean()),
-        ("exact", lambda tr, wanted: 20 * sum(a == b for a, b in zip(tr(SOURCES), wanted, strict=True))),
-        ("bleu", lambda tr, wanted: bleu(tr(SOURCES), wanted)),
+        ("log-prob", lambda translator, targets: np.concatenate(translator.token_scores(SOURCES, targets)).mean()),
+        (
+            "exact",
+            lambda translator, targets: 20 * sum(a == b for a, b in zip(translator(SOURCES), targets, strict=True)),
+        ),
+        ("bleu", lambda translator, targets: bleu(translator(SOURCES), targets)),
     ],
 )
 def test_scores_equal_those_computed_without_the_component(
@@ -157,40 +160,44 @@ def test_scores_equal_those_computed_without_the_component(
 ) -> None:
     translator = small_translator()
     translator.search = SearchConfig(beam=1, max_length=9)
-    wanted = references(translator)
-    off = [one for one in components(translator.model.config) if one.name in ("encoder.1", "decoder.*.cross")]
-    found = ablate(translator, SOURCES, wanted, metric, off, resamples=50)
-    assert (found.metric, found.sentences) == (metric, 5)
-    assert found.whole == pytest.approx(score(translator, wanted))
+    targets = references(translator)
+    off = [
+        component
+        for component in components(translator.model.config)
+        if component.name in ("encoder.1", "decoder.*.cross")
+    ]
+    report = ablate(translator, SOURCES, targets, metric, off, resamples=50)
+    assert (report.metric, report.sentences) == (metric, 5)
+    assert report.whole == pytest.approx(score(translator, targets))
     if metric != "log-prob":
-        assert 0 < found.whole < 100
-    assert [one.piece for one in found.changes] == off
-    for one in found.changes:
-        with ablated(translator.model, one.piece):
-            assert one.value == pytest.approx(score(translator, wanted))
-        assert one.change == one.value - found.whole
-        assert one.low <= one.high
+        assert 0 < report.whole < 100
+    assert [change.piece for change in report.changes] == off
+    for change in report.changes:
+        with ablated(translator.model, change.piece):
+            assert change.value == pytest.approx(score(translator, targets))
+        assert change.change == change.value - report.whole
+        assert change.low <= change.high
 
 
 def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
     translator = small_translator()
     sources = [f"{'a ' * (number % 4)}{('dog', 'bird', 'cat')[number % 3]} {number}" for number in range(40)]
-    wanted = ["DIE KATZE", "HUND"] * 20
+    targets = ["DIE KATZE", "HUND"] * 20
     off = components(translator.model.config)[:2]
-    found = ablate(translator, sources, wanted, chosen=off, resamples=2000)
-    whole = translator.token_scores(sources, wanted)
+    report = ablate(translator, sources, targets, chosen=off, resamples=2000)
+    whole = translator.token_scores(sources, targets)
     draw = np.random.default_rng(1)
-    for one in found.changes:
-        with ablated(translator.model, one.piece):
-            without = translator.token_scores(sources, wanted)
+    for change in report.changes:
+        with ablated(translator.model, change.piece):
+            without = translator.token_scores(sources, targets)
         leads = []
         for _ in range(2000):
             rows = draw.integers(len(sources), size=len(sources))
             tokens = sum(len(whole[row]) for row in rows)
             leads.append(sum(sum(without[row]) - sum(whole[row]) for row in rows) / tokens)
         near = 0.3 * float(np.std(leads))  # five times the error of a quantile of so many draws
-        np.testing.assert_allclose([one.low, one.high], np.quantile(leads, (0.025, 0.975)), atol=near)
-        assert one.low < one.change < one.high
+        np.testing.assert_allclose([change.low, change.high], np.quantile(leads, (0.025, 0.975)), atol=near)
+        assert change.low < change.change < change.high
 
 
 def test_a_head_that_does_nothing_changes_nothing() -> None:
@@ -198,14 +205,14 @@ def test_a_head_that_does_nothing_changes_nothing() -> None:
     attention, _ = modules(translator.model, "decoder.2.cross")
     with torch.no_grad():
         attention.output.weight[:, 8:] = 0
-    found = ablate(translator, SOURCES[:2], ["DIE KATZE", "HUND"], resamples=40)
-    changes, rows = found.head_changes()
+    report = ablate(translator, SOURCES[:2], ["DIE KATZE", "HUND"], resamples=40)
+    changes, rows = report.head_changes()
     assert rows == [f"encoder.{n}.self" for n in (1, 2)] + [
         f"decoder.{n}.{k}" for n in (1, 2, 3) for k in ("self", "cross")
     ]
     assert changes.shape == (8, 2)
     assert np.argwhere(changes == 0).tolist() == [[rows.index("decoder.2.cross"), 1]]
-    (idle,) = (one for one in found.changes if one.piece.name == "decoder.2.cross.2")
+    (idle,) = (change for change in report.changes if change.piece.name == "decoder.2.cross.2")
     assert (idle.low, idle.high) == (0, 0)
 
 

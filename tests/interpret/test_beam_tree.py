@@ -66,9 +66,9 @@ def test_the_tree_of_a_transformer_equals_its_beam_search(device: torch.device) 
     for source in sources:
         start = start_search([model], [source])
         tree = beam_tree(start, 8, config, str)
-        (found,) = beam_search(start, [8], config)
-        assert [one.ids for one in tree.results()] == [one.ids for one in found]
-        assert [one.score for one in tree.results()] == pytest.approx([one.score for one in found])
+        (results,) = beam_search(start, [8], config)
+        assert [result.ids for result in tree.results()] == [result.ids for result in results]
+        assert [result.score for result in tree.results()] == pytest.approx([result.score for result in results])
 
 
 class Short(Tables):

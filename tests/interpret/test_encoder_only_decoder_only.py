@@ -28,9 +28,9 @@ def classifier() -> TextModel:
 def test_the_output_of_a_classifier_has_one_row_and_a_column_per_label(classifier: TextModel) -> None:
     trace = look(classifier, "a dog runs")
     with torch.no_grad():
-        said = classifier.model(torch.tensor([trace.source_ids]))[0].softmax(-1).numpy()
-    assert [one.token for one in trace.top()[0]] == [NAMES[n] for n in np.argsort(-said)]
-    assert [one.probability for one in trace.top()[0]] == pytest.approx(sorted(said, reverse=True))
+        probabilities = classifier.model(torch.tensor([trace.source_ids]))[0].softmax(-1).numpy()
+    assert [candidate.token for candidate in trace.top()[0]] == [NAMES[n] for n in np.argsort(-probabilities)]
+    assert [candidate.probability for candidate in trace.top()[0]] == pytest.approx(sorted(probabilities, reverse=True))
     logits, mean = trace.part("logits"), trace.part("mean")
     assert (logits.rows, logits.columns, logits.values.shape) == (("the text",), NAMES, (1, 3))
     np.testing.assert_allclose(mean.values[0], trace.part("encoder.output").values.mean(0), atol=1e-6)
@@ -70,14 +70,14 @@ def test_masked_predictions_do_not_depend_on_the_masked_token(monkeypatch: pytes
     trace = look(masked, "a dog")
     holes = trace.holes(3)
     assert len(holes.top) == len(holes.log_probs) == 5  # the end is never hidden
-    for place, found in enumerate(holes.top):
+    for place, best_candidates in enumerate(holes.top):
         ids = list(trace.source_ids)
         ids[place] = 1
         with torch.no_grad():
             logits = masked.model(torch.tensor([ids]))[0, place]
         logits[:3] = -torch.inf
         best = logits.log_softmax(-1)
-        assert [one.id for one in found] == best.topk(3).indices.tolist()
+        assert [candidate.id for candidate in best_candidates] == best.topk(3).indices.tolist()
         assert holes.log_probs[place] == pytest.approx(float(best[trace.source_ids[place]]), abs=1e-5)
     monkeypatch.setattr("heed.interpret.lens._TOKENS_PER_CHUNK", 7)
     np.testing.assert_allclose(trace.holes().log_probs, holes.log_probs, atol=1e-5)
@@ -91,10 +91,15 @@ def test_masked_predictions_need_a_masked_lm(classifier: TextModel) -> None:
 
 
 def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: TextModel, tmp_path: Path) -> None:
-    found = trace_document(look(classifier, "a dog"))
-    assert (found["labels"], found["holes"], found["lens"], found["beam"]) == (list(NAMES), None, None, None)
-    assert [len(row) for row in found["top"]] == [3]
-    assert np.array(found["removal"]).shape == (1, 6)
+    document = trace_document(look(classifier, "a dog"))
+    assert (document["labels"], document["holes"], document["lens"], document["beam"]) == (
+        list(NAMES),
+        None,
+        None,
+        None,
+    )
+    assert [len(row) for row in document["top"]] == [3]
+    assert np.array(document["removal"]).shape == (1, 6)
     masked = trace_document(look(small_model(kind="encoder"), "a dog"))
     assert (masked["labels"], masked["removal"], len(masked["holes"]["top"])) == ([], None, 5)
     assert trace_document(look(small_model(kind="decoder"), "EIN"))["holes"] is None

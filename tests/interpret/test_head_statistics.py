@@ -22,7 +22,7 @@ SOURCES, TARGETS = [source for source, _ in PAIRS], [target for _, target in PAI
 
 def slowly(model: Transformer) -> dict[tuple[str, int, str], float]:
     """The means of all numbers, from one sentence, row and token at a time."""
-    found: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    values_by_key: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for source, target in PAIRS:
         src, tgt_in = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
         for name, value in observe(model, src, tgt_in).items():
@@ -30,44 +30,46 @@ def slowly(model: Transformer) -> dict[tuple[str, int, str], float]:
             if part == "weights":
                 for head, weights in enumerate(value[0].numpy(), 1):
                     for number, values in of_sentence(path, weights).items():
-                        found[path, head, number] += values
-    return {key: float(np.mean(values)) for key, values in found.items() if values}
+                        values_by_key[path, head, number] += values
+    return {key: float(np.mean(values)) for key, values in values_by_key.items() if values}
 
 
 def of_sentence(path: str, weights: np.ndarray) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
+    numbers: dict[str, list[float]] = defaultdict(list)
     rows, columns = weights.shape
     favourites = []
     for row in range(rows):
         seen = row + 1 if path.startswith("decoder") and path.endswith("self") else columns
         if seen == 1:
             continue
-        found["entropy"].append(-sum(w * log2(w) for w in weights[row, :seen]))
-        found["evenness"].append(found["entropy"][-1] / log2(seen))
+        numbers["entropy"].append(-sum(w * log2(w) for w in weights[row, :seen]))
+        numbers["evenness"].append(numbers["entropy"][-1] / log2(seen))
         if path.endswith("self"):
-            found["distance"].append(sum(weights[row, column] * abs(row - column) for column in range(seen)))
+            numbers["distance"].append(sum(weights[row, column] * abs(row - column) for column in range(seen)))
             for name, column in (("previous", row - 1), ("same", row), ("next", row + 1)):
                 if 0 <= column < seen:
-                    found[name].append(weights[row, column])
+                    numbers[name].append(weights[row, column])
         if path.startswith("decoder") and path.endswith("self"):
-            found["start"].append(weights[row, 0])
+            numbers["start"].append(weights[row, 0])
         else:
-            found["end"].append(weights[row, -1])
+            numbers["end"].append(weights[row, -1])
         if path.endswith("cross") and row < rows - 1:
-            found["sharpness"].append(max(weights[row, :-1]))
+            numbers["sharpness"].append(max(weights[row, :-1]))
             favourites.append(int(np.argmax(weights[row, :-1])))
     if favourites:
-        found["coverage"].append(len(set(favourites)) / min(len(favourites), columns - 1))
-    return found
+        numbers["coverage"].append(len(set(favourites)) / min(len(favourites), columns - 1))
+    return numbers
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 def test_statistics_in_batches_are_those_of_plain_loops(positions: str) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, "positions": positions}), torch.device("cpu"))
     expected = slowly(model)
-    found = head_statistics(model, batches(model, SOURCES, TARGETS))
-    assert [(one.path, one.head) for one in found] == [(p, h) for p in attentions(model.config) for h in (1, 2)]
-    for one in found:
+    statistics = head_statistics(model, batches(model, SOURCES, TARGETS))
+    assert [(head_row.path, head_row.head) for head_row in statistics] == [
+        (p, h) for p in attentions(model.config) for h in (1, 2)
+    ]
+    for head_row in statistics:
         for name in (
             "entropy",
             "evenness",
@@ -80,7 +82,9 @@ def test_statistics_in_batches_are_those_of_plain_loops(positions: str) -> None:
             "sharpness",
             "coverage",
         ):
-            assert getattr(one, name) == pytest.approx(expected.get((one.path, one.head, name)), abs=1e-6), (one, name)
+            assert getattr(head_row, name) == pytest.approx(
+                expected.get((head_row.path, head_row.head, name)), abs=1e-6
+            ), (head_row, name)
 
 
 def test_how_pairs_are_batched_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +100,8 @@ def test_how_pairs_are_batched_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(pair for batch in split for pair in zip(*batch, strict=True)) == sorted(
         zip(SOURCES, TARGETS, strict=True)
     )
-    for one, other in zip(head_statistics(model, together), head_statistics(model, split), strict=True):
-        assert vars(one) == pytest.approx(vars(other), abs=1e-6)
+    for together_row, split_row in zip(head_statistics(model, together), head_statistics(model, split), strict=True):
+        assert vars(together_row) == pytest.approx(vars(split_row), abs=1e-6)
 
 
 def shown(path: str, weights: np.ndarray) -> HeadStatistics:
@@ -105,13 +109,15 @@ def shown(path: str, weights: np.ndarray) -> HeadStatistics:
     rows, columns = weights.shape
     own = path == "decoder.1.self"
     mask = torch.ones(1, rows, columns, dtype=torch.bool)
-    found = attention_statistics(
+    statistics = attention_statistics(
         path,
         torch.tensor(weights, dtype=torch.float32)[None, None],
         mask.tril() if own else mask,
         torch.ones(1, rows, dtype=torch.bool),
     )
-    numbers: dict[str, Any] = {name: float(total[0]) / int(count) for name, (total, count) in found.items() if count}
+    numbers: dict[str, Any] = {
+        name: float(total[0]) / int(count) for name, (total, count) in statistics.items() if count
+    }
     return HeadStatistics(path, 1, **numbers)
 
 
@@ -148,8 +154,8 @@ def test_heads_are_described_by_what_they_attend_to(path: str, weights: np.ndarr
 
 
 def test_numbers_of_a_hand_built_matrix() -> None:
-    found = shown("encoder.1.self", np.eye(4)[[1, 2, 3, 3]])
-    assert vars(found) == {
+    statistics = shown("encoder.1.self", np.eye(4)[[1, 2, 3, 3]])
+    assert vars(statistics) == {
         "path": "encoder.1.self",
         "head": 1,
         "entropy": 0.0,
@@ -178,12 +184,16 @@ def test_encoder_only_and_decoder_only_heads_are_measured() -> None:
     encoder.load_state_dict(own)
     texts: list[list[int]] = [[5, 6, 7, 8], [9, 10], [11, 5, 6]]
     nothing: list[list[int]] = [[] for _ in texts]
-    both = head_statistics(whole, batches(whole, texts, texts))
+    both_sides = head_statistics(whole, batches(whole, texts, texts))
     alone = head_statistics(encoder, batches(encoder, texts, nothing))
-    assert [one.path for one in alone] == [one.path for one in both if one.path.startswith("encoder")]
-    for one, other in zip(alone, both, strict=False):
-        assert vars(one) == pytest.approx(vars(other))
+    assert [head_row.path for head_row in alone] == [
+        head_row.path for head_row in both_sides if head_row.path.startswith("encoder")
+    ]
+    for head_row, expected_row in zip(alone, both_sides, strict=False):
+        assert vars(head_row) == pytest.approx(vars(expected_row))
     decoder = make(ModelConfig.model_validate({**SHAPE, "kind": "decoder"}), torch.device("cpu"))
-    found = head_statistics(decoder, batches(decoder, nothing[:1], texts[:1]))
+    statistics = head_statistics(decoder, batches(decoder, nothing[:1], texts[:1]))
     weights = observe(decoder, None, torch.tensor([[1, *texts[0]]]))["decoder.1.self.weights"][0]  # (H, T, T)
-    assert [one.start for one in found[: len(weights)]] == pytest.approx(weights[:, 1:, 0].mean(1).tolist())
+    assert [head_row.start for head_row in statistics[: len(weights)]] == pytest.approx(
+        weights[:, 1:, 0].mean(1).tolist()
+    )

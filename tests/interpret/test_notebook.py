@@ -24,9 +24,9 @@ def trace() -> Trace:
 def _pictures(html: str) -> list[str]:
     """The pictures, each well-formed; there is nothing that could fetch or run."""
     assert not re.search(r"<(?!/?(p|b|img|table|tr|th|td)\b)|\bon\w+=", html)
-    found = re.findall(r'<img alt="" src="data:image/svg\+xml;base64,([^"]+)">', html)
-    assert html.count("<img") == len(found)
-    pictures = [b64decode(one).decode() for one in found]
+    encoded = re.findall(r'<img alt="" src="data:image/svg\+xml;base64,([^"]+)">', html)
+    assert html.count("<img") == len(encoded)
+    pictures = [b64decode(data).decode() for data in encoded]
     for picture in pictures:
         ElementTree.fromstring(picture)  # noqa: S314 - our own
     return pictures

@@ -36,17 +36,17 @@ def test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(
 ) -> None:
     model, given, tensors = observed(config, device)
     seen = {name: value.cpu().numpy() for name, value in tensors.items()}
-    known = parts(config)
-    assert list(seen) == list(known)
+    described = parts(config)
+    assert list(seen) == list(described)
     lengths = sizes(config, *(given[name].shape[1] if name in given else 0 for name in ("src", "tgt_in")))
     assert {name: value.shape[1:] for name, value in seen.items()} == {
-        name: part.shape(lengths) for name, part in known.items()
+        name: part.shape(lengths) for name, part in described.items()
     }
     weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
     ids = {{"src": "encoder", "tgt_in": "decoder"}[name]: value.cpu().numpy() for name, value in given.items()}
-    found = dict(expected(config, weights, seen, ids))
-    assert sorted(found) == sorted(known)
-    for name, value in found.items():
+    recomputed = dict(expected(config, weights, seen, ids))
+    assert sorted(recomputed) == sorted(described)
+    for name, value in recomputed.items():
         np.testing.assert_allclose(seen[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
     for path in attentions(config):
         np.testing.assert_allclose(seen[f"{path}.weights"].sum(-1), 1, atol=1e-12)

@@ -34,7 +34,7 @@ SHAPE = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d
 
 @cache
 def tokenizer(kind: TokenizerType) -> Tokenizer:
-    texts = [text for one in disambiguating_examples(200, seed=3) for text in (one.source, one.target)]
+    texts = [text for example in disambiguating_examples(200, seed=3) for text in (example.source, example.target)]
     return Tokenizer.train(texts, kind, 259 if kind == "bytes" else 800)
 
 
@@ -51,13 +51,13 @@ def cases(kind: TokenizerType = "words") -> list[PronounSentence]:
 
 def test_wilsons_interval_is_the_known_one() -> None:
     """The values of R's binom::binom.wilson(x, n)."""
-    for found, of, low, high in (
+    for count, total, low, high in (
         (8, 10, 0.4901625, 0.9433178),
         (0, 10, 0.0, 0.2775328),
         (50, 100, 0.4038315, 0.5961685),
     ):
-        rate = Rate.counted(found, of)
-        assert (rate.found, rate.of, rate.share) == (found, of, found / of)
+        rate = Rate.counted(count, total)
+        assert (rate.found, rate.of, rate.share) == (count, total, count / total)
         assert (rate.low, rate.high) == pytest.approx((low, high), abs=1e-6)
 
 
@@ -106,13 +106,13 @@ def test_planted_attention_is_counted() -> None:
         for head in (0, 1):
             attention.query.bias[head * 4] = 3
             attention.key.weight[head * 4, head] = 1
-    found = antecedent_weights(planted, cases())
-    assert found.shape == (24, len(QUERY_WORDS), 1, 2, 2)
+    weights = antecedent_weights(planted, cases())
+    assert weights.shape == (24, len(QUERY_WORDS), 1, 2, 2)
     is_subject = np.array([example.antecedent == "subject" for example in EXAMPLES])
     for looker in range(len(QUERY_WORDS)):
-        right = found[:, looker, 0, :, 0] > found[:, looker, 0, :, 1]
+        right = weights[:, looker, 0, :, 0] > weights[:, looker, 0, :, 1]
         assert right.tolist() == np.stack((is_subject, ~is_subject), 1).tolist()
-    assert found[is_subject, :, 0, 0, 0].min() > 0.5
+    assert weights[is_subject, :, 0, 0, 0].min() > 0.5
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes"])
@@ -120,27 +120,27 @@ def test_counts_and_weights_are_those_of_traces_one_by_one(
     kind: TokenizerType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heed.interpret.pronouns.greedy", lambda _, sources: [""] * len(sources))
-    asked = text_model(kind)
-    found = measure_pronouns(asked, 6, seed=3)
+    model = text_model(kind)
+    report = measure_pronouns(model, 6, seed=3)
     chosen = [pronoun_sentence(example, tokenizer(kind)) for example in disambiguating_examples(6, seed=3)]
-    assert [(one.looker, one.layer, one.head) for one in found.findings] == [
+    assert [(finding.looker, finding.layer, finding.head) for finding in report.findings] == [
         (looker, layer, head) for looker in QUERY_WORDS for layer in (1, 2) for head in (1, 2)
     ]
-    fresh = TextModel(untrained(asked.model, 3), asked.tokenizers)
-    traces, others = ([traced(of, case) for case in chosen] for of in (asked, fresh))
-    for one in found.findings:
-        at = one.layer - 1, one.head - 1
-        both = []
-        for rate, looked in ((one.trained, traces), (one.untrained, others)):
+    fresh = TextModel(untrained(model.model, 3), model.tokenizers)
+    traces, others = ([traced(of, case) for case in chosen] for of in (model, fresh))
+    for finding in report.findings:
+        at = finding.layer - 1, finding.head - 1
+        noun_means = []
+        for rate, looked in ((finding.trained, traces), (finding.untrained, others)):
             rows = [
-                trace.encoder_attention[at][list(getattr(case, one.looker))].mean(0)
+                trace.encoder_attention[at][list(getattr(case, finding.looker))].mean(0)
                 for trace, case in zip(looked, chosen, strict=True)
             ]
             on_nouns = weights_on(rows, chosen, ("antecedent", "other"))
             assert (rate.found, rate.of) == ((on_nouns[:, 0] > on_nouns[:, 1]).sum(), 6)
-            both.append(on_nouns.mean(0))
-        np.testing.assert_allclose([one.on_antecedent, one.on_other], both[0], rtol=1e-4)
-    for glance in found.glances:
+            noun_means.append(on_nouns.mean(0))
+        np.testing.assert_allclose([finding.on_antecedent, finding.on_other], noun_means[0], rtol=1e-4)
+    for glance in report.glances:
         rows = [trace.cross_attention[glance.layer - 1, glance.head - 1][-1] for trace in traces]
         names = ("it", "antecedent", "other", "adjective")
         means = weights_on(rows, chosen, names).mean(0)
@@ -171,13 +171,13 @@ def shortened(case: PronounSentence, removed: Occluded) -> list[int]:
 
 def test_occluding_a_word_equals_a_source_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)
-    asked, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
-    chosen, translator = cases()[:2], Translator([asked.model], asked.tokenizers, asked.search)
+    model, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
+    chosen, translator = cases()[:2], Translator([model.model], model.tokenizers, model.search)
     for removed in OCCLUDED:
         sources = [case.without(removed, 0) for case in chosen]
-        odds = log_odds(asked, [case.example for case in chosen], sources)
-        texts = greedy(asked, sources)
-        for case, found, text in zip(chosen, odds, texts, strict=True):
+        odds = log_odds(model, [case.example for case in chosen], sources)
+        texts = greedy(model, sources)
+        for case, log_odds_of_case, text in zip(chosen, odds, texts, strict=True):
             (source,) = of_source.decode([shortened(case, removed)])
             assert of_source.encode([source]) == [shortened(case, removed)]
             before, right = case.example.target.split("parce qu'")
@@ -186,15 +186,15 @@ def test_occluding_a_word_equals_a_source_without_it(monkeypatch: pytest.MonkeyP
             place = len(of_target.encode([before + "parce qu'"])[0])
             (il,) = translator.token_scores([source], [f"{before}parce qu'{pronoun}"])
             (elle,) = translator.token_scores([source], [f"{before}parce qu'{wrong}"])
-            assert found == pytest.approx(il[place] - elle[place], abs=1e-5)
+            assert log_odds_of_case == pytest.approx(il[place] - elle[place], abs=1e-5)
             assert text == translator(source)
 
 
 def test_rates_count_forced_and_written_pronouns(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = text_model()
+    model = text_model()
     chosen = disambiguating_examples(6, seed=3)
-    found_cases = [pronoun_sentence(example, tokenizer("words")) for example in chosen]
-    removed = {tuple(case.without(name, 0)): name for case in found_cases for name in OCCLUDED}
+    sentences = [pronoun_sentence(example, tokenizer("words")) for example in chosen]
+    removed = {tuple(case.without(name, 0)): name for case in sentences for name in OCCLUDED}
     forced = dict(zip(OCCLUDED, (6, 1, 5, 3), strict=True))
     written = dict(zip(OCCLUDED, (6, 2, 4, 0), strict=True))
 
@@ -204,20 +204,20 @@ def test_rates_count_forced_and_written_pronouns(monkeypatch: pytest.MonkeyPatch
 
     def planted_texts(_: TextModel, sources: list[list[int]]) -> list[str]:
         count = written[removed[tuple(sources[0])]]
-        return [one.target for one in chosen[:count]] + ["Je ne sais pas."] * (6 - count)
+        return [example.target for example in chosen[:count]] + ["Je ne sais pas."] * (6 - count)
 
     monkeypatch.setattr("heed.interpret.pronouns.log_odds", planted_odds)
     monkeypatch.setattr("heed.interpret.pronouns.greedy", planted_texts)
-    found = measure_pronouns(asked, 6, seed=3).removals
-    assert [one.removed for one in found] == list(OCCLUDED)
-    assert [(one.forced.found, one.written.found) for one in found] == [(6, 6), (1, 2), (5, 4), (3, 0)]
-    assert {one.forced.of for one in found} == {one.written.of for one in found} == {6}
+    removals = measure_pronouns(model, 6, seed=3).removals
+    assert [removal.removed for removal in removals] == list(OCCLUDED)
+    assert [(removal.forced.found, removal.written.found) for removal in removals] == [(6, 6), (1, 2), (5, 4), (3, 0)]
+    assert {removal.forced.of for removal in removals} == {removal.written.of for removal in removals} == {6}
 
 
 def test_odd_counts_and_models_that_do_not_translate_are_refused() -> None:
-    asked = text_model()
+    model = text_model()
     with pytest.raises(DataError, match="expected an even number of sentences, one half per antecedent, found 7"):
-        measure_pronouns(asked, 7)
+        measure_pronouns(model, 7)
     with pytest.raises(DataError, match=r"expected a sentence with 'because it was', found 'A dog runs\.'"):
         pronoun_sentence(Example("A dog runs.", "Un chien court.", "plain"), tokenizer("words"))
     for kind in ("encoder", "decoder"):

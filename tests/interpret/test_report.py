@@ -31,9 +31,9 @@ def page(trace: Trace) -> str:
 
 
 def embedded(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match[1])
 
 
 def inflated(text: str) -> bytes:
@@ -47,20 +47,20 @@ def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:
     scales = np.frombuffer(content, "<f4", sum(rows.values()))
     low, high = np.frombuffer(content, np.uint8, offset=4 * len(scales)).reshape(2, -1)
     numbers = low.astype(np.int16) | (high.astype(np.int16) << 8)
-    found, row, place = {}, 0, 0
+    arrays, row, place = {}, 0, 0
     for name, shape in shapes.items():
         some = numbers[place : place + int(np.prod(shape))].reshape(-1, shape[-1])
-        found[name] = (some * scales[row : row + rows[name], None]).reshape(shape)
+        arrays[name] = (some * scales[row : row + rows[name], None]).reshape(shape)
         row, place = row + rows[name], place + some.size
-    return found
+    return arrays
 
 
 def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
-    wanted = json.loads(json.dumps(trace_document(trace)))
-    attention = wanted.pop("attention")
+    expected = json.loads(json.dumps(trace_document(trace)))
+    attention = expected.pop("attention")
     data = embedded(page)
-    found = json.loads(inflated(data["document"]))
-    assert {key: found[key] for key in wanted} == wanted
+    document = json.loads(inflated(data["document"]))
+    assert {key: document[key] for key in expected} == expected
     maps = unpacked(data["attention"])
     for kind, weights in attention.items():
         assert np.abs(maps[kind].ravel() - np.ravel(weights)).max() <= 0.0006
@@ -72,23 +72,23 @@ def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
 def test_embedded_activations_equal_the_models_to_three_digits(settings: dict[str, str]) -> None:
     trace = small_translator(**settings).look("a dog", "EIN HUND")
     data = embedded(html_report(trace, trace_document(trace)).decode())
-    found = unpacked(data["activations"])
-    names = [name for name in found if name in trace.names() and not name.endswith(".hidden")]
+    activations = unpacked(data["activations"])
+    names = [name for name in activations if name in trace.names() and not name.endswith(".hidden")]
     assert {"encoder.embedding", "decoder.3.cross.value", "decoder.output"} <= set(names)
     for name, part in trace.parts(names).items():
         values = part.values.transpose(1, 0, 2) if part.values.ndim == 3 else part.values  # a token's heads in a row
         rows = values.reshape(len(values), -1)
-        assert (np.abs(found[name] - rows).max(-1) <= np.abs(rows).max(-1) / 1000).all()
+        assert (np.abs(activations[name] - rows).max(-1) <= np.abs(rows).max(-1) / 1000).all()
     hidden = json.loads(inflated(data["document"]))["hidden"]["encoder.2.feed_forward.hidden"]
     whole = trace.part("encoder.2.feed_forward.hidden").values
     assert hidden["active"] == (whole > 0).sum(-1).tolist()
     kept = np.take_along_axis(whole, np.array(hidden["units"]), -1)
-    assert np.abs(found["encoder.2.feed_forward.hidden"] - kept).max() <= np.abs(whole).max() / 1000
+    assert np.abs(activations["encoder.2.feed_forward.hidden"] - kept).max() <= np.abs(whole).max() / 1000
 
 
 def test_the_page_is_a_small_file() -> None:
     """30 words, 39 tokens on both sides, of the small preset; untrained, whose attention is hardest to deflate."""
-    words = [f"{one}a{other}o" for one in "bdfgklm" for other in "npqrstv"]
+    words = [f"{first}a{second}o" for first in "bdfgklm" for second in "npqrstv"]
     tokenizer = Tokenizer.train([" ".join(words)] * 3, "words", 400)
     torch.manual_seed(0)
     model = Transformer(ModelConfig.preset("small", vocab_size=tokenizer.vocab_size)).eval()

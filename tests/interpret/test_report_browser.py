@@ -118,21 +118,21 @@ def test_activations_computed_in_the_page_equal_the_models(
 ) -> None:
     trace = small_translator(**settings).look("a dog runs", "EIN HUND LÄUFT")
     leaving = "norm" if settings["norm"] == "post" else "residual"
-    asked = {  # a part of the model, one row of it, and what the page says of it
+    expressions = {  # a part of the model, one row of it, and what the page says of it
         f"{path}.{name}": f"attend('{kind}', {path.split('.')[1]}, 2, 3).{way}"
         for kind, path in (("encoder", "encoder.2.self"), ("decoder", "decoder.3.self"), ("cross", "decoder.3.cross"))
         for name, way in (("weights", "weights"), ("heads", "gathered"), ("scaled", "scaled"))
     }
-    asked |= {"decoder.2.cross.concat": "concatenated('cross', 2, 3)"}
-    asked |= {f"encoder.1.feed_forward.{leaving}": "arriving('encoder', 3, 2)"}
-    asked |= {f"decoder.2.feed_forward.{leaving}": "arriving('decoder', 3, 3)"}
+    expressions |= {"decoder.2.cross.concat": "concatenated('cross', 2, 3)"}
+    expressions |= {f"encoder.1.feed_forward.{leaving}": "arriving('encoder', 3, 2)"}
+    expressions |= {f"decoder.2.feed_forward.{leaving}": "arriving('decoder', 3, 3)"}
     with opened(browser, saved(tmp_path, trace)) as here:
         here.page.click("#tab-steps")
-        found = here.page.evaluate(f"[{','.join(asked.values())}].map((row) => [...row])")
-    parts = trace.parts(list(asked))
-    for name, row in zip(asked, found, strict=True):
-        wanted = parts[name].values[..., 3, :].reshape(-1, len(row))[-1]  # of the second head, or of all
-        np.testing.assert_allclose(row, wanted, atol=0.01 * float(np.abs(wanted).max()), err_msg=name)
+        rows = here.page.evaluate(f"[{','.join(expressions.values())}].map((row) => [...row])")
+    parts = trace.parts(list(expressions))
+    for name, row in zip(expressions, rows, strict=True):
+        expected = parts[name].values[..., 3, :].reshape(-1, len(row))[-1]  # of the second head, or of all
+        np.testing.assert_allclose(row, expected, atol=0.01 * float(np.abs(expected).max()), err_msg=name)
 
 
 def test_hostile_tokens_are_shown_as_text_and_do_nothing(browser: Browser, tmp_path: Path, trace: Trace) -> None:
@@ -141,11 +141,11 @@ def test_hostile_tokens_are_shown_as_text_and_do_nothing(browser: Browser, tmp_p
         for view in VIEWS:
             here.page.click(f"#tab-{view}")
         here.page.click("#tab-heads")
-        shown = here.page.locator("#view-heads .words:not(.rows) bdi").all_inner_texts()
-        assert shown[:3] == [token.replace(" ", "␣") for token in HOSTILE[:3]]
-        assert shown[4] == "‹202E›right␣to␣left‹2066›"
-        assert shown[5] == "שלום"
-        assert shown[6] == "‹2028›‹0000›‹001B›[31m"
+        texts = here.page.locator("#view-heads .words:not(.rows) bdi").all_inner_texts()
+        assert texts[:3] == [token.replace(" ", "␣") for token in HOSTILE[:3]]
+        assert texts[4] == "‹202E›right␣to␣left‹2066›"
+        assert texts[5] == "שלום"
+        assert texts[6] == "‹2028›‹0000›‹001B›[31m"
         assert here.page.locator("img").count() == 0
         assert here.page.locator("script").count() == 2
 

@@ -19,24 +19,24 @@ def trace() -> Trace:
 def test_a_trace_is_saved_as_json(tmp_path: Path, trace: Trace) -> None:
     path = tmp_path / "look.json"
     trace.save(path)
-    found = json.loads(path.read_text())
-    assert (found["format"], found["version"]) == ("heed.trace", 1)
-    assert found["source"]["tokens"] == list(trace.source_tokens)
-    assert found["target"]["spans"] == [list(span) for span in trace.target.spans]
-    np.testing.assert_allclose(found["attention"]["cross"], trace.cross_attention, rtol=5.1e-4)
-    np.testing.assert_allclose(found["predicted"]["log_probs"], trace.predicted_log_probs, rtol=5.1e-4)
-    np.testing.assert_allclose(found["removal"], trace.removal().values, rtol=5.1e-4)
-    assert [len(row) for row in found["top"]] == [10] * 4
-    assert found["top"][0][0]["token"] == trace.top(1)[0][0].token
-    assert np.array(found["lens"]["log_probs"]).shape == (3, 4)
-    assert found["beam"]["nodes"][0]["parent"] is None
-    assert [part["name"] for part in found["parts"]] == trace.names()
-    assert found["full_bytes"] == trace.size()
+    document = json.loads(path.read_text())
+    assert (document["format"], document["version"]) == ("heed.trace", 1)
+    assert document["source"]["tokens"] == list(trace.source_tokens)
+    assert document["target"]["spans"] == [list(span) for span in trace.target.spans]
+    np.testing.assert_allclose(document["attention"]["cross"], trace.cross_attention, rtol=5.1e-4)
+    np.testing.assert_allclose(document["predicted"]["log_probs"], trace.predicted_log_probs, rtol=5.1e-4)
+    np.testing.assert_allclose(document["removal"], trace.removal().values, rtol=5.1e-4)
+    assert [len(row) for row in document["top"]] == [10] * 4
+    assert document["top"][0][0]["token"] == trace.top(1)[0][0].token
+    assert np.array(document["lens"]["log_probs"]).shape == (3, 4)
+    assert document["beam"]["nodes"][0]["parent"] is None
+    assert [part["name"] for part in document["parts"]] == trace.names()
+    assert document["full_bytes"] == trace.size()
     digits = [
         len(number.lstrip("0.").replace(".", "")) for number in re.findall(r"(?<=[\[,:])\d\.\d+", path.read_text())
     ]
     assert max(digits) == 4
-    assert "values" not in found["parts"][0]
+    assert "values" not in document["parts"][0]
     trace.save(str(path), full=True)
     whole = trace.parts()
     for part in json.loads(path.read_text())["parts"]:
@@ -60,9 +60,9 @@ def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trac
 def test_encoder_only_and_decoder_only_traces_are_saved(tmp_path: Path, kind: str) -> None:
     trace = look(small_model(kind=kind), "EIN HUND")
     trace.save(tmp_path / "look.json")
-    found = json.loads((tmp_path / "look.json").read_text())
-    assert (found["removal"], found["beam"], found["attention"]["cross"]) == (None, None, [])
-    assert (found["lens"] is None) == (kind == "encoder")
+    document = json.loads((tmp_path / "look.json").read_text())
+    assert (document["removal"], document["beam"], document["attention"]["cross"]) == (None, None, [])
+    assert (document["lens"] is None) == (kind == "encoder")
     trace.save(tmp_path / "look.svg")
     assert "layer 2, head 1" in (tmp_path / "look.svg").read_text()
 

@@ -56,7 +56,7 @@ def test_special_tokens_are_shown_by_name() -> None:
 
 def test_candidates_are_sorted_by_probability_then_by_id() -> None:
     log_probs = torch.tensor([[0.1, 0.1, 0.2, 0.3, 0.3]]).log()
-    (found,) = candidates(log_probs, 4, TOKENIZERS["bytes"])
-    assert [each.id for each in found] == [3, 4, 2, 0]
-    assert [each.probability for each in found] == pytest.approx([0.3, 0.3, 0.2, 0.1])
-    assert [each.token for each in found][2:] == ["⟨/s⟩", "⟨pad⟩"]
+    (top,) = candidates(log_probs, 4, TOKENIZERS["bytes"])
+    assert [candidate.id for candidate in top] == [3, 4, 2, 0]
+    assert [candidate.probability for candidate in top] == pytest.approx([0.3, 0.3, 0.2, 0.1])
+    assert [candidate.token for candidate in top][2:] == ["⟨/s⟩", "⟨pad⟩"]

@@ -49,10 +49,10 @@ def test_rows_are_what_the_decoder_reads_and_each_says_what_it_predicts(trace: T
 
 
 def test_every_matrix_carries_the_tokens_of_its_own_rows_and_columns(trace: Trace) -> None:
-    found = trace.parts()
-    assert list(found) == trace.names()
-    assert sum(matrix.values.nbytes for matrix in found.values()) == trace.size()
-    for name, matrix in found.items():
+    parts = trace.parts()
+    assert list(parts) == trace.names()
+    assert sum(matrix.values.nbytes for matrix in parts.values()) == trace.size()
+    for name, matrix in parts.items():
         of_source = name.startswith("encoder") or re.search(r"\.cross\.(key|value)$", name)
         assert matrix.rows == (trace.source_tokens if of_source else trace.target_tokens), name
         assert matrix.predicts == (None if of_source else trace.predicted_tokens), name
@@ -92,14 +92,14 @@ def test_the_log_probabilities_are_those_of_scoring(translator: Translator, trac
 def test_without_a_target_it_is_the_translators_own_translation(search: SearchConfig) -> None:
     translator = small_translator()
     translator.search = search
-    (found,) = translator.translate([TEXT])
+    (translation,) = translator.translate([TEXT])
     trace = translator.look(TEXT)
-    assert trace.predicted_ids == (*found.ids, 2)
-    assert trace.target.text == found.text
-    assert trace.predicted_log_probs.sum() == pytest.approx(found.log_prob, abs=1e-4)
+    assert trace.predicted_ids == (*translation.ids, 2)
+    assert trace.target.text == translation.text
+    assert trace.predicted_log_probs.sum() == pytest.approx(translation.log_prob, abs=1e-4)
     (best,) = trace.beam().results()
-    assert best.ids == found.ids
-    assert best.score == pytest.approx(found.score)
+    assert best.ids == translation.ids
+    assert best.score == pytest.approx(translation.score)
     assert trace.beam().nodes[0].token == "⟨s⟩"  # noqa: S105 - a token, not a password
 
 
@@ -164,9 +164,9 @@ def test_texts_and_models_that_cannot_be_traced_are_refused(translator: Translat
             InputError, match=f"at most 40 tokens; found {len(text)} tokens: {re.escape(repr(text[:50]))}"
         ):
             translator.look(text)
-    both = Translator([translator.model] * 2, translator.tokenizers)
+    ensemble = Translator([translator.model] * 2, translator.tokenizers)
     with pytest.raises(InputError, match="look shows one model at a time, found an ensemble of 2"):
-        both.look(TEXT)
+        ensemble.look(TEXT)
     with pytest.raises(InputError, match="needs a target: found neither `target` nor `translate`"):
         look(small_model(), TEXT)
 

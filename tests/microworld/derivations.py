@@ -38,7 +38,7 @@ class Follow:
 def derivations(source: str) -> list[Example]:
     """Every way the grammar has to make this English sentence, found by following all choices that fit its words."""
     english = set(re.sub(r"\ban\b", "a", source.rstrip(".").replace("'s ", " the ").lower()).split())
-    found: list[Example] = []
+    examples: list[Example] = []
     paths: list[tuple[int, ...]] = [()]
     while paths:
         path = paths.pop()
@@ -47,8 +47,8 @@ def derivations(source: str) -> list[Example]:
         except UndecidedError as choice:
             paths += [(*path, way) for way in choice.ways]
         else:
-            found += [example] * (example.source == source)
-    return found
+            examples += [example] * (example.source == source)
+    return examples
 
 
 class Record:

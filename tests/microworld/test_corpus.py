@@ -88,8 +88,8 @@ def test_held_out_combinations_never_occur_in_training_and_are_most_of_the_famou
         held_out = famous(split, 2000)
         assert 0.7 < sum(map(is_unseen_combination, held_out)) / len(held_out) < 0.95
     choose = Record(seed=7)
-    drawn = [example for example in (sentence(choose) for _ in range(9000)) if example.antecedent]
-    assert 0.17 < sum(map(is_unseen_combination, drawn)) / len(drawn) < 0.23
+    examples = [example for example in (sentence(choose) for _ in range(9000)) if example.antecedent]
+    assert 0.17 < sum(map(is_unseen_combination, examples)) / len(examples) < 0.23
 
 
 def test_the_two_famous_sentences_are_never_trained_on() -> None:
@@ -101,19 +101,21 @@ def test_the_two_famous_sentences_are_never_trained_on() -> None:
 
 def test_training_shows_every_word_of_the_test_many_times() -> None:
     for side in ("source", "target"):
-        known = Counter(word for example in some("train", 20_000) for word in word_forms(getattr(example, side)))
-        asked = {word for example in some("test", 2000) for word in word_forms(getattr(example, side))}
-        assert 300 < len(known) < 500
-        assert min(known[word] for word in asked) >= 8
+        training_counts = Counter(
+            word for example in some("train", 20_000) for word in word_forms(getattr(example, side))
+        )
+        test_words = {word for example in some("test", 2000) for word in word_forms(getattr(example, side))}
+        assert 300 < len(training_counts) < 500
+        assert min(training_counts[word] for word in test_words) >= 8
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_one_sentence_in_three_is_the_famous_case_balanced_in_antecedent_and_pronoun(split: DatasetSplit) -> None:
-    found = famous(split, 2000)
-    assert 0.28 < len(found) / 2000 < 0.39
-    kinds = Counter((example.antecedent, "parce qu'elle" in example.target) for example in found)
+    examples = famous(split, 2000)
+    assert 0.28 < len(examples) / 2000 < 0.39
+    kinds = Counter((example.antecedent, "parce qu'elle" in example.target) for example in examples)
     assert len(kinds) == 4
-    assert all(0.2 < count / len(found) < 0.3 for count in kinds.values())
+    assert all(0.2 < count / len(examples) < 0.3 for count in kinds.values())
 
 
 def test_genders_are_even_and_no_adjective_fits_both_antecedents() -> None:
@@ -130,29 +132,29 @@ def test_the_famous_case_says_what_it_is_about() -> None:
 
 def test_the_splits_of_random_sentences_match_the_held_out_share() -> None:
     choose = random.Random(8).choice
-    drawn = [sentence(choose) for _ in range(20_000)]
+    examples = [sentence(choose) for _ in range(20_000)]
     for share in (0.05, 0.24):
-        held_out = [split_of(example) for example in drawn if held_out_share(example) == share]
+        held_out = [split_of(example) for example in examples if held_out_share(example) == share]
         assert len(held_out) > 4000
         for split in SPLITS[1:]:
             assert held_out.count(split) / len(held_out) == pytest.approx(share / 2, abs=0.012)
-    assert {split_of(example) for example in drawn if held_out_share(example) == 1} == {"valid", "test"}
+    assert {split_of(example) for example in examples if held_out_share(example) == 1} == {"valid", "test"}
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_antecedents_are_right_and_half_of_them_are_subjects(split: DatasetSplit) -> None:
-    found = antecedents(split, 500, seed=3)
-    assert 0.42 < sum(label == "subject" for label, _ in found) / 500 < 0.58
-    for label, text in found[:30]:
+    examples = antecedents(split, 500, seed=3)
+    assert 0.42 < sum(label == "subject" for label, _ in examples) / 500 < 0.58
+    for label, text in examples[:30]:
         (example,) = derivations(text)
         assert (example.antecedent, split_of(example)) == (label, split)
         assert is_unseen_combination(example) == (split != "train")
-    assert found[:100] == antecedents(split, 100, seed=3) != antecedents(split, 100, seed=4)
+    assert examples[:100] == antecedents(split, 100, seed=3) != antecedents(split, 100, seed=4)
 
 
 def test_antecedents_never_repeat_a_sentence() -> None:
-    drawn = (example.source for example in examples("train", seed=3) if example.antecedent)
-    assert len(set(islice(drawn, 5000))) < 5000
+    sources = (example.source for example in examples("train", seed=3) if example.antecedent)
+    assert len(set(islice(sources, 5000))) < 5000
     assert len({text for _, text in antecedents("train", 5000, seed=3)}) == 5000
 
 

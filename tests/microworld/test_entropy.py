@@ -25,11 +25,11 @@ SIDES: tuple[CorpusLanguage, ...] = ("english", "french")
 def drawn() -> list[tuple[Example, float]]:
     """20,000 sentences, each with the log-probability of how it was drawn."""
     choose = Record(seed=11)
-    found = []
+    sentences = []
     for _ in range(20_000):
         choose.start()
-        found.append((sentence(choose), -math.log(choose.ways)))
-    return found
+        sentences.append((sentence(choose), -math.log(choose.ways)))
+    return sentences
 
 
 def written(example: Example, side: CorpusLanguage) -> str:
@@ -82,7 +82,7 @@ def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> No
 
 def test_sentence_frequencies_match_their_probabilities() -> None:
     draw, count = random.Random(14), 100_000
-    found = Counter(attribute(draw.choice).target for _ in range(count))
+    counts = Counter(attribute(draw.choice).target for _ in range(count))
     plants = [
         french_sentence(f"{phrase.french} {be} {form}")
         for noun in words.PLANTS.nouns
@@ -91,7 +91,7 @@ def test_sentence_frequencies_match_their_probabilities() -> None:
             (noun_phrase(determiner, noun), ("est", "était"), False),
             (noun_phrase(determiner, noun, "plural"), ("sont", "étaient"), True),
         )
-        for be in (said for verb in verbs for said in (verb, f"ne {verb} pas"))
+        for be in (verb_form for verb in verbs for verb_form in (verb, f"ne {verb} pas"))
         for form in (agreeing_by_hand(adjective, noun, plural=plural) for adjective in words.PLANTS.predicates)
     ]
     assert len(set(plants)) == len(plants) == 4 * 3 * 2 * 4 * 7
@@ -99,7 +99,10 @@ def test_sentence_frequencies_match_their_probabilities() -> None:
         count * 12 * math.exp(log_probability(text)) for text in plants
     ]  # one sentence in twelve has an attribute
     assert sum(expected) == pytest.approx(count / 3 / 6)
-    surprise = sum((found[text] - wanted) ** 2 / wanted for text, wanted in zip(plants, expected, strict=True))
+    surprise = sum(
+        (counts[text] - expected_count) ** 2 / expected_count
+        for text, expected_count in zip(plants, expected, strict=True)
+    )
     assert abs(surprise - len(plants)) < 5 * math.sqrt(2 * len(plants))  # chi-square
 
 

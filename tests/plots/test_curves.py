@@ -60,19 +60,19 @@ def words(svg: ElementTree.Element) -> list[str]:
 def strokes(svg: ElementTree.Element, name: str) -> list[list[tuple[float, float]]]:
     """The points of a line by its name, stretch by stretch between the gaps."""
     (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
-    found: list[list[tuple[float, float]]] = []
+    lines: list[list[tuple[float, float]]] = []
     for command, x, y in re.findall(r"([ML])(\S+) ([\d.]+)", path.attrib["d"]):
         if command == "M":
-            found.append([])
-        found[-1].append((float(x), float(y)))
-    return found
+            lines.append([])
+        lines[-1].append((float(x), float(y)))
+    return lines
 
 
 def circles(svg: ElementTree.Element, name: str) -> list[tuple[float, float]]:
     """The middles of the circles that a path draws."""
     (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
-    found = re.findall(r"M(\S+) (\S+) a(\S+) ", path.attrib["d"])
-    return [(float(x) + float(radius), float(y)) for x, y, radius in found]
+    arcs = re.findall(r"M(\S+) (\S+) a(\S+) ", path.attrib["d"])
+    return [(float(x) + float(radius), float(y)) for x, y, radius in arcs]
 
 
 def names(svg: ElementTree.Element) -> set[str]:
@@ -105,7 +105,7 @@ def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path
     run = whole_run(tmp_path / "ende")
     svg = picture([run])
     (curves,) = read_curves([run])
-    found = words(svg)
+    texts = words(svg)
     for expected in (
         "ende",
         "validation 3",
@@ -114,7 +114,7 @@ def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path
         "validation 35.0",
         "○ 25.0 at step 20",
     ):
-        assert expected in found
+        assert expected in texts
     for panel in ("loss", "bleu"):
         (ring,) = circles(svg, f"best validation-{panel}-0")
         assert ring == pytest.approx(strokes(svg, f"validation-{panel}-0")[0][1], abs=0.011)
@@ -130,7 +130,7 @@ def test_the_best_is_what_the_journal_calls_best(tmp_path: Path) -> None:
 def test_several_runs_are_told_apart_by_name_and_colour(tmp_path: Path) -> None:
     short = journal(tmp_path / "no-valid", [step(1, 5.0), step(2, 4.0)])
     svg = picture([whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20, shift=1.0), short])
-    found = words(svg)
+    texts = words(svg)
     for expected in (
         "one 3",
         "two 3",
@@ -140,7 +140,7 @@ def test_several_runs_are_told_apart_by_name_and_colour(tmp_path: Path) -> None:
         "one 35.0",
         "two 25.0",
     ):
-        assert any(text == expected for text in found), (expected, found)
+        assert any(shown_text == expected for shown_text in texts), (expected, texts)
     looks = [
         (path.get("stroke"), path.get("stroke-dasharray"))
         for number in range(3)
@@ -148,7 +148,7 @@ def test_several_runs_are_told_apart_by_name_and_colour(tmp_path: Path) -> None:
         if path.get("class") == f"smoothed-{number}"
     ]
     assert len(set(looks)) == 3
-    assert "Training of 3 runs" in found
+    assert "Training of 3 runs" in texts
 
 
 def test_fifteen_runs_look_different(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_each_task_has_its_own_score_under_its_loss(tmp_path: Path) -> None:
         for metric in METRICS
     ]
     curves = read_curves(runs)
-    assert [one.metric for one in curves] == list(METRICS)
+    assert [curve.metric for curve in curves] == list(METRICS)
     svg = ElementTree.fromstring(draw(curves, "steps"))  # noqa: S314 - our own
     assert names(svg) >= {f"dots validation-{metric}-{number}" for number, metric in enumerate(METRICS)}
     assert {"BLEU", "Accuracy, %", "Bits per byte", "Learning rate", "Loss, nats (log scale)"} <= set(words(svg))
@@ -291,8 +291,8 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
 
 @given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
 def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
-    wanted, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
-    placed = spread_labels(wanted, heights, available=200.0)
+    requested, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
+    placed = spread_labels(requested, heights, available=200.0)
     edges = [(place - height / 2, place + height / 2) for place, height in zip(placed, heights, strict=True)]
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 200 + 1e-9
@@ -309,7 +309,7 @@ def test_labels_that_have_room_stay_where_they_are() -> None:
 @given(st.floats(1e-7, 1e5), st.floats(1.0, 1e7))
 def test_a_logarithmic_axis_has_two_ticks_or_more_and_not_too_many(low: float, factor: float) -> None:
     high = low * max(factor, 1.04)  # the panel's margins make it no less
-    found = log_ticks(low, high)
-    assert 2 <= len(found) <= 16
-    assert all(low * 0.999 <= tick <= high * 1.001 for tick in found)
-    assert found == sorted(found)
+    ticks = log_ticks(low, high)
+    assert 2 <= len(ticks) <= 16
+    assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)
+    assert ticks == sorted(ticks)

@@ -126,7 +126,7 @@ def numbers(shape: Element, *names: str) -> list[float]:
     return [float(shape.get(name, "0")) for name in names]
 
 
-def told(shape: Element) -> str:
+def tooltip(shape: Element) -> str:
     return shape.findtext(f"{SVG}title") or ""
 
 
@@ -198,9 +198,9 @@ def overlapping(svg: Element) -> list[tuple[str | None, str | None]]:
         moved = complex(x, y) * slope - complex(x, y)  # where the point lies if the sheet is turned back
         boxes.append((turn, box + [moved.real, moved.imag] * 2, text.text))
     return [
-        (one[2], other[2])
-        for one, other in combinations(boxes, 2)
-        if one[0] == other[0] and (one[1][:2] < other[1][2:]).all() and (other[1][:2] < one[1][2:]).all()
+        (first[2], second[2])
+        for first, second in combinations(boxes, 2)
+        if first[0] == second[0] and (first[1][:2] < second[1][2:]).all() and (second[1][:2] < first[1][2:]).all()
     ]
 
 
@@ -209,26 +209,26 @@ def overlapping(svg: Element) -> list[tuple[str | None, str | None]]:
 def test_no_text_becomes_markup_leaves_the_picture_or_overlaps_another(
     rows: list[str], columns: list[str], title: str
 ) -> None:
-    drawn = {"svg", "g", "title", "text", "rect", "path", "image"}
+    tags = {"svg", "g", "title", "text", "rect", "path", "image"}
     for name, picture in all_pictures(rows, columns, title).items():
         svg = parsed(picture)
-        assert {shape.tag.removeprefix(SVG) for shape in svg.iter()} <= drawn
+        assert {shape.tag.removeprefix(SVG) for shape in svg.iter()} <= tags
         assert not overlapping(svg), name
         points, (_, _, right, bottom) = extent(svg), map(float, svg.attrib["viewBox"].split())
         assert (points >= 0).all(), name
         assert (points <= [right, bottom]).all(), name
         if name in ("heat_map", "signed_heat_map", "head_lines"):
-            shown = [label(token, 130.0, 13.0).strip("\u2068\u2069") for token in (*rows, *columns)]
-            assert sorted(shown) == sorted(words(svg)[bool(title) :][: len(shown)])
+            labels = [label(token, 130.0, 13.0).strip("\u2068\u2069") for token in (*rows, *columns)]
+            assert sorted(labels) == sorted(words(svg)[bool(title) :][: len(labels)])
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_nothing_reaches_outside_and_no_words_touch(name: str) -> None:
     svg = parsed(PICTURES[name])
     _, _, right, bottom = map(float, svg.attrib["viewBox"].split())
-    drawn = extent(svg)[2:]  # on the background, which comes first
-    assert (drawn >= 10).all()
-    assert (drawn <= [right - 10, bottom - 10]).all()
+    points = extent(svg)[2:]  # on the background, which comes first
+    assert (points >= 10).all()
+    assert (points <= [right - 10, bottom - 10]).all()
     assert not overlapping(svg)
 
 
@@ -241,7 +241,7 @@ def test_sixty_long_tokens_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token", "shown"),
+    ("token", "expected"),
     [
         (" dog", "dog"),
         ("  dog", "␣␣dog"),
@@ -263,14 +263,14 @@ def test_sixty_long_tokens_fit() -> None:
         ("自然语言处理自然语言处理", "自然语言处理…"),
     ],
 )
-def test_how_a_token_is_shown(token: str, shown: str) -> None:
-    assert label(token, 75.0, 10.0) == shown
+def test_how_a_token_is_shown(token: str, expected: str) -> None:
+    assert label(token, 75.0, 10.0) == expected
 
 
 def test_the_tooltip_of_a_truncated_token_has_all_of_it() -> None:
     whole = "antidisestablishmentarianism" * 2
     svg = parsed(heat_map(np.ones((1, 1)), [whole], [" dog"]))
-    assert [told(group) for group in svg.findall(f"{SVG}g") if group.get("class") is None] == [whole, "␣dog"]
+    assert [tooltip(group) for group in svg.findall(f"{SVG}g") if group.get("class") is None] == [whole, "␣dog"]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_heat_map_has_a_cell_for_every_weight_that_tells_its_own_row_and_colum
     cells = inside(parsed(heat_map(weights, ["Hund", " Katze"], ["the", " dog", " cat"])), "cells", "rect")
     pairs = [(row, column) for row in ("Hund", "Katze") for column in ("the", "dog", "cat")]
     expected = [f"{row} → {column}: {weight:.3g}" for (row, column), weight in zip(pairs, weights.flat, strict=True)]
-    assert [told(cell) for cell in cells] == expected
+    assert [tooltip(cell) for cell in cells] == expected
     places = np.array([numbers(cell, "x", "y") for cell in cells]).reshape(2, 3, 2)
     assert (np.diff(places[..., 0], axis=1) > 0).all()
     assert (np.diff(places[..., 1], axis=0) > 0).all()
@@ -325,9 +325,9 @@ def test_the_more_weight_the_more_colour() -> None:
     assert opacities == sorted(opacities)
     assert (opacities[0], opacities[-1]) == (0, 1)
     assert len(set(opacities)) == 100
-    (shown, scale) = (pixels(image)[..., 3] for image in parsed(head_grid(weights[None, None])).iter(f"{SVG}image"))
-    assert shown.shape == (10, 10)
-    np.testing.assert_allclose(shown, weights / 0.8, atol=0.0075)
+    (opacity, scale) = (pixels(image)[..., 3] for image in parsed(head_grid(weights[None, None])).iter(f"{SVG}image"))
+    assert opacity.shape == (10, 10)
+    np.testing.assert_allclose(opacity, weights / 0.8, atol=0.0075)
     assert (np.diff(scale[0]) > 0).all()
 
 
@@ -345,7 +345,7 @@ def test_a_signed_heat_map_shows_sign_by_colour_and_size_by_opacity() -> None:
         (None, "0"),
         (None, "0.5"),
     ]
-    assert [told(cell) for cell in cells] == ["Hund without the: -2", "Hund without dog: +0", "Hund without cat: +1"]
+    assert [tooltip(cell) for cell in cells] == ["Hund without the: -2", "Hund without dog: +0", "Hund without cat: +1"]
     assert words(svg)[-2:] == ["−2", "2"]
 
 
@@ -357,11 +357,11 @@ def test_a_grid_shows_each_head_in_its_own_place_and_stays_small() -> None:
     assert len(head_grid(weights).encode()) < 100_000
     svg = parsed(picture)
     heads = [group for group in svg.findall(f"{SVG}g") if group.get("class") == "head"]
-    assert [told(head) for head in heads] == [f"layer {n // 8 + 1}, head {n % 8 + 1}" for n in range(48)]
-    for head, one in zip(heads, weights.reshape(48, 30, 30), strict=True):
+    assert [tooltip(head) for head in heads] == [f"layer {n // 8 + 1}, head {n % 8 + 1}" for n in range(48)]
+    for head, head_weights in zip(heads, weights.reshape(48, 30, 30), strict=True):
         (image,) = head.iter(f"{SVG}image")
-        np.testing.assert_allclose(pixels(image)[..., 3], one / weights.max(), atol=0.0075)
-    rows = [told(row) for row in heads[9].iter(f"{SVG}path")]
+        np.testing.assert_allclose(pixels(image)[..., 3], head_weights / weights.max(), atol=0.0075)
+    rows = [tooltip(row) for row in heads[9].iter(f"{SVG}path")]
     best = int(weights[1, 1, 4].argmax())
     assert rows[4].startswith(
         f"{label(long[4], 50.0, 10.0)} → {label(long[best], 50.0, 10.0)} {weights[1, 1, 4, best]:.2f}, "
@@ -372,12 +372,12 @@ def test_lines_join_each_token_to_those_it_attends_to_the_strongest_on_top() -> 
     weights = np.array([[0.7, 0.3, 0.0], [0.001, 0.5, 0.499]])
     svg = parsed(head_lines(weights, ["a", "b"], ["x", "y", "z"]))
     lines = inside(svg, "lines", "path")
-    assert [told(line) for line in lines] == ["a → y: 0.3", "b → z: 0.499", "b → y: 0.5", "a → x: 0.7"]
+    assert [tooltip(line) for line in lines] == ["a → y: 0.3", "b → z: 0.499", "b → y: 0.5", "a → x: 0.7"]
     assert [line.get("stroke-opacity") for line in lines] == ["0.43", "0.71", "0.71", "1"]
     heights = {text.text: text_box(text)[1][[1, 3]].mean() for text in svg.iter(f"{SVG}text")}
     for line in lines:
         points = list(trail(line.attrib["d"]))
-        row, _, column = told(line).partition(":")[0].split()
+        row, _, column = tooltip(line).partition(":")[0].split()
         assert points[0][1] == pytest.approx(heights[row], abs=1)
         assert points[-1][1] == pytest.approx(heights[column], abs=1)
 
@@ -402,13 +402,13 @@ def test_a_curve_goes_through_its_points_and_is_named_at_its_end() -> None:
     assert [line.count("M") for line in lines] == [1, 1, 1]
     (dot,) = (path.attrib["d"] for path in svg.iter(f"{SVG}path") if path.get("class") == "dots line")
     assert dot.count("M") == 1  # the point before the gap, which has no neighbours
-    drawn, (x, y) = np.array(list(trail(lines[0]))), LOSSES["training"]
-    for axis, true in zip(drawn.T, (x, y), strict=True):
+    points, (x, y) = np.array(list(trail(lines[0]))), LOSSES["training"]
+    for axis, true in zip(points.T, (x, y), strict=True):
         slope, offset = np.polyfit(true, axis, 1)
         np.testing.assert_allclose(slope * true + offset, axis, atol=0.02)
     ends = {text.text: text_box(text)[1] for text in svg.iter(f"{SVG}text") if text.text in LOSSES}
     assert ends["validation"][3] <= ends["training"][1]
-    assert all(box[0] > drawn[:, 0].max() for box in ends.values())
+    assert all(box[0] > points[:, 0].max() for box in ends.values())
 
 
 @settings(max_examples=40, deadline=None)

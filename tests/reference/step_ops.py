@@ -85,11 +85,11 @@ def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slo
     wants_more = log_probs.index_fill(-1, never, -torch.inf).argmax(-1) != special.eos_id
     cut_off = (wants_more & (position >= slots.max_lengths[going])[:, None]).int().gather(1, parents)
     new = (ending / slots.length_penalties[time + 1], ending, time * width + ranks, parents, cut_off)
-    both = [torch.cat(pair, 1) for pair in zip(ended, new, strict=True)]
-    kept = both[0].sort(dim=-1, descending=True, stable=True).indices[:, :width]
-    slots.finished_scores[going], slots.finished_log_probs[going] = (each.gather(1, kept) for each in both[:2])
+    merged = [torch.cat(pair, 1) for pair in zip(ended, new, strict=True)]
+    kept = merged[0].sort(dim=-1, descending=True, stable=True).indices[:, :width]
+    slots.finished_scores[going], slots.finished_log_probs[going] = (each.gather(1, kept) for each in merged[:2])
     slots.finish_order[going], slots.finish_hypothesis[going], slots.truncated[going] = (
-        each.gather(1, kept).int() for each in both[2:]
+        each.gather(1, kept).int() for each in merged[2:]
     )
 
     ends = torch.arange(totals.shape[1], device=going.device) % size == special.eos_id

@@ -70,7 +70,7 @@ def on_opened(browser: Browser, server: Running, **settings: Any) -> AbstractCon
 
 def forgive(here: Opened, *forgiven: str) -> None:
     """Forget complaints that a test has provoked: the browser itself notes every answer that is no success."""
-    here.complaints[:] = [one for one in here.complaints if not any(text in one for text in forgiven)]
+    here.complaints[:] = [complaint for complaint in here.complaints if not any(text in complaint for text in forgiven)]
 
 
 # Typing is translated after a pause, a paste at once.
@@ -88,9 +88,9 @@ def translated(page: Page, text: str) -> str:
 
     with page.expect_response(is_of_this_text) as answer:
         page.locator("#text").evaluate(_PASTE, text)
-    said = str(answer.value.json()["translatedText"])
-    page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=said)
-    return said
+    translation = str(answer.value.json()["translatedText"])
+    page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=translation)
+    return translation
 
 
 def status(page: Page, text: str) -> None:
@@ -101,19 +101,21 @@ def status(page: Page, text: str) -> None:
 def says(page: Page, route: str, answer: object, status: int = 200, **headers: str) -> None:
     """Have a route answer this instead of what the server would."""
 
-    def fulfil(asked: Route) -> None:
-        asked.fulfill(status=status, body=json.dumps(answer), headers={"Content-Type": "application/json", **headers})
+    def fulfil(route_call: Route) -> None:
+        route_call.fulfill(
+            status=status, body=json.dumps(answer), headers={"Content-Type": "application/json", **headers}
+        )
 
     page.route(f"**{route}", fulfil)
 
 
 def counted(page: Page, route: str, event: Any = "request") -> list[dict[str, Any]]:
     """What a route is asked from now on."""
-    found: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
-    def note(asked: Request) -> None:
-        if asked.url.endswith(route):
-            found.append(asked.post_data_json or {})
+    def note(request: Request) -> None:
+        if request.url.endswith(route):
+            requests.append(request.post_data_json or {})
 
     page.on(event, note)
-    return found
+    return requests

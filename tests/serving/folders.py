@@ -65,8 +65,8 @@ def make_lm_or_classifier(
 
 def only_letters(*, ends: bool) -> torch.Tensor:
     """A bias that lets a model say small letters, digits and signs, and end, if it may."""
-    said = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
-    return torch.full((TOKENIZER.vocab_size,), -1e4).index_fill(0, torch.tensor(said), 0.0)
+    allowed = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
+    return torch.full((TOKENIZER.vocab_size,), -1e4).index_fill(0, torch.tensor(allowed), 0.0)
 
 
 def make_folder(

@@ -83,8 +83,8 @@ def check(answer: Any) -> None:
     if answer.status_code == 200 and kind == "text/event-stream":
         assert answer.text.rpartition("event: ")[2].startswith(("done", 'error\ndata: {"error": "Invalid')), answer.text
     elif answer.status_code != 200 or kind != "text/html":  # the page that /look gives where it is asked for
-        found = answer.json()
-        assert answer.status_code == 200 or (list(found) == ["error"] and isinstance(found["error"], str))
+        content = answer.json()
+        assert answer.status_code == 200 or (list(content) == ["error"] and isinstance(content["error"], str))
 
 
 def quick(examples: int) -> settings:

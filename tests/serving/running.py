@@ -63,11 +63,11 @@ class Running:
         return [line for line in self.said().splitlines() if not _GREETING.match(line)]
 
 
-def until(happened: Callable[[], bool], what: str, seconds: float = _LIMIT) -> None:
+def until(happened: Callable[[], bool], event: str, seconds: float = _LIMIT) -> None:
     """Wait for something, so long at most."""
     end = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
+        assert time.monotonic() < end, f"{event}: not within {seconds:g} s"
         time.sleep(0.02)
 
 
@@ -91,9 +91,9 @@ def serving(*arguments: str | Path) -> Iterator[Running]:
     with tempfile.TemporaryFile() as errors, started(["--port", "0", *map(str, arguments)], errors.fileno()) as forked:
         running = Running("", forked, errors)
         until(lambda: "\n" in running.said() or forked.ends_within(0), "a first line")
-        said = running.said().split()
-        assert said[:3] == ["heed", "serves", "on"], running.said()
-        yield Running(said[3], forked, errors)
+        greeting = running.said().split()
+        assert greeting[:3] == ["heed", "serves", "on"], running.said()
+        yield Running(greeting[3], forked, errors)
 
 
 @contextmanager

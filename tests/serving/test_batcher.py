@@ -27,9 +27,9 @@ from tests.serving.folders import TOKENIZER, make_lm_or_classifier
 
 @pytest.fixture
 def batcher() -> Iterator[Batcher]:
-    made = Batcher(max_delay=0.05, budget=4096)
-    yield made
-    made.close()
+    new_batcher = Batcher(max_delay=0.05, budget=4096)
+    yield new_batcher
+    new_batcher.close()
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_only_equal_job_types_of_similar_length_are_batched(batcher: Batcher, tr
     short, long = ["a dog"] * 3, ["the cat sees a bird and the old dog runs."] * 3
     kind = TranslationJobType(translator, translator.search)
     greedy = TranslationJobType(translator, translator.search.model_copy(update={"beam": 1}))
-    drawn = TranslationJobType(translator, SearchConfig(sample=True, max_length=9))
-    jobs = [*pieces(long, kind), *pieces(short, kind), *pieces(short, greedy), *pieces(short, drawn)]
+    sampling = TranslationJobType(translator, SearchConfig(sample=True, max_length=9))
+    jobs = [*pieces(long, kind), *pieces(short, kind), *pieces(short, greedy), *pieces(short, sampling)]
     release = hold(batcher)
     batcher.submit(jobs)
     release()
@@ -79,7 +79,7 @@ def test_only_equal_job_types_of_similar_length_are_batched(batcher: Batcher, tr
         job.future.result(60)
     assert batcher.batches == 3 + 3  # three kinds of company, and what is drawn at random goes alone
     samples = {job.future.result(60).text for job in jobs[-3:]}  # type: ignore[attr-defined]
-    assert samples == {translator.translate(["a dog"], search=drawn.search)[0].text}
+    assert samples == {translator.translate(["a dog"], search=sampling.search)[0].text}
 
 
 def test_the_budget_bounds_a_batch(translator: Translator) -> None:
@@ -156,8 +156,8 @@ def test_a_prefix_counts_as_cost_and_one_that_is_too_long_is_rejected_before_dec
     service.batcher.submit = lambda jobs: (lengths.extend(job.length for job in jobs), submit(jobs))[1]  # type: ignore[func-returns-value, method-assign]
 
     def ask(prefix: str) -> object:
-        asked = AlternativesRequest(q="A dog", source="en", target="de", prefix=prefix, alternatives=1)
-        return asyncio.run(service.alternatives(asked, model, CancelToken()))
+        request = AlternativesRequest(q="A dog", source="en", target="de", prefix=prefix, alternatives=1)
+        return asyncio.run(service.alternatives(request, model, CancelToken()))
 
     with pytest.raises(HttpError, match="the prefix has 60 tokens: expected fewer than 60"):
         ask("a" * 60)
@@ -247,14 +247,14 @@ def test_concurrent_traces_and_translations_do_not_affect_each_other(
     assert [*map(id, ours.parameters())] == [*map(id, its.parameters())]
     monkeypatch.setattr(model.translator, "look", None)
     texts = [f"{number} dogs see {number * 7 % 97}." for number in range(40)]
-    asked = LookRequest(q="The old dog", source="en", target="de", parts=["encoder.1.self.query"])
+    request = LookRequest(q="The old dog", source="en", target="de", parts=["encoder.1.self.query"])
 
     async def ask() -> tuple[list[bytes], list[str]]:
-        looks = asyncio.gather(*(service.look(asked, model, CancelToken()) for _ in range(3)))
+        looks = asyncio.gather(*(service.look(request, model, CancelToken()) for _ in range(3)))
         answers = await service.translate(TranslateRequest(q=texts, source="en", target="de"), CancelToken())
         return await looks, [answer.text for answer in answers]
 
-    alone = asyncio.run(service.look(asked, model, CancelToken()))
+    alone = asyncio.run(service.look(request, model, CancelToken()))
     looks, answers = asyncio.run(ask())
     service.close()
     assert set(looks) == {alone}
@@ -333,10 +333,10 @@ def test_classification_is_batched_across_requests(batcher: Batcher, tmp_path: P
     release, before = hold(batcher), batcher.batches
     batcher.submit(jobs)
     release()
-    found = [job.future.result(60).probabilities for job in jobs]  # type: ignore[attr-defined]
+    probabilities = [job.future.result(60).probabilities for job in jobs]  # type: ignore[attr-defined]
     assert batcher.batches - before == 1
-    for one, alone in zip(found, classifier.classify(texts), strict=True):
-        assert one == pytest.approx(alone.probabilities, abs=1e-5)
+    for batched, alone in zip(probabilities, classifier.classify(texts), strict=True):
+        assert batched == pytest.approx(alone.probabilities, abs=1e-5)
 
 
 def test_generation_is_batched_and_cancelling_one_text_does_not_change_the_others(
@@ -345,7 +345,7 @@ def test_generation_is_batched_and_cancelling_one_text_does_not_change_the_other
     generator = Generator.open(make_lm_or_classifier(tmp_path / "lm", "language-model", ends=False))
     search = SearchConfig(beam=1, max_length=40)
     prompts = ["The cat", "A dog runs", "1"]
-    expected = [one.text for (one,) in generator.generate(prompts, search)]
+    expected = [generation.text for (generation,) in generator.generate(prompts, search)]
     rows: list[int] = []
     going, step = CancelToken(), generator.model.step
 

@@ -15,8 +15,8 @@ from tests.serving.running import CLIENT, Running
 def test_libretranslatepy_translates_detects_and_lists(server: Running, translator: Translator) -> None:
     client = LibreTranslateAPI(server.address)
     assert client.translate("A dog runs.", "en", "de") == translator("A dog runs.")
-    found = client.detect("Das ist ein Haus")
-    assert (found[0]["language"], found[0]["confidence"] > 90) == ("de", True)
+    detected = client.detect("Das ist ein Haus")
+    assert (detected[0]["language"], detected[0]["confidence"] > 90) == ("de", True)
     assert client.languages() == [  # a GET with a form as its body
         {"code": "en", "name": "English", "targets": ["de", "en"]},
         {"code": "de", "name": "German", "targets": ["de", "en"]},
@@ -61,8 +61,8 @@ def test_curl_sends_forms_of_both_kinds_and_json(server: Running, translator: Tr
         ["-H", "Content-Type: application/json", "-d", '{"q": "A dog runs.", "source": "en", "target": "de"}'],
     ]
     for form in forms:
-        done = subprocess.run(["curl", "-s", f"{server.address}/translate", *form], capture_output=True, check=True)
-        assert json.loads(done.stdout) == expected
+        process = subprocess.run(["curl", "-s", f"{server.address}/translate", *form], capture_output=True, check=True)
+        assert json.loads(process.stdout) == expected
 
 
 def test_auto_returns_the_detected_language_and_leaves_target_language_texts_unchanged(
@@ -73,16 +73,16 @@ def test_auto_returns_the_detected_language_and_leaves_target_language_texts_unc
     assert answer["detectedLanguage"]["language"] == "en"
     same = server.post("/translate", q=["Das Haus", "the house"], source="auto", target="de").json()
     assert same["translatedText"] == ["Das Haus", translator("the house")]
-    assert [found["language"] for found in same["detectedLanguage"]] == ["de", "en"]
+    assert [detected["language"] for detected in same["detectedLanguage"]] == ["de", "en"]
 
 
 def test_alternatives_are_the_next_best(server: Running, translator: Translator) -> None:
     answer = server.post("/translate", q=["A dog", "x5"], source="en", target="de", alternatives="2").json()
     expected = translator.translate(["A dog", "x5"], beam=3, nbest=3, align=False)
-    assert answer["translatedText"] == [one.text for one in expected]
-    assert answer["alternatives"] == [[other.text for other in one.alternatives] for one in expected]
-    one = server.post("/translate", q="A dog", source="en", target="de", alternatives=2).json()
-    assert one["alternatives"] == answer["alternatives"][0]
+    assert answer["translatedText"] == [translation.text for translation in expected]
+    assert answer["alternatives"] == [[other.text for other in translation.alternatives] for translation in expected]
+    single = server.post("/translate", q="A dog", source="en", target="de", alternatives=2).json()
+    assert single["alternatives"] == answer["alternatives"][0]
 
 
 def test_details_say_which_token_comes_from_which(server: Running, translator: Translator) -> None:
@@ -109,7 +109,7 @@ def test_frontend_settings_have_the_fields_of_libretranslate(server: Running) ->
 
 
 def test_models_health_spec_docs_and_metrics_respond(server: Running, folders: tuple[Path, Path]) -> None:
-    assert [(one["name"], one["source"], one["target"]) for one in server.get("/models").json()] == [
+    assert [(model["name"], model["source"], model["target"]) for model in server.get("/models").json()] == [
         (folders[0].name, "en", "de"),
         (folders[1].name, "de", "en"),
     ]

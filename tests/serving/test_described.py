@@ -19,39 +19,39 @@ KEYWORDS = {
 }
 
 
-def schemas_in(found: Any) -> Iterator[dict[str, Any]]:
+def schemas_in(value: Any) -> Iterator[dict[str, Any]]:
     """Every schema of a document, its parts included."""
-    if isinstance(found, dict):
-        if "type" in found or "anyOf" in found:
-            yield found
-        for name, part in found.items():
+    if isinstance(value, dict):
+        if "type" in value or "anyOf" in value:
+            yield value
+        for name, part in value.items():
             if name == "properties":
                 for field in part.values():
                     yield from schemas_in(field)
             elif name not in ("examples", "default", "example"):
                 yield from schemas_in(part)
-    elif isinstance(found, list):
-        for part in found:
+    elif isinstance(value, list):
+        for part in value:
             yield from schemas_in(part)
 
 
 @pytest.fixture(scope="module")
 def spec(server: Running) -> dict[str, Any]:
-    found: dict[str, Any] = server.get("/spec").json()
-    return found
+    document: dict[str, Any] = server.get("/spec").json()
+    return document
 
 
 def test_every_schema_keyword_is_standard_openapi(spec: dict[str, Any]) -> None:
-    found = [*schemas_in(spec["paths"]), *schemas_in(spec["components"]["schemas"])]
-    assert len(found) > 100
-    for schema in found:
+    schemas = [*schemas_in(spec["paths"]), *schemas_in(spec["components"]["schemas"])]
+    assert len(schemas) > 100
+    for schema in schemas:
         assert set(schema) <= KEYWORDS, schema
 
 
 def field(spec: dict[str, Any], route: str, name: str) -> dict[str, Any]:
     body = spec["paths"][route]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    found: dict[str, Any] = body["properties"][name]
-    return next(kind for kind in found.get("anyOf", [found]) if kind["type"] != "null")
+    schema: dict[str, Any] = body["properties"][name]
+    return next(kind for kind in schema.get("anyOf", [schema]) if kind["type"] != "null")
 
 
 def test_numbers_have_their_limits_in_the_document(spec: dict[str, Any]) -> None:
@@ -65,16 +65,16 @@ def test_numbers_have_their_limits_in_the_document(spec: dict[str, Any]) -> None
         ("/generate", "top_p"): {"exclusiveMinimum": 0, "maximum": 1},
         ("/generate", "seed"): {"minimum": 0, "exclusiveMaximum": 2**53},
     }
-    for (route, name), wanted in expected.items():
-        found = field(spec, route, name)
-        assert {key: value for key, value in found.items() if key in limits} == wanted, (route, name)
+    for (route, name), expected_limits in expected.items():
+        schema = field(spec, route, name)
+        assert {key: value for key, value in schema.items() if key in limits} == expected_limits, (route, name)
 
 
 def test_every_route_has_a_tag_that_is_described(spec: dict[str, Any]) -> None:
-    known = {tag["name"] for tag in spec["tags"]}
+    tags = {tag["name"] for tag in spec["tags"]}
     for path, methods in spec["paths"].items():
         for operation in methods.values():
-            assert set(operation["tags"]) <= known, path
+            assert set(operation["tags"]) <= tags, path
             assert len(operation["tags"]) == 1
             assert "security" not in operation  # this server has no keys
     assert "securitySchemes" not in spec["components"]
@@ -146,25 +146,25 @@ def test_the_metrics_are_what_prometheus_reads_and_count_what_was_done(server: R
 
 def families(server: Running) -> dict[str, Metric]:
     """The metrics by name, as Prometheus's own parser reads them; each is described once."""
-    found = list(text_string_to_metric_families(server.get("/metrics").text))
-    assert len({family.name for family in found}) == len(found)
-    assert all(family.documentation and family.type != "unknown" for family in found)
-    return {family.name: family for family in found}
+    metrics = list(text_string_to_metric_families(server.get("/metrics").text))
+    assert len({family.name for family in metrics}) == len(metrics)
+    assert all(family.documentation and family.type != "unknown" for family in metrics)
+    return {family.name: family for family in metrics}
 
 
 def metrics_of(server: Running) -> dict[str, float]:
     """The values by name and labels."""
     samples = [sample for family in families(server).values() for sample in family.samples]
-    labelled = ((one, ",".join(f'{name}="{value}"' for name, value in one.labels.items())) for one in samples)
-    return {one.name + (f"{{{labels}}}" if labels else ""): one.value for one, labels in labelled}
+    labelled = ((sample, ",".join(f'{name}="{value}"' for name, value in sample.labels.items())) for sample in samples)
+    return {sample.name + (f"{{{labels}}}" if labels else ""): sample.value for sample, labels in labelled}
 
 
 def test_the_series_that_dashboards_read_keep_their_names_labels_and_buckets(server: Running) -> None:
     server.post("/translate", q="A dog", source="en", target="de")
-    found = families(server)
+    metrics = families(server)
     process = {"cpu_seconds": "counter", "open_fds": "gauge", "max_fds": "gauge", "resident_memory_bytes": "gauge"}
     process["start_time_seconds"] = "gauge"
-    assert {name: family.type for name, family in found.items()} == {
+    assert {name: family.type for name, family in metrics.items()} == {
         "heed_requests": "counter",  # the parser leaves _total out
         "heed_request_seconds": "histogram",
         "heed_queue_seconds": "histogram",
@@ -179,11 +179,11 @@ def test_the_series_that_dashboards_read_keep_their_names_labels_and_buckets(ser
         **{f"process_{name}": kind for name, kind in process.items()},
         **{f"heed_worker_{name}": kind for name, kind in process.items()},
     }
-    assert {tuple(sample.labels) for sample in found["heed_requests"].samples} == {("route", "status")}
+    assert {tuple(sample.labels) for sample in metrics["heed_requests"].samples} == {("route", "status")}
     seconds = "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 +Inf"
     sizes = "1 2 4 8 16 32 64 128 256 +Inf"
     for name, bounds in {"heed_queue_seconds": seconds, "heed_batch_texts": sizes}.items():
-        assert [one.labels["le"] for one in found[name].samples if "le" in one.labels] == bounds.split()
+        assert [sample.labels["le"] for sample in metrics[name].samples if "le" in sample.labels] == bounds.split()
 
 
 def test_process_gauges_include_cpu_memory_and_start_time() -> None:

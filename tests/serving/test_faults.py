@@ -47,10 +47,12 @@ def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(Directions(open_translators([make_folder(tmp_path / "ende")], [], {})), ServeConfig(deadline=5))
-    yield made
-    if made.batcher.alive:
-        made.close()
+    new_service = Service(
+        Directions(open_translators([make_folder(tmp_path / "ende")], [], {})), ServeConfig(deadline=5)
+    )
+    yield new_service
+    if new_service.batcher.alive:
+        new_service.close()
 
 
 @contextmanager
@@ -89,10 +91,10 @@ class _NoWaiting(selectors.DefaultSelector):
         self.loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0 if timeout else timeout)
-        if not found and timeout:
+        events = super().select(0 if timeout else timeout)
+        if not events and timeout:
             self.loop.pass_on(timeout)
-        return found
+        return events
 
 
 def _hang(_jobs: object) -> None:
@@ -321,10 +323,10 @@ def test_internal_errors_are_logged_without_any_text(tmp_path: Path) -> None:
             CLIENT.post(f"{server.address}/translate", content=b"SECRET", headers={"Content-Type": content_type})
         assert server.post("/translate", q="SECRET", source="en", target="de").status_code == 500
         assert server.end() == 0
-        said = server.said()
-    assert "a request failed: POST" in said
-    assert "InputError (message omitted: it may quote a text)" in said
-    assert "SECRET" not in said
+        log = server.said()
+    assert "a request failed: POST" in log
+    assert "InputError (message omitted: it may quote a text)" in log
+    assert "SECRET" not in log
 
 
 def test_an_unread_log_does_not_block_requests(tmp_path: Path) -> None:
@@ -392,11 +394,11 @@ def test_a_model_that_does_not_name_its_languages_is_served_and_they_can_be_name
 
 def test_without_profiles_auto_is_refused_only_where_it_would_be_a_guess(tmp_path: Path) -> None:
     folders = [make_folder(tmp_path / name, name, "de") for name in ("xx", "yy")]
-    one, both = (Service(Directions(open_translators(folders[:count], [], {})), ServeConfig()) for count in (1, 2))
-    assert one.route("hello", "xx", "de")[1] == ("xx", 100.0)
-    assert one.directions.detect("hello", ["xx"]) == ("xx", 0.0)
-    assert both.directions.detect("hello", ["xx", "yy"]) is None
+    single, double = (Service(Directions(open_translators(folders[:count], [], {})), ServeConfig()) for count in (1, 2))
+    assert single.route("hello", "xx", "de")[1] == ("xx", 100.0)
+    assert single.directions.detect("hello", ["xx"]) == ("xx", 0.0)
+    assert double.directions.detect("hello", ["xx", "yy"]) is None
     with pytest.raises(HttpError, match="yy is not available as a target language from xx"):
-        both.route("hello", "xx", "yy")
-    one.close()
-    both.close()
+        double.route("hello", "xx", "yy")
+    single.close()
+    double.close()

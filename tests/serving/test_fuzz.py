@@ -30,11 +30,11 @@ def test_random_requests_get_json_and_never_a_server_error(server: Running, exam
 def test_the_server_keeps_to_its_own_openapi_document(server: Running, examples: int) -> None:
     schema, sent = schemathesis.openapi.from_url(f"{server.address}/spec"), 0
     session = requests.Session()
-    for found in schema.get_all_operations():
-        assert isinstance(found, Ok)
+    for operation in schema.get_all_operations():
+        assert isinstance(operation, Ok)
 
         @quick(examples)
-        @given(case=st.one_of(*(found.ok().as_strategy(generation_mode=mode) for mode in GenerationMode)))
+        @given(case=st.one_of(*(operation.ok().as_strategy(generation_mode=mode) for mode in GenerationMode)))
         def keeps_to_it(case: Any) -> None:
             nonlocal sent
             sent += 1

@@ -7,7 +7,7 @@ from tests.serving.running import Running
 
 
 @pytest.mark.parametrize(
-    ("requested", "known", "nearest"),
+    ("requested", "available", "nearest"),
     [
         ("de", ["en", "de"], "de"),
         ("DE", ["en", "de"], "de"),
@@ -26,8 +26,8 @@ from tests.serving.running import Running
         ("-", ["de"], None),
     ],
 )
-def test_a_code_finds_the_nearest_model(requested: str, known: list[str], nearest: str | None) -> None:
-    assert nearest_code(requested, known) == nearest
+def test_a_code_finds_the_nearest_model(requested: str, available: list[str], nearest: str | None) -> None:
+    assert nearest_code(requested, available) == nearest
 
 
 def test_codes_have_names_and_are_told_from_what_is_none() -> None:
@@ -40,8 +40,8 @@ def test_codes_have_names_and_are_told_from_what_is_none() -> None:
 def test_codes_in_capitals_with_regions_and_auto_are_understood(server: Running) -> None:
     plain = server.post("/translate", q="A dog", source="en", target="de").json()
     assert server.post("/translate", q="A dog", source="EN-GB", target="De-AT").json() == plain
-    found = server.post("/translate", q="A dog runs.", source="AUTO", target="de_DE").json()
-    assert found["detectedLanguage"]["language"] == "en"
+    response = server.post("/translate", q="A dog runs.", source="AUTO", target="de_DE").json()
+    assert response["detectedLanguage"]["language"] == "en"
     assert server.post("/translate", q="A dog", source="de-CH", target="DE").json() == {"translatedText": "A dog"}
     for route in ("/translate/stream", "/alternatives", "/look"):
         assert server.post(route, q="A dog", source="en-US", target="DE").status_code == 200, route
@@ -50,8 +50,8 @@ def test_codes_in_capitals_with_regions_and_auto_are_understood(server: Running)
 @pytest.mark.parametrize("text", ["😀😀", "---", "3.14 + 1,000", "  ", "\n12\n", "→ ∞"])
 def test_a_text_without_letters_comes_back_as_it_was(server: Running, text: str) -> None:
     for q in (text, [text, "A dog"]):
-        found = server.post("/translate", q=q, source="en", target="de", alternatives=2).json()["translatedText"]
-        assert (found if isinstance(q, str) else found[0]) == text
+        translation = server.post("/translate", q=q, source="en", target="de", alternatives=2).json()["translatedText"]
+        assert (translation if isinstance(q, str) else translation[0]) == text
     cells = f"<td>{text}</td><td>&#8212; &copy;</td>"
     assert server.post("/translate", q=cells, source="en", target="de", format="html").json()["translatedText"] == cells
     assert text.strip() in server.post("/translate/stream", q=f"{text}.", source="en", target="de").text or "\n" in text
@@ -60,8 +60,8 @@ def test_a_text_without_letters_comes_back_as_it_was(server: Running, text: str)
 def test_alternatives_are_all_different(server: Running) -> None:
     for text in ("A dog runs.", "Cat", "x y", "<b>a</b> b"):
         for form in ("text", "html"):
-            found = server.post("/translate", q=text, source="en", target="de", alternatives=5, format=form).json()
-            texts = [found["translatedText"], *found["alternatives"]]
+            response = server.post("/translate", q=text, source="en", target="de", alternatives=5, format=form).json()
+            texts = [response["translatedText"], *response["alternatives"]]
             assert len(set(texts)) == len(texts)
         offers = server.post("/alternatives", q=text, source="en", target="de", prefix="").json()["alternatives"]
         assert len({offer["text"] for offer in offers}) == len(offers)

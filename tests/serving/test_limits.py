@@ -10,28 +10,28 @@ from heed.serving.limits import ApiKeys, RateLimiter, add_key
 
 def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
-    one, other = add_key(file), add_key(file)
-    assert one not in file.read_text()
+    key, other_key = add_key(file), add_key(file)
+    assert key not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     keys = ApiKeys(file)
     assert len(keys) == 2
-    assert keys.match(one) != keys.match(other)
-    for wrong in ("", one[:-1], one + "x", "\ud800", file.read_text()[:64]):
+    assert keys.match(key) != keys.match(other_key)
+    for wrong in ("", key[:-1], key + "x", "\ud800", file.read_text()[:64]):
         assert keys.match(wrong) is None
 
 
 def test_every_key_is_compared_in_constant_time_whatever_was_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    known = [add_key(tmp_path / "keys.txt") for _ in range(3)]
+    valid_keys = [add_key(tmp_path / "keys.txt") for _ in range(3)]
     keys, compared = ApiKeys(tmp_path / "keys.txt"), []
 
-    def compare(one: str, other: str) -> bool:
-        compared.append((one, other))
-        return compare_digest(one, other)
+    def compare(digest: str, known_digest: str) -> bool:
+        compared.append((digest, known_digest))
+        return compare_digest(digest, known_digest)
 
     monkeypatch.setattr("heed.serving.limits.hmac.compare_digest", compare)
-    for key in (*known, "wrong"):
+    for key in (*valid_keys, "wrong"):
         keys.match(key)
         assert len(compared) == 3
         compared.clear()
@@ -50,26 +50,26 @@ def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:
 
 def test_keys_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.txt"
-    one = add_key(file)
+    removed_key = add_key(file)
     keys = ApiKeys(file)
-    other = add_key(file)
-    assert keys.match(other)
-    assert keys.match(one)
+    kept_key = add_key(file)
+    assert keys.match(kept_key)
+    assert keys.match(removed_key)
     file.write_text(file.read_text().splitlines()[1] + "\n")  # the first is taken away
-    assert keys.match(one) is None
-    assert keys.match(other)
-    for broken in ("no hash\n", None):
-        if broken is None:
+    assert keys.match(removed_key) is None
+    assert keys.match(kept_key)
+    for content in ("no hash\n", None):
+        if content is None:
             file.unlink()
         else:
-            file.write_text(broken)
+            file.write_text(content)
         caplog.clear()
-        assert keys.match(other)
-        assert keys.match(one) is None
-        (said,) = caplog.messages  # once, and not with every request
-        assert said.startswith(f"API keys not reloaded, the previous 1 stay in force: {file}")
+        assert keys.match(kept_key)
+        assert keys.match(removed_key) is None
+        (message,) = caplog.messages  # once, and not with every request
+        assert message.startswith(f"API keys not reloaded, the previous 1 stay in force: {file}")
     file.write_text("# none\n")
-    assert keys.match(other) is None
+    assert keys.match(kept_key) is None
 
 
 def test_a_bucket_holds_a_burst_and_fills_up_again() -> None:

@@ -58,8 +58,8 @@ def test_generate_equals_the_generator_without_a_server(site: Running, generator
 
 def test_a_seed_reproduces_a_sample_and_without_one_samples_differ(site: Running, generator: Generator) -> None:
     fields = {"prompt": "A dog", "temperature": 5.0, "top_k": 30, "top_p": 0.99}
-    drawn = greedy(sample=True, seed=7, temperature=5.0, top_k=30, top_p=0.99)
-    ((expected,),) = generator.generate(["A dog"], drawn)
+    sampling = greedy(sample=True, seed=7, temperature=5.0, top_k=30, top_p=0.99)
+    ((expected,),) = generator.generate(["A dog"], sampling)
     assert site.post("/generate", **fields, seed=7).json()["text"] == expected.text
     answers = [site.post("/generate", **fields).json() for _ in range(4)]
     assert len({answer["seed"] for answer in answers}) == 4
@@ -114,8 +114,8 @@ def test_a_beginning_too_long_for_a_stream_is_an_event_of_it(site: Running) -> N
 def test_a_label_is_the_classifiers_and_a_list_is_a_list(site: Running, by_name: dict[str, Path]) -> None:
     texts = ["A dog runs.", "The cat\tand the dog", "house"]
     expected = [
-        {"label": one.label, "probabilities": pytest.approx(one.probabilities, abs=1e-6)}
-        for one in Classifier.open(by_name["c"]).classify(texts)
+        {"label": result.label, "probabilities": pytest.approx(result.probabilities, abs=1e-6)}
+        for result in Classifier.open(by_name["c"]).classify(texts)
     ]
     assert site.post("/classify", q=texts).json() == expected
     assert site.post("/classify", q=texts[0]).json() == expected[0]
@@ -129,7 +129,7 @@ def test_embed_equals_the_model_without_a_server(site: Running, by_name: dict[st
     texts = ["A dog runs.", "The cat"]
     vectors = embed(folder.model(), folder.tokenizers[1], texts)
     answer = site.post("/embed", q=texts, model=name).json()
-    assert [one["embedding"] for one in answer] == [pytest.approx(vector, abs=1e-4) for vector in vectors.tolist()]
+    assert [item["embedding"] for item in answer] == [pytest.approx(vector, abs=1e-4) for vector in vectors.tolist()]
     alone = site.post("/embed", q=texts[1], model=name).json()
     assert alone == {"embedding": pytest.approx(answer[1]["embedding"], abs=1e-4)}
     first = site.post("/embed", q=texts[0], model=name, pooling="first")
@@ -177,13 +177,13 @@ def test_all_models_are_ready_and_described_and_no_language_is(site: Running) ->
     assert site.get("/languages").json() == []
     assert site.get("/frontend/settings").json()["language"]["source"] == {"code": "", "name": ""}
     models = site.get("/models").json()
-    assert [(one["name"], one["task"]) for one in models] == [
+    assert [(model["name"], model["task"]) for model in models] == [
         ("lm", "language-model"),
         ("c", "classify"),
         ("m", "masked"),
     ]
     assert models[1]["labels"] == list(LABELS)
-    assert all("source" not in one and one["max_tokens"] == 60 for one in models)
+    assert all("source" not in model and model["max_tokens"] == 60 for model in models)
     described = site.get("/docs").text
     assert all(f"POST /{route}" in described for route in ("generate", "classify", "embed"))
     assert site.get("/").text == site.get("/others").text
@@ -217,10 +217,10 @@ def test_all_kinds_of_models_are_served_side_by_side(by_name: dict[str, Path], t
 
 
 def test_two_models_of_one_name_are_refused(by_name: dict[str, Path], tmp_path: Path) -> None:
-    code, said = refused(by_name["lm"], make_lm_or_classifier(tmp_path / "lm", "masked"))
+    code, message = refused(by_name["lm"], make_lm_or_classifier(tmp_path / "lm", "masked"))
     assert code == 2
     error = f"{by_name['lm']} and {tmp_path / 'lm'} are both named lm, and requests select models by name: rename one"
-    assert said == f"error: {error}\n"
+    assert message == f"error: {error}\n"
 
 
 @pytest.mark.parametrize("task", ["language-model", "classify", "masked"])

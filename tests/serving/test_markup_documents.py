@@ -30,8 +30,8 @@ class Made:
 
 
 def _element(name: str, attributes: str, inside: list[Made], *, prose: bool = True) -> Made:
-    source, expected = ("".join(getattr(one, part) for one in inside) for part in ("source", "expected"))
-    texts = tuple(text for one in inside for text in one.texts)
+    source, expected = ("".join(getattr(node, part) for node in inside) for part in ("source", "expected"))
+    texts = tuple(text for node in inside for text in node.texts)
     start, end = f"<{name}{attributes}>", f"</{name}>"
     if not prose:
         return Made(start + source + end, start + source + end)
@@ -56,7 +56,7 @@ LEAVES = st.one_of(
 
 def _apart(inside: list[Made]) -> list[Made]:
     """A tag between any two, so that each text is one of its own."""
-    return [one for made in inside for one in (made, Made("<wbr>", "<wbr>"))]
+    return [node for child in inside for node in (child, Made("<wbr>", "<wbr>"))]
 
 
 def _nodes(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
@@ -75,17 +75,17 @@ def _nodes(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
 DOCUMENTS = st.recursive(LEAVES, _nodes, max_leaves=12)
 
 
-def _without_wishes(made: Made) -> bool:
-    return "translate=yes" not in made.source  # within what is closed it opens again: tested by examples
+def _without_wishes(fragment: Made) -> bool:
+    return "translate=yes" not in fragment.source  # within what is closed it opens again: tested by examples
 
 
 @given(DOCUMENTS.filter(_without_wishes))
 @settings(deadline=None)
-def test_every_text_is_translated_once_and_nothing_else_changes(made: Made) -> None:
-    cut = split_html(made.source)
+def test_every_text_is_translated_once_and_nothing_else_changes(document: Made) -> None:
+    cut = split_html(document.source)
     texts = [part.text for part in cut if part.text is not None]
-    assert texts == [text.strip() for text in made.texts]
-    assert join_html(cut, [f"[{text.upper()}]" for text in texts]) == made.expected
+    assert texts == [text.strip() for text in document.texts]
+    assert join_html(cut, [f"[{text.upper()}]" for text in texts]) == document.expected
 
 
 # What a browser makes of a document: its texts that are to be translated, by the standard's own rules.
@@ -153,11 +153,11 @@ x<?pi a>b{}
 
 @browsing.needs_chromium
 def test_a_browser_finds_the_same_texts(browser: Browser) -> None:
-    documents = [one.replace("{}", other.replace("{}", "end")) for one in _PIECES for other in _PIECES]
+    documents = [outer.replace("{}", inner.replace("{}", "end")) for outer in _PIECES for inner in _PIECES]
     page = browser.new_page()
     page.set_content("<!doctype html>")
     expected = page.evaluate(_IN_A_BROWSER, documents)
     for document, texts in zip(documents, expected, strict=True):
-        found = [part.text for part in split_html(document) if part.text is not None]
+        our_texts = [part.text for part in split_html(document) if part.text is not None]
         # letter by letter: a browser moves what may not stand where it stands, and joins what it moves
-        assert sorted("".join("".join(found).split())) == sorted("".join("".join(texts).split())), document
+        assert sorted("".join("".join(our_texts).split())) == sorted("".join("".join(texts).split())), document

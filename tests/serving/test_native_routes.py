@@ -14,13 +14,13 @@ GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}
 
 def events(server: Running, **fields: object) -> list[tuple[str, dict[str, str]]]:
     """What a browser's EventSource would give."""
-    found = []
+    received = []
     with CLIENT.stream("POST", f"{server.address}/translate/stream", json=fields) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for event in answer.read().decode().split("\n\n")[:-1]:
             lines = dict(line.split(": ", 1) for line in event.split("\n"))
-            found.append((lines.get("event", "message"), json.loads(lines["data"])))
-    return found
+            received.append((lines.get("event", "message"), json.loads(lines["data"])))
+    return received
 
 
 def test_a_stream_comes_piece_by_piece_and_is_the_greedy_translation(server: Running, translator: Translator) -> None:
@@ -45,9 +45,9 @@ def test_alternatives_go_on_after_a_prefix(server: Running, translator: Translat
     fields = {"q": "A dog", "source": "en", "target": "de", "prefix": "ab", "alternatives": 3}
     answer = server.post("/alternatives", **fields).json()["alternatives"]
     expected = translator.alternatives("A dog", "ab", 3)
-    assert [one["text"] for one in answer] == [one.text for one in expected]
-    assert all(one["text"].startswith("ab") for one in answer)
-    assert all(one["text"][2:].lstrip().startswith(one["next"]) for one in answer)
+    assert [alternative["text"] for alternative in answer] == [alternative.text for alternative in expected]
+    assert all(alternative["text"].startswith("ab") for alternative in answer)
+    assert all(alternative["text"][2:].lstrip().startswith(alternative["next"]) for alternative in answer)
     wrong = server.post("/alternatives", **{**fields, "q": "two\nlines"})
     assert wrong.status_code == 400
     assert wrong.json()["error"].startswith("Invalid request: a prefix needs a text that is not split (one line")
@@ -98,8 +98,8 @@ def test_html_keeps_its_markup_and_gains_none(server: Running, translator: Trans
     html = '<p class="a dog">A dog <b>runs</b></p><script>a dog</script>&lt;img src=x onerror=alert(1)&gt;'
     answer = server.post("/translate", q=html, source="en", target="de", format="html", alternatives=1).json()
     a_dog, runs, image = (
-        one.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        for one in translator.translate(["A dog", "runs", "<img src=x onerror=alert(1)>"])
+        translation.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        for translation in translator.translate(["A dog", "runs", "<img src=x onerror=alert(1)>"])
     )
     start, middle, end = '<p class="a dog">', "</p><script>a dog</script>", ""
     assert answer["translatedText"] == f"{start}{a_dog} <b>{runs}</b>{middle}{image}{end}"
@@ -121,9 +121,12 @@ def test_a_look_can_be_had_as_the_page_that_the_command_writes(server: Running, 
 def test_alternatives_come_with_details_where_they_are_asked_for(server: Running, translator: Translator) -> None:
     fields = {"q": "A dog", "source": "en", "target": "de", "alternatives": 2}
     plain, detailed = (
-        server.post("/alternatives", **fields, details=wanted).json()["alternatives"] for wanted in (False, True)
+        server.post("/alternatives", **fields, details=with_details).json()["alternatives"]
+        for with_details in (False, True)
     )
-    assert [sorted(one) for one in plain] == [["next", "score", "text", "truncated"]] * 2  # by this model's max_length
-    for one, expected in zip(detailed, translator.alternatives("A dog", "", 2), strict=True):
-        assert one["details"]["tokens"] == list(expected.tokens)
-        assert one["details"]["alignment"] == [list(link) for link in expected.alignment]
+    assert [sorted(alternative) for alternative in plain] == [
+        ["next", "score", "text", "truncated"]
+    ] * 2  # by this model's max_length
+    for alternative, expected in zip(detailed, translator.alternatives("A dog", "", 2), strict=True):
+        assert alternative["details"]["tokens"] == list(expected.tokens)
+        assert alternative["details"]["alignment"] == [list(link) for link in expected.alignment]

@@ -62,8 +62,8 @@ def test_labels_and_hidden_words_are_shown_as_text_whatever_they_are(browser: Br
         page.fill("#text", "A dog runs.")
         page.click("#ask")
         page.wait_for_selector(".shares")
-        found = site.post("/classify", q="A dog runs.").json()["probabilities"]
-        ranked = sorted(LABELS, key=lambda label: -found[label])
+        probabilities = site.post("/classify", q="A dog runs.").json()["probabilities"]
+        ranked = sorted(LABELS, key=lambda label: -probabilities[label])
         assert page.locator(".shares th").all_inner_texts() == ranked
         page.select_option("#model", HOSTILE_NAME)
         for text in INJECTIONS[::12]:

@@ -50,7 +50,7 @@ def test_what_runs_is_served_here_or_is_the_reports_own(site: Running) -> None:
 @in_chromium
 def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
-        asked = counted(page, "/translate")
+        requests = counted(page, "/translate")
         page.clock.install()
         page.clock.pause_at(time.time() + 60)  # from here on time passes when the test says so
         page.focus("#text")
@@ -58,7 +58,7 @@ def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, si
             page.clock.run_for(249)
             page.keyboard.type(letter)
         page.clock.run_for(249)
-        assert asked == []
+        assert requests == []
         page.clock.run_for(1)
         page.clock.resume()
         page.wait_for_selector(".term")
@@ -66,22 +66,22 @@ def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, si
         assert page.inner_text("#translation") == expected
         assert page.get_attribute("#translation", "lang") == "de"
         assert page.inner_text("#spoken") == expected  # what a screen reader is told
-        assert len(asked) == 1
+        assert len(requests) == 1
         page.click("#clear")
         page.wait_for_selector("#translation .empty")
         assert page.inner_text("#translation") == "The translation appears here"
         assert page.is_disabled("#copy")
         assert page.is_disabled("#look")
-        assert len(asked) == 1
+        assert len(requests) == 1
 
 
 @in_chromium
 def test_the_response_of_a_superseded_request_is_not_shown(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
 
-        def answer_the_second(asked: Route) -> None:
-            if (asked.request.post_data_json or {})["q"] == "The second":
-                asked.continue_()
+        def answer_the_second(route: Route) -> None:
+            if (route.request.post_data_json or {})["q"] == "The second":
+                route.continue_()
 
         page.route("**/translate", answer_the_second)
         page.fill("#text", "The first")
@@ -133,10 +133,10 @@ def test_languages_are_found_out_followed_and_swapped(browser: Browser, site: Ru
 @in_chromium
 def test_the_translation_is_copied(browser: Browser, site: Running) -> None:
     with on_page(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
-        said = translated(page, "A dog")
+        translation = translated(page, "A dog")
         page.click("#copy")
         page.wait_for_selector("#copy:text('copied')")
-        assert page.evaluate("navigator.clipboard.readText()") == said
+        assert page.evaluate("navigator.clipboard.readText()") == translation
         page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without HTTPS
         page.click("summary")
         page.click("#copy-example")
@@ -188,12 +188,12 @@ def origins(text: str, translation: str, details: dict[str, Any], start: int, en
     of_source = [place for place, letter in enumerate(text) if not letter.isspace()]
     of_target = [place for place, letter in enumerate(translation) if not letter.isspace()]
     seen = [[at for at, token in enumerate(details[side]) if token.strip()] for side in ("source_tokens", "tokens")]
-    source_place = dict(zip(seen[0], of_source, strict=True))
-    target_place = dict(zip(seen[1], of_target, strict=True))
+    source_index = dict(zip(seen[0], of_source, strict=True))
+    target_index = dict(zip(seen[1], of_target, strict=True))
     places = {
-        source_place[one]
-        for one, other in details["alignment"]
-        if one in source_place and start <= target_place.get(other, -1) < end
+        source_index[source_token]
+        for source_token, target_token in details["alignment"]
+        if source_token in source_index and start <= target_index.get(target_token, -1) < end
     }
     return [word[0] for word in re.finditer(r"\w+", text) if places & set(range(*word.span()))]
 
@@ -210,7 +210,7 @@ def test_another_word_is_chosen_and_the_rest_follows(browser: Browser, site: Run
         offered = site.post("/alternatives", **fields).json()["alternatives"]
         page.locator(".term").nth(number).click()
         page.wait_for_selector("#offers:popover-open")
-        assert page.locator("[role=option] b").all_inner_texts() == [one["next"] for one in offered]
+        assert page.locator("[role=option] b").all_inner_texts() == [alternative["next"] for alternative in offered]
         assert page.evaluate("document.activeElement.getAttribute('role')") == "option"
         assert page.get_attribute(f".term >> nth={number}", "aria-expanded") == "true"
         page.keyboard.press("Escape")
@@ -284,7 +284,7 @@ def pieces(page: Page, text: str, tokens: list[str]) -> list[str]:
 def test_looking_inside_shows_every_view_of_this_very_sentence(browser: Browser, site: Running) -> None:
     with on_page(browser, site, color_scheme="light", accept_downloads=True) as page:
         page.click("#theme")
-        said = translated(page, "A dog\nThe cat").split("\n")
+        translations = translated(page, "A dog\nThe cat").split("\n")
         page.evaluate("document.getElementById('text').setSelectionRange(8, 8)")
         page.click("#look")
         frame = page.frame_locator("#inside-view")
@@ -292,14 +292,14 @@ def test_looking_inside_shows_every_view_of_this_very_sentence(browser: Browser,
         assert page.get_attribute("#inside-view", "sandbox") == "allow-scripts"  # and no more
         assert '<html data-theme="dark"' in (page.get_attribute("#inside-view", "srcdoc") or "")
         assert frame.locator("#source").inner_text() == "The cat"
-        assert frame.locator("#target").inner_text().split() == said[1].split()
+        assert frame.locator("#target").inner_text().split() == translations[1].split()
         for view in VIEWS:
             frame.locator(f"#tab-{view}").click()
             assert frame.locator(f"#view-{view}").is_visible()
         with page.expect_download() as saved:
             page.click("#inside-save")
-        asked = {"q": "The cat", "source": "en", "target": "de", "format": "html"}
-        assert Path(saved.value.path()).read_bytes() == site.post("/look", **asked).content
+        fields = {"q": "The cat", "source": "en", "target": "de", "format": "html"}
+        assert Path(saved.value.path()).read_bytes() == site.post("/look", **fields).content
         assert saved.value.suggested_filename == "look.html"
         page.click("#inside-close")
         assert page.evaluate("document.activeElement.id") == "look"
@@ -310,10 +310,10 @@ def test_looking_inside_shows_every_view_of_this_very_sentence(browser: Browser,
 def test_the_example_gives_what_the_page_shows(browser: Browser, site: Running) -> None:
     text = "It's a \"dog\", `ls` $HOME \\ \n and a cat's"
     with on_page(browser, site) as page:
-        said = translated(page, text)
+        translation = translated(page, text)
         page.click("summary")
         command = page.inner_text("#example")
     if shutil.which("curl") is None:
         pytest.skip("no curl here: apt-get install curl")
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30)
-    assert json.loads(done.stdout)["translatedText"] == said
+    process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30)
+    assert json.loads(process.stdout)["translatedText"] == translation

@@ -26,11 +26,11 @@ PHONE = {"viewport": {"width": 360, "height": 640}, "color_scheme": "dark"}
 
 def test_a_pair_without_a_model_is_named_and_not_asked_for(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
-        known = site.get("/languages").json()
-        says(page, "/languages", [*known, {"code": "fr", "name": "French", "targets": ["fr"]}])
+        languages = site.get("/languages").json()
+        says(page, "/languages", [*languages, {"code": "fr", "name": "French", "targets": ["fr"]}])
         page.reload()
         page.wait_for_selector("#source-language option[value=fr]", state="attached")
-        asked = counted(page, "/translate")
+        requests = counted(page, "/translate")
         page.select_option("#source-language", "fr")
         page.fill("#text", "Un chien")
         status(page, "No model translates French to German. Available: English to German, German to English.")
@@ -38,7 +38,7 @@ def test_a_pair_without_a_model_is_named_and_not_asked_for(browser: Browser, sit
         status(page, "No model translates French to French.")
         page.select_option("#source-language", "auto")
         status(page, "No model translates to French.")
-        assert asked == []
+        assert requests == []
 
 
 def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(browser: Browser, site: Running) -> None:
@@ -46,12 +46,12 @@ def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(brows
         assert page.inner_text("#count") == "0 / 5,000"
         translated(page, "😀😀 é")
         assert page.inner_text("#count") == "4 / 5,000"
-        asked = counted(page, "/translate")
+        requests = counted(page, "/translate")
         page.fill("#text", "😀" * 5001)
         status(page, "The text exceeds 5,000 characters.")
         assert page.inner_text("#count") == "5,001 / 5,000"
         assert page.get_attribute("#text", "aria-invalid") == "true"
-        assert asked == []
+        assert requests == []
         assert page.inner_text("#translation") == "The translation appears here"
 
 
@@ -73,9 +73,9 @@ def test_a_key_is_asked_for_sent_and_kept_for_this_tab_only(browser: Browser, si
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
         page.get_by_label("API key").fill("a-secret")
-        with page.expect_request("**/translate") as asked:
+        with page.expect_request("**/translate") as request:
             page.fill("#text", "A dog")
-        assert asked.value.headers["authorization"] == "Bearer a-secret"
+        assert request.value.headers["authorization"] == "Bearer a-secret"
         assert page.evaluate("[localStorage.length, Object.values({...sessionStorage})]") == [0, ["a-secret"]]
         page.click("summary")
         assert "a-secret" not in page.inner_text("#example")
@@ -187,13 +187,13 @@ def test_a_browser_without_storage_and_segmenter_is_told_so_and_served(browser: 
         page.add_init_script(BARE)
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
-        said = page.inner_text("#missing")
-        assert "This browser blocks storage" in said
-        assert "no Intl.Segmenter" in said
+        notice = page.inner_text("#missing")
+        assert "This browser blocks storage" in notice
+        assert "no Intl.Segmenter" in notice
         page.fill("#key", "a-secret")
-        with page.expect_request("**/translate") as asked:
+        with page.expect_request("**/translate") as request:
             page.fill("#text", "A dog")
-        assert asked.value.headers["authorization"] == "Bearer a-secret"
+        assert request.value.headers["authorization"] == "Bearer a-secret"
         page.wait_for_selector(".term")
         page.click("#theme")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -275,7 +275,7 @@ def test_everything_has_a_name_and_fits_a_phone(browser: Browser, site: Running)
         assert box["x"] + box["width"] <= 360
         page.keyboard.press("Escape")
         snapshot = page.locator("body").aria_snapshot()
-        for said in (
+        for element in (
             'heading "heed translate"',
             'combobox "From"',
             'button "Swap languages"',
@@ -286,7 +286,7 @@ def test_everything_has_a_name_and_fits_a_phone(browser: Browser, site: Running)
             'button "copy"',
             "status",
         ):
-            assert said in snapshot
+            assert element in snapshot
         nameless = [line for line in snapshot.splitlines() if re.search(r"- (button|combobox|textbox|link)(:|$)", line)]
         assert nameless == []
         page.click("#look")

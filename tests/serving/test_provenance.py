@@ -47,28 +47,28 @@ def test_a_folder_that_does_not_say_is_not_guessed_at(trained: dict[str, object]
 
 def test_texts_are_named_without_their_folders() -> None:
     texts = [{"name": "/home/me/secret/train.tsv", "weight": 1.0, "pairs": 60_000, "digest": "x"}]
-    found = trained_on({"texts": {"training": texts}, "step": 900})
-    assert found is not None
-    assert found.model_dump() == {"texts": [{"name": "train.tsv", "pairs": 60_000}], "steps": 900}
+    provenance = trained_on({"texts": {"training": texts}, "step": 900})
+    assert provenance is not None
+    assert provenance.model_dump() == {"texts": [{"name": "train.tsv", "pairs": 60_000}], "steps": 900}
 
 
-def said_to_the_demo() -> list[str]:
+def demo_sentences() -> list[str]:
     """The sentences that README and docs give to the model of `heed demo`."""
-    found: list[str] = []
+    sentences: list[str] = []
     for page in (ROOT / "README.md", ROOT / "docs" / "looking.md", ROOT / "docs" / "serving.md"):
         text = page.read_text()
-        found += re.findall(r"(?m)^    (The animal .+)$", text)
-        found += re.findall(r'heed look runs/demo "([^"]+)"', text)
-        found += re.findall(r'heed\.load\("runs/demo"\)\.look\("([^"]+)"', text)
+        sentences += re.findall(r"(?m)^    (The animal .+)$", text)
+        sentences += re.findall(r'heed look runs/demo "([^"]+)"', text)
+        sentences += re.findall(r'heed\.load\("runs/demo"\)\.look\("([^"]+)"', text)
         for code in re.findall(r'(?s)heed\.load\("runs/demo"\)(.*?)```', text):
-            found += re.findall(r'translator(?:\.\w+)?\(\[?"([^"]+)"', code)
+            sentences += re.findall(r'translator(?:\.\w+)?\(\[?"([^"]+)"', code)
         for served in re.findall(r"(?s)heed serve runs/demo\b.*?(?=heed serve|\Z)", text):
-            found += re.findall(r'"q=([^&]+)&', served)
-    return found
+            sentences += re.findall(r'"q=([^&]+)&', served)
+    return sentences
 
 
 def test_the_demos_sentences_are_of_its_world() -> None:
-    said = said_to_the_demo()
-    assert len(said) >= 8
-    for sentence in {*said, *EXAMPLES}:
+    sentences = demo_sentences()
+    assert len(sentences) >= 8
+    for sentence in {*sentences, *EXAMPLES}:
         assert math.isfinite(log_probability(sentence, "english")), sentence

@@ -215,8 +215,8 @@ def narrow(folders: tuple[Path, Path]) -> Iterator[Running]:
     }
     with serving(
         folders[0], *(part for name, size in limits.items() for part in ("--set", f"serve.{name}={size}"))
-    ) as it:
-        yield it
+    ) as server:
+        yield server
 
 
 @pytest.mark.parametrize(
@@ -323,10 +323,10 @@ def test_every_route_needs_a_key_unless_it_is_public(strict: tuple[Running, str]
 
 
 def test_too_many_requests_are_refused_by_key_and_by_address(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    one, other = (add_key(tmp_path / "keys.txt") for _ in range(2))
+    first_key, second_key = (add_key(tmp_path / "keys.txt") for _ in range(2))
     limits = ("--keys", tmp_path / "keys.txt", "--set", "serve.burst=3", "--set", "serve.requests_per_minute=1")
     with serving(folders[0], *limits) as server:
-        for key, status in ((one, 200), (other, 200), ("wrong", 403)):
+        for key, status in ((first_key, 200), (second_key, 200), ("wrong", 403)):
             answers = [server.post("/detect", q="A dog", api_key=key) for _ in range(4)]
             assert [answer.status_code for answer in answers] == [status, status, status, 429]
             assert answers[-1].json()["error"].startswith("Slowdown: more than 1 requests per minute; try again in ")
@@ -345,10 +345,10 @@ def test_metrics_hold_no_text_no_key_and_no_address(strict: tuple[Running, str])
     server, key = strict
     for path in ("/translate", "/SECRET", "/translate?q=SECRET", "/page/SECRET"):
         server.post(path, q="SECRET", source="SECRET", api_key="SECRET")
-    found = CLIENT.get(f"{server.address}/metrics", headers={"Authorization": f"Bearer {key}"}).text
-    assert 'heed_requests_total{route="/translate"' in found
+    metrics = CLIENT.get(f"{server.address}/metrics", headers={"Authorization": f"Bearer {key}"}).text
+    assert 'heed_requests_total{route="/translate"' in metrics
     for secret in ("SECRET", key, "127.0.0.1"):
-        assert secret not in found
+        assert secret not in metrics
         assert secret not in server.said().partition("\n")[2]  # after the line that tells the address
 
 
@@ -356,10 +356,10 @@ def test_clients_that_do_not_read_responses_are_disconnected(strict: tuple[Runni
     server, _ = strict
     with socket.create_connection(server.place, timeout=60) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        asked = b"GET /spec HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # some 30 MB, more than systems keep
+        requests = b"GET /spec HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # some 30 MB, more than systems keep
 
         def ask() -> bool:
-            client.sendall(asked)
+            client.sendall(requests)
             return False
 
         with pytest.raises(ConnectionError):

@@ -103,8 +103,8 @@ def test_a_wrong_key_in_header_or_query_is_rejected_before_the_body_is_read(keys
 
 def test_requests_over_the_rate_limit_are_rejected_before_the_body_is_read(keys: ApiKeys) -> None:
     config = ServeConfig(burst=1, requests_per_minute=1)
-    for known in (None, keys):
-        entrance = RequestMiddleware(Reached(), config, known, nobody)
+    for known_keys in (None, keys):
+        entrance = RequestMiddleware(Reached(), config, known_keys, nobody)
         Asking(LONG).through(entrance)
         refused = Asking(LONG).through(entrance)
         assert (refused.status, refused.read) == (429, 0)

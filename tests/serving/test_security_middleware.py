@@ -88,12 +88,12 @@ def open_to_one(folders: tuple[Path, Path]) -> Iterator[Running]:
 
 
 def test_a_page_of_an_allowed_origin_is_answered_and_may_read_the_answer(open_to_one: Running) -> None:
-    asked = {
+    headers = {
         "Origin": ALLOWED,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
-    preflight = CLIENT.options(f"{open_to_one.address}/translate", headers=asked)
+    preflight = CLIENT.options(f"{open_to_one.address}/translate", headers=headers)
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-origin"] == ALLOWED
     assert preflight.headers["access-control-allow-methods"] == "GET, POST"
@@ -103,7 +103,7 @@ def test_a_page_of_an_allowed_origin_is_answered_and_may_read_the_answer(open_to
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, ALLOWED)
         assert answer.headers["vary"] == "Origin"
         assert "access-control-allow-credentials" not in answer.headers
-    evil = {**asked, "Origin": "https://evil.example"}
+    evil = {**headers, "Origin": "https://evil.example"}
     for answer in (
         CLIENT.options(f"{open_to_one.address}/translate", headers=evil),
         CLIENT.post(f"{open_to_one.address}/translate", json=GOOD, headers={"Origin": "https://evil.example"}),
@@ -194,8 +194,8 @@ def test_a_server_behind_a_proxy_knows_its_name_its_clients_and_new_keys(
 
 
 def test_allowed_hosts_require_keys(folders: tuple[Path, Path]) -> None:
-    code, said = refused(folders[0], "--set", "serve.allowed_hosts=mt.example.org")
+    code, message = refused(folders[0], "--set", "serve.allowed_hosts=mt.example.org")
     assert code == 2
-    assert said.startswith(
+    assert message.startswith(
         "error: serve.allowed_hosts=mt.example.org allows requests from other hosts: require API keys"
     )

@@ -19,14 +19,14 @@ def test_a_paragraph_is_what_the_translator_makes_of_it(
     server: Running, translator: Translator, split: str | None
 ) -> None:
     fields = {} if split is None else {"split": split}
-    found = server.post("/translate", q=PARAGRAPH, source="en", target="de", details=True, **fields).json()
+    response = server.post("/translate", q=PARAGRAPH, source="en", target="de", details=True, **fields).json()
     (expected,) = translator.translate([PARAGRAPH], split=split)  # type: ignore[arg-type]
-    assert found["translatedText"] == expected.text
-    segments = [(tuple(one["source"]), tuple(one["target"])) for one in found["details"]["segments"]]
-    assert segments == [(one.source, one.target) for one in expected.segments]
+    assert response["translatedText"] == expected.text
+    segments = [(tuple(segment["source"]), tuple(segment["target"])) for segment in response["details"]["segments"]]
+    assert segments == [(segment.source, segment.target) for segment in expected.segments]
     assert len(segments) == (2 if split == "line" else 5)
     assert [PARAGRAPH[start:end].strip()[-1] for (start, end), _ in segments][-1] == "."
-    assert found.get("truncated", False) == expected.truncated
+    assert response.get("truncated", False) == expected.truncated
 
 
 def test_sentences_are_the_default_and_whatever_is_between_them_stays(server: Running) -> None:
@@ -44,8 +44,8 @@ def test_sentences_are_the_default_and_whatever_is_between_them_stays(server: Ru
 def test_a_text_that_must_not_be_split_and_is_too_long_is_refused(server: Running) -> None:
     for route in ("/translate", "/translate/stream"):
         answer = server.post(route, q="A dog runs. " * 30, source="en", target="de", split="none")
-        said = answer.text
-        assert "is longer than this model's limit of 60" in said, route
+        message = answer.text
+        assert "is longer than this model's limit of 60" in message, route
     answer = server.post("/translate", q="A dog", source="en", target="de", split="words")
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("Invalid request: split parameter: input should be 'sentences', 'line' or")
@@ -53,8 +53,8 @@ def test_a_text_that_must_not_be_split_and_is_too_long_is_refused(server: Runnin
 
 def test_pieces_without_letters_stay_as_they_are(server: Running) -> None:
     alone = server.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
-    found = server.post("/translate", q="😀\nA dog runs.\n---\n3.14\n", source="en", target="de").json()
-    assert found["translatedText"] == f"😀\n{alone}\n---\n3.14\n"
+    response = server.post("/translate", q="😀\nA dog runs.\n---\n3.14\n", source="en", target="de").json()
+    assert response["translatedText"] == f"😀\n{alone}\n---\n3.14\n"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,6 @@ def test_truncated_is_set_exactly_for_outputs_that_reach_the_length_limit(
     assert "truncated" not in endless.post("/translate", q="5", **fields).json()
     events = endless.post("/translate/stream", q="A dog", **fields).text.strip().split("\n\n")
     assert json.loads(events[-1].removeprefix("event: done\ndata: "))["truncated"] is True
-    for one in endless.post("/alternatives", q="A dog", prefix="", **fields).json()["alternatives"]:
-        assert one["truncated"] is True
+    for alternative in endless.post("/alternatives", q="A dog", prefix="", **fields).json()["alternatives"]:
+        assert alternative["truncated"] is True
     assert load(folders[0]).search.max_length == 12

@@ -29,10 +29,10 @@ from tests.serving.running import CLIENT, Running, refused, serving, until
     ],
 )
 def test_invalid_serve_arguments_say_why(folders: tuple[Path, Path], arguments: list[str], error: str) -> None:
-    code, said = refused(*(argument.replace("{ende}", str(folders[0])) for argument in arguments))
+    code, message = refused(*(argument.replace("{ende}", str(folders[0])) for argument in arguments))
     assert code == 2
-    assert said.startswith("error: ")
-    assert error in said
+    assert message.startswith("error: ")
+    assert error in message
 
 
 def test_a_server_says_which_backend_runs_and_why(server: Running, folders: tuple[Path, Path]) -> None:
@@ -61,22 +61,22 @@ def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path
 
 def test_a_port_that_is_taken_is_named(server: Running, folders: tuple[Path, Path]) -> None:
     port = server.address.rsplit(":", 1)[1]
-    code, said = refused(folders[0], "--port", port)
+    code, message = refused(folders[0], "--port", port)
     assert code == 2
-    assert said == f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port\n"
+    assert message == f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --port\n"
 
 
 def test_a_new_key_is_printed_and_accepted(folders: tuple[Path, Path], tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
-    done = heed("serve", "--new-key", "--keys", str(keys))
+    process = heed("serve", "--new-key", "--keys", str(keys))
     with serving(folders[0], "--keys", keys) as server:
-        answer = server.post("/translate", q="A dog", source="en", target="de", api_key=done.stdout.strip())
+        answer = server.post("/translate", q="A dog", source="en", target="de", api_key=process.stdout.strip())
         assert answer.status_code == 200
 
 
 def test_another_address_is_served_where_that_is_said_to_be_meant(folders: tuple[Path, Path]) -> None:
-    code, said = refused(folders[0], "--host", "127.0.0.2", "--port", "0")
-    assert (code, said.startswith("error: --host 127.0.0.2 allows requests from other hosts: require API keys")) == (
+    code, message = refused(folders[0], "--host", "127.0.0.2", "--port", "0")
+    assert (code, message.startswith("error: --host 127.0.0.2 allows requests from other hosts: require API keys")) == (
         2,
         True,
     )
@@ -104,13 +104,13 @@ main()
 
 
 def test_the_server_opens_no_outgoing_connection(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    with said.open("w") as errors:
+    log = tmp_path / "said"
+    with log.open("w") as errors:
         command = [sys.executable, "-c", WATCH, "serve", *map(str, folders), "--port", "0"]
         process = subprocess.Popen(command, stderr=errors, stdout=errors, env=ONE_THREAD)
     try:
-        until(lambda: "serves on" in said.read_text() or process.poll() is not None, "a first line")
-        address = next(line.split()[3] for line in said.read_text().splitlines() if line.startswith("heed serves on"))
+        until(lambda: "serves on" in log.read_text() or process.poll() is not None, "a first line")
+        address = next(line.split()[3] for line in log.read_text().splitlines() if line.startswith("heed serves on"))
         fields = {"q": "A dog", "source": "auto", "target": "de"}
         for route in ("/translate", "/detect", "/translate/stream", "/alternatives", "/look", "/suggest"):
             assert CLIENT.post(address + route, json=fields).status_code in (200, 403), route
@@ -121,4 +121,4 @@ def test_the_server_opens_no_outgoing_connection(folders: tuple[Path, Path], tmp
     finally:
         process.kill()
         process.wait(60)
-    assert "LEAVES" not in said.read_text()
+    assert "LEAVES" not in log.read_text()

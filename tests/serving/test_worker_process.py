@@ -25,7 +25,7 @@ from tests.serving.running import Running, serving, until
 
 def children(process: int) -> list[int]:
     try:
-        return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except FileNotFoundError:
         return []
 
@@ -96,7 +96,7 @@ def ask(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
     async def send(message: dict[str, object]) -> None:
         sent.append(message)
 
-    async def asked() -> None:
+    async def run_request() -> None:
         keeping = asyncio.ensure_future(worker.supervise())
         await asyncio.sleep(0.01)
         scope = {"type": "http", "method": "POST", "path": path, "state": {"fields": {}}, "headers": []}
@@ -104,8 +104,8 @@ def ask(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
         worker.admission.shutting_down = True
         keeping.cancel()
 
-    asyncio.run(asked())
-    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent)  # type: ignore[return-value, misc]
+    asyncio.run(run_request())
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)  # type: ignore[return-value, misc]
 
 
 @contextmanager

@@ -34,9 +34,9 @@ def test_the_losses_of_micro_batches_add_up_to_that_of_the_batch() -> None:
 def test_symmetric_kl_is_the_mean_of_both_divergences() -> None:
     first, second = torch.randn(6, 7), torch.randn(6, 7)
     p, q = first.log_softmax(-1), second.log_softmax(-1)
-    both = [functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
+    divergences = [functional.kl_div(a, b, reduction="sum", log_target=True) for a, b in ((p, q), (q, p))]
     tgt_out = torch.tensor([3] * 6)
-    torch.testing.assert_close(symmetric_kl(first, second, tgt_out, 0), (both[0] + both[1]) / 2)
+    torch.testing.assert_close(symmetric_kl(first, second, tgt_out, 0), (divergences[0] + divergences[1]) / 2)
     assert symmetric_kl(first, first, tgt_out, 0).item() == 0
 
 

@@ -104,16 +104,16 @@ def test_prefetched_results_come_in_order() -> None:
 
 
 def test_the_next_results_are_prefetched_while_one_is_in_use() -> None:
-    made = threading.Semaphore(0)
+    prefetched = threading.Semaphore(0)
 
     def make(number: int) -> int:
-        made.release()
+        prefetched.release()
         return number
 
     with closing(prefetch(make, range(10))) as results:
         assert next(results) == 0
-        assert made.acquire(timeout=5)
-        assert made.acquire(timeout=5)  # made before it is requested
+        assert prefetched.acquire(timeout=5)
+        assert prefetched.acquire(timeout=5)  # made before it is requested
 
 
 def test_an_exception_while_prefetching_is_raised_at_its_items_turn() -> None:

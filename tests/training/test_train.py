@@ -145,8 +145,8 @@ def test_the_command_line_trains_the_same_weights(
     files += [word for name in ("source", "target") for word in (f"--valid-{name}", str(texts[f"valid_{name}"][0]))]
     sets = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     options = ["--preset", "tiny", "--cache", str(cache), "--out", str(tmp_path / "run")]
-    done = command("train", *files, *options, *sets)
-    assert done.returncode == 0, done.stderr
+    process = command("train", *files, *options, *sets)
+    assert process.returncode == 0, process.stderr
     assert weights(tmp_path / "run", 6) == weights(whole[0].folder, 6)
     ours, theirs = (read_tensors(folder / "model.safetensors") for folder in (tmp_path / "run", whole[0].folder))
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
