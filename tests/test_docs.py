@@ -149,7 +149,7 @@ def shape(answer: Any) -> Any:
 
 
 @each_page
-def test_every_verb_and_option_in_a_sentence_is_there(page: str) -> None:
+def test_every_verb_and_option_in_an_inline_command_exists(page: str) -> None:
     verbs = typer.main.get_group(app).commands
     for line in in_sentences(page):
         name = re.findall(r"\bheed ([a-z]+|(?=--))", line)[-1]
@@ -163,7 +163,7 @@ def test_every_verb_and_option_in_a_sentence_is_there(page: str) -> None:
 
 
 @each_page
-def test_what_a_page_makes_and_installs_is_there(page: str) -> None:
+def test_every_make_target_and_extra_on_a_page_exists(page: str) -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z]+)", page, flags=re.MULTILINE)) <= set(targets)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -177,13 +177,13 @@ def extras_of(page: str) -> set[str]:
 
 
 @each_page
-def test_commands_stand_where_they_are_found(page: str) -> None:
+def test_commands_are_indented_and_not_fenced(page: str) -> None:
     assert not re.search(r"^```(sh|shell|bash|zsh|console)\b", page, flags=re.MULTILINE), (
         "indent commands by four spaces"
     )
 
 
-def test_commands_are_found() -> None:
+def test_block_and_inline_commands_are_extracted() -> None:
     page = "Do\n\n    heed train --a \\\n        --b  # twice\n    no command\n    echo a | heed translate r\n"
     page += "    make test  # of heed alone\n    curl host -d a\n    {}\n\n"
     page += "or `heed train --a\nb c`, `heed train …`, `heed demo`\n\n```python\n    heed = 1\n```\n"

@@ -23,7 +23,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_is_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_folder_is_in_xdg_cache_home_or_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / ".cache" / "heed"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
@@ -31,7 +31,7 @@ def test_it_is_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert cache_folder().stat().st_mode & 0o777 == 0o700
 
 
-def test_without_a_home_it_is_a_private_temporary_folder_and_that_is_said(
+def test_without_a_home_the_cache_is_a_private_temporary_folder_with_a_note(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_home() -> Path:
@@ -47,7 +47,9 @@ def test_without_a_home_it_is_a_private_temporary_folder_and_that_is_said(
     assert len([record for record in caplog.records if record.message.startswith(f"note: {note}")]) == 1
 
 
-def test_a_home_that_cannot_be_written_to_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_writable_home_the_cache_is_a_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "read-only"))
     monkeypatch.setattr("heed.paths.os.access", lambda *_: False)  # as the tests may run as root, whom nothing stops
     assert cache_folder().name == f"heed-{os.getuid()}"
@@ -55,7 +57,7 @@ def test_a_home_that_cannot_be_written_to_is_no_traceback(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("kind", ["a file", "writable", "a link"])
-def test_a_temporary_folder_that_somebody_has_put_there_is_left_alone(temporary: Path, kind: str) -> None:
+def test_a_temporary_folder_prepared_by_another_user_is_not_used(temporary: Path, kind: str) -> None:
     planted = temporary / f"heed-{os.getuid()}"
     if kind == "a file":
         planted.write_text("")
@@ -72,7 +74,7 @@ def test_a_temporary_folder_that_somebody_has_put_there_is_left_alone(temporary:
     assert temporary_folder() == folder
 
 
-def test_without_any_folder_it_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_temporary_folder_the_error_says_to_set_tmpdir(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> str:
         raise FileNotFoundError("No usable temporary directory found")
 
@@ -81,7 +83,7 @@ def test_without_any_folder_it_is_one_clear_error(monkeypatch: pytest.MonkeyPatc
         temporary_folder()
 
 
-def test_a_fallback_is_said_once_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fallback_is_logged_once_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "heed"):
         for _ in range(3):
             note_fallback("one thing is slower")

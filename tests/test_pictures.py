@@ -18,13 +18,13 @@ def words(picture: Path) -> list[str]:
     return [part.text or "" for part in ElementTree.parse(picture).iter() if part.tag.endswith("text")]  # noqa: S314 - ours
 
 
-def test_the_pictures_of_speed_are_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
+def test_the_speed_charts_are_drawn_from_the_committed_numbers(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(PICTURES / "performance.py"), str(tmp_path)], check=True)
     svgs = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
     assert svgs == {file.name: file.read_text(encoding="utf-8") for file in PICTURES.glob("performance-*.svg")}
 
 
-def test_every_number_says_where_and_when_it_was_measured_and_every_bar_its_number() -> None:
+def test_every_chart_has_hardware_and_date_and_every_bar_its_value() -> None:
     plots = {line["plot"]: line for line in NUMBERS if "title" in line}
     for name, plot in plots.items():
         assert {"hardware", "date", "command"} <= plot.keys(), name
@@ -46,7 +46,7 @@ def test_the_speed_tables_are_generated_from_the_committed_numbers() -> None:
         assert make_performance.MARKED.search(text)
 
 
-def test_no_measured_figure_stands_outside_the_generated_tables_of_the_performance_page() -> None:
+def test_measurements_of_the_performance_page_are_only_in_generated_tables() -> None:
     page, *_ = make_performance.PAGES
     prose = make_performance.MARKED.sub("", page.read_text(encoding="utf-8"))
     units = r"(?:×|%|times|ms|s|[GM]iB|[TG]FLOP/s|GB/s|BLEU|(?:target )?(?:tokens|sentences|pairs)/s)"

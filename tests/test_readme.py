@@ -30,7 +30,7 @@ def _sources() -> list[Path]:
     return [file for ending in ("py", "c", "h") for file in (ROOT / "src" / "heed").rglob(f"*.{ending}")]
 
 
-def test_the_map_of_the_source_is_what_its_script_writes() -> None:
+def test_the_file_map_is_up_to_date() -> None:
     assert MAP.read_text() == map_text(), "run python docs/make_map.py"
 
 
@@ -38,7 +38,7 @@ def test_the_readme_has_at_most_150_lines() -> None:
     assert len(README.splitlines()) <= 150
 
 
-def test_the_readme_names_every_room() -> None:
+def test_the_readme_names_every_sub_package() -> None:
     rooms = {file.parent.name for file in (ROOT / "src" / "heed").glob("*/__init__.py")}
     assert set(re.findall(r"^\| `(\w+)/` \|", README, flags=re.MULTILINE)) == rooms
 
@@ -85,7 +85,7 @@ def test_the_code_on_every_page_runs_and_prints_what_the_page_says(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_and_file_named_on_a_page_is_there(page: Path) -> None:
+def test_every_link_and_file_named_on_a_page_exists(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
     for link in links:
@@ -104,7 +104,7 @@ def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], 
         assert f"| `{name}` | {default} | {field.description} |" in text
 
 
-def test_what_the_readme_shows_comes_with_what_it_installs() -> None:
+def test_pip_install_brings_what_the_readme_uses_and_no_developer_tools() -> None:
     assert "\n    pip install .\n" in README
     there = brought()
     assert {"torch", "fastapi", "uvicorn", "python-multipart", "vl-convert-python", "starlette", "h11"} <= there
@@ -112,7 +112,7 @@ def test_what_the_readme_shows_comes_with_what_it_installs() -> None:
     assert "pytest" in not_installed()
 
 
-def test_every_module_that_is_imported_comes_with_heed_or_with_an_extra() -> None:
+def test_every_imported_module_is_a_dependency_or_in_an_extra() -> None:
     extras = set(PROJECT["optional-dependencies"]) - {"dev"}
     absent = set(not_installed(extras))
     for file in _sources():
@@ -123,7 +123,7 @@ def test_every_module_that_is_imported_comes_with_heed_or_with_an_extra() -> Non
             assert not absent & {name.partition(".")[0] for name in names}, file
 
 
-def test_the_demo_does_not_install_what_developers_need(tmp_path: Path) -> None:
+def test_make_demo_does_not_install_developer_tools(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     recipes = {

@@ -39,7 +39,7 @@ def test_no_page_loads_anything_from_the_network(site: Path) -> None:
         assert not re.search(r"url\([\"']?(https?:)?//", sheet.read_text()), sheet
 
 
-def test_the_pictures_of_the_pages_and_the_search_index_are_there(site: Path) -> None:
+def test_the_site_has_the_pictures_of_its_pages_and_a_search_index(site: Path) -> None:
     assert (site / "searchindex.js").stat().st_size > 10_000
     for page in DOCS.glob("*.md"):
         for picture in re.findall(r"!\[[^\]]*\]\((?!http)([^)]+)\)", page.read_text()):

@@ -72,7 +72,7 @@ def _help(command: typer.core.TyperCommand | typer.core.TyperGroup, name: str) -
 
 
 @pytest.mark.parametrize("words", INSTEAD)
-def test_a_word_that_readers_must_decode_is_nowhere_to_be_read(words: str) -> None:
+def test_no_text_for_users_has_a_word_that_the_glossary_replaces(words: str) -> None:
     pattern = re.compile(rf"\b(?:{words})\b", flags=re.IGNORECASE)
     hits = [
         f"{place}: {text[max(0, hit.start() - 40) : hit.end() + 20]!r}"

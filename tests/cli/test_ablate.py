@@ -33,7 +33,7 @@ def ablate(*arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("texts")
-def test_table_and_json_are_what_was_measured() -> None:
+def test_table_and_json_show_the_measured_changes() -> None:
     form = ("model", "--source", "s", "--reference", "r", "--resamples", "60")
     expected = measure(load("model"), SOURCES, REFERENCES, resamples=60)
     printed = ablate(*form)
@@ -51,7 +51,7 @@ def test_table_and_json_are_what_was_measured() -> None:
     assert [change["low"] for change in report["changes"]] == [change.low for change in expected.changes]
 
 
-def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head(texts: Path) -> None:
+def test_bleu_scores_translations_and_the_heat_map_has_a_cell_for_every_head(texts: Path) -> None:
     search = SearchConfig(beam=1, max_length=2)
     own = [translation.text for translation in load("model").translate(SOURCES, search=search)]
     (texts / "own").write_text("".join(line + "\n" for line in own))
@@ -81,14 +81,14 @@ def test_bleu_is_that_of_translations_and_the_heat_map_has_a_cell_for_every_head
         ),
     ],
 )
-def test_mistakes_in_ablate_options_are_errors(arguments: str, message: str, texts: Path) -> None:
+def test_invalid_ablate_options_are_errors(arguments: str, message: str, texts: Path) -> None:
     write_model(texts / "encoder", kind="encoder")
     with pytest.raises(HeedError) as error:
         ablate("--source", "s", *arguments.split())
     assert message in str(error.value)
 
 
-def test_an_unknown_metric_is_the_users_mistake() -> None:
+def test_an_unknown_metric_is_an_error() -> None:
     run = CliRunner().invoke(app, ["ablate", "model", "--source", "s", "--reference", "r", "--metric", "chrf"])
     assert run.exit_code == 2
     assert "'chrf' is not one of" in run.stderr

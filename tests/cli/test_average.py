@@ -51,7 +51,7 @@ def test_too_few_checkpoints_and_existing_output_folders_are_errors(run: Path, t
     assert process.stderr == f"error: {tmp_path} already exists: choose another --out\n"
 
 
-def test_a_checkpoint_kept_as_the_best_is_not_one_of_the_last(run: Path, tmp_path: Path) -> None:
+def test_a_best_checkpoint_before_a_gap_is_not_averaged(run: Path, tmp_path: Path) -> None:
     """Unless it is: what counts is that none in between was removed."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)

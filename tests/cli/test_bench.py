@@ -40,7 +40,7 @@ def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
     return dict(json.loads(bench(*arguments, "--json", stdin=stdin).stdout))
 
 
-def test_engines_are_compared_on_ones_own_model_and_text(model: Path) -> None:
+def test_engines_are_compared_on_the_given_model_and_text(model: Path) -> None:
     lines = "".join(f"{text}\n" for text in (*TEXTS, "", "left out"))
     options = ["--sentences", "6", "--beam", "1", "--rounds", "2", "--threads", "2", "--engine", "onnx", "--json"]
     process = heed("bench", "engines", str(model), "-", *options, stdin=lines)
@@ -108,7 +108,7 @@ def test_every_bench_command_has_a_summary() -> None:
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_the_machine_is_measured() -> None:
+def test_bench_machine_reports_throughput_by_dtype_and_bandwidth() -> None:
     report = as_json("machine", "--device", "cpu")
     assert report["device"].startswith("CPU, threads: ")
     assert report["operations"].keys() == {"float32", "int8"}
@@ -129,7 +129,7 @@ SMALL = [word for setting in ("d_model=16", "heads=2", "d_ff=16", "norm=pre") fo
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_training_is_measured() -> None:
+def test_bench_train_reports_speed_memory_and_share_of_the_limit() -> None:
     arguments = ["train", "--device", "cpu", "--vocabulary", "300", "--tokens", "150", "--seconds", "0", *SMALL]
     report = as_json(*arguments)
     assert [report[name] for name in ("preset", "vocabulary", "tokens_per_batch", "steps")] == ["tiny", 300, 150, 3]
@@ -155,7 +155,7 @@ def test_training_is_measured() -> None:
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_translating_is_measured_by_batch_beam_and_length(model: Path) -> None:
+def test_bench_translate_measures_each_batch_size_beam_and_length(model: Path) -> None:
     options = ["--batch", "1", "--batch", "3", "--beam", "2", "--sentences", "2", "--rounds", "1"]
     report = as_json("translate", str(model), *options)
     assert [(row["batch"], row["beam"], row["sentences"]) for row in report["by_batch"]] == [(1, 2, 3), (3, 2, 3)]
@@ -169,7 +169,7 @@ def test_translating_is_measured_by_batch_beam_and_length(model: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_limits")
-def test_translating_is_measured_on_ones_own_text(model: Path) -> None:
+def test_bench_translate_measures_the_given_text(model: Path) -> None:
     lines = "".join(f"{text}\n" for text in (*TEXTS, "", "left out"))
     arguments = ["translate", str(model), "-", "--sentences", "6", "--batch", "2", "--beam", "1", "--rounds", "1"]
     report = as_json(*arguments, stdin=lines)

@@ -124,7 +124,7 @@ def test_against_prints_both_systems_side_by_side() -> None:
         )
 
 
-def test_a_model_translates_is_scored_and_gets_its_scores_into_its_card(texts: Path, model: Path) -> None:
+def test_a_model_is_scored_and_its_scores_are_written_into_its_card(texts: Path, model: Path) -> None:
     form = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
     run = command(*form, "--out", f"{texts}/out", "--json", "--resamples", "40")
     assert run.returncode == 0, run.stderr
@@ -178,20 +178,20 @@ def test_no_card_is_written_with_no_card_or_if_it_cannot_be_written(texts: Path,
     ],
 )
 @pytest.mark.usefixtures("texts")
-def test_mistakes_in_evaluate_options_are_errors(arguments: str, message: str) -> None:
+def test_invalid_evaluate_options_are_errors(arguments: str, message: str) -> None:
     with pytest.raises(HeedError) as error:
         evaluate(*arguments.split(), "--reference", "r")
     assert message in str(error.value)
 
 
-def test_an_empty_reference_is_the_users_mistake(texts: Path) -> None:
+def test_an_empty_reference_is_an_error(texts: Path) -> None:
     run = command("evaluate", "--hypothesis", f"{texts}/empty", "--reference", f"{texts}/empty")
     assert run.returncode == 2
     assert run.stderr == f"error: {texts}/empty is empty: expected reference translations\n"
     assert run.stdout == ""
 
 
-def test_text_that_is_tokenised_already_is_noticed(texts: Path) -> None:
+def test_references_that_are_already_tokenised_get_a_note(texts: Path) -> None:
     (texts / "tokenised").write_text("a dog runs .\ntwo men sit .\n")
     form = ["evaluate", "--hypothesis", "tokenised", "--reference", "tokenised", "--resamples", "40"]
     note = "note: 2 of 2 references end in ' .', so the text seems to be tokenised already; papers compute BLEU"

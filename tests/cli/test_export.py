@@ -30,7 +30,7 @@ def test_export_and_import_keep_the_translations(run: Path, tmp_path: Path) -> N
     assert before == after
 
 
-def test_mistakes_in_export_options_are_errors(run: Path, tmp_path: Path) -> None:
+def test_invalid_export_options_are_errors(run: Path, tmp_path: Path) -> None:
     process = heed("export", str(run), "--to", "marion", "--out", f"{tmp_path}/x")
     assert process.returncode == 2
     assert process.stderr.startswith("error: --to marion is not a known format: did you mean 'marian'?")

@@ -12,7 +12,7 @@ SCORE = ["evaluate", "--hypothesis", "-", "--reference", "reference", "--resampl
 
 
 @pytest.mark.parametrize("arguments", [SCORE, [*SCORE, "--json"], ["evaluate", "reference"], ["tarin"], ["--help"]])
-def test_a_forked_command_is_the_command(arguments: list[str], tmp_path: Path) -> None:
+def test_a_forked_command_equals_a_new_process(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "reference").write_text("ein schöner Hund\n犬\n")
     forked, own = (
         subprocess.run(

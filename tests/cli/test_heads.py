@@ -42,7 +42,7 @@ def measured(targets: list[str] | None) -> list[HeadStatistics]:
 
 
 @pytest.mark.usefixtures("texts")
-def test_table_and_json_are_what_was_measured() -> None:
+def test_table_and_json_show_the_measured_statistics() -> None:
     expected = measured(TARGETS)
     printed = heads("model", "--source", "s", "--target", "t")
     assert max(map(len, printed.splitlines())) <= 80
@@ -83,7 +83,7 @@ def test_heads_without_targets_uses_greedy_translations(monkeypatch: pytest.Monk
         ("decoder --source s --target s", "--target needs an encoder-decoder model: this one is decoder-only"),
     ],
 )
-def test_mistakes_in_heads_options_are_errors(arguments: str, message: str, texts: Path) -> None:
+def test_invalid_heads_options_are_errors(arguments: str, message: str, texts: Path) -> None:
     write_model(texts / "decoder", kind="decoder")
     with pytest.raises(HeedError) as error:
         heads(*arguments.split())

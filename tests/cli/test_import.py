@@ -37,7 +37,7 @@ def model(theirs: Path) -> Path:
     return theirs.parent / "model"
 
 
-def test_the_folder_is_whole_and_says_where_it_comes_from(model: Path) -> None:
+def test_an_imported_folder_is_complete_and_records_its_origin(model: Path) -> None:
     verify(model)
     folder = read_model_folder(model)
     assert folder.trained == {"imported": "From the Hugging Face MarianMT folder `opus-mt-en-fr`."}
@@ -92,7 +92,7 @@ def test_an_imported_model_can_be_served(model: Path) -> None:
         assert isinstance(answer.json()["translatedText"], str)
 
 
-def test_mistakes_in_import_options_are_errors(theirs: Path, tmp_path: Path) -> None:
+def test_invalid_import_options_are_errors(theirs: Path, tmp_path: Path) -> None:
     made = heed("import", "--from", "marion", str(theirs), "--out", f"{tmp_path}/x")
     assert made.returncode == 2
     assert made.stderr == "error: --from marion is not a known format: did you mean 'marian'?\n"

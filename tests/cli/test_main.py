@@ -9,7 +9,7 @@ from heed.cli.main import app
 from tests.cli.command import ONE_THREAD, heed
 
 
-def test_the_version_and_help_are_there() -> None:
+def test_version_and_help_are_printed() -> None:
     assert heed("--version").stdout == f"heed {__version__}\n"
     for arguments in ([], ["--help"]):
         run = heed(*arguments)
@@ -30,7 +30,7 @@ def test_the_version_and_help_are_there() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+def test_a_user_error_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
     run = heed(*arguments)
     assert run.returncode == 2
     assert run.stderr.startswith(message)
@@ -38,7 +38,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
     assert run.stdout == ""
 
 
-def test_every_verb_has_h_for_help() -> None:
+def test_every_verb_accepts_h_for_help() -> None:
     group = typer.main.get_group(app)
     with group.make_context("heed", [], resilient_parsing=True) as context:
         for name, verb in group.commands.items():
@@ -65,6 +65,6 @@ def test_a_shell_completes_verbs_and_options() -> None:
     assert completed("heed train --res") == ["--resume"]
 
 
-def test_help_does_not_wait_for_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     code = "import sys, heed.cli.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

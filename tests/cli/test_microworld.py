@@ -16,7 +16,7 @@ def microworld(*arguments: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_pairs_are_the_corpus_of_that_split_and_seed() -> None:
+def test_pairs_are_the_corpus_of_the_given_split_and_seed() -> None:
     pairs = [f"{example.source}\t{example.target}" for example in corpus("valid", 30, seed=7)]
     assert microworld("--split", "valid", "--count", "30", "--seed", "7") == pairs
     assert microworld("--count", "5") == [f"{example.source}\t{example.target}" for example in corpus("train", 5)]
@@ -53,7 +53,7 @@ def test_microworld_ends_silently_when_the_pipe_closes() -> None:
         (("--count", "0"), "error: Invalid value for '--count': Input should be greater than or equal to 1"),
     ],
 )
-def test_mistakes_in_microworld_options_are_errors(arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_microworld_options_are_errors(arguments: tuple[str, ...], message: str) -> None:
     run = heed("microworld", *arguments)
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr.startswith(message)

@@ -51,14 +51,14 @@ def refused(folder: Path, *arguments: str) -> str:
         "train --pairs pairs.tsv --out r --cache file/below",
     ],
 )
-def test_a_folder_that_cannot_be_written_is_one_line(folder: Path, command: str) -> None:
+def test_a_folder_that_cannot_be_written_is_one_error_line(folder: Path, command: str) -> None:
     *rest, out = command.split()
     assert out.partition("/")[0] in refused(folder, *rest, out)
     assert "File name too long" in refused(folder, *rest, "x" * 300)
 
 
 @pytest.mark.parametrize("out", ["folder.html", "file/x.svg", "absent/x.json", "folder.npy", "absent/x.jsonl"])
-def test_a_file_that_cannot_be_written_is_one_line(folder: Path, out: str) -> None:
+def test_a_file_that_cannot_be_written_is_one_error_line(folder: Path, out: str) -> None:
     command = "embed m in.txt" if out.endswith((".npy", ".jsonl")) else "look m dog"
     assert f"error: {out}: " in refused(folder, *command.split(), "-o", out)
 
@@ -112,7 +112,7 @@ def test_a_defect_keeps_its_traceback() -> None:
         assert "Traceback" in run.stderr
 
 
-def test_only_paths_named_by_the_user_are_the_users_mistake() -> None:
+def test_only_paths_given_by_the_user_become_error_lines() -> None:
     named = ["quantize", "m", "--out=some/where"]
     refused = OSError(errno.EACCES, "Permission denied", "/x")
     assert path_error(refused, named) == "/x: Permission denied"

@@ -48,7 +48,7 @@ def test_several_runs_are_plotted_by_minutes_and_one_without_steps_is_left_out(f
     assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
-def test_a_pdf_is_a_pdf(folder: Path, tmp_path: Path) -> None:
+def test_an_output_ending_in_pdf_is_a_pdf(folder: Path, tmp_path: Path) -> None:
     plot([folder / "first"], tmp_path / "curves.pdf")
     assert (tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF-")
 
@@ -78,6 +78,6 @@ def test_a_plot_that_cannot_be_drawn_is_an_error(
     assert str(caught.value) == message.format(folder=folder)
 
 
-def test_drawing_does_not_wait_for_torch() -> None:
+def test_plotting_curves_does_not_import_torch() -> None:
     code = "import sys, heed.plots.curves; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

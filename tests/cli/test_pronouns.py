@@ -17,7 +17,7 @@ def pronouns(*arguments: str) -> str:
     return run.stdout
 
 
-def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_have_the_numbers_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", -40)  # an untrained model never ends
     form = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
     report = json.loads(pronouns(*form, "--json"))
@@ -57,7 +57,7 @@ def test_tables_say_what_json_says(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("decoder", "4", "model is a decoder-only model, trained with task = 'translate', and does not translate"),
     ],
 )
-def test_mistakes_in_pronouns_options_are_errors(kind: str, count: str, message: str, tmp_path: Path) -> None:
+def test_invalid_pronouns_options_are_errors(kind: str, count: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(HeedError) as error:
         pronouns(str(write_model(tmp_path / "model", kind=kind)), "--sentences", count)
     assert message in str(error.value)

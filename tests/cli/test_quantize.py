@@ -28,7 +28,7 @@ def quantized(model: Path) -> Path:
     return out
 
 
-def test_the_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, quantized: Path) -> None:
+def test_an_int8_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, quantized: Path) -> None:
     names = {file.name for file in quantized.iterdir()}
     assert names == {file.name for file in model.iterdir()} - {"model.safetensors"} | {"model.int8.safetensors"}
     before, after = (
@@ -86,6 +86,6 @@ def test_verbs_that_need_float_weights_refuse_an_int8_model(quantized: Path, tmp
         assert f"error: {quantized} {REFUSED}" in process.stderr
 
 
-def test_mistakes_in_quantize_options_are_errors(model: Path, quantized: Path) -> None:
+def test_invalid_quantize_options_are_errors(model: Path, quantized: Path) -> None:
     process = heed("quantize", str(model), "--out", str(quantized))
     assert (process.returncode, process.stderr) == (2, f"error: {quantized} already exists: choose another --out\n")

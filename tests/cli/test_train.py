@@ -210,7 +210,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], w
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_mistakes_in_train_options_are_errors(
+def test_invalid_train_options_are_errors(
     train_options: list[str], tmp_path: Path, more: list[str], message: str
 ) -> None:
     run = train(train_options, tmp_path / "out", 12, *more)

@@ -158,7 +158,7 @@ def test_texts_may_be_arguments(model: Path) -> None:
         (["--beam", "2", "--nbest", "3"], "nbest = 3 is more than beam = 2"),
     ],
 )
-def test_mistakes_in_translate_options_are_errors(model: Path, options: list[str], message: str) -> None:
+def test_invalid_translate_options_are_errors(model: Path, options: list[str], message: str) -> None:
     run = translate(model, b"a\n", *options)
     assert run.returncode == 2
     assert run.stderr.decode().startswith(f"error: {message}")

@@ -19,7 +19,7 @@ def f1_by_hand(given: list[str], right: list[str]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
+def test_accuracy_and_macro_f1_equal_their_definitions(seed: int) -> None:
     draw = np.random.default_rng(seed)
     right = draw.choice(["a", "b"] if seed == 0 else LABELS, 60).tolist()
     given = [label if draw.random() < 0.7 else str(draw.choice(LABELS)) for label in right]
@@ -31,12 +31,12 @@ def test_accuracy_and_macro_f1_are_what_a_textbook_says(seed: int) -> None:
     assert accuracy.half_width == pytest.approx(196 * np.sqrt(share * (1 - share) / 60), rel=0.25)
 
 
-def test_confusion_counts_who_was_taken_for_whom() -> None:
+def test_the_confusion_matrix_counts_predictions_per_true_label() -> None:
     matrix = confusion_matrix(["a", "b", "b", "c"], ["a", "a", "b", "b"], LABELS)
     assert matrix.tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 0]]
 
 
-def test_what_cannot_be_scored_is_refused() -> None:
+def test_no_texts_and_unknown_labels_are_refused() -> None:
     with pytest.raises(DataError, match="no labelled text"):
         classification_scores([], [], LABELS)
     with pytest.raises(DataError, match="the label 'd' is not one of the model's labels: a, b, c"):

@@ -7,7 +7,7 @@ from heed.errors import DataError
 from heed.evaluation.task_metrics import language_model_scores
 
 
-def test_uniform_guesses_have_the_perplexity_of_their_number_and_the_bits_of_their_bytes() -> None:
+def test_uniform_predictions_over_256_tokens_have_perplexity_256_and_8_bits_per_byte() -> None:
     texts = ["abc", "é", ""]
     tokens = [len(text.encode()) + 1 for text in texts]  # every byte and every end a token, each one of 256
     scores = {
@@ -21,7 +21,7 @@ def test_uniform_guesses_have_the_perplexity_of_their_number_and_the_bits_of_the
     assert all(score.lower_is_better for score in scores.values())
 
 
-def test_bits_per_byte_do_not_depend_on_how_text_is_cut() -> None:
+def test_bits_per_byte_do_not_depend_on_the_tokenization() -> None:
     texts, nats = ["some words here", "and more"], [20.0, 11.0]
     coarse, fine = (
         language_model_scores([-value for value in nats], tokens, texts, 50) for tokens in ([4, 3], [16, 9])
@@ -42,6 +42,6 @@ def test_the_interval_is_that_of_a_mean() -> None:
     assert score.mean == pytest.approx(score.value, abs=score.half_width / 5)
 
 
-def test_nothing_cannot_be_scored() -> None:
+def test_scoring_no_text_is_an_error() -> None:
     with pytest.raises(DataError, match="no text"):
         language_model_scores([], [], [])

@@ -63,7 +63,7 @@ def test_score_interval_and_signature_are_sacrebleus_own(tokenize: str) -> None:
     assert "bs:200|seed:12345" in scores["BLEU"].signature
 
 
-def test_the_command_sacrebleu_prints_the_same(tmp_path: Path) -> None:
+def test_the_sacrebleu_command_prints_the_same_scores(tmp_path: Path) -> None:
     for name, lines in (("hyp", HYPOTHESES), ("ref", REFERENCES)):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines))
     options = ["-m", "bleu", "chrf", "ter", "--confidence", "--confidence-n", "100", "--format", "json", "-w", "6"]
@@ -94,7 +94,7 @@ def test_edit_distance_equals_its_definition() -> None:
         assert edit_distance(hypothesis, reference) == slow_edit_distance(hypothesis, reference)
 
 
-def test_exact_match_and_token_error_rate_are_what_they_say() -> None:
+def test_exact_match_and_token_error_rate_equal_their_definitions() -> None:
     scores = by_name(score(HYPOTHESES, REFERENCES, resamples=40))
     pairs = list(zip(HYPOTHESES, REFERENCES, strict=True))
     assert scores["exact match"].value == pytest.approx(
@@ -122,7 +122,9 @@ def test_exact_match_and_token_error_rate_are_what_they_say() -> None:
         (["x", "b"], ["", "b"], 50, 100),  # what is written for an empty reference is a mistake, too
     ],
 )
-def test_rates_by_hand(hypotheses: list[str], references: list[str], exact: float, errors: float) -> None:
+def test_rates_equal_values_computed_by_hand(
+    hypotheses: list[str], references: list[str], exact: float, errors: float
+) -> None:
     scores = by_name(score(hypotheses, references, resamples=40))
     assert scores["exact match"].value == pytest.approx(exact)
     assert scores["token error rate"].value == pytest.approx(errors)
@@ -159,7 +161,7 @@ def test_unequal_counts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("references", [[], ["", " "]])
-def test_nothing_to_score_against_is_refused(references: list[str]) -> None:
+def test_empty_references_are_refused(references: list[str]) -> None:
     for refused in (bleu, score):
         with pytest.raises(DataError, match=f"nothing to score against: all {len(references)} references are empty"):
             refused(["a"] * len(references), references)

@@ -38,6 +38,6 @@ def test_search_settings_are_those_of_the_folder_or_given_ones_and_are_checked(t
             load_text_model(folder, {"beam": 0})
 
 
-def test_without_a_target_it_is_the_folders_own_translation(tmp_path: Path) -> None:
+def test_without_a_target_the_trace_has_the_models_translation(tmp_path: Path) -> None:
     ende = make_folder(tmp_path / "ende")
     assert look_into(ende, "A dog").target.text == heed.load(ende)("A dog")

@@ -201,7 +201,7 @@ def test_alternatives_keep_the_prefix_and_differ_in_the_next_token(translator: T
         translator.translate(["a\nb"], prefixes=["a"])
 
 
-def test_one_text_is_not_a_list_of_letters(translator: Translator) -> None:
+def test_a_string_instead_of_a_list_of_texts_is_refused(translator: Translator) -> None:
     with pytest.raises(InputError, match="expected a list of texts, found str: 'a dog'"):
         translator.translate("a dog")
 
@@ -260,7 +260,7 @@ def test_samples_depend_on_seed_and_index_not_on_the_batch(translator: Translato
     assert other.text != alone.text
 
 
-def test_an_ensemble_translates() -> None:
+def test_an_ensemble_averages_the_probabilities_of_its_models() -> None:
     first, second = make(0), make(1)
     search = SearchConfig(max_length=12)
     alone = Translator([first], (TOKENIZER, TOKENIZER), search)
@@ -281,7 +281,7 @@ def save(folder: Path, tokenizer: Tokenizer, seed: int) -> Path:
     return folder
 
 
-def test_folders_are_loaded_with_their_settings_and_only_together_if_their_vocabularies_are_one(tmp_path: Path) -> None:
+def test_folders_keep_their_settings_and_an_ensemble_needs_equal_vocabularies(tmp_path: Path) -> None:
     first, second = save(tmp_path / "one", TOKENIZER, 0), save(tmp_path / "other", TOKENIZER, 1)
     translator = heed.load(first, second)
     assert len(translator.models) == 2

@@ -216,7 +216,7 @@ def test_a_head_that_does_nothing_changes_nothing() -> None:
     assert (idle.low, idle.high) == (0, 0)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_unequal_counts_other_kinds_engines_and_ensembles_are_refused() -> None:
     translator = small_translator()
     with pytest.raises(DataError, match="found 1 sources and 2 references"):
         ablate(translator, ["a"], ["A", "B"])

@@ -90,7 +90,9 @@ def test_masked_predictions_need_a_masked_lm(classifier: TextModel) -> None:
         look(small_model(kind="decoder"), "EIN").holes()
 
 
-def test_what_is_saved_has_labels_and_holes_where_there_are_any(classifier: TextModel, tmp_path: Path) -> None:
+def test_a_saved_trace_has_the_labels_or_the_masked_predictions_of_its_model(
+    classifier: TextModel, tmp_path: Path
+) -> None:
     document = trace_document(look(classifier, "a dog"))
     assert (document["labels"], document["holes"], document["lens"], document["beam"]) == (
         list(NAMES),

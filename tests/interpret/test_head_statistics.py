@@ -62,7 +62,7 @@ def of_sentence(path: str, weights: np.ndarray) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_statistics_in_batches_are_those_of_plain_loops(positions: str) -> None:
+def test_batched_statistics_equal_those_of_plain_loops(positions: str) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, "positions": positions}), torch.device("cpu"))
     expected = slowly(model)
     statistics = head_statistics(model, batches(model, SOURCES, TARGETS))
@@ -87,7 +87,7 @@ def test_statistics_in_batches_are_those_of_plain_loops(positions: str) -> None:
             ), (head_row, name)
 
 
-def test_how_pairs_are_batched_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batching_does_not_change_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
     together = batches(model, SOURCES, TARGETS)
     assert len(together) == 1
@@ -153,7 +153,7 @@ def test_heads_are_described_by_what_they_attend_to(path: str, weights: np.ndarr
     assert shown(path, weights).description == description
 
 
-def test_numbers_of_a_hand_built_matrix() -> None:
+def test_statistics_of_a_hand_built_matrix_are_exact() -> None:
     statistics = shown("encoder.1.self", np.eye(4)[[1, 2, 3, 3]])
     assert vars(statistics) == {
         "path": "encoder.1.self",
@@ -171,7 +171,7 @@ def test_numbers_of_a_hand_built_matrix() -> None:
     }
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_rows_with_a_single_key_are_refused() -> None:
     model = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
     with pytest.raises(DataError, match="no row has more than one key"):
         head_statistics(model, batches(model, [[]], [[]]))

@@ -73,7 +73,7 @@ def test_a_trace_too_long_for_a_picture_refers_to_save(trace: Trace, monkeypatch
     assert "see trace.save('look.html')" in trace._repr_html_()
 
 
-def test_dir_shows_what_is_public() -> None:
+def test_dir_of_heed_lists_its_public_names() -> None:
     assert dir(heed) == sorted(heed.__all__)
     for name in dir(heed):
         assert getattr(heed, name) is not None

@@ -49,7 +49,7 @@ def cases(kind: TokenizerType = "words") -> list[PronounSentence]:
     return [pronoun_sentence(example, tokenizer(kind)) for example in EXAMPLES]
 
 
-def test_wilsons_interval_is_the_known_one() -> None:
+def test_wilson_intervals_equal_those_of_r() -> None:
     """The values of R's binom::binom.wilson(x, n)."""
     for count, total, low, high in (
         (8, 10, 0.4901625, 0.9433178),
@@ -78,7 +78,7 @@ def test_sentences_are_held_out_distinct_balanced_and_of_different_genders() -> 
 
 
 @pytest.mark.parametrize("kind", ["words", "bpe", "characters", "bytes"])
-def test_words_are_found_however_many_tokens_they_are(kind: TokenizerType) -> None:
+def test_words_of_any_number_of_tokens_are_located(kind: TokenizerType) -> None:
     for case in cases(kind):
         example = case.example
         nouns = [example.subject, example.object][:: 1 if example.antecedent == "subject" else -1]
@@ -89,7 +89,7 @@ def test_words_are_found_however_many_tokens_they_are(kind: TokenizerType) -> No
             assert tokenizer(kind).decode([[case.ids[place] for place in places]])[0].strip() == word
 
 
-def test_planted_attention_is_counted() -> None:
+def test_attention_to_nouns_set_by_hand_is_counted() -> None:
     """Head 1 antecedent_weights at animals and head 2 at what they meet, from everywhere."""
     planted = text_model(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
     with torch.no_grad():
@@ -116,7 +116,7 @@ def test_planted_attention_is_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes"])
-def test_counts_and_weights_are_those_of_traces_one_by_one(
+def test_batched_counts_and_weights_equal_those_of_single_traces(
     kind: TokenizerType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("heed.interpret.pronouns.greedy", lambda _, sources: [""] * len(sources))

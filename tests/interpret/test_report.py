@@ -55,7 +55,7 @@ def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def test_the_page_holds_the_document(trace: Trace, page: str) -> None:
+def test_the_page_embeds_the_document(trace: Trace, page: str) -> None:
     expected = json.loads(json.dumps(trace_document(trace)))
     attention = expected.pop("attention")
     data = embedded(page)
@@ -86,7 +86,7 @@ def test_embedded_activations_equal_the_models_to_three_digits(settings: dict[st
     assert np.abs(activations["encoder.2.feed_forward.hidden"] - kept).max() <= np.abs(whole).max() / 1000
 
 
-def test_the_page_is_a_small_file() -> None:
+def test_a_page_of_39_tokens_is_smaller_than_500_kb() -> None:
     """30 words, 39 tokens on both sides, of the small preset; untrained, whose attention is hardest to deflate."""
     words = [f"{first}a{second}o" for first in "bdfgklm" for second in "npqrstv"]
     tokenizer = Tokenizer.train([" ".join(words)] * 3, "words", 400)

@@ -11,7 +11,7 @@ KINDS: list[TokenizerType] = ["bpe", "unigram", "words", "characters", "bytes"]
 TOKENIZERS = {kind: Tokenizer.train(TEXTS, kind, 300) for kind in KINDS}
 
 
-def test_each_token_is_found_where_it_stands() -> None:
+def test_each_token_has_its_span_of_the_text() -> None:
     tokens = TokenizedText.of(TOKENIZERS["words"], TOKENIZERS["words"].encode(["the old cat"])[0], after=(2,))
     assert tokens.text == "the old cat"
     assert tokens.tokens == (" the", " old", " cat", "⟨/s⟩")
@@ -42,7 +42,7 @@ def test_spans_cover_any_text_from_its_beginning_to_its_end(kind: TokenizerType,
 
 
 @given(ids=st.lists(st.integers(3, TOKENIZERS["bytes"].vocab_size - 1), max_size=12))
-def test_what_a_model_writes_need_not_be_text_and_has_spans_all_the_same(ids: list[int]) -> None:
+def test_spans_cover_output_that_is_not_valid_utf_8(ids: list[int]) -> None:
     tokens = TokenizedText.of(TOKENIZERS["bytes"], ids)
     touched = {place for start, end in tokens.spans for place in range(start, end)}
     assert touched == set(range(len(tokens.text)))

@@ -89,7 +89,7 @@ def test_the_log_probabilities_are_those_of_scoring(translator: Translator, trac
 
 
 @pytest.mark.parametrize("search", [SearchConfig(max_length=9), SearchConfig(max_length=9, beam=1)])
-def test_without_a_target_it_is_the_translators_own_translation(search: SearchConfig) -> None:
+def test_without_a_target_the_trace_has_the_translators_translation(search: SearchConfig) -> None:
     translator = small_translator()
     translator.search = search
     (translation,) = translator.translate([TEXT])
@@ -198,7 +198,7 @@ def test_bertviz_arguments_have_the_shapes_it_expects(trace: Trace) -> None:
 
 @pytest.mark.parametrize("view", ["head_view", "model_view"])
 @pytest.mark.filterwarnings("ignore")  # it leaves files open
-def test_bertviz_draws_it(trace: Trace, view: str) -> None:
+def test_bertviz_draws_a_trace(trace: Trace, view: str) -> None:
     draw = getattr(pytest.importorskip("bertviz"), view)
     html = draw(**trace.for_bertviz(), html_action="return").data
     assert json.dumps(list(trace.target_tokens)) in html

@@ -50,7 +50,7 @@ def test_every_draw_of_a_sentence_is_the_same_derivation_and_the_same_french() -
         assert seen.setdefault(example.source, (choose.path, example.target)) == (choose.path, example.target)
 
 
-def test_there_are_more_than_a_hundred_million_sentences() -> None:
+def test_the_grammar_has_more_than_a_hundred_million_sentences() -> None:
     # The product of the numbers of options along a random derivation is, on average, the number of derivations (Knuth),
     # and each sentence has one.
     choose = Record(seed=3)
@@ -125,7 +125,7 @@ def test_genders_are_even_and_no_adjective_fits_both_antecedents() -> None:
     assert not of_subjects & {adjective for hindrance in words.HINDRANCES for adjective in hindrance.of_the_object}
 
 
-def test_the_famous_case_says_what_it_is_about() -> None:
+def test_the_famous_case_records_rule_antecedent_subject_and_object() -> None:
     (example,) = derivations("This old dog didn't eat the pizza because it was too salty.")
     assert (example.rule, example.antecedent, example.subject, example.object) == ("because", "object", "dog", "pizza")
 
@@ -158,20 +158,20 @@ def test_antecedents_never_repeat_a_sentence() -> None:
     assert len({text for _, text in antecedents("train", 5000, seed=3)}) == 5000
 
 
-def test_sentences_are_ordinary_text() -> None:
+def test_sentences_have_a_capital_letter_spaces_and_a_full_stop() -> None:
     for example in some("train", 20_000):
         assert re.fullmatch(r"[A-Z][a-z']*( [a-z']+){3,12}\.", example.source)
         assert re.fullmatch(r"[A-Z][a-zà-öø-ÿœ']*( [a-zà-öø-ÿœ']+){2,15}\.", example.target)
 
 
-def test_no_word_in_front_of_a_vowel_is_left_in_full() -> None:
+def test_every_word_that_elides_before_a_vowel_is_elided() -> None:
     vowel = "[aeiouâéèêîôœ]|homme|histoire|hôtel|heureu"
     unjoined = re.compile(rf"\b(le|la|ne|de|que|ce|ma|beau|nouveau) ({vowel})|\b(de|à) les? ", re.IGNORECASE)
     assert [example.target for example in some("train", 20_000) if unjoined.search(example.target)] == []
     assert [example.source for example in some("train", 20_000) if re.search(r"\ba [aeiou]", example.source)] == []
 
 
-def test_a_pronoun_is_judged_by_itself() -> None:
+def test_a_pronoun_is_judged_whatever_the_rest_of_the_translation() -> None:
     (example,) = derivations("The animal didn't cross the street because it was too wide.")
     assert pronoun_is_right(example, example.target)
     assert pronoun_is_right(example, "L'animal a traversé la rue parce qu'elle était trop longue.")

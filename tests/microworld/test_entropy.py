@@ -37,13 +37,13 @@ def written(example: Example, side: CorpusLanguage) -> str:
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_a_sentence_is_as_likely_as_the_one_way_it_is_drawn(side: CorpusLanguage) -> None:
+def test_the_probability_of_a_sentence_is_that_of_its_derivation(side: CorpusLanguage) -> None:
     for example, log_drawn in drawn()[:150]:
         assert log_probability(written(example, side), side) == pytest.approx(log_drawn, abs=1e-9), example
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_the_entropy_is_what_drawn_sentences_need_on_average(side: CorpusLanguage) -> None:
+def test_the_entropy_is_the_mean_negative_log_probability_of_random_sentences(side: CorpusLanguage) -> None:
     needed = [-log_drawn for _, log_drawn in drawn()]  # one French sentence in 15,000 needs less, by log 2
     error = stdev(needed) / math.sqrt(len(needed))
     assert error < 0.02
@@ -127,7 +127,7 @@ def test_the_probabilities_of_a_part_of_the_grammar_sum_to_its_own() -> None:
     assert sum(math.exp(log_probability(text)) for text in texts) == pytest.approx(part)
 
 
-def test_derivations_that_meet_in_one_french_sentence_are_added() -> None:
+def test_probabilities_of_derivations_of_the_same_french_sentence_are_added() -> None:
     bears = ["The king doesn't hear a bear.", "The king doesn't hear any bears."]
     assert {example.target for text in bears for example in derivations(text)} == {"Le roi n'entend pas d'ours."}
     assert math.exp(log_probability("Le roi n'entend pas d'ours.")) == pytest.approx(
@@ -136,7 +136,7 @@ def test_derivations_that_meet_in_one_french_sentence_are_added() -> None:
     assert log_probability("Le roi n'entend pas d'oie.") == log_probability(bears[0], "english")
 
 
-def test_french_says_less_than_english_only_where_a_negated_plural_looks_like_its_singular() -> None:
+def test_french_has_less_entropy_only_where_a_negated_plural_looks_like_its_singular() -> None:
     bears = 1 / 20 * (1 / 4 + 1 / 4 * 1 / 4)  # d'ours, d'ours gris; but de vieil ours and de vieux ours differ
     mice = 1 / 20 * 1 / 4  # de souris; but de souris grise and de souris grises differ
     together = 1 / 12 * 1 / 9 * 1 / 4 * (bears + mice)  # negation, who sees animals, any
@@ -159,7 +159,7 @@ def test_french_says_less_than_english_only_where_a_negated_plural_looks_like_it
         "L'animal n'a pas traversé la rue parce qu'il était trop large.",
     ],
 )
-def test_what_the_grammar_cannot_say_has_no_probability(wrong: str) -> None:
+def test_sentences_outside_the_grammar_have_probability_zero(wrong: str) -> None:
     assert log_probability(wrong) == -math.inf
     assert log_probability("Le roi lit le livre.") > -20
     assert log_probability("Le roi lit le livre.", "english") == -math.inf
@@ -202,7 +202,7 @@ def combinations() -> list[tuple[int, Example]]:
     ]
 
 
-def test_sentences_of_a_split_need_its_cross_entropy() -> None:
+def test_the_cross_entropy_is_the_mean_negative_log_probability_of_a_split() -> None:
     needed = [-log_drawn for example, log_drawn in drawn() if split_of(example) != "train"]
     error = stdev(needed) / math.sqrt(len(needed))
     assert error < 0.04

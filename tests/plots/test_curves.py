@@ -121,13 +121,13 @@ def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path
     assert len(strokes(svg, "loss-0")[0]) == 30
 
 
-def test_the_best_is_what_the_journal_calls_best(tmp_path: Path) -> None:
+def test_the_best_validation_is_the_one_of_the_journal(tmp_path: Path) -> None:
     entries = [validation(1, 3.0, 9.0, best=True), validation(2, 2.0, 8.0, best=False)]
     (curves,) = read_curves([journal(tmp_path / "run", [step(1, 4.0), step(2, 3.0), *entries])])
     assert curves.best == 0
 
 
-def test_several_runs_are_told_apart_by_name_and_colour(tmp_path: Path) -> None:
+def test_several_runs_differ_in_name_and_colour(tmp_path: Path) -> None:
     short = journal(tmp_path / "no-valid", [step(1, 5.0), step(2, 4.0)])
     svg = picture([whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20, shift=1.0), short])
     texts = words(svg)
@@ -157,7 +157,7 @@ def test_fifteen_runs_look_different(tmp_path: Path) -> None:
     assert len({(path.get("stroke"), path.get("stroke-dasharray")) for path in lines}) == 15
 
 
-def test_runs_of_the_same_name_are_called_by_their_paths(tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_labelled_by_their_paths(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     runs = [whole_run(tmp_path / folder / "run") for folder in ("a", "b")]
@@ -189,7 +189,7 @@ def test_a_step_far_off_the_others_leaves_the_panel_where_it_crosses_its_edge(tm
     assert "90" not in words(svg)
 
 
-def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_run_names_are_escaped_and_shown_unchanged(tmp_path: Path) -> None:
     assert "$a_b$ <&>" in words(picture([whole_run(tmp_path / "$a_b$ <&>")]))
 
 
@@ -232,7 +232,7 @@ def test_a_loss_of_nan_is_a_gap(tmp_path: Path) -> None:
     assert "○ best: 2.9 at step 9" in words(svg)
 
 
-def test_a_resumed_run_is_drawn_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_resumed_run_is_drawn_like_an_uninterrupted_one(tmp_path: Path) -> None:
     cut = whole_run(tmp_path / "a", 27)
     entries = [entry for entry in read_entries(whole_run(tmp_path / "b")) if entry["step"] > 12]
     journal(cut, entries, after_step=12)
@@ -245,7 +245,7 @@ def read_entries(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
 
 
-def test_blank_runs_are_known_and_folders_that_are_no_runs_are_named(tmp_path: Path) -> None:
+def test_runs_without_steps_are_recognised_and_other_folders_are_an_error(tmp_path: Path) -> None:
     blank = [
         journal(tmp_path / "new", []),
         journal(tmp_path / "nonsense", [step(1, math.nan), validation(1, math.nan)]),
@@ -258,7 +258,7 @@ def test_blank_runs_are_known_and_folders_that_are_no_runs_are_named(tmp_path: P
             read_curves([folder])
 
 
-def test_smoothing_is_a_mean_weighed_by_a_bell_that_skips_gaps() -> None:
+def test_smoothing_is_a_gaussian_weighted_mean_that_skips_gaps() -> None:
     values = np.random.default_rng(0).normal(5, 1, 200)
     values[[3, 50, 51, 199]] = np.nan
     expected = np.full(200, np.nan)
@@ -290,7 +290,7 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
-def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
+def test_labels_never_overlap_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
     requested, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
     placed = spread_labels(requested, heights, available=200.0)
     edges = [(place - height / 2, place + height / 2) for place, height in zip(placed, heights, strict=True)]
@@ -299,7 +299,7 @@ def test_labels_never_lie_over_each_other_and_stay_beside_the_panel(labels: list
     assert all(above[0] >= below[1] - 1e-9 for below, above in pairwise(edges))
 
 
-def test_labels_that_have_room_stay_where_they_are() -> None:
+def test_labels_that_do_not_overlap_are_not_moved() -> None:
     assert spread_labels([20.0, 60.0, 100.0], [14.0, 26.0, 14.0], available=200.0) == pytest.approx([20.0, 60.0, 100.0])
     assert spread_labels([50.0, 50.0], [14.0, 14.0], available=200.0) == pytest.approx([43.0, 57.0])
     assert spread_labels([], [], available=200.0) == []

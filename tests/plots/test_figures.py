@@ -223,7 +223,7 @@ def test_no_text_becomes_markup_leaves_the_picture_or_overlaps_another(
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_nothing_reaches_outside_and_no_words_touch(name: str) -> None:
+def test_nothing_is_drawn_outside_the_margins_and_no_texts_overlap(name: str) -> None:
     svg = parsed(PICTURES[name])
     _, _, right, bottom = map(float, svg.attrib["viewBox"].split())
     points = extent(svg)[2:]  # on the background, which comes first
@@ -263,7 +263,7 @@ def test_sixty_long_tokens_fit() -> None:
         ("自然语言处理自然语言处理", "自然语言处理…"),
     ],
 )
-def test_how_a_token_is_shown(token: str, expected: str) -> None:
+def test_a_token_is_shown_with_visible_spaces_and_control_characters(token: str, expected: str) -> None:
     assert label(token, 75.0, 10.0) == expected
 
 
@@ -307,7 +307,7 @@ def test_the_same_numbers_give_the_same_bytes_in_another_process_and_without_tor
     assert all_pictures(GERMAN, ENGLISH, "Layer 2, head 3") == PICTURES
 
 
-def test_a_heat_map_has_a_cell_for_every_weight_that_tells_its_own_row_and_column() -> None:
+def test_a_heat_map_has_a_cell_per_weight_whose_tooltip_names_row_and_column() -> None:
     weights = softmax(2, 3)
     cells = inside(parsed(heat_map(weights, ["Hund", " Katze"], ["the", " dog", " cat"])), "cells", "rect")
     pairs = [(row, column) for row in ("Hund", "Katze") for column in ("the", "dog", "cat")]
@@ -318,7 +318,7 @@ def test_a_heat_map_has_a_cell_for_every_weight_that_tells_its_own_row_and_colum
     assert (np.diff(places[..., 1], axis=0) > 0).all()
 
 
-def test_the_more_weight_the_more_colour() -> None:
+def test_opacity_grows_with_the_weight() -> None:
     weights = np.linspace(0, 0.8, 100).reshape(10, 10)
     cells = inside(parsed(heat_map(weights, "abcdefghij", "abcdefghij")), "cells", "rect")
     opacities = [float(cell.attrib["fill-opacity"]) for cell in cells]
@@ -331,7 +331,7 @@ def test_the_more_weight_the_more_colour() -> None:
     assert (np.diff(scale[0]) > 0).all()
 
 
-def test_a_top_makes_pictures_comparable_and_is_on_the_scale() -> None:
+def test_top_sets_the_value_of_full_opacity_and_is_on_the_scale() -> None:
     svg = parsed(heat_map(np.array([[0.2, 0.5]]), ["a"], ["b", "c"], top=0.4))
     assert [cell.get("fill-opacity") for cell in inside(svg, "cells", "rect")] == ["0.5", "1"]
     assert words(svg)[-2:] == ["0", "0.4"]
@@ -349,7 +349,7 @@ def test_a_signed_heat_map_shows_sign_by_colour_and_size_by_opacity() -> None:
     assert words(svg)[-2:] == ["−2", "2"]
 
 
-def test_a_grid_shows_each_head_in_its_own_place_and_stays_small() -> None:
+def test_a_head_grid_shows_the_weights_of_each_head_and_is_small() -> None:
     weights = softmax(6, 8, 30, 30)
     long = [f" Überschwemmung{number}" for number in range(30)]
     picture = head_grid(weights, long, long)
@@ -368,7 +368,7 @@ def test_a_grid_shows_each_head_in_its_own_place_and_stays_small() -> None:
     )
 
 
-def test_lines_join_each_token_to_those_it_attends_to_the_strongest_on_top() -> None:
+def test_lines_connect_each_token_to_those_it_attends_to_with_the_strongest_on_top() -> None:
     weights = np.array([[0.7, 0.3, 0.0], [0.001, 0.5, 0.499]])
     svg = parsed(head_lines(weights, ["a", "b"], ["x", "y", "z"]))
     lines = inside(svg, "lines", "path")
@@ -382,7 +382,7 @@ def test_lines_join_each_token_to_those_it_attends_to_the_strongest_on_top() -> 
         assert points[-1][1] == pytest.approx(heights[column], abs=1)
 
 
-def test_a_position_picture_is_the_codes() -> None:
+def test_a_position_picture_shows_value_as_opacity_and_sign_as_colour() -> None:
     codes = sinusoids(50, 64)
     image = pixels(next(parsed(position_picture(codes)).iter(f"{SVG}image")))
     np.testing.assert_allclose(image[..., 3], np.abs(codes), atol=0.0075)
@@ -413,7 +413,9 @@ def test_a_curve_goes_through_its_points_and_is_named_at_its_end() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=8), st.floats(1e-6, 1e6), st.integers(1, 30))
-def test_a_curve_of_any_numbers_stays_inside_with_words_apart(y: list[float], step: float, names: int) -> None:
+def test_a_curve_of_any_numbers_stays_inside_and_its_texts_do_not_overlap(
+    y: list[float], step: float, names: int
+) -> None:
     x = step * np.arange(len(y))
     svg = parsed(curve({f"line {name}": (x, np.array(y)) for name in range(names)}, "x" * 200, "y" * 200))
     _, _, right, bottom = map(float, svg.attrib["viewBox"].split())

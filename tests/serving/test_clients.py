@@ -36,24 +36,24 @@ def test_a_list_comes_back_as_a_list_of_equal_length_as_weblate_expects(
         assert answer == {"translatedText": translator(texts)}
 
 
-def test_the_fields_may_be_in_the_address_and_those_in_the_body_win(server: Running, translator: Translator) -> None:
+def test_fields_in_the_body_override_those_in_the_query_string(server: Running, translator: Translator) -> None:
     address = f"{server.address}/translate?q=The+cat&source=en&target=de"
     assert CLIENT.post(address).json() == {"translatedText": translator("The cat")}
     for body in ({"json": {"q": "A dog"}}, {"data": {"q": "A dog"}}):
         assert CLIENT.post(address, **body).json()["translatedText"] == translator("A dog")  # type: ignore[arg-type]
 
 
-def test_separators_in_a_text_never_split_it_into_several(server: Running, translator: Translator) -> None:
+def test_separators_in_a_text_never_split_it_into_several_texts(server: Running, translator: Translator) -> None:
     for q in ("a|b", ["a", "b"], "a\nb", ["a|b"], ["a\nb"]):
         answer = server.post("/translate", q=q, source="en", target="de").json()
         assert answer == {"translatedText": translator(q)}
 
 
-def test_argos_posts_for_the_languages(server: Running) -> None:
+def test_post_to_languages_equals_get_as_argos_expects(server: Running) -> None:
     assert CLIENT.post(f"{server.address}/languages").json() == server.get("/languages").json()
 
 
-def test_curl_sends_forms_of_both_kinds_and_json(server: Running, translator: Translator) -> None:
+def test_curl_may_send_either_kind_of_form_or_json(server: Running, translator: Translator) -> None:
     expected = {"translatedText": translator("A dog runs.")}
     forms = [
         ["-d", "q=A dog runs.&source=en&target=de"],
@@ -76,7 +76,7 @@ def test_auto_returns_the_detected_language_and_leaves_target_language_texts_unc
     assert [detected["language"] for detected in same["detectedLanguage"]] == ["de", "en"]
 
 
-def test_alternatives_are_the_next_best(server: Running, translator: Translator) -> None:
+def test_alternatives_are_the_next_best_translations(server: Running, translator: Translator) -> None:
     answer = server.post("/translate", q=["A dog", "x5"], source="en", target="de", alternatives="2").json()
     expected = translator.translate(["A dog", "x5"], beam=3, nbest=3, align=False)
     assert answer["translatedText"] == [translation.text for translation in expected]
@@ -85,7 +85,7 @@ def test_alternatives_are_the_next_best(server: Running, translator: Translator)
     assert single["alternatives"] == answer["alternatives"][0]
 
 
-def test_details_say_which_token_comes_from_which(server: Running, translator: Translator) -> None:
+def test_details_hold_tokens_and_their_alignment(server: Running, translator: Translator) -> None:
     text = "A dog.\nThe cat."
     details = server.post("/translate", q=text, source="en", target="de", details=True).json()["details"]
     (expected,) = translator.translate([text])

@@ -80,9 +80,7 @@ def test_every_route_has_a_tag_that_is_described(spec: dict[str, Any]) -> None:
     assert "securitySchemes" not in spec["components"]
 
 
-def test_where_keys_are_in_use_the_document_says_which_routes_need_one(
-    folders: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_with_keys_the_document_says_which_routes_need_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
     add_key(tmp_path / "keys.txt")
     with serving(folders[0], "--keys", tmp_path / "keys.txt") as server:
         spec = server.get("/spec").json()
@@ -98,7 +96,7 @@ def test_where_keys_are_in_use_the_document_says_which_routes_need_one(
         assert "Needs an API key." in server.get("/docs").text
 
 
-def test_the_page_of_the_interface_has_every_route_and_every_limit(server: Running, spec: dict[str, Any]) -> None:
+def test_the_docs_page_has_every_route_and_every_limit(server: Running, spec: dict[str, Any]) -> None:
     page = server.get("/docs").text
     for path in spec["paths"]:
         assert f" {path}</code>" in page
@@ -106,7 +104,7 @@ def test_the_page_of_the_interface_has_every_route_and_every_limit(server: Runni
     assert "sentences | line | none, optional" in page
 
 
-def test_a_histogram_counts_what_is_at_most_its_bounds() -> None:
+def test_a_histogram_bucket_counts_values_up_to_its_bound() -> None:
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.observe(value)
@@ -129,7 +127,7 @@ def test_response_times_are_counted_by_route() -> None:
     assert 'heed_request_seconds_bucket{route="/health",le="0.001"} 1' in lines
 
 
-def test_the_metrics_are_what_prometheus_reads_and_count_what_was_done(server: Running) -> None:
+def test_metrics_are_valid_prometheus_text_and_count_requests_and_texts(server: Running) -> None:
     before = metrics_of(server)
     server.post("/translate", q=["A dog", "The cat", "Two men"], source="en", target="de")
     after = metrics_of(server)

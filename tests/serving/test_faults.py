@@ -137,7 +137,7 @@ def test_a_healthy_server_reports_its_backends_and_fallbacks(service: Service, m
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_weights_that_turn_to_nan_are_noticed_and_no_translation_is_made_up(service: Service) -> None:
+def test_weights_that_turn_to_nan_are_reported_and_translation_fails(service: Service) -> None:
     with served(service) as ready:
         with torch.no_grad():
             next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
@@ -169,7 +169,7 @@ def test_health_check_takes_the_code_path_of_requests(
         until(lambda: ready()[0] == 200, "it recovers", 30)
 
 
-def test_texts_that_fail_in_a_row_are_a_problem_although_a_short_one_is_translated(
+def test_five_failures_in_a_row_make_the_server_unready_until_a_text_succeeds(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = service.directions.served[0].translator
@@ -215,7 +215,7 @@ def test_seconds_failing_counts_from_the_last_success_and_ignores_missing_folder
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_a_folder_that_is_gone_is_noticed(service: Service) -> None:
+def test_a_deleted_model_folder_is_reported_and_translation_still_works(service: Service) -> None:
     with served(service) as ready:
         shutil.rmtree(service.directions.served[0].path)
         until_it_says(ready, "The folder of ende does not exist any more")
@@ -224,7 +224,7 @@ def test_a_folder_that_is_gone_is_noticed(service: Service) -> None:
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_a_thread_that_is_killed_is_noticed_and_nobody_waits_for_it(service: Service) -> None:
+def test_a_killed_thread_is_reported_and_requests_fail_at_once(service: Service) -> None:
     with served(service) as ready:
         identity = ctypes.c_ulong(service.batcher._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
@@ -234,7 +234,7 @@ def test_a_thread_that_is_killed_is_noticed_and_nobody_waits_for_it(service: Ser
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_a_thread_that_hangs_is_noticed(service: Service) -> None:
+def test_a_hanging_thread_is_reported_until_it_recovers(service: Service) -> None:
     released = threading.Event()
     with served(service) as ready:
         service.batcher.submit([Job(CancelToken(), 1, call=lambda _: released.wait(60))])
@@ -244,7 +244,7 @@ def test_a_thread_that_hangs_is_noticed(service: Service) -> None:
 
 
 @pytest.mark.usefixtures("frequent_checks")
-def test_a_disk_that_is_full_is_mentioned_and_does_no_harm(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_warning_and_the_server_stays_ready(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(service) as ready:
         monkeypatch.setattr("heed.serving.health.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
         until(lambda: ready()[1].get("warning") == "The disk of ende is full", "it is mentioned", 30)
@@ -258,7 +258,7 @@ def test_fallbacks_to_slower_code_are_reported(service: Service, monkeypatch: py
     assert HealthMonitor(service).notes == ["no large pages here"]
 
 
-def test_a_log_on_a_full_disk_does_no_harm(tmp_path: Path) -> None:
+def test_a_log_on_a_full_disk_does_not_stop_the_server(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
     with (
         open("/dev/full", "w") as full,
@@ -303,7 +303,7 @@ def test_a_busy_server_stays_healthy(service: Service) -> None:
             job.cancel_token.cancelled = True
 
 
-def test_a_server_with_damaged_weights_says_so_in_its_answers(tmp_path: Path) -> None:
+def test_a_server_with_damaged_weights_is_unready_and_answers_500(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "broken", broken=True)
     with serving(folder) as server:
         answer = server.post("/translate", q="A dog", source="en", target="de")
@@ -370,7 +370,7 @@ def test_a_stream_whose_client_disconnects_early_frees_its_slot(service: Service
     assert service.admission.active == 0
 
 
-def test_folders_that_do_not_go_together_are_refused(folders: tuple[Path, Path]) -> None:
+def test_conflicting_folders_and_language_options_are_refused(folders: tuple[Path, Path]) -> None:
     ende, deen = folders
     with pytest.raises(ConfigError, match=f"{ende} and {ende} both translate en to de: serve one, or name"):
         open_translators([ende, ende], [], {})
@@ -392,7 +392,7 @@ def test_a_model_that_does_not_name_its_languages_is_served_and_they_can_be_name
         open_translators([folder, other], [], {})
 
 
-def test_without_profiles_auto_is_refused_only_where_it_would_be_a_guess(tmp_path: Path) -> None:
+def test_without_profiles_a_language_is_detected_only_if_there_is_one_candidate(tmp_path: Path) -> None:
     folders = [make_folder(tmp_path / name, name, "de") for name in ("xx", "yy")]
     single, double = (Service(Directions(open_translators(folders[:count], [], {})), ServeConfig()) for count in (1, 2))
     assert single.route("hello", "xx", "de")[1] == ("xx", 100.0)

@@ -26,11 +26,13 @@ from tests.serving.running import Running
         ("-", ["de"], None),
     ],
 )
-def test_a_code_finds_the_nearest_model(requested: str, available: list[str], nearest: str | None) -> None:
+def test_a_language_code_selects_the_nearest_available_one(
+    requested: str, available: list[str], nearest: str | None
+) -> None:
     assert nearest_code(requested, available) == nearest
 
 
-def test_codes_have_names_and_are_told_from_what_is_none() -> None:
+def test_language_codes_have_names_and_invalid_ones_are_recognised() -> None:
     assert [language_name(code) for code in ("de", "PT-br", "zz")] == ["German", "Portuguese (br)", "zz"]
     assert [is_code(text) for text in ("en", "pt-BR", "zh_Hans", "", "e n", "auto", "en-", "ä")] == [True] * 3 + [
         False

@@ -8,7 +8,7 @@ from heed.errors import ConfigError
 from heed.serving.limits import ApiKeys, RateLimiter, add_key
 
 
-def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
+def test_a_key_is_stored_as_its_hash_and_matched(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     key, other_key = add_key(file), add_key(file)
     assert key not in file.read_text()
@@ -20,7 +20,7 @@ def test_a_key_is_kept_as_its_hash_and_known_again(tmp_path: Path) -> None:
         assert keys.match(wrong) is None
 
 
-def test_every_key_is_compared_in_constant_time_whatever_was_found(
+def test_every_key_is_compared_in_constant_time_whether_or_not_one_matches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     valid_keys = [add_key(tmp_path / "keys.txt") for _ in range(3)]
@@ -48,7 +48,7 @@ def test_a_file_that_holds_no_hashes_is_refused(tmp_path: Path) -> None:
         add_key(tmp_path)
 
 
-def test_keys_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_are_reloaded_when_their_file_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys.txt"
     removed_key = add_key(file)
     keys = ApiKeys(file)
@@ -72,7 +72,7 @@ def test_keys_are_read_again_when_their_file_changes(tmp_path: Path, caplog: pyt
     assert keys.match(kept_key) is None
 
 
-def test_a_bucket_holds_a_burst_and_fills_up_again() -> None:
+def test_a_rate_limit_allows_a_burst_and_refills() -> None:
     rates = RateLimiter(per_minute=60, burst=3)
     assert [rates.take("a", 0.0) for _ in range(4)] == [0, 0, 0, 1.0]
     assert rates.take("b", 0.0) == 0
@@ -81,7 +81,7 @@ def test_a_bucket_holds_a_burst_and_fills_up_again() -> None:
     assert [rates.take("a", 1000.0) for _ in range(4)] == [0, 0, 0, 1.0]
 
 
-def test_a_crowd_of_callers_takes_bounded_memory() -> None:
+def test_the_rate_limits_of_many_callers_take_bounded_memory() -> None:
     rates = RateLimiter(per_minute=60, burst=1)
     for number in range(30_000):
         rates.take(str(number), 0.0)

@@ -106,12 +106,12 @@ def test_invalid_generate_requests_say_why(site: Running, fields: dict[str, Any]
     assert (answer.status_code, answer.json()) == (400, {"error": error})
 
 
-def test_a_beginning_too_long_for_a_stream_is_an_event_of_it(site: Running) -> None:
+def test_an_overlong_prompt_of_a_stream_is_an_error_event(site: Running) -> None:
     answer = site.post("/generate", prompt="a" * 61, stream=True)
     assert answer.text.startswith('event: error\ndata: {"error": "Invalid request: the prompt has 61 tokens')
 
 
-def test_a_label_is_the_classifiers_and_a_list_is_a_list(site: Running, by_name: dict[str, Path]) -> None:
+def test_classify_equals_the_classifier_without_a_server(site: Running, by_name: dict[str, Path]) -> None:
     texts = ["A dog runs.", "The cat\tand the dog", "house"]
     expected = [
         {"label": result.label, "probabilities": pytest.approx(result.probabilities, abs=1e-6)}
@@ -165,14 +165,14 @@ def test_rejections_say_why_and_list_the_supported_routes(
     assert (answer.status_code, answer.json()) == (status, {"error": error})
 
 
-def test_a_server_that_translates_says_so_when_asked_for_anything_else(server: Running) -> None:
+def test_routes_that_no_model_supports_get_404_with_the_supported_ones(server: Running) -> None:
     for route in ("/generate", "/classify"):
         answer = server.post(route, q="a")
         offered = "Supported: ende: /translate, /embed, /look; deen: /translate, /embed, /look"
         assert (answer.status_code, answer.json()) == (404, {"error": f"No served model supports {route}. {offered}"})
 
 
-def test_all_models_are_ready_and_described_and_no_language_is(site: Running) -> None:
+def test_all_models_are_ready_and_listed_and_there_are_no_languages(site: Running) -> None:
     assert site.get("/health/ready").json()["status"] == "ready"
     assert site.get("/languages").json() == []
     assert site.get("/frontend/settings").json()["language"]["source"] == {"code": "", "name": ""}
@@ -191,7 +191,7 @@ def test_all_models_are_ready_and_described_and_no_language_is(site: Running) ->
 
 
 @pytest.mark.parametrize("name", ["lm", "c", "m"])
-def test_a_look_inside_is_the_trace(site: Running, by_name: dict[str, Path], name: str) -> None:
+def test_look_equals_the_trace_without_a_server(site: Running, by_name: dict[str, Path], name: str) -> None:
     trace = look_into(by_name[name], "A dog")
     answer = site.post("/look", q="A dog", model=name)
     assert answer.json() == json.loads(json.dumps(trace_document(trace)))
@@ -216,7 +216,7 @@ def test_all_kinds_of_models_are_served_side_by_side(by_name: dict[str, Path], t
         assert mixed.end() == 0
 
 
-def test_two_models_of_one_name_are_refused(by_name: dict[str, Path], tmp_path: Path) -> None:
+def test_two_models_of_the_same_name_are_refused(by_name: dict[str, Path], tmp_path: Path) -> None:
     code, message = refused(by_name["lm"], make_lm_or_classifier(tmp_path / "lm", "masked"))
     assert code == 2
     error = f"{by_name['lm']} and {tmp_path / 'lm'} are both named lm, and requests select models by name: rename one"
@@ -224,16 +224,14 @@ def test_two_models_of_one_name_are_refused(by_name: dict[str, Path], tmp_path: 
 
 
 @pytest.mark.parametrize("task", ["language-model", "classify", "masked"])
-def test_weights_that_are_no_numbers_show_in_the_servers_health(tmp_path: Path, task: Task) -> None:
+def test_weights_that_give_nan_make_the_server_unready(tmp_path: Path, task: Task) -> None:
     with serving(make_lm_or_classifier(tmp_path / "x", task, broken=True)) as broken:
         answer = broken.get("/health/ready")
         assert answer.status_code == 503
         assert answer.json() == {"error": "x returns nan for a test sentence: its weights are damaged"}
 
 
-def test_a_request_past_its_deadline_gets_504_and_the_next_is_answered(
-    tmp_path: Path, by_name: dict[str, Path]
-) -> None:
+def test_a_request_past_its_deadline_gets_504_and_the_next_succeeds(tmp_path: Path, by_name: dict[str, Path]) -> None:
     endless = make_lm_or_classifier(tmp_path / "endless", "language-model", max_tokens=10_000, ends=False)
     with serving(endless, by_name["c"], "--set", "serve.deadline=0.5") as slow:
         late = {"error": "No result within 0.5 s: send less text per request, or try again later"}

@@ -32,16 +32,16 @@ def test_a_stream_comes_piece_by_piece_and_is_the_greedy_translation(server: Run
     assert "".join(data["text"] for _, data in pieces) == greedy
 
 
-def test_a_stream_of_the_targets_own_language_is_the_text(server: Running) -> None:
+def test_a_stream_from_the_target_language_returns_the_text(server: Running) -> None:
     assert events(server, q="Das Haus", source="de", target="de") == [("done", {"translatedText": "Das Haus"})]
 
 
-def test_a_stream_that_cannot_begin_is_refused_as_anything_else(server: Running) -> None:
+def test_an_invalid_stream_request_gets_400_with_the_reason(server: Running) -> None:
     answer = server.post("/translate/stream", **{**GOOD, "target": "zz"})
     assert (answer.status_code, answer.json()) == (400, {"error": "zz is not supported"})
 
 
-def test_alternatives_go_on_after_a_prefix(server: Running, translator: Translator) -> None:
+def test_alternatives_continue_the_prefix(server: Running, translator: Translator) -> None:
     fields = {"q": "A dog", "source": "en", "target": "de", "prefix": "ab", "alternatives": 3}
     answer = server.post("/alternatives", **fields).json()["alternatives"]
     expected = translator.alternatives("A dog", "ab", 3)
@@ -107,7 +107,7 @@ def test_html_keeps_its_markup_and_gains_none(server: Running, translator: Trans
     assert answer["alternatives"][0].startswith(start)
 
 
-def test_a_look_can_be_had_as_the_page_that_the_command_writes(server: Running, translator: Translator) -> None:
+def test_look_as_html_equals_the_report_of_the_command(server: Running, translator: Translator) -> None:
     answer = server.post("/look", q="A dog", source="en", target="de", format="html")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     trace = translator.look("A dog")
@@ -118,7 +118,7 @@ def test_a_look_can_be_had_as_the_page_that_the_command_writes(server: Running, 
     assert wrong.json() == {"error": "pdf format is not supported"}
 
 
-def test_alternatives_come_with_details_where_they_are_asked_for(server: Running, translator: Translator) -> None:
+def test_alternatives_have_details_only_if_requested(server: Running, translator: Translator) -> None:
     fields = {"q": "A dog", "source": "en", "target": "de", "alternatives": 2}
     plain, detailed = (
         server.post("/alternatives", **fields, details=with_details).json()["alternatives"]

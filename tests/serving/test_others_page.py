@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
-def test_the_page_runs_nothing_but_what_is_served_beside_it() -> None:
+def test_the_page_has_no_inline_code_and_sets_no_inner_html() -> None:
     page = page_files()["others.html"].decode()
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page)
     scripts = b"".join(content for name, content in page_files().items() if name.endswith(".js")).decode()
@@ -39,7 +39,7 @@ def test_the_page_runs_nothing_but_what_is_served_beside_it() -> None:
 
 
 @in_chromium
-def test_a_text_is_gone_on_with_as_the_model_would(browser: Browser, site: Running) -> None:
+def test_the_page_continues_a_text_as_generate_does(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         assert page.inner_text("#about") == "A language model: it continues your text."
         page.fill("#text", "The cat")
@@ -55,7 +55,7 @@ def test_a_text_is_gone_on_with_as_the_model_would(browser: Browser, site: Runni
 
 
 @in_chromium
-def test_labels_and_hidden_words_are_shown_as_text_whatever_they_are(browser: Browser, site: Running) -> None:
+def test_labels_and_masked_predictions_are_shown_as_text(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         page.select_option("#model", "c")
         assert page.is_disabled("#ask")
@@ -76,7 +76,7 @@ def test_labels_and_hidden_words_are_shown_as_text_whatever_they_are(browser: Br
 
 
 @in_chromium
-def test_the_model_can_be_looked_into(browser: Browser, site: Running) -> None:
+def test_look_opens_the_report_of_the_text(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         page.select_option("#model", "c")
         page.fill("#text", "A dog runs.")
@@ -88,7 +88,7 @@ def test_the_model_can_be_looked_into(browser: Browser, site: Running) -> None:
 
 
 @in_chromium
-def test_a_server_that_translates_too_leads_to_the_others(browser: Browser, tmp_path: Path) -> None:
+def test_the_translation_page_links_to_the_page_of_the_other_models(browser: Browser, tmp_path: Path) -> None:
     models = make_folder(tmp_path / "ende"), make_lm_or_classifier(tmp_path / "c", "classify")
     with serving(*models, *MANY) as mixed, on_page(browser, mixed) as page:
         page.click("#others")
@@ -97,7 +97,7 @@ def test_a_server_that_translates_too_leads_to_the_others(browser: Browser, tmp_
 
 
 @in_chromium
-def test_a_key_is_asked_for_where_one_is_needed(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_prompts_for_a_key_if_one_is_required(browser: Browser, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.txt")
     with serving(make_lm_or_classifier(tmp_path / "c", "classify"), "--keys", tmp_path / "keys.txt") as guarded:
         assert guarded.post("/classify", q="A").status_code == 400

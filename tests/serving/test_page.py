@@ -24,7 +24,7 @@ browser, site = browsing.browser, pages.site
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
 
 
-def test_the_page_is_small_and_names_no_other_place() -> None:
+def test_the_page_is_small_and_refers_to_no_other_site() -> None:
     files = page_files()
     assert sum(map(len, files.values())) + sum(map(len, style_and_script())) < 200_000
     assert {"index.html", "main.js", "page.css", "report.css", "icon.svg"} <= set(files)
@@ -34,7 +34,7 @@ def test_the_page_is_small_and_names_no_other_place() -> None:
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page)
 
 
-def test_what_runs_is_served_here_or_is_the_reports_own(site: Running) -> None:
+def test_the_policy_allows_only_scripts_of_the_server_and_of_the_report(site: Running) -> None:
     policy = dict(part.split(" ", 1) for part in site.get("/").headers["content-security-policy"].split("; "))
     style, script = map(csp_hash, style_and_script())
     assert policy["script-src"] == f"'self' '{script}'"
@@ -48,7 +48,7 @@ def test_what_runs_is_served_here_or_is_the_reports_own(site: Running) -> None:
 
 
 @in_chromium
-def test_what_is_typed_is_translated_when_the_typing_pauses(browser: Browser, site: Running) -> None:
+def test_typed_text_is_translated_after_a_pause(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         requests = counted(page, "/translate")
         page.clock.install()
@@ -110,7 +110,7 @@ def test_typing_cancels_the_running_request_without_an_error(browser: Browser, s
 
 
 @in_chromium
-def test_languages_are_found_out_followed_and_swapped(browser: Browser, site: Running) -> None:
+def test_languages_are_detected_adjusted_and_swapped(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         page.select_option("#source-language", "auto")
         german = translated(page, "This is the house that they want to see.")
@@ -199,7 +199,7 @@ def origins(text: str, translation: str, details: dict[str, Any], start: int, en
 
 
 @in_chromium
-def test_another_word_is_chosen_and_the_rest_follows(browser: Browser, site: Running) -> None:
+def test_choosing_an_alternative_replaces_its_segment_only(browser: Browser, site: Running) -> None:
     first, second = "The cat sees a bird", "A dog runs."
     with on_page(browser, site) as page:
         before = translated(page, f"{first}\n\n  {second} ")
@@ -233,7 +233,7 @@ def test_another_word_is_chosen_and_the_rest_follows(browser: Browser, site: Run
 
 
 @in_chromium
-def test_words_are_cut_where_the_model_cuts_and_segments_where_the_server_does(browser: Browser, site: Running) -> None:
+def test_words_end_at_token_boundaries_and_segments_where_the_server_splits(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         elided = ["parce", "qu'", "il", "n’", "a"]
         assert pieces(page, "parce qu'il n’a", ["parce", " qu", "'", "il", " n", "’", "a"]) == elided
@@ -250,7 +250,7 @@ def test_words_are_cut_where_the_model_cuts_and_segments_where_the_server_does(b
 
 
 @in_chromium
-def test_another_segment_moves_what_comes_after_it_and_nothing_else(browser: Browser, site: Running) -> None:
+def test_replacing_a_segment_shifts_only_what_follows_it(browser: Browser, site: Running) -> None:
     changed = """async () => {
       const { withSegment } = await import("/page/words.js");
       const pairs = [[0, 1], [5, 6], [9, 10]].map((span) => ({ source: span, target: span }));
@@ -281,7 +281,7 @@ def pieces(page: Page, text: str, tokens: list[str]) -> list[str]:
 
 
 @in_chromium
-def test_looking_inside_shows_every_view_of_this_very_sentence(browser: Browser, site: Running) -> None:
+def test_look_shows_every_view_of_the_sentence_at_the_cursor(browser: Browser, site: Running) -> None:
     with on_page(browser, site, color_scheme="light", accept_downloads=True) as page:
         page.click("#theme")
         translations = translated(page, "A dog\nThe cat").split("\n")
@@ -307,7 +307,7 @@ def test_looking_inside_shows_every_view_of_this_very_sentence(browser: Browser,
 
 
 @in_chromium
-def test_the_example_gives_what_the_page_shows(browser: Browser, site: Running) -> None:
+def test_the_curl_example_returns_the_translation_shown(browser: Browser, site: Running) -> None:
     text = "It's a \"dog\", `ls` $HOME \\ \n and a cat's"
     with on_page(browser, site) as page:
         translation = translated(page, text)

@@ -24,7 +24,7 @@ browser, site = browsing.browser, pages.site
 PHONE = {"viewport": {"width": 360, "height": 640}, "color_scheme": "dark"}
 
 
-def test_a_pair_without_a_model_is_named_and_not_asked_for(browser: Browser, site: Running) -> None:
+def test_a_language_pair_without_a_model_is_named_and_not_requested(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         languages = site.get("/languages").json()
         says(page, "/languages", [*languages, {"code": "fr", "name": "French", "targets": ["fr"]}])
@@ -41,7 +41,7 @@ def test_a_pair_without_a_model_is_named_and_not_asked_for(browser: Browser, sit
         assert requests == []
 
 
-def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(browser: Browser, site: Running) -> None:
+def test_characters_are_counted_as_on_the_server_and_overlong_text_is_not_sent(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         assert page.inner_text("#count") == "0 / 5,000"
         translated(page, "😀😀 é")
@@ -55,7 +55,7 @@ def test_characters_are_counted_as_the_server_counts_and_too_many_not_sent(brows
         assert page.inner_text("#translation") == "The translation appears here"
 
 
-def test_what_cannot_be_looked_at_is_said_in_its_place(browser: Browser, site: Running) -> None:
+def test_a_refused_look_shows_the_reason(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         translated(here.page, "The old dog sees the house.")
         refusal = {"error": "Invalid request: 71 tokens exceed the limit of 64 for a trace"}
@@ -66,7 +66,7 @@ def test_what_cannot_be_looked_at_is_said_in_its_place(browser: Browser, site: R
         forgive(here, "400 (Bad Request)")
 
 
-def test_a_key_is_asked_for_sent_and_kept_for_this_tab_only(browser: Browser, site: Running) -> None:
+def test_a_key_is_prompted_for_sent_and_kept_for_this_tab_only(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         assert page.is_hidden("#key-form")
         says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
@@ -85,7 +85,7 @@ def test_a_key_is_asked_for_sent_and_kept_for_this_tab_only(browser: Browser, si
         assert page.input_value("#key") == "a-secret"
 
 
-def test_a_key_that_is_missing_or_wrong_is_said(browser: Browser, site: Running) -> None:
+def test_a_missing_or_wrong_key_is_reported(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
         says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
@@ -100,7 +100,7 @@ def test_a_key_that_is_missing_or_wrong_is_said(browser: Browser, site: Running)
         forgive(here, "400 (Bad Request)", "403 (Forbidden)")
 
 
-def test_dark_and_light_are_the_systems_until_chosen(browser: Browser, site: Running) -> None:
+def test_the_colour_theme_is_the_systems_until_chosen(browser: Browser, site: Running) -> None:
     with on_page(browser, site, color_scheme="dark") as page:
         theme = "document.documentElement.dataset.theme"
         assert page.evaluate(theme) == "dark"
@@ -117,7 +117,7 @@ def test_dark_and_light_are_the_systems_until_chosen(browser: Browser, site: Run
         assert page.evaluate("[document.documentElement.dataset.theme, localStorage.length]") == ["light", 0]
 
 
-def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser, site: Running) -> None:
+def test_an_unreachable_server_is_retried_until_it_responds(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
         translated(page, "A dog")
@@ -139,7 +139,7 @@ def test_a_server_that_is_gone_is_tried_again_until_it_is_back(browser: Browser,
         forgive(here, "net::ERR_")
 
 
-def test_what_the_length_limit_cut_off_is_said_and_long_texts_come_whole(browser: Browser, site: Running) -> None:
+def test_truncation_is_reported_and_long_texts_are_translated_in_full(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         text = "The cat. " * 40
         fields = {"q": text, "source": "en", "target": "de"}
@@ -155,7 +155,7 @@ def test_what_the_length_limit_cut_off_is_said_and_long_texts_come_whole(browser
 NO_DETAILS: dict[str, object] = {"score": 0, "tokens": [], "source_tokens": [], "alignment": [], "segments": []}
 
 
-def test_a_server_that_is_silent_is_not_waited_for_for_ever(browser: Browser, site: Running) -> None:
+def test_a_request_without_a_response_times_out_and_is_retried(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
         says(
@@ -180,7 +180,7 @@ for (const name of ["localStorage", "sessionStorage"])
 """
 
 
-def test_a_browser_without_storage_and_segmenter_is_told_so_and_served(browser: Browser, site: Running) -> None:
+def test_without_storage_and_segmenter_the_page_says_so_and_works(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         assert page.is_hidden("#missing")
         says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
@@ -199,7 +199,7 @@ def test_a_browser_without_storage_and_segmenter_is_told_so_and_served(browser: 
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_without_scripts_the_page_says_so_at_its_top(browser: Browser, site: Running) -> None:
+def test_without_javascript_the_page_says_so_at_its_top(browser: Browser, site: Running) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     for route in ("/", "/others"):
@@ -214,7 +214,7 @@ def test_without_scripts_the_page_says_so_at_its_top(browser: Browser, site: Run
     context.close()
 
 
-def test_sentences_to_press_come_with_the_model_and_go_when_something_is_typed(browser: Browser, site: Running) -> None:
+def test_example_sentences_of_the_model_are_shown_while_the_text_is_empty(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         page.wait_for_selector("footer :text('parameters')")
         assert page.is_hidden("#tries")  # these models have none
@@ -236,7 +236,7 @@ def test_sentences_to_press_come_with_the_model_and_go_when_something_is_typed(b
         page.wait_for_selector("#tries", state="hidden")
 
 
-def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Browser, site: Running) -> None:
+def test_responses_429_and_503_are_retried_and_other_errors_shown(browser: Browser, site: Running) -> None:
     with on_opened(browser, site) as here:
         page = here.page
         says(page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "0.2"})
@@ -259,7 +259,7 @@ def test_too_many_requests_are_waited_for_and_other_refusals_said(browser: Brows
         forgive(here, "Failed to load resource: the server responded with a status of")
 
 
-def test_everything_has_a_name_and_fits_a_phone(browser: Browser, site: Running) -> None:
+def test_every_control_has_an_accessible_name_and_the_page_fits_a_phone(browser: Browser, site: Running) -> None:
     with on_page(browser, site, **PHONE) as page:
         width = "document.documentElement.scrollWidth"
         assert page.evaluate(width) == 360
@@ -294,7 +294,7 @@ def test_everything_has_a_name_and_fits_a_phone(browser: Browser, site: Running)
         assert page.evaluate(width) == 360
 
 
-def test_a_hundred_injections_as_source_do_nothing(browser: Browser, site: Running) -> None:
+def test_a_hundred_injections_as_source_text_are_not_executed(browser: Browser, site: Running) -> None:
     assert len(set(INJECTIONS)) == 100
     with on_page(browser, site) as page:
         for text in ("\n".join(INJECTIONS[at : at + 5]) for at in range(0, 100, 5)):
@@ -309,7 +309,7 @@ def test_a_hundred_injections_as_source_do_nothing(browser: Browser, site: Runni
         page.frame_locator("#inside-view").locator("html[data-ready]").wait_for(state="attached")
 
 
-def test_a_hundred_injections_as_tokens_and_names_do_nothing(browser: Browser, site: Running) -> None:
+def test_a_hundred_injections_as_tokens_and_names_are_not_executed(browser: Browser, site: Running) -> None:
     with on_page(browser, site) as page:
         page.wait_for_selector("footer :text('onerror')")
         assert page.inner_text("#models").startswith(f"{HOSTILE_NAME}: English to German")  # a folder's name

@@ -15,7 +15,7 @@ from heed.serving.provenance import examples_in, trained_on
 ROOT = Path(__file__).parents[2]
 
 
-def test_examples_are_those_of_the_folder_else_the_newest_samples_of_training(tmp_path: Path) -> None:
+def test_examples_come_from_examples_txt_or_else_from_the_newest_training_samples(tmp_path: Path) -> None:
     assert examples_in(tmp_path) == []
     samples = [[f"sentence {number}", "wanted", "got"] for number in (1, 2, 2, 3)]
     lines = [json.dumps({"step": number, "sample": sample}) for number, sample in enumerate(samples)]
@@ -34,18 +34,18 @@ def test_examples_are_those_of_the_folder_else_the_newest_samples_of_training(tm
     assert examples_in(tmp_path) == ["One.", "Two.", "0", "1", "2", "3"]
 
 
-def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+def test_unreadable_files_and_invalid_bytes_are_tolerated(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "examples.txt")  # reading it would wait for ever
     (tmp_path / "journal.jsonl").write_bytes(b"x" * 1_000_000 + b'\n{"sample": ["\xff"]}\n{"sample": ["end"]}\n')
     assert examples_in(tmp_path) == ["end", "\ufffd"]
 
 
 @pytest.mark.parametrize("trained", [{}, {"texts": {}}, {"texts": {"training": [{"name": 1, "pairs": 2}, {}]}}])
-def test_a_folder_that_does_not_say_is_not_guessed_at(trained: dict[str, object]) -> None:
+def test_incomplete_training_records_give_no_provenance(trained: dict[str, object]) -> None:
     assert trained_on(trained) is None
 
 
-def test_texts_are_named_without_their_folders() -> None:
+def test_training_texts_are_named_without_their_folders() -> None:
     texts = [{"name": "/home/me/secret/train.tsv", "weight": 1.0, "pairs": 60_000, "digest": "x"}]
     provenance = trained_on({"texts": {"training": texts}, "step": 900})
     assert provenance is not None
@@ -67,7 +67,7 @@ def demo_sentences() -> list[str]:
     return sentences
 
 
-def test_the_demos_sentences_are_of_its_world() -> None:
+def test_the_example_sentences_in_the_docs_are_in_the_demo_grammar() -> None:
     sentences = demo_sentences()
     assert len(sentences) >= 8
     for sentence in {*sentences, *EXAMPLES}:

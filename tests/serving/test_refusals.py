@@ -161,7 +161,7 @@ def test_unknown_and_disabled_routes_get_json_errors(
         ("POST", "/page/main.js", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_all_that_are_right(server: Running, method: str, route: str, allowed: str) -> None:
+def test_a_wrong_method_gets_405_with_the_allowed_ones(server: Running, method: str, route: str, allowed: str) -> None:
     answer = CLIENT.request(method, server.address + route)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
@@ -176,14 +176,14 @@ def test_a_wrong_method_is_told_all_that_are_right(server: Running, method: str,
         ("/page/evil.example/", "../evil.example"),
     ],
 )
-def test_a_slash_too_many_leads_back_here_whatever_the_host_header_says(server: Running, route: str, to: str) -> None:
+def test_a_trailing_slash_redirects_to_a_relative_address(server: Running, route: str, to: str) -> None:
     answer = CLIENT.post(server.address + route, headers={"Host": "localhost:1"})
     assert (answer.status_code, answer.headers["location"], "x-y" in answer.headers) == (307, to, False)
     assert CLIENT.get(f"{server.address}/nothing/").status_code == 404
     assert CLIENT.get(f"{server.address}//evil.example/").status_code == 404
 
 
-def test_a_body_whose_size_is_not_told_is_counted_as_it_comes(server: Running) -> None:
+def test_a_chunked_body_over_the_limit_gets_413(server: Running) -> None:
     answer = CLIENT.post(f"{server.address}/translate", content=iter([b"x" * 100_000] * 11))  # chunked
     assert (answer.status_code, answer.json()["error"]) == (413, "Invalid request: the body exceeds 76384 bytes")
 
@@ -247,7 +247,7 @@ def test_requests_within_the_limits_succeed(narrow: Running) -> None:
         assert narrow.post(route, q="A dog", source="en", target="de").status_code == 200, route
 
 
-def test_the_limit_of_the_head_can_be_set(narrow: Running) -> None:
+def test_the_limit_of_the_headers_can_be_set(narrow: Running) -> None:
     answer = CLIENT.get(f"{narrow.address}/health", params={"x": "x" * 1000})
     assert (answer.status_code, answer.json()["error"]) == (
         431,

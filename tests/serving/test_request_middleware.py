@@ -122,13 +122,13 @@ def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -
     assert (asking.status, asking.read) == (413, 0)
 
 
-def test_of_a_body_in_chunks_no_more_than_the_limit_is_read() -> None:
+def test_a_chunked_body_is_read_no_further_than_the_limit() -> None:
     entrance = RequestMiddleware(Reached(), ServeConfig(body_bytes=5000), None, nobody)
     asking = Asking(LONG, (b"transfer-encoding", b"chunked")).through(entrance)
     assert (asking.status, asking.read) == (413, 6000)
 
 
-def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_address_first(
+def test_a_key_in_the_body_is_accepted_and_a_long_body_counts_against_its_address_first(
     keys: ApiKeys, key: str
 ) -> None:
     reached = Reached()
@@ -143,7 +143,7 @@ def test_a_key_in_the_body_is_found_there_and_a_long_body_needs_rate_of_its_addr
     assert (other.status, other.read) == (429, 2)
 
 
-def test_long_bodies_share_bounded_memory_and_short_ones_need_none() -> None:
+def test_long_bodies_share_bounded_memory_and_short_ones_are_always_accepted() -> None:
     entrance = RequestMiddleware(Reached(), ServeConfig(bodies_bytes=76_384), None, nobody)
 
     async def ask() -> tuple[int, str, int]:

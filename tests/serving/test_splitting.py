@@ -15,7 +15,7 @@ MODES = ["sentences", "line", None]
 
 
 @pytest.mark.parametrize("split", MODES)
-def test_a_paragraph_is_what_the_translator_makes_of_it(
+def test_a_paragraph_is_translated_as_without_a_server(
     server: Running, translator: Translator, split: str | None
 ) -> None:
     fields = {} if split is None else {"split": split}
@@ -29,7 +29,7 @@ def test_a_paragraph_is_what_the_translator_makes_of_it(
     assert response.get("truncated", False) == expected.truncated
 
 
-def test_sentences_are_the_default_and_whatever_is_between_them_stays(server: Running) -> None:
+def test_text_is_split_into_sentences_by_default_and_white_space_stays(server: Running) -> None:
     whole = server.post("/translate", q=PARAGRAPH, source="en", target="de").json()["translatedText"]
     alone = [
         server.post("/translate", q=sentence, source="en", target="de").json()["translatedText"]

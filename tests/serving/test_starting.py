@@ -59,7 +59,7 @@ def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path
         assert running.post("/translate", q="A dog", source="source", target="target").status_code == 200
 
 
-def test_a_port_that_is_taken_is_named(server: Running, folders: tuple[Path, Path]) -> None:
+def test_a_port_in_use_is_an_error_that_names_it(server: Running, folders: tuple[Path, Path]) -> None:
     port = server.address.rsplit(":", 1)[1]
     code, message = refused(folders[0], "--port", port)
     assert code == 2
@@ -74,7 +74,7 @@ def test_a_new_key_is_printed_and_accepted(folders: tuple[Path, Path], tmp_path:
         assert answer.status_code == 200
 
 
-def test_another_address_is_served_where_that_is_said_to_be_meant(folders: tuple[Path, Path]) -> None:
+def test_another_host_needs_keys_or_insecure(folders: tuple[Path, Path]) -> None:
     code, message = refused(folders[0], "--host", "127.0.0.2", "--port", "0")
     assert (code, message.startswith("error: --host 127.0.0.2 allows requests from other hosts: require API keys")) == (
         2,
@@ -86,7 +86,7 @@ def test_another_address_is_served_where_that_is_said_to_be_meant(folders: tuple
         assert named.status_code == 200
 
 
-def test_without_a_host_it_listens_on_this_machine_alone(server: Running) -> None:
+def test_without_a_host_the_server_listens_on_loopback(server: Running) -> None:
     assert server.address.startswith("http://127.0.0.1:")
 
 

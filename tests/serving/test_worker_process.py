@@ -68,7 +68,7 @@ def test_a_server_that_is_killed_leaves_no_process_behind(folders: tuple[Path, P
         until(lambda: not any(map(is_running, behind)), "all of them end")
 
 
-def test_a_terminals_signals_to_all_processes_end_them_in_order(folders: tuple[Path, Path]) -> None:
+def test_child_processes_ignore_sigint_and_sigterm(folders: tuple[Path, Path]) -> None:
     with serving(folders[0]) as server:
         for process in (*children(server.process), *workers(server)):
             os.kill(process, signal.SIGINT)
@@ -128,7 +128,7 @@ def test_an_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
     assert killed == [(12345, signal.SIGKILL)]
 
 
-def test_models_that_cannot_be_opened_are_an_error_of_the_user() -> None:
+def test_models_that_cannot_be_opened_are_a_config_error() -> None:
     with saying(pack_message({"error": "there is no folder"})) as worker, pytest.raises(ConfigError, match="no folder"):
         worker.open()
     ours, theirs = socket.socketpair()
@@ -137,7 +137,7 @@ def test_models_that_cannot_be_opened_are_an_error_of_the_user() -> None:
         WorkerProxy(lambda: ours, ServeConfig()).open()
 
 
-def test_messages_arrive_whole_whatever_is_in_them() -> None:
+def test_messages_of_any_content_arrive_complete() -> None:
     ours, theirs = socket.socketpair()
     messages: list[Message] = [({"a": "\0ä😀"}, b"\0\xff" * 100_000), ({}, b""), ({"b": [1, None, 2.5]}, b"x")]
 
