@@ -23,16 +23,16 @@ def browser() -> Iterator[Browser]:
 
 
 @dataclass
-class Opened:
+class OpenedPage:
     page: Page
     complaints: list[str] = field(default_factory=list)  # errors, warnings, dialogs, and requests for anything else
 
 
 @contextmanager
-def opened(browser: Browser, address: str, allowed: Callable[[str], bool], **settings: Any) -> Iterator[Opened]:
+def opened(browser: Browser, address: str, allowed: Callable[[str], bool], **settings: Any) -> Iterator[OpenedPage]:
     """A page in a browser; by its end nothing may have gone wrong, and nothing been asked for that is not allowed."""
     context = browser.new_context(**settings)
-    opened_page = Opened(context.new_page())
+    opened_page = OpenedPage(context.new_page())
 
     def check_request(request: Request) -> None:
         if not allowed(request.url):

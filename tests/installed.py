@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 
 
-def brought(extras: Iterable[str] = ()) -> set[str]:
+def installed_packages(extras: Iterable[str] = ()) -> set[str]:
     """The packages that heed needs, with some of its extras, and those that they need in turn."""
     lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
     pending, names = [Requirement(line) for line in lines], set[str]()
@@ -36,7 +36,7 @@ def brought(extras: Iterable[str] = ()) -> set[str]:
 
 def not_installed(extras: Iterable[str] = ()) -> list[str]:
     """The modules of this environment that would not be in one made by `pip install .` with these extras."""
-    installed = brought(extras) | {"heed"}
+    installed = installed_packages(extras) | {"heed"}
     return [
         module
         for module, packages in packages_distributions().items()

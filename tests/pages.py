@@ -6,15 +6,15 @@ from pathlib import Path
 
 # What a verb is given besides, to be done in a second; nothing else in a command is changed.
 SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
-BRIEF = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
-BESIDES = {"train": BRIEF, "doctor": BRIEF, "prepare": "--set data.vocab_size=300"}
-BESIDES |= {"demo": "--steps 2", "pronouns": "--sentences 20", "bench engines": "--sentences 2 --rounds 1"}
+SHORT_RUN = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
+EXTRA_OPTIONS = {"train": SHORT_RUN, "doctor": SHORT_RUN, "prepare": "--set data.vocab_size=300"}
+EXTRA_OPTIONS |= {"demo": "--steps 2", "pronouns": "--sentences 20", "bench engines": "--sentences 2 --rounds 1"}
 
 ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
 GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "Die alte Katze sieht einen Vogel."] * 5
 
 
-def fill(folder: Path) -> None:
+def write_texts(folder: Path) -> None:
     """The texts that the pages name."""
     pairs = list(zip(ENGLISH, GERMAN, strict=True))
     texts = {
@@ -31,7 +31,7 @@ def fill(folder: Path) -> None:
     (folder / "run.toml").write_text("[training]\nseed = 7\n")
 
 
-def in_blocks(page: str) -> list[str]:
+def block_commands(page: str) -> list[str]:
     """The commands that stand on lines of their own."""
     text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)

@@ -21,7 +21,7 @@ from heed.paths import cache_folder
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.installed import not_installed
 from tests.interop.marian_models import TINY, Recipe, make
-from tests.pages import BESIDES, BRIEF, fill, in_blocks, is_server
+from tests.pages import EXTRA_OPTIONS, SHORT_RUN, block_commands, is_server, write_texts
 from tests.serving.folders import Task, make_lm_or_classifier
 from tests.serving.running import serving
 
@@ -30,7 +30,11 @@ PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((R
 each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 
 LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}  # of runs that are all copies of one
-HALVES: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}  # of those that do not translate
+OTHER_TASKS: dict[str, Task] = {
+    "lm": "language-model",
+    "c": "classify",
+    "m": "masked",
+}  # of those that do not translate
 
 
 def make_files(page: str, folder: Path) -> None:
@@ -44,17 +48,17 @@ def make_files(page: str, folder: Path) -> None:
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:40]))
 
 
-def answers(page: str) -> dict[str, str]:
+def documented_responses(page: str) -> dict[str, str]:
     """What a page says that a server answers: the line after the one that asks it."""
     return dict(re.findall(r"^    (curl .*)\n    ([\[{].*)", page, flags=re.MULTILINE))
 
 
-def in_sentences(page: str) -> list[str]:
+def inline_commands(page: str) -> list[str]:
     """Those within sentences, whole or not."""
     return [" ".join(command.split()) for command in re.findall(r"`((?:heed|torchrun) [^`]+)`", page)]
 
 
-def is_whole(line: str) -> bool:
+def is_complete(line: str) -> bool:
     """Whether what stands in a sentence is all of a command: it has a verb with two words, and no gaps to fill in."""
     return len(line.split()) > 3 and not re.search(r"…|\b[A-Z]{3,}\b", line)
 
@@ -63,9 +67,9 @@ def is_whole(line: str) -> bool:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few steps."""
     folder = tmp_path_factory.mktemp("docs")
-    fill(folder)
+    write_texts(folder)
     texts = ["--pairs", f"{folder}/train.tsv", "--valid-pairs", f"{folder}/val.tsv", "--cache", f"{folder}/cache"]
-    process = heed("train", *texts, "--out", f"{folder}/run", *BRIEF.split())
+    process = heed("train", *texts, "--out", f"{folder}/run", *SHORT_RUN.split())
     assert process.returncode == 0, process.stderr
     return folder / "run"
 
@@ -73,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(run: Path, page: str, tmp_path: Path) -> Path:
     """Where a page's commands find a `heed`, texts, and those runs that the page does not make itself."""
-    fill(tmp_path)
+    write_texts(tmp_path)
     if missing_for_compiled_code() is None and (code := cache_folder() / "code").is_dir():
         shutil.copytree(code, tmp_path / "cache" / "heed" / "code")  # it is not compiled again for every page
     (tmp_path / "bin").mkdir()
@@ -83,10 +87,10 @@ def folder(run: Path, page: str, tmp_path: Path) -> Path:
         pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
         make(tmp_path / "opus-mt-en-de", Recipe(TINY, pairs=200, pieces=120))
     make_files(page, tmp_path)
-    lines = "\n".join((*in_blocks(page), *filter(is_whole, in_sentences(page))))
+    lines = "\n".join((*block_commands(page), *filter(is_complete, inline_commands(page))))
     trained = re.findall(r"--out (\S+)", lines)
     for name in set(re.findall(r"\bruns/\w+", lines)) - set(trained):
-        if (task := HALVES.get(name.removeprefix("runs/"))) is None:
+        if (task := OTHER_TASKS.get(name.removeprefix("runs/"))) is None:
             shutil.copytree(run, tmp_path / name)
         else:
             (tmp_path / "runs").mkdir(exist_ok=True)
@@ -103,7 +107,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
         "PET_STANDALONE": "1",  # torchrun takes a port that is free
         "MODULES_NOT_INSTALLED": ",".join(not_installed(extras_of(page))),
     }
-    lines = (*in_blocks(page), *filter(is_whole, in_sentences(page)))
+    lines = (*block_commands(page), *filter(is_complete, inline_commands(page)))
     if any(line.startswith("curl ") for line in lines) and shutil.which("curl") is None:
         pytest.skip("no curl here: apt-get install curl")
     with ExitStack() as last_server:
@@ -115,7 +119,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
                 continue
             is_curl = line.startswith("curl ")
             verb = "curl" if is_curl else re.findall(r"\bheed ((?:bench )?[a-z]+)", line)[-1]
-            command = line.replace("localhost:8080", address) if is_curl else f"{line} {BESIDES.get(verb, '')}"
+            command = line.replace("localhost:8080", address) if is_curl else f"{line} {EXTRA_OPTIONS.get(verb, '')}"
             process = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", command],
                 cwd=folder,
@@ -127,15 +131,17 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
                 timeout=120,
             )
             assert process.returncode == 0, f"{line}\n{process.stderr}"
-            if line in answers(page):
-                assert shape(json.loads(process.stdout)) == shape(json.loads(answers(page)[line])), process.stdout
+            if line in documented_responses(page):
+                assert shape(json.loads(process.stdout)) == shape(json.loads(documented_responses(page)[line])), (
+                    process.stdout
+                )
 
 
 @contextmanager
 def served(line: str, folder: Path) -> Iterator[str]:
     """A server that is started as the page says, but on a port that is free; its address. It must end in order."""
     names = re.findall(r"\bruns/(\w+)", line)
-    languages = [f"--languages={LANGUAGES[name]}" for name in names if name not in HALVES]
+    languages = [f"--languages={LANGUAGES[name]}" for name in names if name not in OTHER_TASKS]
     with chdir(folder), serving(*shlex.split(line)[2:], "--port=0", *languages) as running:
         yield running.address.removeprefix("http://")
         assert running.end() == 0
@@ -151,12 +157,14 @@ def shape(answer: Any) -> Any:
 @each_page
 def test_every_verb_and_option_in_an_inline_command_exists(page: str) -> None:
     verbs = typer.main.get_group(app).commands
-    for line in in_sentences(page):
+    for line in inline_commands(page):
         name = re.findall(r"\bheed ([a-z]+|(?=--))", line)[-1]
         assert not name or name in verbs, line
         command = verbs[name] if name else typer.main.get_command(app)
-        below = re.findall(rf"\bheed {name} ([a-z]+)", line)
-        command = getattr(command, "commands", {}).get(below[0], command) if below else command  # heed bench engines
+        subcommand = re.findall(rf"\bheed {name} ([a-z]+)", line)
+        command = (
+            getattr(command, "commands", {}).get(subcommand[0], command) if subcommand else command
+        )  # heed bench engines
         params = command.params
         options = {option for parameter in params for option in parameter.opts}
         assert set(re.findall(r" (--?[a-z][a-z-]*)", line)) <= options | {"--help"}, line
@@ -187,8 +195,8 @@ def test_block_and_inline_commands_are_extracted() -> None:
     page = "Do\n\n    heed train --a \\\n        --b  # twice\n    no command\n    echo a | heed translate r\n"
     page += "    make test  # of heed alone\n    curl host -d a\n    {}\n\n"
     page += "or `heed train --a\nb c`, `heed train …`, `heed demo`\n\n```python\n    heed = 1\n```\n"
-    assert in_blocks(page) == ["heed train --a \\\n        --b", "echo a | heed translate r", "curl host -d a"]
-    assert answers(page) == {"curl host -d a": "{}"}
+    assert block_commands(page) == ["heed train --a \\\n        --b", "echo a | heed translate r", "curl host -d a"]
+    assert documented_responses(page) == {"curl host -d a": "{}"}
     assert shape(json.loads('{"a": [1, "b"]}')) == {"a": ["int", "str"]}
-    assert in_sentences(page) == ["heed train --a b c", "heed train …", "heed demo"]
-    assert list(filter(is_whole, in_sentences(page))) == ["heed train --a b c"]
+    assert inline_commands(page) == ["heed train --a b c", "heed train …", "heed demo"]
+    assert list(filter(is_complete, inline_commands(page))) == ["heed train --a b c"]

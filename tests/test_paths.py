@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from heed import paths as caches
+from heed import paths
 from heed.errors import ConfigError
 from heed.fallbacks import fallbacks, note_fallback
 from heed.paths import cache_folder, temporary_folder
@@ -67,7 +67,7 @@ def test_a_temporary_folder_prepared_by_another_user_is_not_used(temporary: Path
     else:
         planted.mkdir()
         planted.chmod(0o777)
-    caches._process_folder.cache_clear()
+    paths._process_folder.cache_clear()
     folder = temporary_folder()
     assert folder != planted
     assert folder.stat().st_mode & 0o777 == 0o700

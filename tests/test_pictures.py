@@ -13,7 +13,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 NUMBERS = [json.loads(line) for line in (PICTURES / "performance.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def words(picture: Path) -> list[str]:
+def svg_texts(picture: Path) -> list[str]:
     """All that is written in it."""
     return [part.text or "" for part in ElementTree.parse(picture).iter() if part.tag.endswith("text")]  # noqa: S314 - ours
 
@@ -30,7 +30,7 @@ def test_every_chart_has_hardware_and_date_and_every_bar_its_value() -> None:
         assert {"hardware", "date", "command"} <= plot.keys(), name
         numbers = [line for line in NUMBERS if line["plot"] == name and "title" not in line]
         if "x" not in plot and plot.get("chart", True):
-            texts = words(PICTURES / f"performance-{name}.svg")
+            texts = svg_texts(PICTURES / f"performance-{name}.svg")
             for number in numbers:
                 assert f"{number['value']:,}" in texts
                 assert number["system"] in texts

@@ -18,8 +18,8 @@ from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, Traini
 from heed.interop.marian import export_marian
 from heed.settings import Settings
 from heed.text.tokenizer import Tokenizer
-from tests.installed import PROJECT, brought, not_installed
-from tests.pages import BESIDES, fill, in_blocks, is_server
+from tests.installed import PROJECT, installed_packages, not_installed
+from tests.pages import EXTRA_OPTIONS, block_commands, is_server, write_texts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -57,10 +57,10 @@ def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = model_files(Transformer(post.model).state_dict(), post, {}, (tokenizer, tokenizer), "# card\n")
     write_folder(folder / "runs" / "post", files)
     export_marian(folder / "runs" / "post", folder / "opus-marian")
-    writer = (ModelConfig.preset("tiny", vocab_size=259, kind="decoder"), DataConfig(task="language-model"))
-    sorter = ModelConfig.preset("tiny", vocab_size=259, kind="encoder", labels=2)
+    language_model = (ModelConfig.preset("tiny", vocab_size=259, kind="decoder"), DataConfig(task="language-model"))
+    classifier = ModelConfig.preset("tiny", vocab_size=259, kind="encoder", labels=2)
     labelled = DataConfig(task="classify", labels=("x", "y"))
-    for name, (model_config, data) in {"lm": writer, "c": (sorter, labelled)}.items():
+    for name, (model_config, data) in {"lm": language_model, "c": (classifier, labelled)}.items():
         run_config = RunConfig(
             model=model_config, data=data.model_copy(update={"tokenizer": "bytes"}), search=run.search
         )
@@ -106,9 +106,9 @@ def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], 
 
 def test_pip_install_brings_what_the_readme_uses_and_no_developer_tools() -> None:
     assert "\n    pip install .\n" in README
-    there = brought()
-    assert {"torch", "fastapi", "uvicorn", "python-multipart", "vl-convert-python", "starlette", "h11"} <= there
-    assert not {"pytest", "ruff", "matplotlib", "ctranslate2", "transformers"} & there
+    packages = installed_packages()
+    assert {"torch", "fastapi", "uvicorn", "python-multipart", "vl-convert-python", "starlette", "h11"} <= packages
+    assert not {"pytest", "ruff", "matplotlib", "ctranslate2", "transformers"} & packages
     assert "pytest" in not_installed()
 
 
@@ -156,12 +156,12 @@ def test_the_readme_works_in_an_environment_made_by_its_own_install_line(tmp_pat
     sh(install, tmp_path / "heed")
     work = tmp_path / "work"
     work.mkdir()
-    fill(work)
+    write_texts(work)
     before_interop = README.partition("    heed import")[0]
-    for line in ("heed demo --steps 2", *in_blocks(before_interop)):
+    for line in ("heed demo --steps 2", *block_commands(before_interop)):
         if not is_server(line) and not line.startswith("curl "):
             verb = re.findall(r"\bheed ([a-z]+)", line)[-1]
-            sh(f"{line} {BESIDES.get(verb, '')}", work)
+            sh(f"{line} {EXTRA_OPTIONS.get(verb, '')}", work)
     assert "heed" in sh("heed serve --help", work)
     code = "import heed.serving.app, heed.serving.server; print('served')"
     assert sh(f'python -c "{code}"', work) == "served\n"

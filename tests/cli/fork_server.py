@@ -38,22 +38,22 @@ def serve(name: str) -> list[str]:
     assert len(threads) == 1, f"{len(threads)} threads would not survive a fork"
     gc.freeze()  # else a command's last act is to visit everything that was imported, which copies it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for attendants
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(f"\0{name}")
-        door.listen()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
         print("ready", flush=True)
         while True:
-            ready, _, _ = select.select([door, sys.stdin], [], [])
+            ready, _, _ = select.select([listener, sys.stdin], [], [])
             if sys.stdin in ready:
                 sys.exit()
-            client, _ = door.accept()
+            client, _ = listener.accept()
             with client:
                 if os.fork() == 0:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    return attend(client)
+                    return run_command(client)
 
 
-def attend(client: socket.socket) -> list[str]:
+def run_command(client: socket.socket) -> list[str]:
     """Start a command and tell its client how it ends; comes back in the process of the command."""
     content, descriptors, _, _ = socket.recv_fds(client, 1_000_000, 3)
     command = json.loads(content)
@@ -73,7 +73,7 @@ def attend(client: socket.socket) -> list[str]:
     return list(command["arguments"])
 
 
-def leave(code: int) -> None:
+def exit_quickly(code: int) -> None:
     """End as Python does up to the point where it takes modules down, which takes longer than most commands."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
@@ -92,5 +92,5 @@ if __name__ == "__main__":
     except SystemExit as end:
         if isinstance(end.code, str):
             raise
-        leave(end.code or 0)
-    leave(0)
+        exit_quickly(end.code or 0)
+    exit_quickly(0)

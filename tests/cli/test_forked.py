@@ -14,7 +14,7 @@ SCORE = ["evaluate", "--hypothesis", "-", "--reference", "reference", "--resampl
 @pytest.mark.parametrize("arguments", [SCORE, [*SCORE, "--json"], ["evaluate", "reference"], ["tarin"], ["--help"]])
 def test_a_forked_command_equals_a_new_process(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "reference").write_text("ein schöner Hund\n犬\n")
-    forked, own = (
+    forked, new_process = (
         subprocess.run(
             [*command, *arguments],
             input="ein Hund\n犬\n".encode(),
@@ -25,4 +25,8 @@ def test_a_forked_command_equals_a_new_process(arguments: list[str], tmp_path: P
         )
         for command in (heed_command(), [str(Path(sys.executable).with_name("heed"))])
     )
-    assert (forked.returncode, forked.stdout, forked.stderr) == (own.returncode, own.stdout, own.stderr)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (
+        new_process.returncode,
+        new_process.stdout,
+        new_process.stderr,
+    )

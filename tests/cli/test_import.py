@@ -21,7 +21,7 @@ SENTENCE = "The old cat sees a red bird."
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A MarianMT folder."""
     return make(
         tmp_path_factory.mktemp("import") / "opus-mt-en-fr", Recipe({**TINY, "init_std": 0.2}, pairs=200, pieces=120)
@@ -29,12 +29,12 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(theirs: Path) -> Path:
-    made = heed("import", "--from", "marian", str(theirs), "--out", str(theirs.parent / "model"))
-    assert made.returncode == 0, made.stderr
-    assert made.stderr == f"{theirs} imported to {theirs.parent / 'model'}\n"
-    assert made.stdout == ""
-    return theirs.parent / "model"
+def model(marian_folder: Path) -> Path:
+    process = heed("import", "--from", "marian", str(marian_folder), "--out", str(marian_folder.parent / "model"))
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == f"{marian_folder} imported to {marian_folder.parent / 'model'}\n"
+    assert process.stdout == ""
+    return marian_folder.parent / "model"
 
 
 def test_an_imported_folder_is_complete_and_records_its_origin(model: Path) -> None:
@@ -46,16 +46,16 @@ def test_an_imported_folder_is_complete_and_records_its_origin(model: Path) -> N
 
 
 def test_translate_score_and_look_work_on_an_imported_model(model: Path, tmp_path: Path) -> None:
-    made = heed("translate", str(model), "--set", "search.max_length=10", stdin=f"{SENTENCE}\n\nnaïve ﬁne\n")
-    assert made.returncode == 0, made.stderr
-    assert made.stdout.count("\n") == 3
+    process = heed("translate", str(model), "--set", "search.max_length=10", stdin=f"{SENTENCE}\n\nnaïve ﬁne\n")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("\n") == 3
     for name, text in (("s", SENTENCE), ("t", "Le vieux chat voit un oiseau rouge.")):
         (tmp_path / name).write_text(text + "\n")
-    made = heed("score", str(model), "--source", f"{tmp_path}/s", "--target", f"{tmp_path}/t")
-    assert made.returncode == 0, made.stderr
-    assert float(made.stdout) < 0
-    made = heed("look", str(model), "犬 sees a ﬁne bird", "--target", "Un ﬁn oiseau", "-o", f"{tmp_path}/look.json")
-    assert made.returncode == 0, made.stderr
+    process = heed("score", str(model), "--source", f"{tmp_path}/s", "--target", f"{tmp_path}/t")
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) < 0
+    process = heed("look", str(model), "犬 sees a ﬁne bird", "--target", "Un ﬁn oiseau", "-o", f"{tmp_path}/look.json")
+    assert process.returncode == 0, process.stderr
     trace = json.loads((tmp_path / "look.json").read_text())
     assert "".join(trace["target"]["tokens"]) == "⟨s⟩ ⟨unk⟩n fin oiseau"  # few pieces, and none is U
 
@@ -66,20 +66,20 @@ def test_an_imported_model_can_be_trained_further_and_then_exported(model: Path,
     options = ["training.max_steps=2", "training.checkpoint_every=2", "training.tokens_per_batch=200"]
     sets = [word for option in options for word in ("--set", option)]
     where = ["--pairs", f"{tmp_path}/pairs.tsv", "--out", f"{tmp_path}/run", "--cache", f"{tmp_path}/cache"]
-    made = heed("train", "--init-from", str(model), *where, *sets)
-    assert made.returncode == 0, made.stderr
+    process = heed("train", "--init-from", str(model), *where, *sets)
+    assert process.returncode == 0, process.stderr
     before, after = read_model_folder(model), read_model_folder(tmp_path / "run")
     assert after.run.model == before.run.model
     assert [tokenizer.to_json() for tokenizer in after.tokenizers] == [
         tokenizer.to_json() for tokenizer in before.tokenizers
     ]
-    moved = [
+    changed = [
         not torch.equal(weight, new_weight)
         for weight, new_weight in zip(before.model().parameters(), after.model().parameters(), strict=True)
     ]
-    assert all(moved)
-    made = heed("export", f"{tmp_path}/run", "--to", "marian", "--out", f"{tmp_path}/marian")
-    assert made.returncode == 0, made.stderr
+    assert all(changed)
+    process = heed("export", f"{tmp_path}/run", "--to", "marian", "--out", f"{tmp_path}/marian")
+    assert process.returncode == 0, process.stderr
     assert {"source.spm", "target.spm", "vocab.json", "config.json"} <= set(os.listdir(tmp_path / "marian"))
 
 
@@ -92,18 +92,18 @@ def test_an_imported_model_can_be_served(model: Path) -> None:
         assert isinstance(answer.json()["translatedText"], str)
 
 
-def test_invalid_import_options_are_errors(theirs: Path, tmp_path: Path) -> None:
-    made = heed("import", "--from", "marion", str(theirs), "--out", f"{tmp_path}/x")
-    assert made.returncode == 2
-    assert made.stderr == "error: --from marion is not a known format: did you mean 'marian'?\n"
-    made = heed("import", "--from", "fairseq", str(theirs), "--out", f"{tmp_path}/x")
-    assert made.returncode == 2
-    assert made.stderr.endswith("a fairseq checkpoint is a pickle: name it with --weights; found none\n")
-    made = heed("import", "--from", "marian", str(theirs), "--out", f"{tmp_path}/x", "--languages", "english")
-    assert (made.returncode, made.stderr) == (
+def test_invalid_import_options_are_errors(marian_folder: Path, tmp_path: Path) -> None:
+    process = heed("import", "--from", "marion", str(marian_folder), "--out", f"{tmp_path}/x")
+    assert process.returncode == 2
+    assert process.stderr == "error: --from marion is not a known format: did you mean 'marian'?\n"
+    process = heed("import", "--from", "fairseq", str(marian_folder), "--out", f"{tmp_path}/x")
+    assert process.returncode == 2
+    assert process.stderr.endswith("a fairseq checkpoint is a pickle: name it with --weights; found none\n")
+    process = heed("import", "--from", "marian", str(marian_folder), "--out", f"{tmp_path}/x", "--languages", "english")
+    assert (process.returncode, process.stderr) == (
         2,
         "error: --languages english: expected two language codes, such as en-de\n",
     )
     with tempfile.TemporaryDirectory() as empty:
-        made = heed("import", "--from", "marian", empty, "--out", f"{tmp_path}/x")
-        assert (made.returncode, made.stderr) == (2, f"error: {empty}/config.json: No such file or directory\n")
+        process = heed("import", "--from", "marian", empty, "--out", f"{tmp_path}/x")
+        assert (process.returncode, process.stderr) == (2, f"error: {empty}/config.json: No such file or directory\n")

@@ -37,7 +37,7 @@ def start(arguments: list[str], log: Path) -> Forked:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody disturbed, in a process that shares nothing with the others, not even the order of sets."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     command = [sys.executable, "-m", "heed", *train(train_options, out)]
@@ -47,52 +47,52 @@ def undisturbed(train_options: list[str], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("kills", [25, pytest.param(500, marks=pytest.mark.endless)])
 def test_a_run_killed_at_random_moments_loses_at_most_one_interval_and_ends_bit_equal(
-    train_options: list[str], undisturbed: Path, tmp_path: Path, kills: int
+    train_options: list[str], uninterrupted: Path, tmp_path: Path, kills: int
 ) -> None:
     seed = time.time_ns()
     print(f"seed {seed}")
     draw, log = random.Random(seed), tmp_path / "log"
-    out, saved, patience = tmp_path / "run", 0, 0.5
+    out, saved, max_wait = tmp_path / "run", 0, 0.5
     while kills:
         run = start(train(train_options, out), log)
-        wait_for_a_moment(run, out, patience, draw)
+        wait_until_the_kill(run, out, max_wait, draw)
         run.kill()
         code, _ = run.wait()
         assert code in (0, -signal.SIGKILL), log.read_text()
         kills -= code != 0
-        before, saved = saved, assert_whole(out, saved)
+        before, saved = saved, assert_intact(out, saved)
         if (out / MANIFEST).exists():
-            assert_same(out, undisturbed)
+            assert_equal_runs(out, uninterrupted)
             if draw.random() < 0.3:  # else the next kill hits a run that has nothing left to do but leave its model
                 out, saved = tmp_path / f"run-{kills}", 0
         elif saved == before:
-            patience *= 1.1  # however slow the machine is, some get on
+            max_wait *= 1.1  # however slow the machine is, some get on
         if code == 0:
-            patience *= 0.8
+            max_wait *= 0.8
     assert start(train(train_options, out), log).wait()[0] == 0, log.read_text()
-    assert_same(out, undisturbed)
+    assert_equal_runs(out, uninterrupted)
 
 
-def wait_for_a_moment(run: Forked, out: Path, patience: float, draw: random.Random) -> None:
+def wait_until_the_kill(run: Forked, out: Path, max_wait: float, draw: random.Random) -> None:
     """Any moment up to so many seconds; every second time the one after the next change in the run's folders."""
-    if run.ends_within(draw.uniform(0, patience)) or draw.random() < 0.5:
+    if run.ends_within(draw.uniform(0, max_wait)) or draw.random() < 0.5:
         return
     folders = out, out / "checkpoints", Path(f"{out}.cache")
-    before = [changed(folder) for folder in folders]
-    while [changed(folder) for folder in folders] == before and not run.ends_within(0.0005):
+    before = [modified_at(folder) for folder in folders]
+    while [modified_at(folder) for folder in folders] == before and not run.ends_within(0.0005):
         pass
     run.ends_within(draw.uniform(0, 0.01))
 
 
-def changed(folder: Path) -> int | None:
+def modified_at(folder: Path) -> int | None:
     """When something was last put into a folder, taken out of it or given another name."""
     return folder.stat().st_mtime_ns if folder.exists() else None
 
 
-def assert_whole(out: Path, saved_before: int) -> int:
+def assert_intact(out: Path, saved_before: int) -> int:
     """All that a kill has left is sound and at most one interval is lost; returns the step of the newest checkpoint."""
-    newest, complaints = newest_checkpoint(out)
-    assert not complaints
+    newest, warnings = newest_checkpoint(out)
+    assert not warnings
     saved = 0
     if newest is not None:
         folder = read_model_folder(newest)
@@ -105,7 +105,7 @@ def assert_whole(out: Path, saved_before: int) -> int:
     return saved
 
 
-def assert_same(ours: Path, theirs: Path) -> None:
+def assert_equal_runs(ours: Path, theirs: Path) -> None:
     """Weights, moments and losses, byte for byte."""
     assert checkpoint_bytes(ours, STEPS) == checkpoint_bytes(theirs, STEPS)
     assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()

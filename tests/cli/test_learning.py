@@ -52,7 +52,7 @@ def test_a_small_model_learns_to_write_digits_backwards(seed: int, tmp_path: Pat
         "--preset", "tiny", *options, "--set", f"training.seed={seed}",
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    tests = list(islice(strings(seed + 1, unseen=True), 1000))
-    assert not set(tests) & set(texts)
-    written = heed.load(tmp_path / "run")(tests)
-    assert sum(text == test[::-1] for test, text in zip(tests, written, strict=True)) >= 990
+    test_texts = list(islice(strings(seed + 1, unseen=True), 1000))
+    assert not set(test_texts) & set(texts)
+    outputs = heed.load(tmp_path / "run")(test_texts)
+    assert sum(text == test_text[::-1] for test_text, text in zip(test_texts, outputs, strict=True)) >= 990

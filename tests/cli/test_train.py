@@ -22,7 +22,7 @@ from tests.cli.training_runs import checkpoint_bytes, losses, train
 
 
 @pytest.fixture(scope="module")
-def undisturbed(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 12 steps that nobody disturbed."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     run = train(train_options, out, 12)
@@ -31,17 +31,17 @@ def undisturbed(train_options: list[str], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def whole(undisturbed: Path, tmp_path: Path) -> Path:
+def run_copy(uninterrupted: Path, tmp_path: Path) -> Path:
     """A copy of it, to be dealt with as one likes."""
-    return Path(shutil.copytree(undisturbed, tmp_path / "whole"))
+    return Path(shutil.copytree(uninterrupted, tmp_path / "whole"))
 
 
-def test_training_writes_a_complete_model_folder(whole: Path) -> None:
-    verify(whole)
-    folder = read_model_folder(whole)
+def test_training_writes_a_complete_model_folder(run_copy: Path) -> None:
+    verify(run_copy)
+    folder = read_model_folder(run_copy)
     assert folder.model().config.d_model == 16
     assert folder.trained["step"] == 12
-    assert {path.name for path in whole.iterdir()} == {
+    assert {path.name for path in run_copy.iterdir()} == {
         "README.md",
         "checkpoints",
         "config.json",
@@ -52,27 +52,27 @@ def test_training_writes_a_complete_model_folder(whole: Path) -> None:
         "tensorboard",
         "tokenizer.json",
     }
-    assert "100 pairs" in (whole / "README.md").read_text()
-    steps = [line["step"] for line in read_journal(whole / "journal.jsonl") if "loss" in line]
+    assert "100 pairs" in (run_copy / "README.md").read_text()
+    steps = [line["step"] for line in read_journal(run_copy / "journal.jsonl") if "loss" in line]
     assert steps == list(range(1, 13))
 
 
 @pytest.mark.parametrize("cut", [5, pytest.param(8, marks=pytest.mark.slow)])
-def test_resume_equals_uninterrupted(train_options: list[str], whole: Path, tmp_path: Path, cut: int) -> None:
+def test_resume_equals_uninterrupted(train_options: list[str], run_copy: Path, tmp_path: Path, cut: int) -> None:
     out = tmp_path / "cut"
     assert train(train_options, out, cut).returncode == 0
     resumed = train(train_options, out, 12, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert f"resuming after step {cut}" in resumed.stderr
-    assert checkpoint_bytes(out, 12) == checkpoint_bytes(whole, 12)
+    assert checkpoint_bytes(out, 12) == checkpoint_bytes(run_copy, 12)
     # The shorter run validated once more, at its own last step.
-    ours, theirs = losses(out), losses(whole)
+    ours, theirs = losses(out), losses(run_copy)
     assert [entry for entry in ours if entry in theirs] == theirs
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_and_exits_with_130(
-    train_options: list[str], whole: Path, tmp_path: Path, number: signal.Signals
+    train_options: list[str], run_copy: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     out = tmp_path / "interrupted"
     command = [
@@ -96,14 +96,16 @@ def test_an_interrupt_saves_and_exits_with_130(
     assert "checkpoint saved, continue with --resume" in messages
     assert "Traceback" not in messages
     stopped = int(messages.split("interrupted after step ")[1].split(":")[0])
-    common = min(len(losses(out)), len(losses(whole)))
+    common = min(len(losses(out)), len(losses(run_copy)))
     assert common > 0
-    assert losses(out)[:common] == losses(whole)[:common]
+    assert losses(out)[:common] == losses(run_copy)[:common]
     assert json.loads((out / "checkpoints" / f"step-{stopped:08d}" / "progress.json").read_text())["step"] == stopped
 
 
-def test_resume_with_other_settings_or_texts_is_refused(train_options: list[str], whole: Path, tmp_path: Path) -> None:
-    run = train(train_options, whole, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
+def test_resume_with_other_settings_or_texts_is_refused(
+    train_options: list[str], run_copy: Path, tmp_path: Path
+) -> None:
+    run = train(train_options, run_copy, 20, "--resume", "--set", "training.seed=2", "--set", "model.dropout=0.1")
     assert run.returncode == 2
     assert run.stderr.splitlines()[-3:] == [
         "error: a resumed run keeps its settings and texts, but",
@@ -112,26 +114,26 @@ def test_resume_with_other_settings_or_texts_is_refused(train_options: list[str]
     ]
     other = tmp_path / "other.src"
     other.write_text(Path(train_options[1]).read_text().replace("a", "b", 1))
-    run = train(["--source", str(other), *train_options[2:]], whole, 20, "--resume")
+    run = train(["--source", str(other), *train_options[2:]], run_copy, 20, "--resume")
     assert run.returncode == 2
     assert "texts.training.0.digest was" in run.stderr
 
 
-def test_a_run_is_never_overwritten_by_mistake(train_options: list[str], whole: Path) -> None:
-    run = train(train_options, whole, 12)
+def test_a_run_is_never_overwritten_by_mistake(train_options: list[str], run_copy: Path) -> None:
+    run = train(train_options, run_copy, 12)
     assert run.returncode == 2
     assert run.stderr.splitlines()[-1] == (
-        f"error: {whole} already holds a run, up to step-00000012: resume it (--resume, or resume=True), or choose "
+        f"error: {run_copy} already holds a run, up to step-00000012: resume it (--resume, or resume=True), or choose "
         "another output folder"
     )
-    shutil.rmtree(whole / "checkpoints")
-    run = train(train_options, whole, 12, "--resume")
+    shutil.rmtree(run_copy / "checkpoints")
+    run = train(train_options, run_copy, 12, "--resume")
     assert run.returncode == 2
-    assert f"{whole} already holds a model, and no checkpoint to resume from: choose another output" in run.stderr
+    assert f"{run_copy} already holds a model, and no checkpoint to resume from: choose another output" in run.stderr
 
 
 def test_resume_needs_only_out_and_names_differing_options(
-    train_options: list[str], whole: Path, tmp_path: Path
+    train_options: list[str], run_copy: Path, tmp_path: Path
 ) -> None:
     """And starts, with a note, where there is nothing yet: a script may always pass it."""
     out = tmp_path / "cut"
@@ -145,7 +147,7 @@ def test_resume_needs_only_out_and_names_differing_options(
     assert "training.max_steps was 5 and is now 12" in notes
     assert "training.patience was 10 and is now none" in notes
     assert "bit-exact" not in resumed.stderr
-    assert checkpoint_bytes(out, 12) == checkpoint_bytes(whole, 12)
+    assert checkpoint_bytes(out, 12) == checkpoint_bytes(run_copy, 12)
     again = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
     assert again.returncode == 0, again.stderr
     assert " was " not in again.stderr
@@ -164,26 +166,26 @@ def test_a_folder_without_a_recorded_run_is_an_error(tmp_path: Path) -> None:
     assert "run.json is damaged" in run.stderr
 
 
-def test_resume_with_other_threads_or_kernels_prints_a_note(train_options: list[str], whole: Path) -> None:
-    newest = whole / "checkpoints" / "step-00000012"
+def test_resume_with_other_threads_or_kernels_prints_a_note(train_options: list[str], run_copy: Path) -> None:
+    newest = run_copy / "checkpoints" / "step-00000012"
     files = {file.name: file.read_bytes() for file in newest.iterdir() if file.name != "manifest.json"}
     progress = json.loads(files["progress.json"])
     assert progress["arithmetic"]["threads"] == "1"
     progress["arithmetic"] |= {"threads": "7", "kernels": "torch's own"}
     write_folder(newest, {**files, "progress.json": json.dumps(progress).encode()})
-    run = train(train_options, whole, 12, "--resume")
+    run = train(train_options, run_copy, 12, "--resume")
     assert run.returncode == 0, run.stderr
     assert "threads: 7 before, 1 now, so the resumed run is not bit-exact (with OMP_NUM_THREADS=7 it is)" in run.stderr
     assert "kernels: torch's own before, " in run.stderr
 
 
-def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], whole: Path) -> None:
-    before = checkpoint_bytes(whole, 12)
-    (whole / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"nonsense")
-    run = train(train_options, whole, 12, "--resume")
+def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], run_copy: Path) -> None:
+    before = checkpoint_bytes(run_copy, 12)
+    (run_copy / "checkpoints" / "step-00000012" / "model.safetensors").write_bytes(b"nonsense")
+    run = train(train_options, run_copy, 12, "--resume")
     assert run.returncode == 0, run.stderr
     assert "step-00000012 is damaged: model.safetensors does not match manifest.json" in run.stderr
-    assert checkpoint_bytes(whole, 12) == before
+    assert checkpoint_bytes(run_copy, 12) == before
 
 
 @pytest.mark.parametrize(
@@ -221,26 +223,26 @@ def test_invalid_train_options_are_errors(
     assert "Traceback" not in run.stderr
 
 
-def test_init_from_takes_weights_and_vocabulary_of_another_model(whole: Path, tmp_path: Path) -> None:
+def test_init_from_takes_weights_and_vocabulary_of_another_model(run_copy: Path, tmp_path: Path) -> None:
     (tmp_path / "new.tsv").write_text("xyz\tzyx\nabc\tcba\n" * 10)  # letters that the first model has never seen
-    options = ["--pairs", str(tmp_path / "new.tsv"), "--cache", str(tmp_path / "cache"), "--init-from", str(whole)]
+    options = ["--pairs", str(tmp_path / "new.tsv"), "--cache", str(tmp_path / "cache"), "--init-from", str(run_copy)]
     run = train(options, tmp_path / "on", 1, "--set", "training.learning_rate=1e-9")
     assert run.returncode == 0, run.stderr
-    before, after = (read_tensors(folder / "model.safetensors") for folder in (whole, tmp_path / "on"))
+    before, after = (read_tensors(folder / "model.safetensors") for folder in (run_copy, tmp_path / "on"))
     for name, weight in before.items():
         torch.testing.assert_close(after[name], weight, rtol=0, atol=1e-8)
-    assert (tmp_path / "on" / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+    assert (tmp_path / "on" / "tokenizer.json").read_bytes() == (run_copy / "tokenizer.json").read_bytes()
     run = train([*options, "--set", "model.d_ff=24"], tmp_path / "other", 1)
     assert "the settings require (24,)" in run.stderr or "the settings require (16, 24)" in run.stderr
 
 
-def test_text_may_come_from_standard_input(train_options: list[str], whole: Path, tmp_path: Path) -> None:
+def test_text_may_come_from_standard_input(train_options: list[str], run_copy: Path, tmp_path: Path) -> None:
     """And gives the same run as the same text from a file."""
     out = tmp_path / "piped"
     piped = ["--source", "-", *train_options[2:], "--out", str(out), "--set", "training.max_steps=12"]
     run = heed("train", *piped, stdin=Path(train_options[1]).read_text())
     assert run.returncode == 0, run.stderr
-    assert checkpoint_bytes(out, 12)["model.safetensors"] == checkpoint_bytes(whole, 12)["model.safetensors"]
+    assert checkpoint_bytes(out, 12)["model.safetensors"] == checkpoint_bytes(run_copy, 12)["model.safetensors"]
     run = train([*train_options, "--source", "-", "--target", "-"], tmp_path / "twice", 12)
     assert "standard input (-) is given 2 times" in run.stderr
 
@@ -286,11 +288,11 @@ def test_languages_come_from_file_names_or_options_and_are_printed(
     assert (data.source_language, data.target_language) == codes
 
 
-def test_languages_unknown_at_first_can_be_set_on_resume(train_options: list[str], whole: Path) -> None:
-    run = train(train_options, whole, 13, "--resume", "--source-language", "en", "--target-language", "de")
+def test_languages_unknown_at_first_can_be_set_on_resume(train_options: list[str], run_copy: Path) -> None:
+    run = train(train_options, run_copy, 13, "--resume", "--source-language", "en", "--target-language", "de")
     assert run.returncode == 0, run.stderr
-    assert read_model_folder(whole / "checkpoints" / "step-00000013").run.data.source_language == "en"
-    run = train(train_options, whole, 14, "--resume", "--source-language", "english")
+    assert read_model_folder(run_copy / "checkpoints" / "step-00000013").run.data.source_language == "en"
+    run = train(train_options, run_copy, 14, "--resume", "--source-language", "english")
     assert run.stderr == (
         "error: source language 'english': expected a language code such as en, hsb, pt-BR or zh-Hans\n"
     )

@@ -28,12 +28,12 @@ def model_of(norm: str, device: torch.device, **settings: Any) -> tuple[Transfor
     return make(config, device), given
 
 
-def logits(model: Transformer, given: dict[str, Tensor], *off: Component) -> Tensor:
+def logits(model: Transformer, given: dict[str, Tensor], *chosen: Component) -> Tensor:
     with torch.no_grad():
-        if not off:
+        if not chosen:
             return model(**given)
-        with ablated(model, off[0]):
-            return logits(model, given, *off[1:])
+        with ablated(model, chosen[0]):
+            return logits(model, given, *chosen[1:])
 
 
 def modules(model: Transformer, path: str) -> tuple[Any, Any]:
@@ -161,17 +161,17 @@ def test_scores_equal_those_computed_without_the_component(
     translator = small_translator()
     translator.search = SearchConfig(beam=1, max_length=9)
     targets = references(translator)
-    off = [
+    chosen = [
         component
         for component in components(translator.model.config)
         if component.name in ("encoder.1", "decoder.*.cross")
     ]
-    report = ablate(translator, SOURCES, targets, metric, off, resamples=50)
+    report = ablate(translator, SOURCES, targets, metric, chosen, resamples=50)
     assert (report.metric, report.sentences) == (metric, 5)
     assert report.whole == pytest.approx(score(translator, targets))
     if metric != "log-prob":
         assert 0 < report.whole < 100
-    assert [change.piece for change in report.changes] == off
+    assert [change.piece for change in report.changes] == chosen
     for change in report.changes:
         with ablated(translator.model, change.piece):
             assert change.value == pytest.approx(score(translator, targets))
@@ -183,8 +183,8 @@ def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
     translator = small_translator()
     sources = [f"{'a ' * (number % 4)}{('dog', 'bird', 'cat')[number % 3]} {number}" for number in range(40)]
     targets = ["DIE KATZE", "HUND"] * 20
-    off = components(translator.model.config)[:2]
-    report = ablate(translator, sources, targets, chosen=off, resamples=2000)
+    chosen = components(translator.model.config)[:2]
+    report = ablate(translator, sources, targets, chosen=chosen, resamples=2000)
     whole = translator.token_scores(sources, targets)
     draw = np.random.default_rng(1)
     for change in report.changes:
@@ -232,13 +232,18 @@ def test_unequal_counts_other_kinds_engines_and_ensembles_are_refused() -> None:
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis((5,), -1.0, -1.0)] for _ in sources]
 
-    elsewhere = Translator(translator.models, translator.tokenizers, translator.search, engine=Fixed(UnusedBackend()))
+    other_engine = Translator(
+        translator.models, translator.tokenizers, translator.search, engine=Fixed(UnusedBackend())
+    )
     with pytest.raises(
         HeedError, match=r"encoder\.\*\.self was not ablated: an engine with its own copy of the weights"
     ):
-        ablate(elsewhere, ["a"], ["A"], "exact")
-    off = components(translator.model.config)[:1]
-    assert ablate(with_pytorch_modules(elsewhere), ["a"], ["A"], "exact", off, resamples=9).changes[0].piece == off[0]
-    together = Translator(translator.models * 2, translator.tokenizers)
+        ablate(other_engine, ["a"], ["A"], "exact")
+    chosen = components(translator.model.config)[:1]
+    assert (
+        ablate(with_pytorch_modules(other_engine), ["a"], ["A"], "exact", chosen, resamples=9).changes[0].piece
+        == chosen[0]
+    )
+    ensemble = Translator(translator.models * 2, translator.tokenizers)
     with pytest.raises(HeedError, match="of one model, found an ensemble of 2"):
-        ablate(together, ["a"], ["A"])
+        ablate(ensemble, ["a"], ["A"])

@@ -36,10 +36,10 @@ def test_the_tree_equals_beam_search(seed: int) -> None:
     tables = Tables(seed, random.randint(3, 8), steps=seed % 3 == 0, eos_bonus=random.choice([0.0, 2.0, -3.0]))
     tree = tree_of(tables, longest, config)
     assert tree.results() == beam_search(tables.start([0]), [longest], config)[0]
-    is_a_tree_that_accounts_for_itself(tree, config)
+    assert_consistent(tree, config)
 
 
-def is_a_tree_that_accounts_for_itself(tree: BeamTree, config: SearchConfig) -> None:
+def assert_consistent(tree: BeamTree, config: SearchConfig) -> None:
     children = Counter(node.parent for node in tree.nodes)
     ranks: dict[int, list[float]] = {}
     for place, node in enumerate(tree.nodes):
@@ -48,10 +48,10 @@ def is_a_tree_that_accounts_for_itself(tree: BeamTree, config: SearchConfig) -> 
         if node.parent is None:
             assert place == 0
             continue
-        before = tree.nodes[node.parent]
+        parent = tree.nodes[node.parent]
         assert node.parent < place
-        assert node.step == before.step + 1 == len(tree.written(place))
-        assert node.total == before.total + node.log_prob
+        assert node.step == parent.step + 1 == len(tree.written(place))
+        assert node.total == parent.total + node.log_prob
         ranks.setdefault(node.step, []).append(node.total)
         assert node.rank == len(ranks[node.step])
         if node.score is not None:
@@ -71,16 +71,16 @@ def test_the_tree_of_a_transformer_equals_its_beam_search(device: torch.device) 
         assert [result.score for result in tree.results()] == pytest.approx([result.score for result in results])
 
 
-class Short(Tables):
+class SmallTable(Tables):
     """A model of the words 2 and 3 and of EOS, whose wishes are written out."""
 
     def log_probs(self, sentence: int, words: tuple[int, ...]) -> list[float]:  # noqa: ARG002
-        wishes = {(): (-9.0, -0.5, -1.0), (2,): (-0.1, -5.0, -5.0), (3,): (-3.0, -2.0, -2.5)}
-        return [-float("inf"), *wishes.get(words, (-1.0, -4.0, -4.0))]
+        log_probs_by_prefix = {(): (-9.0, -0.5, -1.0), (2,): (-0.1, -5.0, -5.0), (3,): (-3.0, -2.0, -2.5)}
+        return [-float("inf"), *log_probs_by_prefix.get(words, (-1.0, -4.0, -4.0))]
 
 
 def test_every_branch_says_why_it_ended() -> None:
-    tree = tree_of(Short(0, 4), 5, SearchConfig(beam=2, length_penalty=0.0))
+    tree = tree_of(SmallTable(0, 4), 5, SearchConfig(beam=2, length_penalty=0.0))
     fates = {tree.written(place): node.fate for place, node in enumerate(tree.nodes)}
     assert fates[()] == fates[2,] == fates[3,] == "went on"
     assert fates[EOS,] == "fell out of the beam"
@@ -91,21 +91,21 @@ def test_every_branch_says_why_it_ended() -> None:
     assert (best.token, best.step, best.rank, best.place) == (str(EOS), 2, 1, 1)
     assert [best.total, best.score] == pytest.approx([-0.6, -0.6])
     assert tree.nodes[0].token == str(FIRST)
-    first = tree_of(Short(0, 4), 5, SearchConfig(beam=2, length_penalty=0.0, stop="first"))
+    first = tree_of(SmallTable(0, 4), 5, SearchConfig(beam=2, length_penalty=0.0, stop="first"))
     assert {node.fate for node in first.nodes if node.step == 2} == {
         "ended",
         "enough had ended",
         "fell out of the beam",
     }
-    short = tree_of(Short(0, 4), 1, SearchConfig(beam=2, length_penalty=0.0))
+    short = tree_of(SmallTable(0, 4), 1, SearchConfig(beam=2, length_penalty=0.0))
     # Both must end; the first would have ended by itself.
     assert [node.fate for node in short.nodes if node.step == 2] == ["ended", "greatest length"]
 
 
 def test_sampling_and_batches_have_no_beam_tree() -> None:
     with pytest.raises(InputError, match=r"search\.sample = true samples tokens"):
-        tree_of(Short(0, 4), 5, SearchConfig(sample=True))
+        tree_of(SmallTable(0, 4), 5, SearchConfig(sample=True))
     with pytest.raises(InputError, match="a beam tree is of one sentence, found 2"):
-        beam_tree(Short(0, 4).start([0, 1]), 5, SearchConfig(), str)
+        beam_tree(SmallTable(0, 4).start([0, 1]), 5, SearchConfig(), str)
     with pytest.raises(InputError, match=r"sentence 0 has log-probability -inf: .* no_repeat_ngram = 1"):
         tree_of(Tables(0, 2), 4, SearchConfig(no_repeat_ngram=1, min_length=3))

@@ -1,9 +1,7 @@
 """Encoder-only and decoder-only models, looked into: a classifier, a masked LM, a language model."""
 
-import copy
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +11,8 @@ from heed import InputError
 from heed.interpret.report import html_report
 from heed.interpret.saving import trace_document
 from heed.interpret.tokens import TextModel
-from heed.interpret.trace import Trace, look
-from tests.interpret.test_report import embedded, inflated
+from heed.interpret.trace import look
+from tests.interpret.report_data import embedded, inflated
 from tests.interpret.translators import small_model
 
 NAMES = ("cat", "dog", "<b>")
@@ -116,11 +114,3 @@ def test_the_page_of_a_classifier_embeds_its_labels(classifier: TextModel) -> No
     data = embedded(html_report(trace, trace_document(trace)).decode())
     assert list(data["attention"]["shapes"]) == ["encoder"]
     assert json.loads(inflated(data["document"]))["labels"] == list(NAMES)
-
-
-def poisoned(trace: Trace) -> dict[str, Any]:
-    found = copy.deepcopy(trace_document(trace))
-    for row in found["top"] + (found["holes"] or {"top": []})["top"]:
-        for one in row:
-            one |= {"token": "<img src=x onerror=window.harmed=1>"}
-    return found

@@ -20,7 +20,7 @@ PAIRS = [tuple(DRAW.integers(3, 13, length).tolist() for length in lengths) for 
 SOURCES, TARGETS = [source for source, _ in PAIRS], [target for _, target in PAIRS]
 
 
-def slowly(model: Transformer) -> dict[tuple[str, int, str], float]:
+def statistics_by_loops(model: Transformer) -> dict[tuple[str, int, str], float]:
     """The means of all numbers, from one sentence, row and token at a time."""
     values_by_key: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for source, target in PAIRS:
@@ -29,12 +29,12 @@ def slowly(model: Transformer) -> dict[tuple[str, int, str], float]:
             path, _, part = name.rpartition(".")
             if part == "weights":
                 for head, weights in enumerate(value[0].numpy(), 1):
-                    for number, values in of_sentence(path, weights).items():
+                    for number, values in sentence_statistics(path, weights).items():
                         values_by_key[path, head, number] += values
     return {key: float(np.mean(values)) for key, values in values_by_key.items() if values}
 
 
-def of_sentence(path: str, weights: np.ndarray) -> dict[str, list[float]]:
+def sentence_statistics(path: str, weights: np.ndarray) -> dict[str, list[float]]:
     numbers: dict[str, list[float]] = defaultdict(list)
     rows, columns = weights.shape
     favourites = []
@@ -64,7 +64,7 @@ def of_sentence(path: str, weights: np.ndarray) -> dict[str, list[float]]:
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 def test_batched_statistics_equal_those_of_plain_loops(positions: str) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, "positions": positions}), torch.device("cpu"))
-    expected = slowly(model)
+    expected = statistics_by_loops(model)
     statistics = head_statistics(model, batches(model, SOURCES, TARGETS))
     assert [(head_row.path, head_row.head) for head_row in statistics] == [
         (p, h) for p in attentions(model.config) for h in (1, 2)
@@ -107,12 +107,12 @@ def test_batching_does_not_change_the_statistics(monkeypatch: pytest.MonkeyPatch
 def shown(path: str, weights: np.ndarray) -> HeadStatistics:
     """The statistics of one hand-built matrix."""
     rows, columns = weights.shape
-    own = path == "decoder.1.self"
+    is_causal = path == "decoder.1.self"
     mask = torch.ones(1, rows, columns, dtype=torch.bool)
     statistics = attention_statistics(
         path,
         torch.tensor(weights, dtype=torch.float32)[None, None],
-        mask.tril() if own else mask,
+        mask.tril() if is_causal else mask,
         torch.ones(1, rows, dtype=torch.bool),
     )
     numbers: dict[str, Any] = {
@@ -121,7 +121,7 @@ def shown(path: str, weights: np.ndarray) -> HeadStatistics:
     return HeadStatistics(path, 1, **numbers)
 
 
-def looking(shape: tuple[int, int], column: Any, share: float = 0.9) -> np.ndarray:
+def attending_to(shape: tuple[int, int], column: Any, share: float = 0.9) -> np.ndarray:
     """Each row puts this share on one column and the rest evenly on all."""
     weights = np.full(shape, (1 - share) / shape[1])
     for row in range(shape[0]):
@@ -135,18 +135,18 @@ ONE_COLUMN = lambda _: 2  # noqa: E731
 @pytest.mark.parametrize(
     ("path", "weights", "description"),
     [
-        ("encoder.1.self", looking((6, 6), lambda row: row - 1), "previous token"),
-        ("encoder.1.self", looking((6, 6), lambda row: row + 1), "next token"),
-        ("encoder.1.self", looking((6, 6), lambda row: row), "same token"),
-        ("encoder.1.self", looking((6, 6), lambda _: -1), "end"),
-        ("encoder.1.self", looking((6, 6), lambda _: 0, 0.1), "broad"),
-        ("encoder.1.self", looking((6, 6), lambda row: row + 3), "mixed"),
-        ("decoder.1.self", looking((6, 6), lambda row: row - 1).clip(0), "previous token"),
-        ("decoder.1.self", looking((6, 6), lambda _: 0), "start"),
-        ("decoder.1.cross", looking((6, 5), lambda row: (2, 0, 3, 1, 0, 4)[row]), "alignment"),
-        ("decoder.1.cross", looking((6, 5), lambda _: 4), "end"),
-        ("decoder.1.cross", looking((6, 5), ONE_COLUMN), "mixed"),
-        ("decoder.1.cross", looking((6, 5), ONE_COLUMN, 0.0), "broad"),
+        ("encoder.1.self", attending_to((6, 6), lambda row: row - 1), "previous token"),
+        ("encoder.1.self", attending_to((6, 6), lambda row: row + 1), "next token"),
+        ("encoder.1.self", attending_to((6, 6), lambda row: row), "same token"),
+        ("encoder.1.self", attending_to((6, 6), lambda _: -1), "end"),
+        ("encoder.1.self", attending_to((6, 6), lambda _: 0, 0.1), "broad"),
+        ("encoder.1.self", attending_to((6, 6), lambda row: row + 3), "mixed"),
+        ("decoder.1.self", attending_to((6, 6), lambda row: row - 1).clip(0), "previous token"),
+        ("decoder.1.self", attending_to((6, 6), lambda _: 0), "start"),
+        ("decoder.1.cross", attending_to((6, 5), lambda row: (2, 0, 3, 1, 0, 4)[row]), "alignment"),
+        ("decoder.1.cross", attending_to((6, 5), lambda _: 4), "end"),
+        ("decoder.1.cross", attending_to((6, 5), ONE_COLUMN), "mixed"),
+        ("decoder.1.cross", attending_to((6, 5), ONE_COLUMN, 0.0), "broad"),
     ],
 )
 def test_heads_are_described_by_what_they_attend_to(path: str, weights: np.ndarray, description: str) -> None:
@@ -180,8 +180,8 @@ def test_rows_with_a_single_key_are_refused() -> None:
 def test_encoder_only_and_decoder_only_heads_are_measured() -> None:
     whole = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
     encoder = make(ModelConfig.model_validate({**SHAPE, "kind": "encoder"}), torch.device("cpu"))
-    own = {name: value for name, value in whole.state_dict().items() if name in encoder.state_dict()}
-    encoder.load_state_dict(own)
+    is_causal = {name: value for name, value in whole.state_dict().items() if name in encoder.state_dict()}
+    encoder.load_state_dict(is_causal)
     texts: list[list[int]] = [[5, 6, 7, 8], [9, 10], [11, 5, 6]]
     nothing: list[list[int]] = [[] for _ in texts]
     both_sides = head_statistics(whole, batches(whole, texts, texts))

@@ -2,7 +2,6 @@ import base64
 import hashlib
 import json
 import re
-import zlib
 from html.parser import HTMLParser
 from typing import Any
 
@@ -17,6 +16,7 @@ from heed.interpret.report import assemble, deflated_json, embedded_layers, html
 from heed.interpret.saving import trace_document
 from heed.interpret.trace import look
 from heed.text.tokenizer import Tokenizer
+from tests.interpret.report_data import embedded, inflated
 from tests.interpret.translators import small_model, small_translator
 
 
@@ -28,16 +28,6 @@ def trace() -> Trace:
 @pytest.fixture(scope="module")
 def page(trace: Trace) -> str:
     return html_report(trace, trace_document(trace)).decode()
-
-
-def embedded(page: str) -> dict[str, Any]:
-    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert match
-    return json.loads(match[1])
-
-
-def inflated(text: str) -> bytes:
-    return zlib.decompress(base64.b64decode(text))
 
 
 def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -14,8 +14,7 @@ from heed.interpret.report import html_report
 from heed.interpret.saving import trace_document
 from heed.interpret.trace import look
 from tests import browser as browsing
-from tests.browser import Opened
-from tests.interpret.test_encoder_only_decoder_only import poisoned as hostile_half
+from tests.browser import OpenedPage
 from tests.interpret.translators import small_model, small_translator
 
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
@@ -39,7 +38,7 @@ def trace() -> Trace:
     return small_translator().look("a dog runs", "EIN HUND LÄUFT")
 
 
-def opened(browser: Browser, path: Path, **settings: Any) -> AbstractContextManager[Opened]:
+def opened(browser: Browser, path: Path, **settings: Any) -> AbstractContextManager[OpenedPage]:
     """A report in a browser, which may ask for nothing but itself."""
     return browsing.opened(browser, path.as_uri(), lambda address: address == path.as_uri(), **settings)
 
@@ -51,17 +50,17 @@ def saved(tmp_path: Path, trace: Trace, data: dict[str, Any] | None = None) -> P
 
 
 def test_every_view_opens_by_click_and_by_keyboard(browser: Browser, tmp_path: Path, trace: Trace) -> None:
-    with opened(browser, saved(tmp_path, trace)) as here:
+    with opened(browser, saved(tmp_path, trace)) as opened_page:
         for view in [*VIEWS[1:], VIEWS[0]]:
-            here.page.click(f"#tab-{view}")
-            assert visible(here.page) == [f"view-{view}"]
+            opened_page.page.click(f"#tab-{view}")
+            assert visible(opened_page.page) == [f"view-{view}"]
         for view in [*VIEWS[1:], VIEWS[0]]:
-            here.page.keyboard.press("ArrowRight")
-            assert visible(here.page) == [f"view-{view}"]
-            assert here.page.evaluate("document.activeElement.id") == f"tab-{view}"
-            assert here.page.get_attribute(f"#tab-{view}", "aria-selected") == "true"
-        here.page.keyboard.press("End")
-        assert visible(here.page) == ["view-output"]
+            opened_page.page.keyboard.press("ArrowRight")
+            assert visible(opened_page.page) == [f"view-{view}"]
+            assert opened_page.page.evaluate("document.activeElement.id") == f"tab-{view}"
+            assert opened_page.page.get_attribute(f"#tab-{view}", "aria-selected") == "true"
+        opened_page.page.keyboard.press("End")
+        assert visible(opened_page.page) == ["view-output"]
 
 
 def visible(page: Page) -> list[str]:
@@ -71,8 +70,8 @@ def visible(page: Page) -> list[str]:
 
 
 def test_blocks_maps_and_links_open_the_view_they_name(browser: Browser, tmp_path: Path, trace: Trace) -> None:
-    with opened(browser, saved(tmp_path, trace)) as here:
-        page = here.page
+    with opened(browser, saved(tmp_path, trace)) as opened_page:
+        page = opened_page.page
         page.focus('[data-name="decoder.2.cross"]')
         page.keyboard.press("Enter")
         assert "Decoder, layer 2: Cross-attention" in page.inner_text("#view-overview")
@@ -94,14 +93,16 @@ def chosen(page: Page, view: str) -> list[str]:
 def test_focusing_a_token_shows_only_its_lines_and_what_it_reads_and_predicts(
     browser: Browser, tmp_path: Path, trace: Trace
 ) -> None:
-    with opened(browser, saved(tmp_path, trace)) as here:
-        here.page.click("#tab-heads")
-        everything = here.page.locator("#view-heads .lines path").count()
-        rows = here.page.locator("#view-heads .words.rows button")
+    with opened(browser, saved(tmp_path, trace)) as opened_page:
+        opened_page.page.click("#tab-heads")
+        everything = opened_page.page.locator("#view-heads .lines path").count()
+        rows = opened_page.page.locator("#view-heads .words.rows button")
         assert rows.all_inner_texts() == ["⟨s⟩\n→ EIN", "EIN\n→ HUND", "HUND\n→ LÄUFT", "LÄUFT\n→ ⟨/s⟩"]
         rows.nth(1).focus()
-        assert 0 < here.page.locator("#view-heads .lines path").count() < everything
-        assert "EIN\u2069, from which \u2068HUND\u2069 is predicted, attends to" in here.page.inner_text("#view-heads")
+        assert 0 < opened_page.page.locator("#view-heads .lines path").count() < everything
+        assert "EIN\u2069, from which \u2068HUND\u2069 is predicted, attends to" in opened_page.page.inner_text(
+            "#view-heads"
+        )
 
 
 @pytest.mark.parametrize(
@@ -126,9 +127,9 @@ def test_activations_computed_in_the_page_equal_the_models(
     expressions |= {"decoder.2.cross.concat": "concatenated('cross', 2, 3)"}
     expressions |= {f"encoder.1.feed_forward.{leaving}": "arriving('encoder', 3, 2)"}
     expressions |= {f"decoder.2.feed_forward.{leaving}": "arriving('decoder', 3, 3)"}
-    with opened(browser, saved(tmp_path, trace)) as here:
-        here.page.click("#tab-steps")
-        rows = here.page.evaluate(f"[{','.join(expressions.values())}].map((row) => [...row])")
+    with opened(browser, saved(tmp_path, trace)) as opened_page:
+        opened_page.page.click("#tab-steps")
+        rows = opened_page.page.evaluate(f"[{','.join(expressions.values())}].map((row) => [...row])")
     parts = trace.parts(list(expressions))
     for name, row in zip(expressions, rows, strict=True):
         expected = parts[name].values[..., 3, :].reshape(-1, len(row))[-1]  # of the second head, or of all
@@ -136,22 +137,22 @@ def test_activations_computed_in_the_page_equal_the_models(
 
 
 def test_hostile_tokens_are_shown_as_text_and_do_nothing(browser: Browser, tmp_path: Path, trace: Trace) -> None:
-    data = poisoned(trace_document(trace))
-    with opened(browser, saved(tmp_path, trace, data)) as here:
+    data = with_hostile_tokens(trace_document(trace))
+    with opened(browser, saved(tmp_path, trace, data)) as opened_page:
         for view in VIEWS:
-            here.page.click(f"#tab-{view}")
-        here.page.click("#tab-heads")
-        texts = here.page.locator("#view-heads .words:not(.rows) bdi").all_inner_texts()
+            opened_page.page.click(f"#tab-{view}")
+        opened_page.page.click("#tab-heads")
+        texts = opened_page.page.locator("#view-heads .words:not(.rows) bdi").all_inner_texts()
         assert texts[:3] == [token.replace(" ", "␣") for token in HOSTILE[:3]]
         assert texts[4] == "‹202E›right␣to␣left‹2066›"
         assert texts[5] == "שלום"
         assert texts[6] == "‹2028›‹0000›‹001B›[31m"
-        assert here.page.locator("img").count() == 0
-        assert here.page.locator("script").count() == 2
+        assert opened_page.page.locator("img").count() == 0
+        assert opened_page.page.locator("script").count() == 2
 
 
-def poisoned(data: dict[str, Any]) -> dict[str, Any]:
-    """The same trace, of hostile tokens wherever there are any."""
+def with_hostile_tokens(data: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a trace document whose tokens, candidates and texts are all hostile."""
     data = copy.deepcopy(data)
     for side in ("source", "target", "predicted"):
         data[side]["tokens"] = [HOSTILE[place % len(HOSTILE)] for place in range(len(data[side]["tokens"]))]
@@ -167,14 +168,14 @@ def poisoned(data: dict[str, Any]) -> dict[str, Any]:
 def test_no_view_is_wider_than_a_phone(browser: Browser, tmp_path: Path, kind: str) -> None:
     trace = small_translator(kind=kind).look("a dog runs a dog runs a dog" if kind != "decoder" else "EIN HUND SIEHT")
     phone = {"viewport": {"width": 360, "height": 640}, "color_scheme": "dark"}
-    with opened(browser, saved(tmp_path, trace), **phone) as here:
-        assert here.page.evaluate("document.documentElement.dataset.theme") == "dark"
-        for tab in here.page.locator("[role=tab]").all():
+    with opened(browser, saved(tmp_path, trace), **phone) as opened_page:
+        assert opened_page.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        for tab in opened_page.page.locator("[role=tab]").all():
             tab.click()
-            assert here.page.evaluate("document.documentElement.scrollWidth") == 360, tab.inner_text()
-        here.page.click("#theme")
-        assert here.page.evaluate("document.documentElement.dataset.theme") == "light"
-        assert (here.page.locator("#tab-search").count() == 1) == (kind == "encoder-decoder")
+            assert opened_page.page.evaluate("document.documentElement.scrollWidth") == 360, tab.inner_text()
+        opened_page.page.click("#theme")
+        assert opened_page.page.evaluate("document.documentElement.dataset.theme") == "light"
+        assert (opened_page.page.locator("#tab-search").count() == 1) == (kind == "encoder-decoder")
 
 
 @pytest.mark.parametrize("labels", [None, 3])
@@ -182,8 +183,8 @@ def test_an_encoder_only_model_shows_its_predictions_and_hostile_tokens_as_text(
     browser: Browser, tmp_path: Path, labels: int | None
 ) -> None:
     trace = look(small_model(kind="encoder", labels=labels), "a dog runs")
-    with opened(browser, saved(tmp_path, trace, hostile_half(trace))) as here:
-        page = here.page
+    with opened(browser, saved(tmp_path, trace, with_hostile_candidates(trace_document(trace)))) as opened_page:
+        page = opened_page.page
         assert "The encoder reads the whole text at once" in page.inner_text("#view-overview")
         page.click('[data-name="logits"]')
         for tab in page.locator("[role=tab]").all():
@@ -199,3 +200,12 @@ def test_an_encoder_only_model_shows_its_predictions_and_hostile_tokens_as_text(
             page.locator("#view-output input").last.check()  # eos, which is never masked
             assert "with this one masked" not in page.inner_text("#view-output .beside")
         assert page.locator("img").count() == 0
+
+
+def with_hostile_candidates(data: dict[str, Any]) -> dict[str, Any]:
+    """A copy of an encoder's trace document whose predicted tokens or labels are hostile."""
+    data = copy.deepcopy(data)
+    for row in data["top"] + (data["holes"] or {"top": []})["top"]:
+        for candidate in row:
+            candidate |= {"token": "<img src=x onerror=window.harmed=1>"}
+    return data

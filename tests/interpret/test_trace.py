@@ -178,8 +178,10 @@ def test_a_trace_without_target_has_the_translation_of_the_engine(translator: Tr
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis(tuple(TARGET.encode([TRANSLATION])[0]), -1.0, -1.0)] for _ in sources]
 
-    engined = Translator([translator.model], translator.tokenizers, translator.search, engine=Fixed(UnusedBackend()))
-    assert engined.look(TEXT).target.text == TRANSLATION
+    with_fixed_engine = Translator(
+        [translator.model], translator.tokenizers, translator.search, engine=Fixed(UnusedBackend())
+    )
+    assert with_fixed_engine.look(TEXT).target.text == TRANSLATION
     assert translator.look(TEXT).target.text != TRANSLATION
 
 

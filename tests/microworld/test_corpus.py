@@ -29,12 +29,12 @@ SPLITS: tuple[DatasetSplit, ...] = ("train", "valid", "test")
 
 
 @cache
-def some(split: DatasetSplit, count: int) -> list[Example]:
+def sample(split: DatasetSplit, count: int) -> list[Example]:
     return corpus(split, count, seed=1)
 
 
 def famous(split: DatasetSplit, count: int) -> list[Example]:
-    return [example for example in some(split, count) if example.rule == "because"]
+    return [example for example in sample(split, count) if example.rule == "because"]
 
 
 def word_forms(text: str) -> list[str]:
@@ -71,13 +71,13 @@ def test_a_stream_depends_on_its_split_and_seed_only() -> None:
 
 
 def test_a_corpus_has_as_many_different_sentences_as_asked_for() -> None:
-    assert len({example.source for example in some("train", 20_000)}) == 20_000
+    assert len({example.source for example in sample("train", 20_000)}) == 20_000
 
 
 def test_splits_share_no_sentence() -> None:
     for split in SPLITS:
-        assert {split_of(example) for example in some(split, 2000)} == {split}
-    train, valid, test = ({example.source for example in some(split, 2000)} for split in SPLITS)
+        assert {split_of(example) for example in sample(split, 2000)} == {split}
+    train, valid, test = ({example.source for example in sample(split, 2000)} for split in SPLITS)
     assert not train & (valid | test)
     assert not valid & test
 
@@ -102,9 +102,9 @@ def test_the_two_famous_sentences_are_never_trained_on() -> None:
 def test_training_shows_every_word_of_the_test_many_times() -> None:
     for side in ("source", "target"):
         training_counts = Counter(
-            word for example in some("train", 20_000) for word in word_forms(getattr(example, side))
+            word for example in sample("train", 20_000) for word in word_forms(getattr(example, side))
         )
-        test_words = {word for example in some("test", 2000) for word in word_forms(getattr(example, side))}
+        test_words = {word for example in sample("test", 2000) for word in word_forms(getattr(example, side))}
         assert 300 < len(training_counts) < 500
         assert min(training_counts[word] for word in test_words) >= 8
 
@@ -159,16 +159,16 @@ def test_antecedents_never_repeat_a_sentence() -> None:
 
 
 def test_sentences_have_a_capital_letter_spaces_and_a_full_stop() -> None:
-    for example in some("train", 20_000):
+    for example in sample("train", 20_000):
         assert re.fullmatch(r"[A-Z][a-z']*( [a-z']+){3,12}\.", example.source)
         assert re.fullmatch(r"[A-Z][a-zà-öø-ÿœ']*( [a-zà-öø-ÿœ']+){2,15}\.", example.target)
 
 
 def test_every_word_that_elides_before_a_vowel_is_elided() -> None:
     vowel = "[aeiouâéèêîôœ]|homme|histoire|hôtel|heureu"
-    unjoined = re.compile(rf"\b(le|la|ne|de|que|ce|ma|beau|nouveau) ({vowel})|\b(de|à) les? ", re.IGNORECASE)
-    assert [example.target for example in some("train", 20_000) if unjoined.search(example.target)] == []
-    assert [example.source for example in some("train", 20_000) if re.search(r"\ba [aeiou]", example.source)] == []
+    unelided = re.compile(rf"\b(le|la|ne|de|que|ce|ma|beau|nouveau) ({vowel})|\b(de|à) les? ", re.IGNORECASE)
+    assert [example.target for example in sample("train", 20_000) if unelided.search(example.target)] == []
+    assert [example.source for example in sample("train", 20_000) if re.search(r"\ba [aeiou]", example.source)] == []
 
 
 def test_a_pronoun_is_judged_whatever_the_rest_of_the_translation() -> None:

@@ -22,7 +22,7 @@ SIDES: tuple[CorpusLanguage, ...] = ("english", "french")
 
 
 @cache
-def drawn() -> list[tuple[Example, float]]:
+def random_sentences() -> list[tuple[Example, float]]:
     """20,000 sentences, each with the log-probability of how it was drawn."""
     choose = Record(seed=11)
     sentences = []
@@ -32,22 +32,22 @@ def drawn() -> list[tuple[Example, float]]:
     return sentences
 
 
-def written(example: Example, side: CorpusLanguage) -> str:
+def text_of(example: Example, side: CorpusLanguage) -> str:
     return example.source if side == "english" else example.target
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_the_probability_of_a_sentence_is_that_of_its_derivation(side: CorpusLanguage) -> None:
-    for example, log_drawn in drawn()[:150]:
-        assert log_probability(written(example, side), side) == pytest.approx(log_drawn, abs=1e-9), example
+    for example, log_prob in random_sentences()[:150]:
+        assert log_probability(text_of(example, side), side) == pytest.approx(log_prob, abs=1e-9), example
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_the_entropy_is_the_mean_negative_log_probability_of_random_sentences(side: CorpusLanguage) -> None:
-    needed = [-log_drawn for _, log_drawn in drawn()]  # one French sentence in 15,000 needs less, by log 2
-    error = stdev(needed) / math.sqrt(len(needed))
+    surprisals = [-log_prob for _, log_prob in random_sentences()]  # one French sentence in 15,000 needs less, by log 2
+    error = stdev(surprisals) / math.sqrt(len(surprisals))
     assert error < 0.02
-    assert abs(mean(needed) - entropy(side)) < 4 * error
+    assert abs(mean(surprisals) - entropy(side)) < 4 * error
 
 
 def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> None:
@@ -99,11 +99,11 @@ def test_sentence_frequencies_match_their_probabilities() -> None:
         count * 12 * math.exp(log_probability(text)) for text in plants
     ]  # one sentence in twelve has an attribute
     assert sum(expected) == pytest.approx(count / 3 / 6)
-    surprise = sum(
+    chi_square = sum(
         (counts[text] - expected_count) ** 2 / expected_count
         for text, expected_count in zip(plants, expected, strict=True)
     )
-    assert abs(surprise - len(plants)) < 5 * math.sqrt(2 * len(plants))  # chi-square
+    assert abs(chi_square - len(plants)) < 5 * math.sqrt(2 * len(plants))  # chi-square
 
 
 def agreeing_by_hand(adjective: Adjective, noun: Noun, *, plural: bool) -> str:
@@ -139,8 +139,8 @@ def test_probabilities_of_derivations_of_the_same_french_sentence_are_added() ->
 def test_french_has_less_entropy_only_where_a_negated_plural_looks_like_its_singular() -> None:
     bears = 1 / 20 * (1 / 4 + 1 / 4 * 1 / 4)  # d'ours, d'ours gris; but de vieil ours and de vieux ours differ
     mice = 1 / 20 * 1 / 4  # de souris; but de souris grise and de souris grises differ
-    together = 1 / 12 * 1 / 9 * 1 / 4 * (bears + mice)  # negation, who sees animals, any
-    assert entropy("english") - entropy("french") == pytest.approx(together * math.log(2), rel=1e-6)
+    ambiguous = 1 / 12 * 1 / 9 * 1 / 4 * (bears + mice)  # negation, who sees animals, any
+    assert entropy("english") - entropy("french") == pytest.approx(ambiguous * math.log(2), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_cross_entropy_of_a_split_matches_a_sum_over_its_combinations() -> None:
             middle += math.log(ways) / ways
             ours += share * math.log(ways)
         # How much the famous case needs as a whole hardly matters, as it is one in three in each: a sample will do.
-        sample = mean(-log_drawn for example, log_drawn in drawn() if example.antecedent)
+        sample = mean(-log_prob for example, log_prob in random_sentences() if example.antecedent)
         other = (3 * entropy() - sample) / 2
         expected = (famous * (sample - middle) + ours + 2 * others * other) / (famous + 2 * others)
         assert cross_entropy(split) == pytest.approx(expected, abs=5e-4)
@@ -203,7 +203,7 @@ def combinations() -> list[tuple[int, Example]]:
 
 
 def test_the_cross_entropy_is_the_mean_negative_log_probability_of_a_split() -> None:
-    needed = [-log_drawn for example, log_drawn in drawn() if split_of(example) != "train"]
-    error = stdev(needed) / math.sqrt(len(needed))
+    surprisals = [-log_prob for example, log_prob in random_sentences() if split_of(example) != "train"]
+    error = stdev(surprisals) / math.sqrt(len(surprisals))
     assert error < 0.04
-    assert abs(mean(needed) - cross_entropy("test")) < 4 * error
+    assert abs(mean(surprisals) - cross_entropy("test")) < 4 * error

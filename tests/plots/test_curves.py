@@ -39,7 +39,7 @@ def journal(folder: Path, entries: list[dict[str, Any]], after_step: int = 0) ->
     return folder
 
 
-def whole_run(folder: Path, steps: int = 30, shift: float = 0.0) -> Path:
+def example_run(folder: Path, steps: int = 30, shift: float = 0.0) -> Path:
     """Loss falls, with a dent; the model is tried at every tenth step and does best in the middle."""
     entries: list[dict[str, Any]] = []
     for number in range(1, steps + 1):
@@ -53,11 +53,11 @@ def picture(runs: list[Path], by: By = "steps") -> ElementTree.Element:
     return ElementTree.fromstring(draw(read_curves(runs), by))  # noqa: S314 - our own
 
 
-def words(svg: ElementTree.Element) -> list[str]:
+def svg_texts(svg: ElementTree.Element) -> list[str]:
     return ["".join(text.itertext()) for text in svg.iter(f"{SVG}text")]
 
 
-def strokes(svg: ElementTree.Element, name: str) -> list[list[tuple[float, float]]]:
+def line_segments(svg: ElementTree.Element, name: str) -> list[list[tuple[float, float]]]:
     """The points of a line by its name, stretch by stretch between the gaps."""
     (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
     lines: list[list[tuple[float, float]]] = []
@@ -86,26 +86,26 @@ def assert_straight(values: list[float], places: list[float]) -> None:
 
 
 def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> None:
-    run = whole_run(tmp_path / "run", 50)
+    run = example_run(tmp_path / "run", 50)
     (curves,) = read_curves([run])
     for by in ("steps", "minutes"):
         svg = picture([run], by)
         for name, values in (("loss", np.log(curves.validation_loss)), ("bleu", curves.score)):
-            (points,) = strokes(svg, f"validation-{name}-0")
+            (points,) = line_segments(svg, f"validation-{name}-0")
             np.testing.assert_allclose(circles(svg, f"dots validation-{name}-0"), points, atol=0.011)
             assert len(points) == 5
             minutes = [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.validation_steps]
             x = curves.validation_steps if by == "steps" else minutes
             assert_straight(list(x), [place for place, _ in points])
             assert_straight(list(values), [place for _, place in points])
-    assert "minutes of training" in words(svg)
+    assert "minutes of training" in svg_texts(svg)
 
 
 def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path) -> None:
-    run = whole_run(tmp_path / "ende")
+    run = example_run(tmp_path / "ende")
     svg = picture([run])
     (curves,) = read_curves([run])
-    texts = words(svg)
+    texts = svg_texts(svg)
     for expected in (
         "ende",
         "validation 3",
@@ -117,8 +117,8 @@ def test_lines_are_labelled_where_they_end_and_the_best_is_ringed(tmp_path: Path
         assert expected in texts
     for panel in ("loss", "bleu"):
         (ring,) = circles(svg, f"best validation-{panel}-0")
-        assert ring == pytest.approx(strokes(svg, f"validation-{panel}-0")[0][1], abs=0.011)
-    assert len(strokes(svg, "loss-0")[0]) == 30
+        assert ring == pytest.approx(line_segments(svg, f"validation-{panel}-0")[0][1], abs=0.011)
+    assert len(line_segments(svg, "loss-0")[0]) == 30
 
 
 def test_the_best_validation_is_the_one_of_the_journal(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_the_best_validation_is_the_one_of_the_journal(tmp_path: Path) -> None:
 
 def test_several_runs_differ_in_name_and_colour(tmp_path: Path) -> None:
     short = journal(tmp_path / "no-valid", [step(1, 5.0), step(2, 4.0)])
-    svg = picture([whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20, shift=1.0), short])
-    texts = words(svg)
+    svg = picture([example_run(tmp_path / "one"), example_run(tmp_path / "two", 20, shift=1.0), short])
+    texts = svg_texts(svg)
     for expected in (
         "one 3",
         "two 3",
@@ -152,7 +152,7 @@ def test_several_runs_differ_in_name_and_colour(tmp_path: Path) -> None:
 
 
 def test_fifteen_runs_look_different(tmp_path: Path) -> None:
-    svg = picture([whole_run(tmp_path / str(number), 20) for number in range(15)])
+    svg = picture([example_run(tmp_path / str(number), 20) for number in range(15)])
     lines = [path for path in svg.iter(f"{SVG}path") if path.get("class", "").startswith("smoothed-")]
     assert len({(path.get("stroke"), path.get("stroke-dasharray")) for path in lines}) == 15
 
@@ -160,20 +160,20 @@ def test_fifteen_runs_look_different(tmp_path: Path) -> None:
 def test_runs_of_the_same_name_are_labelled_by_their_paths(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-    runs = [whole_run(tmp_path / folder / "run") for folder in ("a", "b")]
+    runs = [example_run(tmp_path / folder / "run") for folder in ("a", "b")]
     assert [curves.name for curves in read_curves(runs)] == [str(run) for run in runs]
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_the_same_journals_give_the_same_bytes(tmp_path: Path, kind: ImageFormat) -> None:
-    runs = [whole_run(tmp_path / "one"), whole_run(tmp_path / "two", 20)]
+    runs = [example_run(tmp_path / "one"), example_run(tmp_path / "two", 20)]
     first, again = (render(draw(read_curves(runs), "steps"), kind) for _ in range(2))
     assert first == again
     assert b"date" not in first.lower()
 
 
 def test_a_png_is_twice_the_size_of_the_svg(tmp_path: Path) -> None:
-    with Image.open(BytesIO(render(draw(read_curves([whole_run(tmp_path / "run")]), "steps"), "png"))) as png:
+    with Image.open(BytesIO(render(draw(read_curves([example_run(tmp_path / "run")]), "steps"), "png"))) as png:
         assert 1200 < png.width < 2000
         assert 900 < png.height < 1600
 
@@ -182,21 +182,21 @@ def test_a_step_far_off_the_others_leaves_the_panel_where_it_crosses_its_edge(tm
     losses = [2.0 + 0.01 * (number % 7) for number in range(400)]
     losses[200] = 90.0
     svg = picture([journal(tmp_path / "run", [step(number, loss) for number, loss in enumerate(losses, start=1)])])
-    before, after = strokes(svg, "loss-0")
+    before, after = line_segments(svg, "loss-0")
     top = min(y for _, y in (*before, *after))
     assert before[-1][1] == after[0][1] == top
     assert before[-2][1] > top + 50
-    assert "90" not in words(svg)
+    assert "90" not in svg_texts(svg)
 
 
 def test_run_names_are_escaped_and_shown_unchanged(tmp_path: Path) -> None:
-    assert "$a_b$ <&>" in words(picture([whole_run(tmp_path / "$a_b$ <&>")]))
+    assert "$a_b$ <&>" in svg_texts(picture([example_run(tmp_path / "$a_b$ <&>")]))
 
 
 def test_a_run_that_has_just_begun_is_a_dot(tmp_path: Path) -> None:
     svg = picture([journal(tmp_path / "run", [step(1, 7.5)])], "minutes")
     assert len(circles(svg, "dots smoothed-0")) == 1
-    assert "training 7.5" in words(svg)
+    assert "training 7.5" in svg_texts(svg)
 
 
 def test_each_task_has_its_own_score_under_its_loss(tmp_path: Path) -> None:
@@ -208,12 +208,12 @@ def test_each_task_has_its_own_score_under_its_loss(tmp_path: Path) -> None:
     assert [curve.metric for curve in curves] == list(METRICS)
     svg = ElementTree.fromstring(draw(curves, "steps"))  # noqa: S314 - our own
     assert names(svg) >= {f"dots validation-{metric}-{number}" for number, metric in enumerate(METRICS)}
-    assert {"BLEU", "Accuracy, %", "Bits per byte", "Learning rate", "Loss, nats (log scale)"} <= set(words(svg))
+    assert {"BLEU", "Accuracy, %", "Bits per byte", "Learning rate", "Loss, nats (log scale)"} <= set(svg_texts(svg))
 
 
 def test_a_run_without_validation_has_neither_its_line_nor_bleu(tmp_path: Path) -> None:
     svg = picture([journal(tmp_path / "run", [step(1, 7.5), step(2, 7.0)])])
-    assert "BLEU" not in words(svg)
+    assert "BLEU" not in svg_texts(svg)
     assert {"loss-0", "smoothed-0", "rate-0"} <= names(svg)
     assert not any("validation" in name or "best" in name for name in names(svg))
 
@@ -225,16 +225,16 @@ def test_a_loss_of_nan_is_a_gap(tmp_path: Path) -> None:
     run = journal(tmp_path / "run", entries + tried)
     svg = picture([run])
     for name in ("loss-0", "smoothed-0"):
-        assert [len(stretch) for stretch in strokes(svg, name)] == [2, 2, 2]
+        assert [len(stretch) for stretch in line_segments(svg, name)] == [2, 2, 2]
         assert len(circles(svg, f"dots {name}")) == 1  # the step between two gaps
     assert len(circles(svg, "dots validation-loss-0")) == 2
     assert "validation-loss-0" not in names(svg)
-    assert "○ best: 2.9 at step 9" in words(svg)
+    assert "○ best: 2.9 at step 9" in svg_texts(svg)
 
 
 def test_a_resumed_run_is_drawn_like_an_uninterrupted_one(tmp_path: Path) -> None:
-    cut = whole_run(tmp_path / "a", 27)
-    entries = [entry for entry in read_entries(whole_run(tmp_path / "b")) if entry["step"] > 12]
+    cut = example_run(tmp_path / "a", 27)
+    entries = [entry for entry in read_entries(example_run(tmp_path / "b")) if entry["step"] > 12]
     journal(cut, entries, after_step=12)
     resumed, whole = read_curves([cut, tmp_path / "b"])
     for name, value in vars(whole).items():
@@ -250,7 +250,7 @@ def test_runs_without_steps_are_recognised_and_other_folders_are_an_error(tmp_pa
         journal(tmp_path / "new", []),
         journal(tmp_path / "nonsense", [step(1, math.nan), validation(1, math.nan)]),
     ]
-    assert [curves.is_blank() for curves in read_curves([*blank, whole_run(tmp_path / "run")])] == [True, True, False]
+    assert [curves.is_blank() for curves in read_curves([*blank, example_run(tmp_path / "run")])] == [True, True, False]
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(
             FolderError, match=rf"^{folder} is not the folder of a training run: it has no journal.jsonl$"

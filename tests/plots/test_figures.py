@@ -113,11 +113,11 @@ def parsed(svg: str) -> Element:
     return ElementTree.fromstring(svg.encode())  # noqa: S314 - our own
 
 
-def words(svg: Element) -> list[str]:
+def svg_texts(svg: Element) -> list[str]:
     return [(text.text or "").strip("\u2068\u2069") for text in svg.iter(f"{SVG}text")]
 
 
-def inside(svg: Element, name: str, kind: str) -> list[Element]:
+def shapes_in(svg: Element, name: str, kind: str) -> list[Element]:
     (group,) = (group for group in svg.iter(f"{SVG}g") if group.get("class") == name)
     return group.findall(f"{SVG}{kind}")
 
@@ -137,7 +137,7 @@ def pixels(image: Element) -> np.ndarray:
         return np.asarray(picture.convert("RGBA")) / 255
 
 
-def trail(path: str) -> Iterator[tuple[float, float]]:
+def path_points(path: str) -> Iterator[tuple[float, float]]:
     """The points that a path names."""
     x = y = 0.0
     for letter, rest in re.findall("([MLCHVhvaz])([^MLCHVhvaz]*)", path):
@@ -182,7 +182,7 @@ def extent(svg: Element) -> np.ndarray:
             x, y, across, height = numbers(shape, "x", "y", "width", "height")
             points += [(x, y), (x + across, y + height)]
         elif shape.tag == f"{SVG}path":
-            points += trail(shape.attrib["d"])
+            points += path_points(shape.attrib["d"])
         elif shape.tag == f"{SVG}text":
             points += corners(shape)
     return np.array(points)
@@ -219,7 +219,7 @@ def test_no_text_becomes_markup_leaves_the_picture_or_overlaps_another(
         assert (points <= [right, bottom]).all(), name
         if name in ("heat_map", "signed_heat_map", "head_lines"):
             labels = [label(token, 130.0, 13.0).strip("\u2068\u2069") for token in (*rows, *columns)]
-            assert sorted(labels) == sorted(words(svg)[bool(title) :][: len(labels)])
+            assert sorted(labels) == sorted(svg_texts(svg)[bool(title) :][: len(labels)])
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -236,7 +236,7 @@ def test_sixty_long_tokens_fit() -> None:
     long = [f" Überschwemmung{number}" for number in range(60)]
     svg = parsed(heat_map(softmax(60, 60), long, long))
     assert not overlapping(svg)
-    assert set(words(svg)) >= {token.strip() for token in long}
+    assert set(svg_texts(svg)) >= {token.strip() for token in long}
     assert float(svg.attrib["width"]) < 1000
 
 
@@ -274,24 +274,24 @@ def test_the_tooltip_of_a_truncated_token_has_all_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["The animal didn't cross the street", "Straßenüberquerungsmöglichkeiten!", "0123,456.789"]
+    "text", ["The animal didn't cross the street", "Straßenüberquerungsmöglichkeiten!", "0123,456.789"]
 )
-def test_estimated_text_widths_are_close_upper_bounds(words: str) -> None:
+def test_estimated_text_widths_are_close_upper_bounds(text: str) -> None:
     advances = {character: advance for advance, some in DEJAVU_SANS.items() for character in some}
-    true = 10 * sum(advances[character] for character in words) / 2048
-    assert true <= width(words, 10.0) <= 1.1 * true
+    true = 10 * sum(advances[character] for character in text) / 2048
+    assert true <= width(text, 10.0) <= 1.1 * true
     sheet = parsed(heat_map(np.ones((1, 1)), ["a"], ["b"], theme=INHERIT))
-    sheet[:] = [element(f"{SVG}text", {"x": 5.0, "y": 30.0, "font-size": 20.0}, words=words)]
+    sheet[:] = [element(f"{SVG}text", {"x": 5.0, "y": 30.0, "font-size": 20.0}, words=text)]
     for name, size in (("width", "900"), ("height", "40"), ("viewBox", "0 0 900 40"), ("fill", "black")):
         sheet.set(name, size)
     with Image.open(io.BytesIO(render(ElementTree.tostring(sheet, "unicode"), "png", 1.0))) as picture:
         left, _, right, _ = picture.getchannel("A").getbbox() or (0, 0, 0, 0)
-    assert 0.7 * width(words, 20.0) <= right - left <= width(words, 20.0)
+    assert 0.7 * width(text, 20.0) <= right - left <= width(text, 20.0)
 
 
 @given(st.text(st.characters(), max_size=40), st.floats(10.0, 200.0))
-def test_fitted_text_is_no_wider_than_the_maximum(words: str, room: float) -> None:
-    assert width(fitted(show_invisible(words), room, 10.0), 10.0) <= room
+def test_fitted_text_is_no_wider_than_the_maximum(svg_texts: str, room: float) -> None:
+    assert width(fitted(show_invisible(svg_texts), room, 10.0), 10.0) <= room
 
 
 def test_the_same_numbers_give_the_same_bytes_in_another_process_and_without_torch() -> None:
@@ -309,7 +309,7 @@ def test_the_same_numbers_give_the_same_bytes_in_another_process_and_without_tor
 
 def test_a_heat_map_has_a_cell_per_weight_whose_tooltip_names_row_and_column() -> None:
     weights = softmax(2, 3)
-    cells = inside(parsed(heat_map(weights, ["Hund", " Katze"], ["the", " dog", " cat"])), "cells", "rect")
+    cells = shapes_in(parsed(heat_map(weights, ["Hund", " Katze"], ["the", " dog", " cat"])), "cells", "rect")
     pairs = [(row, column) for row in ("Hund", "Katze") for column in ("the", "dog", "cat")]
     expected = [f"{row} → {column}: {weight:.3g}" for (row, column), weight in zip(pairs, weights.flat, strict=True)]
     assert [tooltip(cell) for cell in cells] == expected
@@ -320,7 +320,7 @@ def test_a_heat_map_has_a_cell_per_weight_whose_tooltip_names_row_and_column() -
 
 def test_opacity_grows_with_the_weight() -> None:
     weights = np.linspace(0, 0.8, 100).reshape(10, 10)
-    cells = inside(parsed(heat_map(weights, "abcdefghij", "abcdefghij")), "cells", "rect")
+    cells = shapes_in(parsed(heat_map(weights, "abcdefghij", "abcdefghij")), "cells", "rect")
     opacities = [float(cell.attrib["fill-opacity"]) for cell in cells]
     assert opacities == sorted(opacities)
     assert (opacities[0], opacities[-1]) == (0, 1)
@@ -333,20 +333,20 @@ def test_opacity_grows_with_the_weight() -> None:
 
 def test_top_sets_the_value_of_full_opacity_and_is_on_the_scale() -> None:
     svg = parsed(heat_map(np.array([[0.2, 0.5]]), ["a"], ["b", "c"], top=0.4))
-    assert [cell.get("fill-opacity") for cell in inside(svg, "cells", "rect")] == ["0.5", "1"]
-    assert words(svg)[-2:] == ["0", "0.4"]
+    assert [cell.get("fill-opacity") for cell in shapes_in(svg, "cells", "rect")] == ["0.5", "1"]
+    assert svg_texts(svg)[-2:] == ["0", "0.4"]
 
 
 def test_a_signed_heat_map_shows_sign_by_colour_and_size_by_opacity() -> None:
     svg = parsed(signed_heat_map(np.array([[-2.0, 0.0, 1.0]]), ["Hund"], ["the", "dog", "cat"]))
-    cells = inside(svg, "cells", "rect")
+    cells = shapes_in(svg, "cells", "rect")
     assert [(cell.get("fill"), cell.get("fill-opacity")) for cell in cells] == [
         (LIGHT.negative, "1"),
         (None, "0"),
         (None, "0.5"),
     ]
     assert [tooltip(cell) for cell in cells] == ["Hund without the: -2", "Hund without dog: +0", "Hund without cat: +1"]
-    assert words(svg)[-2:] == ["−2", "2"]
+    assert svg_texts(svg)[-2:] == ["−2", "2"]
 
 
 def test_a_head_grid_shows_the_weights_of_each_head_and_is_small() -> None:
@@ -371,12 +371,12 @@ def test_a_head_grid_shows_the_weights_of_each_head_and_is_small() -> None:
 def test_lines_connect_each_token_to_those_it_attends_to_with_the_strongest_on_top() -> None:
     weights = np.array([[0.7, 0.3, 0.0], [0.001, 0.5, 0.499]])
     svg = parsed(head_lines(weights, ["a", "b"], ["x", "y", "z"]))
-    lines = inside(svg, "lines", "path")
+    lines = shapes_in(svg, "lines", "path")
     assert [tooltip(line) for line in lines] == ["a → y: 0.3", "b → z: 0.499", "b → y: 0.5", "a → x: 0.7"]
     assert [line.get("stroke-opacity") for line in lines] == ["0.43", "0.71", "0.71", "1"]
     heights = {text.text: text_box(text)[1][[1, 3]].mean() for text in svg.iter(f"{SVG}text")}
     for line in lines:
-        points = list(trail(line.attrib["d"]))
+        points = list(path_points(line.attrib["d"]))
         row, _, column = tooltip(line).partition(":")[0].split()
         assert points[0][1] == pytest.approx(heights[row], abs=1)
         assert points[-1][1] == pytest.approx(heights[column], abs=1)
@@ -402,7 +402,7 @@ def test_a_curve_goes_through_its_points_and_is_named_at_its_end() -> None:
     assert [line.count("M") for line in lines] == [1, 1, 1]
     (dot,) = (path.attrib["d"] for path in svg.iter(f"{SVG}path") if path.get("class") == "dots line")
     assert dot.count("M") == 1  # the point before the gap, which has no neighbours
-    points, (x, y) = np.array(list(trail(lines[0]))), LOSSES["training"]
+    points, (x, y) = np.array(list(path_points(lines[0]))), LOSSES["training"]
     for axis, true in zip(points.T, (x, y), strict=True):
         slope, offset = np.polyfit(true, axis, 1)
         np.testing.assert_allclose(slope * true + offset, axis, atol=0.02)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, Request, Response, Route
 
-from tests.browser import Opened, opened
+from tests.browser import OpenedPage, opened
 from tests.serving.conftest import MANY
 from tests.serving.running import Running, serving
 
@@ -56,21 +56,23 @@ def site(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @contextmanager
-def on_page(browser: Browser, server: Running, **settings: Any) -> Iterator[Page]:
+def open_page(browser: Browser, server: Running, **settings: Any) -> Iterator[Page]:
     """The page, all of it, from this server and nowhere else; by its end nothing may have gone wrong."""
-    with on_opened(browser, server, **settings) as here:
-        yield here.page
+    with open_with_complaints(browser, server, **settings) as opened_page:
+        yield opened_page.page
 
 
-def on_opened(browser: Browser, server: Running, **settings: Any) -> AbstractContextManager[Opened]:
+def open_with_complaints(browser: Browser, server: Running, **settings: Any) -> AbstractContextManager[OpenedPage]:
     """The same with what is held against it, for a test that has to forgive something."""
     mine = (server.address + "/", f"blob:{server.address}/")
     return opened(browser, server.address, lambda url: url.startswith(mine) or url == "about:srcdoc", **settings)
 
 
-def forgive(here: Opened, *forgiven: str) -> None:
+def ignore_complaints(opened_page: OpenedPage, *forgiven: str) -> None:
     """Forget complaints that a test has provoked: the browser itself notes every answer that is no success."""
-    here.complaints[:] = [complaint for complaint in here.complaints if not any(text in complaint for text in forgiven)]
+    opened_page.complaints[:] = [
+        complaint for complaint in opened_page.complaints if not any(text in complaint for text in forgiven)
+    ]
 
 
 # Typing is translated after a pause, a paste at once.
@@ -80,7 +82,7 @@ _PASTE = """(area, text) => {
 }"""
 
 
-def translated(page: Page, text: str) -> str:
+def translate_on_page(page: Page, text: str) -> str:
     """Paste a text and return its translation, once the page shows it."""
 
     def is_of_this_text(answer: Response) -> bool:
@@ -93,12 +95,12 @@ def translated(page: Page, text: str) -> str:
     return translation
 
 
-def status(page: Page, text: str) -> None:
+def wait_for_status(page: Page, text: str) -> None:
     """Wait until the page says this of itself."""
     page.wait_for_function("(text) => document.getElementById('status').textContent.includes(text)", arg=text)
 
 
-def says(page: Page, route: str, answer: object, status: int = 200, **headers: str) -> None:
+def mock_response(page: Page, route: str, answer: object, status: int = 200, **headers: str) -> None:
     """Have a route answer this instead of what the server would."""
 
     def fulfil(route_call: Route) -> None:
@@ -109,7 +111,7 @@ def says(page: Page, route: str, answer: object, status: int = 200, **headers: s
     page.route(f"**{route}", fulfil)
 
 
-def counted(page: Page, route: str, event: Any = "request") -> list[dict[str, Any]]:
+def record_requests(page: Page, route: str, event: Any = "request") -> list[dict[str, Any]]:
     """What a route is asked from now on."""
     requests: list[dict[str, Any]] = []
 

@@ -4,7 +4,7 @@ import json
 import random
 import socket
 
-from tests.serving.running import Running, until
+from tests.serving.running import Running, wait_until
 
 
 def distinct_sentences(count: int) -> list[str]:
@@ -17,7 +17,7 @@ def distinct_sentences(count: int) -> list[str]:
 def start(server: Running, text: str = "A dog", route: str = "/translate") -> socket.socket:
     """Send a request and do not wait."""
     body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
-    client = socket.create_connection(server.place, timeout=60)
+    client = socket.create_connection(server.socket_address, timeout=60)
     head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     client.sendall(f"{head}\r\n\r\n".encode() + body)
     return client
@@ -29,4 +29,4 @@ def active_requests(server: Running) -> int:
 
 
 def wait_for_active_requests(server: Running, count: int) -> None:
-    until(lambda: active_requests(server) == count, f"{count} requests in work", 30)
+    wait_until(lambda: active_requests(server) == count, f"{count} requests in work", 30)

@@ -38,10 +38,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     limits = {"endless": 3600, "slow": 900}
     limit = next((seconds for name, seconds in limits.items() if item.get_closest_marker(name)), 120)
 
-    def late(*_: object) -> None:
+    def fail(*_: object) -> None:
         pytest.fail(f"not done after {limit} s")
 
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(limit)
     try:
         return (yield)

@@ -53,7 +53,7 @@ def make_lm_or_classifier(
         for parameter in model.parameters():
             parameter.mul_(1e38 if broken else 4)
         if task == "language-model":
-            model.get_parameter("vocabulary.output.bias").add_(only_letters(ends=ends))
+            model.get_parameter("vocabulary.output.bias").add_(letters_only_bias(ends=ends))
     run = RunConfig(
         model=config,
         data=DataConfig(task=task, labels=labels, tokenizer="characters", max_tokens=max_tokens),
@@ -63,7 +63,7 @@ def make_lm_or_classifier(
     return folder
 
 
-def only_letters(*, ends: bool) -> torch.Tensor:
+def letters_only_bias(*, ends: bool) -> torch.Tensor:
     """A bias that lets a model say small letters, digits and signs, and end, if it may."""
     allowed = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
     return torch.full((TOKENIZER.vocab_size,), -1e4).index_fill(0, torch.tensor(allowed), 0.0)
@@ -92,7 +92,7 @@ def make_folder(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1e38 if broken else 4)
-        model.get_parameter("vocabulary.output.bias").add_(only_letters(ends=ends))
+        model.get_parameter("vocabulary.output.bias").add_(letters_only_bias(ends=ends))
     run = RunConfig(
         model=config,
         data=DataConfig(tokenizer="characters", source_language=source, target_language=target, max_tokens=60),

@@ -87,7 +87,7 @@ def check(answer: Any) -> None:
         assert answer.status_code == 200 or (list(content) == ["error"] and isinstance(content["error"], str))
 
 
-def quick(examples: int) -> settings:
+def fuzz_settings(examples: int) -> settings:
     """Generate and nothing else; the same every time, unless there are many."""
     return settings(
         max_examples=examples,
@@ -101,14 +101,14 @@ def quick(examples: int) -> settings:
 
 def fuzz(server: Running, examples: int, routes: Sequence[str] = ROUTES) -> int:
     """How many requests were sent; each is checked."""
-    quickly, sent, client = quick(examples), 0, httpx.Client(verify=False, timeout=60)  # noqa: S501 - no TLS here
+    profile, sent, client = fuzz_settings(examples), 0, httpx.Client(verify=False, timeout=60)  # noqa: S501 - no TLS here
 
-    def send(route: str, **how: Any) -> None:
+    def send(route: str, **request: Any) -> None:
         nonlocal sent
         sent += 1
-        check(client.post(server.address + route, **how))
+        check(client.post(server.address + route, **request))
 
-    @quickly
+    @profile
     @given(
         st.sampled_from(routes), fields, st.sampled_from(["json", "json", "data", "params"]), st.booleans(), encodings
     )
@@ -121,7 +121,7 @@ def fuzz(server: Running, examples: int, routes: Sequence[str] = ROUTES) -> int:
             flat = {name: str(value).encode("utf-8", "surrogatepass")[:3000] for name, value in given.items()}
             send(route, **{where: flat})
 
-    @quickly
+    @profile
     @given(st.sampled_from(routes), st.binary(max_size=200), st.sampled_from(KINDS))
     def any_bytes(route: str, body: bytes, kind: str) -> None:
         send(route, content=body, headers={"Content-Type": kind})

@@ -36,7 +36,7 @@ class Running:
         return self.command.process
 
     @property
-    def place(self) -> tuple[str, int]:
+    def socket_address(self) -> tuple[str, int]:
         """What to connect a socket to."""
         host, port = self.address.removeprefix("http://").rsplit(":", 1)
         return host, int(port)
@@ -54,25 +54,25 @@ class Running:
         assert self.command.ends_within(_LIMIT)
         return self.command.wait()[0]
 
-    def said(self) -> str:
+    def stderr_text(self) -> str:
         """On standard error, so far."""
         return os.pread(self.errors.fileno(), 1_000_000, 0).decode()
 
-    def logged(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """The lines it has written since it began: all but its address, its backends and its notes."""
-        return [line for line in self.said().splitlines() if not _GREETING.match(line)]
+        return [line for line in self.stderr_text().splitlines() if not _GREETING.match(line)]
 
 
-def until(happened: Callable[[], bool], event: str, seconds: float = _LIMIT) -> None:
+def wait_until(condition: Callable[[], bool], event: str, seconds: float = _LIMIT) -> None:
     """Wait for something, so long at most."""
     end = time.monotonic() + seconds
-    while not happened():
+    while not condition():
         assert time.monotonic() < end, f"{event}: not within {seconds:g} s"
         time.sleep(0.02)
 
 
 @contextmanager
-def started(arguments: list[str], errors: int) -> Iterator[Forked]:
+def started_server(arguments: list[str], errors: int) -> Iterator[Forked]:
     """`heed serve`, which is killed when the block ends, if it has not been waited for."""
     with open(os.devnull) as nothing:
         forked = Forked.start(fork_server(), ["serve", *arguments], (nothing.fileno(), nothing.fileno(), errors))
@@ -88,22 +88,28 @@ def started(arguments: list[str], errors: int) -> Iterator[Forked]:
 @contextmanager
 def serving(*arguments: str | Path) -> Iterator[Running]:
     """`heed serve` with these arguments, until the block ends."""
-    with tempfile.TemporaryFile() as errors, started(["--port", "0", *map(str, arguments)], errors.fileno()) as forked:
+    with (
+        tempfile.TemporaryFile() as errors,
+        started_server(["--port", "0", *map(str, arguments)], errors.fileno()) as forked,
+    ):
         running = Running("", forked, errors)
-        until(lambda: "\n" in running.said() or forked.ends_within(0), "a first line")
-        greeting = running.said().split()
-        assert greeting[:3] == ["heed", "serves", "on"], running.said()
+        wait_until(lambda: "\n" in running.stderr_text() or forked.ends_within(0), "a first line")
+        greeting = running.stderr_text().split()
+        assert greeting[:3] == ["heed", "serves", "on"], running.stderr_text()
         yield Running(greeting[3], forked, errors)
 
 
 @contextmanager
-def serving_with_errors_to(file: int, *arguments: str | Path) -> Iterator[Running]:
+def serving_with_stderr(file: int, *arguments: str | Path) -> Iterator[Running]:
     """The same with a standard error that cannot be read."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with started(["--port", str(port), *map(str, arguments)], file) as forked, tempfile.TemporaryFile() as nothing:
+    with (
+        started_server(["--port", str(port), *map(str, arguments)], file) as forked,
+        tempfile.TemporaryFile() as nothing,
+    ):
         running = Running(f"http://127.0.0.1:{port}", forked, nothing)
-        until(lambda: forked.ends_within(0) or _answers(running), "an answer")
+        wait_until(lambda: forked.ends_within(0) or _answers(running), "an answer")
         yield running
 
 
@@ -116,6 +122,6 @@ def _answers(running: Running) -> bool:
 
 def refused(*arguments: str | Path) -> tuple[int, str]:
     """`heed serve` with arguments that it should not accept: its exit code, and what it says."""
-    with tempfile.TemporaryFile() as errors, started([*map(str, arguments)], errors.fileno()) as forked:
+    with tempfile.TemporaryFile() as errors, started_server([*map(str, arguments)], errors.fileno()) as forked:
         assert forked.ends_within(_LIMIT), "it serves"
-        return forked.wait()[0], Running("", forked, errors).said()
+        return forked.wait()[0], Running("", forked, errors).stderr_text()

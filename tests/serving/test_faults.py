@@ -32,10 +32,10 @@ from heed.serving.models import Directions, open_translators
 from heed.serving.requests import TranslateRequest
 from heed.serving.service import Service
 from tests.serving.folders import make_folder
-from tests.serving.running import CLIENT, serving, serving_with_errors_to, until
+from tests.serving.running import CLIENT, serving, serving_with_stderr, wait_until
 
-Ask = Callable[[], tuple[int, dict[str, str]]]
-ASKED = TranslateRequest(q="A dog", source="en", target="de")
+ReadyCheck = Callable[[], tuple[int, dict[str, str]]]
+REQUEST = TranslateRequest(q="A dog", source="en", target="de")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @contextmanager
-def served(service: Service) -> Iterator[Ask]:
+def served(service: Service) -> Iterator[ReadyCheck]:
     """The whole application within this process, where faults can be made; how to ask whether it is ready."""
     with TestClient(make_app(service, service.config), "http://localhost") as client:
 
@@ -67,8 +67,8 @@ def served(service: Service) -> Iterator[Ask]:
         yield ask
 
 
-def until_it_says(ready: Ask, error: str) -> None:
-    until(lambda: ready() == (503, {"error": error}), error, 30)  # on a machine with other things to do
+def wait_for_problem(ready: ReadyCheck, error: str) -> None:
+    wait_until(lambda: ready() == (503, {"error": error}), error, 30)  # on a machine with other things to do
 
 
 class InstantLoop(asyncio.SelectorEventLoop):
@@ -81,7 +81,7 @@ class InstantLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
-    def pass_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self._now += seconds
 
 
@@ -93,7 +93,7 @@ class _NoWaiting(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = super().select(0 if timeout else timeout)
         if not events and timeout:
-            self.loop.pass_on(timeout)
+            self.loop.advance(timeout)
         return events
 
 
@@ -116,7 +116,7 @@ def test_a_fault_shows_within_five_seconds(
     health = HealthMonitor(service)
     health._problem = None
 
-    async def until_it_shows() -> float:
+    async def seconds_until_problem() -> float:
         watching = asyncio.create_task(health.check_forever() if fault else asyncio.sleep(1000))
         while health.problem is None:
             await asyncio.sleep(0.1)
@@ -124,16 +124,16 @@ def test_a_fault_shows_within_five_seconds(
         return loop.time()
 
     with contextlib.closing(loop):
-        assert 0 < loop.run_until_complete(until_it_shows()) < 5
+        assert 0 < loop.run_until_complete(seconds_until_problem()) < 5
 
 
 def test_a_healthy_server_reports_its_backends_and_fallbacks(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.fallbacks._noted", {})
     with served(service) as ready:
-        well = {"status": "ready", "backends": {"ende": str(service.directions.served[0].translator.backend.choice)}}
-        assert ready() == (200, well)
+        healthy = {"status": "ready", "backends": {"ende": str(service.directions.served[0].translator.backend.choice)}}
+        assert ready() == (200, healthy)
         note_fallback("int8 kernels do not run here: float32", quietly=True)
-        assert ready() == (200, well | {"notes": ["int8 kernels do not run here: float32"]})
+        assert ready() == (200, healthy | {"notes": ["int8 kernels do not run here: float32"]})
 
 
 @pytest.mark.usefixtures("frequent_checks")
@@ -141,9 +141,9 @@ def test_weights_that_turn_to_nan_are_reported_and_translation_fails(service: Se
     with served(service) as ready:
         with torch.no_grad():
             next(service.directions.served[0].translator.model.parameters()).fill_(float("nan"))
-        until_it_says(ready, "ende returns nan for a test sentence: its weights are damaged")
+        wait_for_problem(ready, "ende returns nan for a test sentence: its weights are damaged")
     with pytest.raises(Exception, match="the model returns nan"):
-        asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
+        asyncio.run(Service(service.directions, service.config).translate(REQUEST, CancelToken()))
 
 
 @pytest.mark.usefixtures("frequent_checks")
@@ -164,9 +164,9 @@ def test_health_check_takes_the_code_path_of_requests(
     with served(service) as ready:
         monkeypatch.setattr(translator, name, fail)
         assert translator.score(["a"], ["a"])
-        until_it_says(ready, "ende fails: RuntimeError")
+        wait_for_problem(ready, "ende fails: RuntimeError")
         monkeypatch.undo()
-        until(lambda: ready()[0] == 200, "it recovers", 30)
+        wait_until(lambda: ready()[0] == 200, "it recovers", 30)
 
 
 def test_five_failures_in_a_row_make_the_server_unready_until_a_text_succeeds(
@@ -175,12 +175,12 @@ def test_five_failures_in_a_row_make_the_server_unready_until_a_text_succeeds(
     translator = service.directions.served[0].translator
     translate = translator.translate_pieces
 
-    def short_ones_only(texts: list[str], *arguments: object, **more: object) -> object:
+    def translate_single_letters(texts: list[str], *arguments: object, **more: object) -> object:
         if any(len(text) > 1 for text in texts):
             raise MemoryError
         return translate(texts, *arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(translator, "translate_pieces", short_ones_only)
+    monkeypatch.setattr(translator, "translate_pieces", translate_single_letters)
     with TestClient(make_app(service, service.config), "http://localhost", raise_server_exceptions=False) as client:
         fields = {"q": "A dog", "source": "en", "target": "de"}
         for _ in range(5):
@@ -218,8 +218,8 @@ def test_seconds_failing_counts_from_the_last_success_and_ignores_missing_folder
 def test_a_deleted_model_folder_is_reported_and_translation_still_works(service: Service) -> None:
     with served(service) as ready:
         shutil.rmtree(service.directions.served[0].path)
-        until_it_says(ready, "The folder of ende does not exist any more")
-    (answer,) = asyncio.run(Service(service.directions, service.config).translate(ASKED, CancelToken()))
+        wait_for_problem(ready, "The folder of ende does not exist any more")
+    (answer,) = asyncio.run(Service(service.directions, service.config).translate(REQUEST, CancelToken()))
     assert answer.text  # what is in memory still works
 
 
@@ -228,9 +228,9 @@ def test_a_killed_thread_is_reported_and_requests_fail_at_once(service: Service)
     with served(service) as ready:
         identity = ctypes.c_ulong(service.batcher._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
-        until_it_says(ready, "The inference thread has ended")
+        wait_for_problem(ready, "The inference thread has ended")
         with pytest.raises(ThreadEndedError, match="the inference thread has ended"):
-            asyncio.run(service.translate(ASKED, CancelToken()))
+            asyncio.run(service.translate(REQUEST, CancelToken()))
 
 
 @pytest.mark.usefixtures("frequent_checks")
@@ -238,16 +238,16 @@ def test_a_hanging_thread_is_reported_until_it_recovers(service: Service) -> Non
     released = threading.Event()
     with served(service) as ready:
         service.batcher.submit([Job(CancelToken(), 1, call=lambda _: released.wait(60))])
-        until_it_says(ready, "The inference thread does not respond")
+        wait_for_problem(ready, "The inference thread does not respond")
         released.set()
-        until(lambda: ready()[0] == 200, "it recovers", 30)
+        wait_until(lambda: ready()[0] == 200, "it recovers", 30)
 
 
 @pytest.mark.usefixtures("frequent_checks")
 def test_a_full_disk_is_a_warning_and_the_server_stays_ready(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(service) as ready:
         monkeypatch.setattr("heed.serving.health.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
-        until(lambda: ready()[1].get("warning") == "The disk of ende is full", "it is mentioned", 30)
+        wait_until(lambda: ready()[1].get("warning") == "The disk of ende is full", "it is mentioned", 30)
         assert ready()[0] == 200
 
 
@@ -262,7 +262,7 @@ def test_a_log_on_a_full_disk_does_not_stop_the_server(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
     with (
         open("/dev/full", "w") as full,
-        serving_with_errors_to(full.fileno(), broken) as server,
+        serving_with_stderr(full.fileno(), broken) as server,
     ):  # not even a first line
         for _ in range(3):
             assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
@@ -271,9 +271,9 @@ def test_a_log_on_a_full_disk_does_not_stop_the_server(tmp_path: Path) -> None:
 
 def test_a_missing_or_outdated_check_counts_as_unhealthy(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     health = HealthMonitor(service)
-    untried = health.problem
+    before_check = health.problem
     asyncio.run(health.check())
-    assert (untried, health.problem) == ("The models have not been checked yet", None)
+    assert (before_check, health.problem) == ("The models have not been checked yet", None)
     monkeypatch.setattr("heed.serving.health.time.monotonic", lambda: time.perf_counter() + 1e6)
     assert re.fullmatch(r"The models have not been checked for \d+ s", health.problem or "")
     monkeypatch.undo()
@@ -323,7 +323,7 @@ def test_internal_errors_are_logged_without_any_text(tmp_path: Path) -> None:
             CLIENT.post(f"{server.address}/translate", content=b"SECRET", headers={"Content-Type": content_type})
         assert server.post("/translate", q="SECRET", source="en", target="de").status_code == 500
         assert server.end() == 0
-        log = server.said()
+        log = server.stderr_text()
     assert "a request failed: POST" in log
     assert "InputError (message omitted: it may quote a text)" in log
     assert "SECRET" not in log
@@ -332,7 +332,7 @@ def test_internal_errors_are_logged_without_any_text(tmp_path: Path) -> None:
 def test_an_unread_log_does_not_block_requests(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
     reading, writing = os.pipe()  # with room for 64 KiB, and each defect takes 6
-    with open(reading), open(writing, "w") as unread, serving_with_errors_to(unread.fileno(), broken) as server:
+    with open(reading), open(writing, "w") as unread, serving_with_stderr(unread.fileno(), broken) as server:
         for _ in range(130):  # 11 in the pipe, 100 that wait, and some to lose
             assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
         assert server.end() == 0

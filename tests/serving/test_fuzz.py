@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi import checks as conformance
 
-from tests.serving.fuzzing import fuzz, quick
+from tests.serving.fuzzing import fuzz, fuzz_settings
 from tests.serving.running import Running
 
 SLOW, ENDLESS = pytest.mark.slow, pytest.mark.endless
@@ -23,7 +23,7 @@ SLOW, ENDLESS = pytest.mark.slow, pytest.mark.endless
 def test_random_requests_get_json_and_never_a_server_error(server: Running, examples: int) -> None:
     print(f"{fuzz(server, examples)} requests")
     assert server.get("/health/ready").status_code == 200
-    assert server.logged() == []
+    assert server.log_lines() == []
 
 
 @pytest.mark.parametrize("examples", [50, pytest.param(400, marks=SLOW), pytest.param(2000, marks=ENDLESS)])
@@ -33,9 +33,9 @@ def test_the_server_keeps_to_its_own_openapi_document(server: Running, examples:
     for operation in schema.get_all_operations():
         assert isinstance(operation, Ok)
 
-        @quick(examples)
+        @fuzz_settings(examples)
         @given(case=st.one_of(*(operation.ok().as_strategy(generation_mode=mode) for mode in GenerationMode)))
-        def keeps_to_it(case: Any) -> None:
+        def check_case(case: Any) -> None:
             nonlocal sent
             sent += 1
             answer = case.call(base_url=server.address, timeout=60, session=session)
@@ -49,7 +49,7 @@ def test_the_server_keeps_to_its_own_openapi_document(server: Running, examples:
                 ],
             )
 
-        keeps_to_it()
+        check_case()
     print(f"{sent} requests")
 
 
@@ -69,7 +69,7 @@ def test_damaged_http_gets_a_4xx_or_a_closed_connection(server: Running) -> None
         damaged = bytearray(head)
         for _ in range(random.randint(1, 5)):
             damaged[random.randrange(len(damaged))] = random.randrange(256)
-        with socket.create_connection(server.place, timeout=60) as client:
+        with socket.create_connection(server.socket_address, timeout=60) as client:
             client.sendall(bytes(damaged))
             client.shutdown(socket.SHUT_WR)
             answer = client.makefile("rb").read()

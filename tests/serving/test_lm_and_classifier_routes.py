@@ -17,7 +17,7 @@ from heed.interpret.saving import trace_document
 from tests.serving.conftest import MANY
 from tests.serving.folders import LABELS, Task, make_folder, make_lm_or_classifier
 from tests.serving.fuzzing import fuzz
-from tests.serving.running import CLIENT, Running, refused, serving, until
+from tests.serving.running import CLIENT, Running, refused, serving, wait_until
 
 OFFERED = "Supported: lm: /generate, /embed, /look; c: /classify, /embed, /look; m: /embed, /look"
 
@@ -239,10 +239,10 @@ def test_a_request_past_its_deadline_gets_504_and_the_next_succeeds(tmp_path: Pa
         assert (answer.status_code, answer.json()) == (504, late)
         stream = slow.post("/generate", prompt="A", stream=True)
         assert stream.text.rpartition("event: ")[2] == f"error\ndata: {json.dumps(late)}\n\n"
-        until(lambda: slow.post("/classify", q="A dog").status_code == 200, "an answer", 10)
+        wait_until(lambda: slow.post("/classify", q="A dog").status_code == 200, "an answer", 10)
 
 
 def test_random_requests_get_json_and_never_a_server_error(site: Running) -> None:
     fuzz(site, 200, ("/generate", "/classify", "/embed", "/look", "/translate"))
     assert site.get("/health/ready").status_code == 200
-    assert site.logged() == []
+    assert site.log_lines() == []

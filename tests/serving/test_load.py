@@ -21,25 +21,25 @@ from tests.serving.folders import TOKENIZER, make_folder
 from tests.serving.running import CLIENT, Running, serving
 
 
-async def ask_all(server: Running, texts: list[str], at_once: int) -> list[str]:
-    limits = httpx.Limits(max_connections=at_once)
+async def translate_all(server: Running, texts: list[str], concurrent: int) -> list[str]:
+    limits = httpx.Limits(max_connections=concurrent)
     async with httpx.AsyncClient(verify=False, timeout=60, limits=limits) as client:  # noqa: S501 - no TLS here
-        gate = asyncio.Semaphore(at_once)
+        semaphore = asyncio.Semaphore(concurrent)
 
-        async def ask(text: str) -> str:
-            async with gate:
+        async def translate(text: str) -> str:
+            async with semaphore:
                 fields = {"q": text, "source": "en", "target": "de"}
                 answer = await client.post(f"{server.address}/translate", json=fields)
                 assert answer.status_code == 200, answer.text
                 return str(answer.json()["translatedText"])
 
-        return await asyncio.gather(*(ask(text) for text in texts))
+        return await asyncio.gather(*(translate(text) for text in texts))
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(5000, marks=pytest.mark.slow)])
 def test_batching_never_changes_or_swaps_translations(server: Running, translator: Translator, count: int) -> None:
     texts = distinct_sentences(count)
-    answers = asyncio.run(ask_all(server, texts, 40))
+    answers = asyncio.run(translate_all(server, texts, 40))
     assert answers == translator(texts)
     assert answers[:count:20] == [translator(text) for text in texts[:count:20]]  # not even a batch of our own
     assert len(set(answers)) > count // 4
@@ -82,11 +82,11 @@ def test_a_full_server_answers_503_at_once_and_disconnects_free_slots(slow: Runn
 def test_a_hundred_stalled_clients_do_not_delay_others(server: Running, translator: Translator) -> None:
     with ExitStack() as clients:
         for number in range(100):
-            client = clients.enter_context(socket.create_connection(server.place, timeout=60))
+            client = clients.enter_context(socket.create_connection(server.socket_address, timeout=60))
             head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
             client.sendall(head[:-10] if number % 2 else head + b"\r\n{")
         texts = distinct_sentences(50)
-        assert asyncio.run(ask_all(server, texts, 10)) == translator(texts)
+        assert asyncio.run(translate_all(server, texts, 10)) == translator(texts)
         assert active_requests(server) == 0  # who has not finished asking takes no place
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from heed.serving.markup import join_html, split_html
 
 
-def shouted(document: str) -> str:
+def uppercased(document: str) -> str:
     """Every text in capitals, between marks: what a translator might do."""
     cut = split_html(document)
     return join_html(cut, [f"[{part.text.upper()}]" for part in cut if part.text is not None])
@@ -100,7 +100,7 @@ def shouted(document: str) -> str:
     ],
 )
 def test_text_is_translated_and_markup_is_left_alone(document: str, expected: str) -> None:
-    assert shouted(document) == expected
+    assert uppercased(document) == expected
 
 
 class _Tags(HTMLParser):
@@ -171,7 +171,7 @@ def test_joining_unchanged_segments_restores_the_document(document: str) -> None
 def test_escaped_text_never_becomes_a_tag(text: str) -> None:
     document = f"<p>{html.escape(text)}</p>"
     seen = _Tags()
-    seen.feed(shouted(document))
+    seen.feed(uppercased(document))
     seen.close()
     assert seen.found == ["p"]
 

@@ -21,7 +21,7 @@ RAW_TEXT = st.sampled_from([".code { }", " pre", "xpre y", "if (a<b) {}", "<!-- 
 
 
 @dataclass(frozen=True)
-class Made:
+class Fragment:
     """Some of a document: its texts in capitals are what a translation of it must be."""
 
     source: str
@@ -29,38 +29,38 @@ class Made:
     texts: tuple[str, ...] = ()
 
 
-def _element(name: str, attributes: str, inside: list[Made], *, prose: bool = True) -> Made:
+def _element(name: str, attributes: str, inside: list[Fragment], *, prose: bool = True) -> Fragment:
     source, expected = ("".join(getattr(node, part) for node in inside) for part in ("source", "expected"))
     texts = tuple(text for node in inside for text in node.texts)
     start, end = f"<{name}{attributes}>", f"</{name}>"
     if not prose:
-        return Made(start + source + end, start + source + end)
-    return Made(start + source + end, start + expected + end, texts)
+        return Fragment(start + source + end, start + source + end)
+    return Fragment(start + source + end, start + expected + end, texts)
 
 
-def _text(words: str) -> Made:
-    return Made(html.escape(words), html.escape(f"[{words.upper()}]", quote=False), (words,))
+def _text(words: str) -> Fragment:
+    return Fragment(html.escape(words), html.escape(f"[{words.upper()}]", quote=False), (words,))
 
 
-def _raw(name: str, content: str) -> Made:
-    return Made(*(2 * (f"<{name}>{content}</{name}>",)))
+def _raw(name: str, content: str) -> Fragment:
+    return Fragment(*(2 * (f"<{name}>{content}</{name}>",)))
 
 
 MARKUP = st.sampled_from(["<br>", "<img alt='a>b'>", "<!-- a <p> -->", "<!---->", "<hr/>", "<!-- <code> --!>"])
 LEAVES = st.one_of(
     WORDS.map(_text),
-    MARKUP.map(lambda markup: Made(markup, markup)),
+    MARKUP.map(lambda markup: Fragment(markup, markup)),
     st.builds(_raw, st.sampled_from(["script", "style", "textarea", "xmp", "iframe", "noembed"]), RAW_TEXT),
 )
 
 
-def _apart(inside: list[Made]) -> list[Made]:
+def _separated(inside: list[Fragment]) -> list[Fragment]:
     """A tag between any two, so that each text is one of its own."""
-    return [node for child in inside for node in (child, Made("<wbr>", "<wbr>"))]
+    return [node for child in inside for node in (child, Fragment("<wbr>", "<wbr>"))]
 
 
-def _nodes(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
-    children = st.lists(inner, max_size=4).map(_apart)
+def _nodes(inner: st.SearchStrategy[Fragment]) -> st.SearchStrategy[Fragment]:
+    children = st.lists(inner, max_size=4).map(_separated)
     names = st.sampled_from(["div", "section", "span", "em", "ul", "blockquote", "DIV"])
     closed = st.sampled_from(["code", "kbd", "samp", "var", "pre", "template"])
     return st.one_of(
@@ -75,13 +75,13 @@ def _nodes(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
 DOCUMENTS = st.recursive(LEAVES, _nodes, max_leaves=12)
 
 
-def _without_wishes(fragment: Made) -> bool:
+def _without_translate_yes(fragment: Fragment) -> bool:
     return "translate=yes" not in fragment.source  # within what is closed it opens again: tested by examples
 
 
-@given(DOCUMENTS.filter(_without_wishes))
+@given(DOCUMENTS.filter(_without_translate_yes))
 @settings(deadline=None)
-def test_every_text_is_translated_once_and_nothing_else_changes(document: Made) -> None:
+def test_every_text_is_translated_once_and_nothing_else_changes(document: Fragment) -> None:
     cut = split_html(document.source)
     texts = [part.text for part in cut if part.text is not None]
     assert texts == [text.strip() for text in document.texts]

@@ -16,10 +16,10 @@ from heed.interpret.report import csp_hash, style_and_script
 from heed.serving.pages import page_files
 from tests import browser as browsing
 from tests.serving import browser as pages
-from tests.serving.browser import counted, on_page, status, translated
-from tests.serving.running import Running, until
+from tests.serving.browser import open_page, record_requests, translate_on_page, wait_for_status
+from tests.serving.running import Running, wait_until
 
-in_chromium = browsing.needs_chromium
+needs_chromium = browsing.needs_chromium
 browser, site = browsing.browser, pages.site
 VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
 
@@ -47,10 +47,10 @@ def test_the_policy_allows_only_scripts_of_the_server_and_of_the_report(site: Ru
         assert site.get(f"/page/{name}").status_code == 404
 
 
-@in_chromium
+@needs_chromium
 def test_typed_text_is_translated_after_a_pause(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
-        requests = counted(page, "/translate")
+    with open_page(browser, site) as page:
+        requests = record_requests(page, "/translate")
         page.clock.install()
         page.clock.pause_at(time.time() + 60)  # from here on time passes when the test says so
         page.focus("#text")
@@ -75,45 +75,45 @@ def test_typed_text_is_translated_after_a_pause(browser: Browser, site: Running)
         assert len(requests) == 1
 
 
-@in_chromium
+@needs_chromium
 def test_the_response_of_a_superseded_request_is_not_shown(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
 
-        def answer_the_second(route: Route) -> None:
+        def continue_the_second(route: Route) -> None:
             if (route.request.post_data_json or {})["q"] == "The second":
                 route.continue_()
 
-        page.route("**/translate", answer_the_second)
+        page.route("**/translate", continue_the_second)
         page.fill("#text", "The first")
         page.wait_for_selector(".waiting")
-        with page.expect_event("requestfailed") as broken_off:
-            second = translated(page, "The second")
-        assert (broken_off.value.post_data_json or {})["q"] == "The first"
+        with page.expect_event("requestfailed") as cancelled:
+            second = translate_on_page(page, "The second")
+        assert (cancelled.value.post_data_json or {})["q"] == "The first"
         assert page.locator(".waiting").count() == 0
         assert page.inner_text("#translation") == second
 
 
-@in_chromium
+@needs_chromium
 def test_typing_cancels_the_running_request_without_an_error(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
 
-        def hangs_up() -> bool:
+        def cancelled_in_work() -> bool:
             """Whether the server was at work when its client went: that is a matter of luck."""
             with page.expect_request("**/translate"):
                 page.fill("#text", "The old dog sees the house.\n" * 170)
             page.wait_for_timeout(random.randrange(100))
-            translated(page, "A dog")
+            translate_on_page(page, "A dog")
             return 'route="/translate",status="499"}' in site.get("/metrics").text
 
-        until(hangs_up, "a request that is broken off")
-        assert site.logged() == []
+        wait_until(cancelled_in_work, "a request that is broken off")
+        assert site.log_lines() == []
 
 
-@in_chromium
+@needs_chromium
 def test_languages_are_detected_adjusted_and_swapped(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         page.select_option("#source-language", "auto")
-        german = translated(page, "This is the house that they want to see.")
+        german = translate_on_page(page, "This is the house that they want to see.")
         assert page.inner_text("#source-language option:checked") == "English, detected"
         page.click("#swap")
         assert page.input_value("#text") == german
@@ -124,16 +124,16 @@ def test_languages_are_detected_adjusted_and_swapped(browser: Browser, site: Run
         assert page.input_value("#target-language") == "en"
         page.select_option("#target-language", "de")
         page.select_option("#source-language", "auto")
-        translated(page, "Das ist das Haus, das sie mit ihm sehen wollen.")
-        status(page, "The text is already in German.")
+        translate_on_page(page, "Das ist das Haus, das sie mit ihm sehen wollen.")
+        wait_for_status(page, "The text is already in German.")
         assert page.is_disabled("#look")
         assert page.is_disabled("#swap")
 
 
-@in_chromium
+@needs_chromium
 def test_the_translation_is_copied(browser: Browser, site: Running) -> None:
-    with on_page(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
-        translation = translated(page, "A dog")
+    with open_page(browser, site, permissions=["clipboard-read", "clipboard-write"]) as page:
+        translation = translate_on_page(page, "A dog")
         page.click("#copy")
         page.wait_for_selector("#copy:text('copied')")
         assert page.evaluate("navigator.clipboard.readText()") == translation
@@ -147,18 +147,18 @@ def test_the_translation_is_copied(browser: Browser, site: Running) -> None:
         assert page.input_value("#text").startswith(f"curl {site.address}/translate")
 
 
-@in_chromium
+@needs_chromium
 def test_hovering_over_a_word_highlights_its_source_words(browser: Browser, site: Running) -> None:
     text = "The cat sees\n a bird\nthis old house"
-    with on_page(browser, site) as page:
-        translated(page, text)
+    with open_page(browser, site) as page:
+        translate_on_page(page, text)
         details = site.post("/translate", q=text, source="en", target="de", details=True).json()["details"]
-        terms = page.evaluate(PLACES)
+        terms = page.evaluate(WORD_SPANS)
         assert len(terms) > 2
         for number, (start, end) in enumerate(terms):
             page.locator(".term").nth(number).hover()
             marked = page.locator("#mirror mark").all_text_contents()
-            assert marked == origins(text, page.inner_text("#spoken"), details, start, end)
+            assert marked == expected_source_words(text, page.inner_text("#spoken"), details, start, end)
         page.mouse.move(0, 0)
         assert page.locator("#mirror mark").count() == 0
         page.focus("#text")
@@ -173,7 +173,7 @@ def test_hovering_over_a_word_highlights_its_source_words(browser: Browser, site
 
 
 # Where the words of the translation begin and end in it.
-PLACES = """() => {
+WORD_SPANS = """() => {
   const places = []; let at = 0;
   for (const node of document.getElementById("translation").childNodes) {
     if (node.className === "term") places.push([at, at + node.textContent.length]);
@@ -183,13 +183,13 @@ PLACES = """() => {
 }"""
 
 
-def origins(text: str, translation: str, details: dict[str, Any], start: int, end: int) -> list[str]:
+def expected_source_words(text: str, translation: str, details: dict[str, Any], start: int, end: int) -> list[str]:
     """By another way: tokens are single characters here, so what is no white space stands in order in both texts."""
-    of_source = [place for place, letter in enumerate(text) if not letter.isspace()]
-    of_target = [place for place, letter in enumerate(translation) if not letter.isspace()]
+    source_letters = [place for place, letter in enumerate(text) if not letter.isspace()]
+    target_letters = [place for place, letter in enumerate(translation) if not letter.isspace()]
     seen = [[at for at, token in enumerate(details[side]) if token.strip()] for side in ("source_tokens", "tokens")]
-    source_index = dict(zip(seen[0], of_source, strict=True))
-    target_index = dict(zip(seen[1], of_target, strict=True))
+    source_index = dict(zip(seen[0], source_letters, strict=True))
+    target_index = dict(zip(seen[1], target_letters, strict=True))
     places = {
         source_index[source_token]
         for source_token, target_token in details["alignment"]
@@ -198,14 +198,14 @@ def origins(text: str, translation: str, details: dict[str, Any], start: int, en
     return [word[0] for word in re.finditer(r"\w+", text) if places & set(range(*word.span()))]
 
 
-@in_chromium
+@needs_chromium
 def test_choosing_an_alternative_replaces_its_segment_only(browser: Browser, site: Running) -> None:
     first, second = "The cat sees a bird", "A dog runs."
-    with on_page(browser, site) as page:
-        before = translated(page, f"{first}\n\n  {second} ")
+    with open_page(browser, site) as page:
+        before = translate_on_page(page, f"{first}\n\n  {second} ")
         line = before.split("\n")[2].strip()
-        number = next(at for at, (start, _) in enumerate(page.evaluate(PLACES)) if start > before.rindex(line)) + 1
-        start = page.evaluate(PLACES)[number][0]
+        number = next(at for at, (start, _) in enumerate(page.evaluate(WORD_SPANS)) if start > before.rindex(line)) + 1
+        start = page.evaluate(WORD_SPANS)[number][0]
         fields = {"q": second, "source": "en", "target": "de", "prefix": before[before.rindex(line) : start]}
         offered = site.post("/alternatives", **fields).json()["alternatives"]
         page.locator(".term").nth(number).click()
@@ -232,13 +232,13 @@ def test_choosing_an_alternative_replaces_its_segment_only(browser: Browser, sit
         page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=before)
 
 
-@in_chromium
+@needs_chromium
 def test_words_end_at_token_boundaries_and_segments_where_the_server_splits(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         elided = ["parce", "qu'", "il", "n’", "a"]
-        assert pieces(page, "parce qu'il n’a", ["parce", " qu", "'", "il", " n", "’", "a"]) == elided
-        assert pieces(page, "I didn't", ["I", " didn", "'t"]) == ["I", "didn't"]
-        assert pieces(page, "猫が寝る。", ["猫", "が", "寝る", "。"]) == ["猫", "が", "寝る"]
+        assert shown_words(page, "parce qu'il n’a", ["parce", " qu", "'", "il", " n", "’", "a"]) == elided
+        assert shown_words(page, "I didn't", ["I", " didn", "'t"]) == ["I", "didn't"]
+        assert shown_words(page, "猫が寝る。", ["猫", "が", "寝る", "。"]) == ["猫", "が", "寝る"]
         cut = """async (segments) => {
           const { segmentAt, segmentsOf } = await import("/page/words.js");
           const found = segmentsOf({ segments }, "😀 a. b.", "A. 😀B.");
@@ -249,7 +249,7 @@ def test_words_end_at_token_boundaries_and_segments_where_the_server_splits(brow
         assert page.evaluate(cut, segments) == [[["a.", "A."], ["b.", "😀B."]], [0, 0, 1, 1]]
 
 
-@in_chromium
+@needs_chromium
 def test_replacing_a_segment_shifts_only_what_follows_it(browser: Browser, site: Running) -> None:
     changed = """async () => {
       const { withSegment } = await import("/page/words.js");
@@ -260,14 +260,14 @@ def test_replacing_a_segment_shifts_only_what_follows_it(browser: Browser, site:
       const ends = ({ source, target }) => [next.text.slice(...source), next.translation.slice(...target)];
       return [next.translation, next.pairs.map(ends), next.segments.map(ends)];
     }"""
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         text, pairs, segments = page.evaluate(changed)
         assert text == "A\n   BB bb\n  C"
         assert sorted(pairs) == [["a", "A"], ["b", "BB"], ["b", "bb"], ["c", "C"]]
         assert segments == [["a", "A"], ["b", "BB bb"], ["c", "C"]]
 
 
-def pieces(page: Page, text: str, tokens: list[str]) -> list[str]:
+def shown_words(page: Page, text: str, tokens: list[str]) -> list[str]:
     """The words that a translation of these tokens is shown as."""
     return page.evaluate(
         """async ([text, tokens]) => {
@@ -280,11 +280,11 @@ def pieces(page: Page, text: str, tokens: list[str]) -> list[str]:
     )
 
 
-@in_chromium
+@needs_chromium
 def test_look_shows_every_view_of_the_sentence_at_the_cursor(browser: Browser, site: Running) -> None:
-    with on_page(browser, site, color_scheme="light", accept_downloads=True) as page:
+    with open_page(browser, site, color_scheme="light", accept_downloads=True) as page:
         page.click("#theme")
-        translations = translated(page, "A dog\nThe cat").split("\n")
+        translations = translate_on_page(page, "A dog\nThe cat").split("\n")
         page.evaluate("document.getElementById('text').setSelectionRange(8, 8)")
         page.click("#look")
         frame = page.frame_locator("#inside-view")
@@ -306,11 +306,11 @@ def test_look_shows_every_view_of_the_sentence_at_the_cursor(browser: Browser, s
         assert page.locator("#inside").is_hidden()
 
 
-@in_chromium
+@needs_chromium
 def test_the_curl_example_returns_the_translation_shown(browser: Browser, site: Running) -> None:
     text = "It's a \"dog\", `ls` $HOME \\ \n and a cat's"
-    with on_page(browser, site) as page:
-        translation = translated(page, text)
+    with open_page(browser, site) as page:
+        translation = translate_on_page(page, text)
         page.click("summary")
         command = page.inner_text("#example")
     if shutil.which("curl") is None:

@@ -9,13 +9,13 @@ from tests.serving import browser as pages
 from tests.serving.browser import (
     HOSTILE_NAME,
     INJECTIONS,
-    counted,
-    forgive,
-    on_opened,
-    on_page,
-    says,
-    status,
-    translated,
+    ignore_complaints,
+    mock_response,
+    open_page,
+    open_with_complaints,
+    record_requests,
+    translate_on_page,
+    wait_for_status,
 )
 from tests.serving.running import Running
 
@@ -25,30 +25,30 @@ PHONE = {"viewport": {"width": 360, "height": 640}, "color_scheme": "dark"}
 
 
 def test_a_language_pair_without_a_model_is_named_and_not_requested(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         languages = site.get("/languages").json()
-        says(page, "/languages", [*languages, {"code": "fr", "name": "French", "targets": ["fr"]}])
+        mock_response(page, "/languages", [*languages, {"code": "fr", "name": "French", "targets": ["fr"]}])
         page.reload()
         page.wait_for_selector("#source-language option[value=fr]", state="attached")
-        requests = counted(page, "/translate")
+        requests = record_requests(page, "/translate")
         page.select_option("#source-language", "fr")
         page.fill("#text", "Un chien")
-        status(page, "No model translates French to German. Available: English to German, German to English.")
+        wait_for_status(page, "No model translates French to German. Available: English to German, German to English.")
         page.select_option("#target-language", "fr")
-        status(page, "No model translates French to French.")
+        wait_for_status(page, "No model translates French to French.")
         page.select_option("#source-language", "auto")
-        status(page, "No model translates to French.")
+        wait_for_status(page, "No model translates to French.")
         assert requests == []
 
 
 def test_characters_are_counted_as_on_the_server_and_overlong_text_is_not_sent(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         assert page.inner_text("#count") == "0 / 5,000"
-        translated(page, "😀😀 é")
+        translate_on_page(page, "😀😀 é")
         assert page.inner_text("#count") == "4 / 5,000"
-        requests = counted(page, "/translate")
+        requests = record_requests(page, "/translate")
         page.fill("#text", "😀" * 5001)
-        status(page, "The text exceeds 5,000 characters.")
+        wait_for_status(page, "The text exceeds 5,000 characters.")
         assert page.inner_text("#count") == "5,001 / 5,000"
         assert page.get_attribute("#text", "aria-invalid") == "true"
         assert requests == []
@@ -56,20 +56,20 @@ def test_characters_are_counted_as_on_the_server_and_overlong_text_is_not_sent(b
 
 
 def test_a_refused_look_shows_the_reason(browser: Browser, site: Running) -> None:
-    with on_opened(browser, site) as here:
-        translated(here.page, "The old dog sees the house.")
+    with open_with_complaints(browser, site) as opened_page:
+        translate_on_page(opened_page.page, "The old dog sees the house.")
         refusal = {"error": "Invalid request: 71 tokens exceed the limit of 64 for a trace"}
-        says(here.page, "/look", refusal, 400)
-        here.page.click("#look")
-        here.page.wait_for_selector("#inside-says:text('71 tokens exceed the limit of 64 for a trace')")
-        assert here.page.locator("#inside-view").is_hidden()
-        forgive(here, "400 (Bad Request)")
+        mock_response(opened_page.page, "/look", refusal, 400)
+        opened_page.page.click("#look")
+        opened_page.page.wait_for_selector("#inside-says:text('71 tokens exceed the limit of 64 for a trace')")
+        assert opened_page.page.locator("#inside-view").is_hidden()
+        ignore_complaints(opened_page, "400 (Bad Request)")
 
 
 def test_a_key_is_prompted_for_sent_and_kept_for_this_tab_only(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         assert page.is_hidden("#key-form")
-        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
+        mock_response(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
         page.get_by_label("API key").fill("a-secret")
@@ -86,22 +86,22 @@ def test_a_key_is_prompted_for_sent_and_kept_for_this_tab_only(browser: Browser,
 
 
 def test_a_missing_or_wrong_key_is_reported(browser: Browser, site: Running) -> None:
-    with on_opened(browser, site) as here:
-        page = here.page
-        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
-        says(page, "/translate", {"error": "Please contact the server operator to get an API key"}, 400)
+    with open_with_complaints(browser, site) as opened_page:
+        page = opened_page.page
+        mock_response(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
+        mock_response(page, "/translate", {"error": "Please contact the server operator to get an API key"}, 400)
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
         page.fill("#text", "A dog")
-        status(page, "Enter an API key above to translate.")
-        says(page, "/translate", {"error": "Invalid API key"}, 403)
+        wait_for_status(page, "Enter an API key above to translate.")
+        mock_response(page, "/translate", {"error": "Invalid API key"}, 403)
         page.keyboard.type("wrong")
-        status(page, "Unknown API key.")
-        forgive(here, "400 (Bad Request)", "403 (Forbidden)")
+        wait_for_status(page, "Unknown API key.")
+        ignore_complaints(opened_page, "400 (Bad Request)", "403 (Forbidden)")
 
 
 def test_the_colour_theme_is_the_systems_until_chosen(browser: Browser, site: Running) -> None:
-    with on_page(browser, site, color_scheme="dark") as page:
+    with open_page(browser, site, color_scheme="dark") as page:
         theme = "document.documentElement.dataset.theme"
         assert page.evaluate(theme) == "dark"
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -118,12 +118,12 @@ def test_the_colour_theme_is_the_systems_until_chosen(browser: Browser, site: Ru
 
 
 def test_an_unreachable_server_is_retried_until_it_responds(browser: Browser, site: Running) -> None:
-    with on_opened(browser, site) as here:
-        page = here.page
-        translated(page, "A dog")
+    with open_with_complaints(browser, site) as opened_page:
+        page = opened_page.page
+        translate_on_page(page, "A dog")
         page.context.set_offline(True)
         page.fill("#text", "The cat")
-        status(page, "The server does not respond. Retrying…")
+        wait_for_status(page, "The server does not respond. Retrying…")
         assert page.locator("#desk.stale").count() == 1
         assert page.input_value("#text") == "The cat"
         page.context.set_offline(False)
@@ -132,23 +132,23 @@ def test_an_unreachable_server_is_retried_until_it_responds(browser: Browser, si
         assert page.inner_text("#spoken") == expected
         page.route("**/frontend/settings", lambda route: route.abort())  # gone when the page is opened, too
         page.reload()
-        status(page, "The server does not respond.")
+        wait_for_status(page, "The server does not respond.")
         page.unroute("**/frontend/settings")
         page.click("text=retry now")
         page.wait_for_selector("html[data-ready]")
-        forgive(here, "net::ERR_")
+        ignore_complaints(opened_page, "net::ERR_")
 
 
 def test_truncation_is_reported_and_long_texts_are_translated_in_full(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         text = "The cat. " * 40
         fields = {"q": text, "source": "en", "target": "de"}
         whole = site.post("/translate", **fields).json()
-        assert translated(page, text) == whole["translatedText"]
+        assert translate_on_page(page, text) == whole["translatedText"]
         assert page.inner_text("#status") == ""
-        says(page, "/translate", whole | {"truncated": True, "details": NO_DETAILS})
+        mock_response(page, "/translate", whole | {"truncated": True, "details": NO_DETAILS})
         page.fill("#text", "A cat")
-        status(page, "Truncated: the output")
+        wait_for_status(page, "Truncated: the output")
         assert page.locator("#status.wrong").count() == 1
 
 
@@ -156,16 +156,16 @@ NO_DETAILS: dict[str, object] = {"score": 0, "tokens": [], "source_tokens": [], 
 
 
 def test_a_request_without_a_response_times_out_and_is_retried(browser: Browser, site: Running) -> None:
-    with on_opened(browser, site) as here:
-        page = here.page
-        says(
+    with open_with_complaints(browser, site) as opened_page:
+        page = opened_page.page
+        mock_response(
             page, "/frontend/settings", site.get("/frontend/settings").json() | {"deadline": -4.75}
         )  # the page adds 5 s
         page.reload()
         page.wait_for_selector("html[data-ready]")
         page.route("**/translate", lambda _: None)
         page.fill("#text", "A dog")
-        status(page, "The server has not responded for 0.25 s. Retrying…")
+        wait_for_status(page, "The server has not responded for 0.25 s. Retrying…")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
         page.route("**/look", lambda _: None)
@@ -181,9 +181,9 @@ for (const name of ["localStorage", "sessionStorage"])
 
 
 def test_without_storage_and_segmenter_the_page_says_so_and_works(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         assert page.is_hidden("#missing")
-        says(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
+        mock_response(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
         page.add_init_script(BARE)
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
@@ -215,12 +215,12 @@ def test_without_javascript_the_page_says_so_at_its_top(browser: Browser, site: 
 
 
 def test_example_sentences_of_the_model_are_shown_while_the_text_is_empty(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         page.wait_for_selector("footer :text('parameters')")
         assert page.is_hidden("#tries")  # these models have none
         model = {"name": "m", "source": "en", "target": "de", "parameters": 1, "beam": 1, "max_tokens": 1}
         trained = {"texts": [{"name": "train.tsv", "pairs": 60000}], "steps": 900}
-        says(page, "/models", [model | {"examples": ["A dog", "<b>A cat</b>"], "trained": trained}])
+        mock_response(page, "/models", [model | {"examples": ["A dog", "<b>A cat</b>"], "trained": trained}])
         page.reload()
         page.wait_for_selector(".try")
         assert page.locator(".try").all_inner_texts() == ["A dog", "<b>A cat</b>"]
@@ -237,36 +237,40 @@ def test_example_sentences_of_the_model_are_shown_while_the_text_is_empty(browse
 
 
 def test_responses_429_and_503_are_retried_and_other_errors_shown(browser: Browser, site: Running) -> None:
-    with on_opened(browser, site) as here:
-        page = here.page
-        says(page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "0.2"})
+    with open_with_complaints(browser, site) as opened_page:
+        page = opened_page.page
+        mock_response(
+            page, "/translate", {"error": "Slowdown: more than 9 requests per minute"}, 429, **{"Retry-After": "0.2"}
+        )
         page.fill("#text", "A dog")
-        status(page, "Too many requests. Retrying in 0.2 s.")
-        says(
+        wait_for_status(page, "Too many requests. Retrying in 0.2 s.")
+        mock_response(
             page, "/translate", {"error": "Too busy: 128 requests are queued or running"}, 503, **{"Retry-After": "0.2"}
         )
-        status(page, "Too busy: 128 requests are queued or running. Retrying in 0.2 s.")
+        wait_for_status(page, "Too busy: 128 requests are queued or running. Retrying in 0.2 s.")
         page.unroute("**/translate")
         page.wait_for_selector(".term")
         assert "Retrying" not in page.inner_text("#status")
-        says(page, "/translate", {"error": "Invalid request: no <b>luck</b>"}, 400)
+        mock_response(page, "/translate", {"error": "Invalid request: no <b>luck</b>"}, 400)
         page.fill("#text", "A cat")
-        status(page, "no <b>luck</b>")
+        wait_for_status(page, "no <b>luck</b>")
         page.unroute("**/translate")
         page.route("**/translate", lambda route: route.fulfill(status=502, body="<html>of a proxy"))
         page.fill("#text", "A bird")
-        status(page, "The server responds 502")
-        forgive(here, "Failed to load resource: the server responded with a status of")
+        wait_for_status(page, "The server responds 502")
+        ignore_complaints(opened_page, "Failed to load resource: the server responded with a status of")
 
 
 def test_every_control_has_an_accessible_name_and_the_page_fits_a_phone(browser: Browser, site: Running) -> None:
-    with on_page(browser, site, **PHONE) as page:
+    with open_page(browser, site, **PHONE) as page:
         width = "document.documentElement.scrollWidth"
         assert page.evaluate(width) == 360
-        translated(page, "dogs" * 15)
+        translate_on_page(page, "dogs" * 15)
         page.click("summary")
         assert page.evaluate(width) == 360
-        says(page, "/alternatives", {"alternatives": [{"text": "dogs " * 99, "next": "dogs" * 20, "score": 0}]})
+        mock_response(
+            page, "/alternatives", {"alternatives": [{"text": "dogs " * 99, "next": "dogs" * 20, "score": 0}]}
+        )
         page.locator(".term").last.click()
         page.wait_for_selector("#offers:popover-open")
         box = page.locator("#offers").bounding_box()
@@ -296,39 +300,39 @@ def test_every_control_has_an_accessible_name_and_the_page_fits_a_phone(browser:
 
 def test_a_hundred_injections_as_source_text_are_not_executed(browser: Browser, site: Running) -> None:
     assert len(set(INJECTIONS)) == 100
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         for text in ("\n".join(INJECTIONS[at : at + 5]) for at in range(0, 100, 5)):
-            translated(page, text)
+            translate_on_page(page, text)
             for term in page.locator(".term").all()[:1]:  # a model's own choice: not every translation has a word
                 term.hover()
             assert page.input_value("#text") == text
             assert page.text_content("#mirror") == f"{text}\u200b"
         assert page.locator("body img, body script, body style, body link").count() == 0
-        translated(page, INJECTIONS[8])
+        translate_on_page(page, INJECTIONS[8])
         page.click("#look")
         page.frame_locator("#inside-view").locator("html[data-ready]").wait_for(state="attached")
 
 
 def test_a_hundred_injections_as_tokens_and_names_are_not_executed(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         page.wait_for_selector("footer :text('onerror')")
         assert page.inner_text("#models").startswith(f"{HOSTILE_NAME}: English to German")  # a folder's name
         tokens = [f" {text}" for text in INJECTIONS]
         details = {"score": 0, "tokens": tokens, "source_tokens": ["A"], "alignment": [[0, at] for at in range(100)]}
         details["segments"] = [{"source": [0, 1], "target": [0, len(" ".join(INJECTIONS))]}]
         model = {"source": "en", "target": "de", "parameters": 1, "beam": 1, "max_tokens": 1}
-        says(page, "/translate", {"translatedText": " ".join(INJECTIONS), "details": details})
+        mock_response(page, "/translate", {"translatedText": " ".join(INJECTIONS), "details": details})
         offers = [{"text": text, "next": text, "score": 0, "details": details} for text in INJECTIONS]
-        says(page, "/alternatives", {"alternatives": offers})
-        says(page, "/models", [{"name": text, **model} for text in INJECTIONS])
-        says(
+        mock_response(page, "/alternatives", {"alternatives": offers})
+        mock_response(page, "/models", [{"name": text, **model} for text in INJECTIONS])
+        mock_response(
             page,
             "/languages",
             [{"code": "en", "name": INJECTIONS[0], "targets": ["de"]}, *site.get("/languages").json()],
         )
         page.reload()
         page.wait_for_selector("html[data-ready]")
-        translated(page, "A")
+        translate_on_page(page, "A")
         page.locator(".term").first.click()
         page.wait_for_selector("#offers:popover-open")
         assert page.locator("[role=option]").count() == 100

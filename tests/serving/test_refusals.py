@@ -11,7 +11,7 @@ import pytest
 from heed.serving.config import ServeConfig
 from heed.serving.limits import add_key
 from heed.serving.request_middleware import route_name
-from tests.serving.running import CLIENT, Running, serving, until
+from tests.serving.running import CLIENT, Running, serving, wait_until
 
 GOOD = {"q": "A dog", "source": "en", "target": "de"}
 
@@ -264,12 +264,12 @@ def test_every_limit_is_on_by_default() -> None:
 
 def test_malformed_http_gets_a_json_error(server: Running) -> None:
     for nonsense in (b"\x16\x03\x01 hello\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"POST / HTTP/1.1\r\nX: " + b"x" * 40_000):
-        with socket.create_connection(server.place, timeout=60) as client:
+        with socket.create_connection(server.socket_address, timeout=60) as client:
             client.sendall(nonsense)
             head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400")
         assert json.loads(body) == {"error": "Invalid request: Invalid HTTP request received."}
-    with socket.create_connection(server.place, timeout=60) as client:
+    with socket.create_connection(server.socket_address, timeout=60) as client:
         client.sendall(b"nonsense\r\n\r\n")
 
         def is_closed() -> bool:
@@ -279,7 +279,7 @@ def test_malformed_http_gets_a_json_error(server: Running) -> None:
                 return True
             return False
 
-        until(is_closed, "a client that does not hang up is hung up on")
+        wait_until(is_closed, "a client that does not hang up is hung up on")
 
 
 def test_every_response_has_security_headers(server: Running) -> None:
@@ -349,12 +349,12 @@ def test_metrics_hold_no_text_no_key_and_no_address(strict: tuple[Running, str])
     assert 'heed_requests_total{route="/translate"' in metrics
     for secret in ("SECRET", key, "127.0.0.1"):
         assert secret not in metrics
-        assert secret not in server.said().partition("\n")[2]  # after the line that tells the address
+        assert secret not in server.stderr_text().partition("\n")[2]  # after the line that tells the address
 
 
 def test_clients_that_do_not_read_responses_are_disconnected(strict: tuple[Running, str]) -> None:
     server, _ = strict
-    with socket.create_connection(server.place, timeout=60) as client:
+    with socket.create_connection(server.socket_address, timeout=60) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         requests = b"GET /spec HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # some 30 MB, more than systems keep
 
@@ -363,13 +363,13 @@ def test_clients_that_do_not_read_responses_are_disconnected(strict: tuple[Runni
             return False
 
         with pytest.raises(ConnectionError):
-            until(ask, "an end")
+            wait_until(ask, "an end")
 
 
 def test_clients_that_do_not_finish_a_request_are_disconnected(strict: tuple[Running, str]) -> None:
     server, _ = strict
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     for beginning, answer in ((b"", b""), (b"POST /tran", b""), (head + b"{", b"HTTP/1.1 408 ")):
-        with socket.create_connection(server.place, timeout=60) as client:
+        with socket.create_connection(server.socket_address, timeout=60) as client:
             client.sendall(beginning)
             assert client.makefile("rb").read().startswith(answer)

@@ -24,7 +24,7 @@ from tests.serving.running import Running, serving
 JSON = (b"content-type", b"application/json")
 
 
-class Reached:
+class RecordingApp:
     """An application that only notes the fields it is given."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Reached:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class Asking:
+class FakeRequest:
     """One request to an entrance: what came of it, and how much of its body was read before it was answered."""
 
     def __init__(
@@ -68,12 +68,12 @@ class Asking:
         if message.get("body"):
             self.error = json.loads(message["body"])["error"]
 
-    def through(self, entrance: RequestMiddleware) -> "Asking":
-        asyncio.run(entrance(self.scope, self.receive, self.send))
+    def sent_through(self, middleware: RequestMiddleware) -> "FakeRequest":
+        asyncio.run(middleware(self.scope, self.receive, self.send))
         return self
 
 
-def nobody() -> None:
+def not_busy() -> None:
     return None
 
 
@@ -88,7 +88,7 @@ def keys(key: str, tmp_path: Path) -> ApiKeys:
     return ApiKeys(tmp_path / "keys.txt")
 
 
-LONG = json.dumps({"q": "x" * 50_000}).encode()
+LONG_BODY = json.dumps({"q": "x" * 50_000}).encode()
 
 
 def bearer(key: str) -> tuple[bytes, bytes]:
@@ -96,98 +96,109 @@ def bearer(key: str) -> tuple[bytes, bytes]:
 
 
 def test_a_wrong_key_in_header_or_query_is_rejected_before_the_body_is_read(keys: ApiKeys) -> None:
-    entrance = RequestMiddleware(Reached(), ServeConfig(), keys, nobody)
-    for asking in (Asking(LONG, bearer("wrong")), Asking(LONG, query=b"api_key=wrong")):
-        assert (asking.through(entrance).status, asking.error, asking.read) == (403, "Invalid API key", 0)
+    middleware = RequestMiddleware(RecordingApp(), ServeConfig(), keys, not_busy)
+    for request in (FakeRequest(LONG_BODY, bearer("wrong")), FakeRequest(LONG_BODY, query=b"api_key=wrong")):
+        assert (request.sent_through(middleware).status, request.error, request.read) == (403, "Invalid API key", 0)
 
 
 def test_requests_over_the_rate_limit_are_rejected_before_the_body_is_read(keys: ApiKeys) -> None:
     config = ServeConfig(burst=1, requests_per_minute=1)
     for known_keys in (None, keys):
-        entrance = RequestMiddleware(Reached(), config, known_keys, nobody)
-        Asking(LONG).through(entrance)
-        refused = Asking(LONG).through(entrance)
+        middleware = RequestMiddleware(RecordingApp(), config, known_keys, not_busy)
+        FakeRequest(LONG_BODY).sent_through(middleware)
+        refused = FakeRequest(LONG_BODY).sent_through(middleware)
         assert (refused.status, refused.read) == (429, 0)
 
 
 def test_a_busy_server_rejects_requests_before_the_body_is_read() -> None:
-    busy = RequestMiddleware(Reached(), ServeConfig(), None, lambda: HttpError(503, "busy"))
-    assert (Asking(LONG).through(busy).status, Asking(LONG).through(busy).read) == (503, 0)
-    assert Asking(LONG, path="/detect").through(busy).status == 200
+    busy = RequestMiddleware(RecordingApp(), ServeConfig(), None, lambda: HttpError(503, "busy"))
+    assert (FakeRequest(LONG_BODY).sent_through(busy).status, FakeRequest(LONG_BODY).sent_through(busy).read) == (
+        503,
+        0,
+    )
+    assert FakeRequest(LONG_BODY, path="/detect").sent_through(busy).status == 200
 
 
 def test_a_content_length_over_the_limit_is_rejected_before_the_body_is_read() -> None:
-    entrance = RequestMiddleware(Reached(), ServeConfig(body_bytes=1000), None, nobody)
-    asking = Asking(LONG).through(entrance)
-    assert (asking.status, asking.read) == (413, 0)
+    middleware = RequestMiddleware(RecordingApp(), ServeConfig(body_bytes=1000), None, not_busy)
+    request = FakeRequest(LONG_BODY).sent_through(middleware)
+    assert (request.status, request.read) == (413, 0)
 
 
 def test_a_chunked_body_is_read_no_further_than_the_limit() -> None:
-    entrance = RequestMiddleware(Reached(), ServeConfig(body_bytes=5000), None, nobody)
-    asking = Asking(LONG, (b"transfer-encoding", b"chunked")).through(entrance)
-    assert (asking.status, asking.read) == (413, 6000)
+    middleware = RequestMiddleware(RecordingApp(), ServeConfig(body_bytes=5000), None, not_busy)
+    request = FakeRequest(LONG_BODY, (b"transfer-encoding", b"chunked")).sent_through(middleware)
+    assert (request.status, request.read) == (413, 6000)
 
 
 def test_a_key_in_the_body_is_accepted_and_a_long_body_counts_against_its_address_first(
     keys: ApiKeys, key: str
 ) -> None:
-    reached = Reached()
-    entrance = RequestMiddleware(reached, ServeConfig(burst=2, requests_per_minute=1), keys, nobody)
+    recording_app = RecordingApp()
+    middleware = RequestMiddleware(recording_app, ServeConfig(burst=2, requests_per_minute=1), keys, not_busy)
     short, long = ({"q": "x" * size, "api_key": key} for size in (10, 20_000))
-    assert [Asking(json.dumps(fields).encode()).through(entrance).status for fields in (short, long)] == [200, 200]
-    assert reached.fields == [short, long]
-    assert Asking(LONG).through(entrance).status == 400  # its address had one left
-    assert Asking(LONG).through(entrance).status == 429
-    assert Asking(json.dumps(short).encode()).through(entrance).status == 429  # the key has used up its own two
-    other = Asking(b"{}").through(entrance)
+    assert [FakeRequest(json.dumps(fields).encode()).sent_through(middleware).status for fields in (short, long)] == [
+        200,
+        200,
+    ]
+    assert recording_app.fields == [short, long]
+    assert FakeRequest(LONG_BODY).sent_through(middleware).status == 400  # its address had one left
+    assert FakeRequest(LONG_BODY).sent_through(middleware).status == 429
+    assert (
+        FakeRequest(json.dumps(short).encode()).sent_through(middleware).status == 429
+    )  # the key has used up its own two
+    other = FakeRequest(b"{}").sent_through(middleware)
     assert (other.status, other.read) == (429, 2)
 
 
 def test_long_bodies_share_bounded_memory_and_short_ones_are_always_accepted() -> None:
-    entrance = RequestMiddleware(Reached(), ServeConfig(bodies_bytes=76_384), None, nobody)
+    middleware = RequestMiddleware(RecordingApp(), ServeConfig(bodies_bytes=76_384), None, not_busy)
 
-    async def ask() -> tuple[int, str, int]:
+    async def send_all() -> tuple[int, str, int]:
         held = asyncio.Event()
 
-        class Held(Asking):
+        class Held(FakeRequest):
             async def receive(self) -> Message:
                 await held.wait()
                 return await super().receive()
 
-        first = Held(LONG)
-        reading = asyncio.ensure_future(entrance(first.scope, first.receive, first.send))
+        first = Held(LONG_BODY)
+        reading = asyncio.ensure_future(middleware(first.scope, first.receive, first.send))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        second, short = Asking(LONG), Asking(b"{}")
-        await entrance(second.scope, second.receive, second.send)
-        await entrance(short.scope, short.receive, short.send)
+        second, short = FakeRequest(LONG_BODY), FakeRequest(b"{}")
+        await middleware(second.scope, second.receive, second.send)
+        await middleware(short.scope, short.receive, short.send)
         held.set()
         await reading
-        after = Asking(LONG)
-        await entrance(after.scope, after.receive, after.send)
+        after = FakeRequest(LONG_BODY)
+        await middleware(after.scope, after.receive, after.send)
         assert (first.status, short.status, after.status) == (200, 200, 200)
         return second.status, second.error, second.read
 
-    assert asyncio.run(ask()) == (503, "Too busy: too many long requests are being received", 0)
+    assert asyncio.run(send_all()) == (503, "Too busy: too many long requests are being received", 0)
 
 
 @pytest.fixture(scope="module")
-def few(folders: tuple[Path, Path]) -> Iterator[Running]:
+def ten_connections(folders: tuple[Path, Path]) -> Iterator[Running]:
     """A server with little room for connections."""
     with serving(folders[0], *MANY, "--set", "serve.connections=10") as running:
         yield running
 
 
-def test_idle_connections_block_nobody_and_the_longest_idle_is_closed_first(few: Running) -> None:
+def test_idle_connections_block_nobody_and_the_longest_idle_is_closed_first(ten_connections: Running) -> None:
     head = (
         b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     )
     with ExitStack() as clients:
-        idle = [clients.enter_context(socket.create_connection(few.place, timeout=60)) for _ in range(40)]
+        idle = [
+            clients.enter_context(socket.create_connection(ten_connections.socket_address, timeout=60))
+            for _ in range(40)
+        ]
         for number, client in enumerate(idle[-5:]):
             client.sendall([b"", b"POST /tr", head][number % 3])
         for _ in range(5):
-            assert few.post("/translate", q="A dog", source="en", target="de").status_code == 200
+            assert ten_connections.post("/translate", q="A dog", source="en", target="de").status_code == 200
         with pytest.raises((ConnectionError, AssertionError)):
             assert idle[0].recv(1)
         idle[-1].settimeout(0.2)
@@ -195,8 +206,8 @@ def test_idle_connections_block_nobody_and_the_longest_idle_is_closed_first(few:
             idle[-1].recv(1)
 
 
-def test_an_unread_body_is_discarded_only_up_to_a_limit(few: Running) -> None:
-    with socket.create_connection(few.place, timeout=60) as client:
+def test_an_unread_body_is_discarded_only_up_to_a_limit(ten_connections: Running) -> None:
+    with socket.create_connection(ten_connections.socket_address, timeout=60) as client:
         client.sendall(b"POST /languages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
         with pytest.raises(ConnectionError):

@@ -82,31 +82,31 @@ def test_cross_origin_posts_are_rejected(server: Running) -> None:
 
 
 @pytest.fixture(scope="module")
-def open_to_one(folders: tuple[Path, Path]) -> Iterator[Running]:
+def server_with_origins(folders: tuple[Path, Path]) -> Iterator[Running]:
     with serving(folders[0], "--set", f"serve.allowed_origins={ALLOWED},https://other.example") as running:
         yield running
 
 
-def test_a_page_of_an_allowed_origin_is_answered_and_may_read_the_answer(open_to_one: Running) -> None:
+def test_a_page_of_an_allowed_origin_is_answered_and_may_read_the_answer(server_with_origins: Running) -> None:
     headers = {
         "Origin": ALLOWED,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type",
     }
-    preflight = CLIENT.options(f"{open_to_one.address}/translate", headers=headers)
+    preflight = CLIENT.options(f"{server_with_origins.address}/translate", headers=headers)
     assert preflight.status_code == 204
     assert preflight.headers["access-control-allow-origin"] == ALLOWED
     assert preflight.headers["access-control-allow-methods"] == "GET, POST"
     assert preflight.headers["access-control-allow-headers"] == "Authorization, Content-Type"
     for status, fields in ((200, GOOD), (400, {})):  # errors can be read too
-        answer = CLIENT.post(f"{open_to_one.address}/translate", json=fields, headers={"Origin": ALLOWED})
+        answer = CLIENT.post(f"{server_with_origins.address}/translate", json=fields, headers={"Origin": ALLOWED})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, ALLOWED)
         assert answer.headers["vary"] == "Origin"
         assert "access-control-allow-credentials" not in answer.headers
     evil = {**headers, "Origin": "https://evil.example"}
     for answer in (
-        CLIENT.options(f"{open_to_one.address}/translate", headers=evil),
-        CLIENT.post(f"{open_to_one.address}/translate", json=GOOD, headers={"Origin": "https://evil.example"}),
+        CLIENT.options(f"{server_with_origins.address}/translate", headers=evil),
+        CLIENT.post(f"{server_with_origins.address}/translate", json=GOOD, headers={"Origin": "https://evil.example"}),
     ):
         assert answer.status_code in (403, 405)
         assert "access-control-allow-origin" not in answer.headers
@@ -118,12 +118,18 @@ def config(**settings: Any) -> ServeConfig:
 
 
 def test_accepted_host_names_are_loopback_and_allowed_hosts() -> None:
-    own = frozenset({"127.0.0.1", "localhost", "::1"})
-    assert allowed_host_names(config()) == own
-    assert allowed_host_names(config(allowed_hosts="MT.example.org,b.example")) == own | {"mt.example.org", "b.example"}
+    loopback = frozenset({"127.0.0.1", "localhost", "::1"})
+    assert allowed_host_names(config()) == loopback
+    assert allowed_host_names(config(allowed_hosts="MT.example.org,b.example")) == loopback | {
+        "mt.example.org",
+        "b.example",
+    }
     assert allowed_host_names(config(allowed_hosts=["*"])) is None
     assert allowed_host_names(config(host="192.0.2.1")) is None
-    assert allowed_host_names(config(host="192.0.2.1", allowed_hosts=["b.example"])) == own | {"192.0.2.1", "b.example"}
+    assert allowed_host_names(config(host="192.0.2.1", allowed_hosts=["b.example"])) == loopback | {
+        "192.0.2.1",
+        "b.example",
+    }
 
 
 @pytest.mark.parametrize(

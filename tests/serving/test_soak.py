@@ -9,27 +9,27 @@ import pytest
 from tests.serving.clients import distinct_sentences
 from tests.serving.running import Running
 
-AT_ONCE = 16
-_DOG = {"source": "en", "target": "de"}
+CONCURRENT = 16
+_LANGUAGES = {"source": "en", "target": "de"}
 
 
-def memory(server: Running) -> int:
+def resident_kib(server: Running) -> int:
     """In KiB."""
     lines = Path(f"/proc/{server.process}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS:")))
 
 
-Asked = tuple[str, dict[str, object], int]  # where, what, and with which status it is answered
+RequestSpec = tuple[str, dict[str, object], int]  # where, what, and with which status it is answered
 
 
-async def use(server: Running, first: int, count: int) -> None:
+async def send_requests(server: Running, first: int, count: int) -> None:
     """Everything that can be asked for, right and wrong, none of it twice."""
     texts = iter(enumerate(distinct_sentences(first + count)[first:]))
 
     async def client() -> None:
         async with httpx.AsyncClient(verify=False, timeout=60, base_url=server.address) as connection:  # noqa: S501
             for number, text in texts:
-                choices: list[Asked] = [
+                choices: list[RequestSpec] = [
                     ("/translate", {"q": text}, 200),
                     ("/translate", {"q": [text, "A dog"], "alternatives": 2, "source": "auto"}, 200),
                     ("/translate", {"q": f"<p>{text}<b>A dog</b></p>", "format": "html", "details": True}, 200),
@@ -41,20 +41,20 @@ async def use(server: Running, first: int, count: int) -> None:
                     (f"/{number}", {}, 404),
                 ]
                 route, fields, status = choices[number % len(choices)]
-                answer = await connection.post(route, json=_DOG | fields)
+                answer = await connection.post(route, json=_LANGUAGES | fields)
                 assert answer.status_code == status, answer.text
 
-    await asyncio.gather(*(client() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(client() for _ in range(CONCURRENT)))
 
 
 @pytest.mark.parametrize(
     "count", [pytest.param(4000, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.endless)]
 )
 def test_memory_does_not_grow_with_use(server: Running, count: int) -> None:
-    warm = count // 4  # caches fill up
-    asyncio.run(use(server, 0, warm))
-    before = memory(server)
-    asyncio.run(use(server, warm, count))
-    after = memory(server)
-    print(f"{before} KiB after {warm} requests, {after} KiB after {count} more: {after / before - 1:+.2%}")
+    warm_up = count // 4  # caches fill up
+    asyncio.run(send_requests(server, 0, warm_up))
+    before = resident_kib(server)
+    asyncio.run(send_requests(server, warm_up, count))
+    after = resident_kib(server)
+    print(f"{before} KiB after {warm_up} requests, {after} KiB after {count} more: {after / before - 1:+.2%}")
     assert after < 1.02 * before

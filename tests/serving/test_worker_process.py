@@ -20,7 +20,7 @@ from heed.serving.worker_proxy import WorkerProxy
 from tests.serving.clients import start, wait_for_active_requests
 from tests.serving.conftest import MANY
 from tests.serving.folders import make_folder
-from tests.serving.running import Running, serving, until
+from tests.serving.running import Running, serving, wait_until
 
 
 def children(process: int) -> list[int]:
@@ -31,7 +31,7 @@ def children(process: int) -> list[int]:
 
 
 def workers(server: Running) -> list[int]:
-    return [worker for keeper in children(server.process) for worker in children(keeper)]
+    return [worker for supervisor in children(server.process) for worker in children(supervisor)]
 
 
 def is_running(process: int) -> bool:
@@ -49,23 +49,23 @@ def test_a_killed_worker_is_restarted_and_its_requests_get_503(tmp_path: Path) -
             wait_for_active_requests(server, 1)
             os.kill(worker, signal.SIGKILL)
             assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
-        until(lambda: server.get("/health").status_code == 200, "another is ready")
+        wait_until(lambda: server.get("/health").status_code == 200, "another is ready")
         assert workers(server) not in ([], [worker])
         metrics = server.get("/metrics").text
         assert "heed_worker_starts_total 2\n" in metrics
         assert "heed_requests_in_work 0\n" in metrics
-        assert "the worker process has ended and is being restarted" in server.said()
+        assert "the worker process has ended and is being restarted" in server.stderr_text()
         (worker,) = workers(server)
         assert server.end() == 0
-        until(lambda: not is_running(worker), "the process that translates ends")
+        wait_until(lambda: not is_running(worker), "the process that translates ends")
 
 
 def test_a_server_that_is_killed_leaves_no_process_behind(folders: tuple[Path, Path]) -> None:
     with serving(folders[0]) as server:
-        behind = [*children(server.process), *workers(server)]
-        assert len(behind) == 2
+        descendants = [*children(server.process), *workers(server)]
+        assert len(descendants) == 2
         os.kill(server.process, signal.SIGKILL)
-        until(lambda: not any(map(is_running, behind)), "all of them end")
+        wait_until(lambda: not any(map(is_running, descendants)), "all of them end")
 
 
 def test_child_processes_ignore_sigint_and_sigterm(folders: tuple[Path, Path]) -> None:
@@ -85,7 +85,7 @@ def test_the_http_process_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def ask(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
+def send_request(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
     """Answered as an application is, while the process is looked after."""
     sent: list[dict[str, object]] = []
 
@@ -97,19 +97,19 @@ def ask(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
         sent.append(message)
 
     async def run_request() -> None:
-        keeping = asyncio.ensure_future(worker.supervise())
+        supervision = asyncio.ensure_future(worker.supervise())
         await asyncio.sleep(0.01)
         scope = {"type": "http", "method": "POST", "path": path, "state": {"fields": {}}, "headers": []}
         await worker(scope, receive, send)  # type: ignore[arg-type]
         worker.admission.shutting_down = True
-        keeping.cancel()
+        supervision.cancel()
 
     asyncio.run(run_request())
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)  # type: ignore[return-value, misc]
 
 
 @contextmanager
-def saying(*messages: bytes) -> Iterator[WorkerProxy]:
+def worker_that_sends(*messages: bytes) -> Iterator[WorkerProxy]:
     """A process that says this, whatever it is asked; after that, nothing."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -121,15 +121,18 @@ def test_an_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr("heed.serving.worker_proxy._MAX_SILENCE", 0.2)
     monkeypatch.setattr("heed.serving.worker_proxy.os.kill", lambda *process: killed.append(process))
-    with saying(pack_message({"ready": 12345, "notes": ["note: a"]})) as worker:
+    with worker_that_sends(pack_message({"ready": 12345, "notes": ["note: a"]})) as worker:
         assert worker.open() == ["note: a"]
-        status, body = ask(worker)
+        status, body = send_request(worker)
     assert (status, b"Unavailable: the worker process" in body) == (503, True)
     assert killed == [(12345, signal.SIGKILL)]
 
 
 def test_models_that_cannot_be_opened_are_a_config_error() -> None:
-    with saying(pack_message({"error": "there is no folder"})) as worker, pytest.raises(ConfigError, match="no folder"):
+    with (
+        worker_that_sends(pack_message({"error": "there is no folder"})) as worker,
+        pytest.raises(ConfigError, match="no folder"),
+    ):
         worker.open()
     ours, theirs = socket.socketpair()
     theirs.close()

@@ -18,7 +18,7 @@ from tests.cli.training_runs import losses, train
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "heed"]
 
 
-def together(train_options: list[str], out: Path, steps: int, *more: str) -> list[str]:
+def torchrun_command(train_options: list[str], out: Path, steps: int, *more: str) -> list[str]:
     options = [
         *train_options,
         "--out",
@@ -31,13 +31,13 @@ def together(train_options: list[str], out: Path, steps: int, *more: str) -> lis
     return [*TORCHRUN, "train", *options, *more]
 
 
-def run_together(train_options: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
-    command = together(train_options, out, steps, *more)
+def run_torchrun(train_options: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+    command = torchrun_command(train_options, out, steps, *more)
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ONE_THREAD, timeout=120)
 
 
 @pytest.fixture(scope="module")
-def alone(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def single_process(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process that takes two batches a step."""
     out = tmp_path_factory.mktemp("alone") / "run"
     run = train(train_options, out, 8)
@@ -45,7 +45,7 @@ def alone(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) ->
     return out
 
 
-def assert_same_run(ours: Path, theirs: Path) -> None:
+def assert_equal_runs(ours: Path, theirs: Path) -> None:
     """To float32 rounding: sums were taken in another order."""
     for (step, loss), (their_step, their_loss) in zip(losses(ours), losses(theirs), strict=True):
         assert step == their_step
@@ -57,17 +57,17 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
 
 
 def test_two_processes_equal_one_and_one_can_resume_their_run(
-    train_options: list[str], alone: Path, tmp_path: Path
+    train_options: list[str], single_process: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "together"
-    run = run_together(train_options, out, 5)
+    run = run_torchrun(train_options, out, 5)
     assert run.returncode == 0, run.stderr
     assert "2 processes" in run.stderr
     assert run.stderr.count("done after step 5") == 1  # one of them talks
     resumed = train(train_options, out, 8, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     ours = [entry for entry in losses(out) if entry[0] != 5]
-    theirs = [entry for entry in losses(alone) if entry[0] != 5]
+    theirs = [entry for entry in losses(single_process) if entry[0] != 5]
     assert [step for step, _ in ours] == [step for step, _ in theirs]
     assert [loss for _, loss in ours] == pytest.approx([loss for _, loss in theirs], rel=2e-5)
 
@@ -75,13 +75,13 @@ def test_two_processes_equal_one_and_one_can_resume_their_run(
 @pytest.mark.slow
 def test_sharded_training_equals_one_process(train_options: list[str], tmp_path: Path) -> None:
     out = tmp_path / "sharded"
-    run = run_together(train_options, out, 4, "--set", "training.shard=true")
+    run = run_torchrun(train_options, out, 4, "--set", "training.shard=true")
     assert run.returncode == 0, run.stderr
-    run = run_together(train_options, out, 8, "--resume", "--set", "training.shard=true")
+    run = run_torchrun(train_options, out, 8, "--resume", "--set", "training.shard=true")
     assert run.returncode == 0, run.stderr
-    mean = tmp_path / "mean"
-    assert train(train_options, mean, 8).returncode == 0
-    assert_same_run(out, mean)
+    single = tmp_path / "mean"
+    assert train(train_options, single, 8).returncode == 0
+    assert_equal_runs(out, single)
 
 
 def test_sharding_needs_several_processes(train_options: list[str], tmp_path: Path) -> None:
@@ -93,7 +93,9 @@ def test_sharding_needs_several_processes(train_options: list[str], tmp_path: Pa
 @pytest.mark.slow
 def test_a_killed_process_ends_the_job_which_then_resumes(train_options: list[str], tmp_path: Path) -> None:
     out = tmp_path / "killed"
-    job = subprocess.Popen(together(train_options, out, 100_000), stderr=subprocess.PIPE, text=True, env=ONE_THREAD)
+    job = subprocess.Popen(
+        torchrun_command(train_options, out, 100_000), stderr=subprocess.PIPE, text=True, env=ONE_THREAD
+    )
     deadline = time.monotonic() + 100
     while len(read_journal(out / "journal.jsonl")) < 8:
         time.sleep(0.1)
@@ -106,6 +108,6 @@ def test_a_killed_process_ends_the_job_which_then_resumes(train_options: list[st
     assert job.returncode != 0
     assert "Signal 9 (SIGKILL)" in messages or "another process of this job has ended" in messages
     last_step = read_journal(out / "journal.jsonl")[-1]["step"]
-    resumed = run_together(train_options, out, last_step + 2, "--resume")
+    resumed = run_torchrun(train_options, out, last_step + 2, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert losses(out)[-1][0] == last_step + 2

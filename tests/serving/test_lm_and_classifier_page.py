@@ -11,12 +11,12 @@ from playwright.sync_api import Browser
 from heed.serving.limits import add_key
 from heed.serving.pages import page_files
 from tests import browser as browsing
-from tests.serving.browser import HOSTILE_NAME, INJECTIONS, on_page, status
+from tests.serving.browser import HOSTILE_NAME, INJECTIONS, open_page, wait_for_status
 from tests.serving.conftest import MANY
 from tests.serving.folders import LABELS, make_folder, make_lm_or_classifier
 from tests.serving.running import Running, serving
 
-in_chromium = browsing.needs_chromium
+needs_chromium = browsing.needs_chromium
 browser = browsing.browser
 
 
@@ -38,9 +38,9 @@ def test_the_page_has_no_inline_code_and_sets_no_inner_html() -> None:
     assert "innerHTML" not in scripts
 
 
-@in_chromium
+@needs_chromium
 def test_the_page_continues_a_text_as_generate_does(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         assert page.inner_text("#about") == "A language model: it continues your text."
         page.fill("#text", "The cat")
         page.click("#ask")
@@ -51,12 +51,12 @@ def test_the_page_continues_a_text_as_generate_does(browser: Browser, site: Runn
         assert '"prompt":"The cat"' in page.inner_text("#example")
         page.fill("#text", "a" * 70)
         page.keyboard.press("Control+Enter")
-        status(page, "the prompt has 70 tokens, more than the limit of 60")
+        wait_for_status(page, "the prompt has 70 tokens, more than the limit of 60")
 
 
-@in_chromium
+@needs_chromium
 def test_labels_and_masked_predictions_are_shown_as_text(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         page.select_option("#model", "c")
         assert page.is_disabled("#ask")
         page.fill("#text", "A dog runs.")
@@ -75,9 +75,9 @@ def test_labels_and_masked_predictions_are_shown_as_text(browser: Browser, site:
         assert page.locator("#answer img, #answer script").count() == 0
 
 
-@in_chromium
+@needs_chromium
 def test_look_opens_the_report_of_the_text(browser: Browser, site: Running) -> None:
-    with on_page(browser, site) as page:
+    with open_page(browser, site) as page:
         page.select_option("#model", "c")
         page.fill("#text", "A dog runs.")
         page.click("#look")
@@ -87,21 +87,21 @@ def test_look_opens_the_report_of_the_text(browser: Browser, site: Running) -> N
         page.click("#inside-close")
 
 
-@in_chromium
+@needs_chromium
 def test_the_translation_page_links_to_the_page_of_the_other_models(browser: Browser, tmp_path: Path) -> None:
     models = make_folder(tmp_path / "ende"), make_lm_or_classifier(tmp_path / "c", "classify")
-    with serving(*models, *MANY) as mixed, on_page(browser, mixed) as page:
+    with serving(*models, *MANY) as mixed, open_page(browser, mixed) as page:
         page.click("#others")
         page.wait_for_selector("html[data-ready] #model option", state="attached")
         assert page.locator("#model option").all_inner_texts() == ["c: classify"]
 
 
-@in_chromium
+@needs_chromium
 def test_the_page_prompts_for_a_key_if_one_is_required(browser: Browser, tmp_path: Path) -> None:
     key = add_key(tmp_path / "keys.txt")
     with serving(make_lm_or_classifier(tmp_path / "c", "classify"), "--keys", tmp_path / "keys.txt") as guarded:
         assert guarded.post("/classify", q="A").status_code == 400
-        with on_page(browser, guarded) as page:
+        with open_page(browser, guarded) as page:
             assert page.inner_text("#status") == "Enter an API key above."
             page.fill("#key", key)
             page.keyboard.press("Enter")

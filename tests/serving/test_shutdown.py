@@ -15,7 +15,7 @@ from heed.serving.models import Directions
 from heed.serving.server import _Server
 from heed.serving.service import Service
 from tests.serving.conftest import MANY
-from tests.serving.running import Running, serving, until
+from tests.serving.running import Running, serving, wait_until
 
 CLIENTS, ENOUGH = 20, 60  # answers before the signal comes
 
@@ -24,45 +24,48 @@ CLIENTS, ENOUGH = 20, 60  # answers before the signal comes
 def test_sigterm_shuts_down_gracefully_without_losing_a_request(folders: tuple[Path, Path], times: int) -> None:
     for _ in range(times):
         with serving(folders[0], *MANY) as server:
-            answered = asyncio.run(_ask_until_the_end(server))
+            status_counts = asyncio.run(_request_until_shutdown(server))
             assert server.command.ends_within(30)
             assert server.command.wait()[0] == 0
-        assert (answered["lost"], answered["503"]) == (0, CLIENTS)  # each was told, and got all answers before
-        assert answered["200"] >= ENOUGH
+        assert (status_counts["lost"], status_counts["503"]) == (
+            0,
+            CLIENTS,
+        )  # each was told, and got all answers before
+        assert status_counts["200"] >= ENOUGH
 
 
-async def _ask_until_the_end(server: Running) -> dict[str, int]:
+async def _request_until_shutdown(server: Running) -> dict[str, int]:
     """Clients ask and ask; a signal comes; each goes on until it is told that the server is ending."""
-    answered = {"200": 0, "503": 0, "lost": 0}
+    status_counts = {"200": 0, "503": 0, "lost": 0}
 
     async def client(number: int) -> None:
         async with httpx.AsyncClient(verify=False, timeout=60) as connection:  # noqa: S501 - no TLS here
-            for turn in range(1000):
-                fields = {"q": f"{number} dogs {turn}", "source": "en", "target": "de"}
+            for number_of_request in range(1000):
+                fields = {"q": f"{number} dogs {number_of_request}", "source": "en", "target": "de"}
                 try:
                     answer = await connection.post(f"{server.address}/translate", json=fields)
                 except httpx.HTTPError:
-                    answered["lost"] += 1
+                    status_counts["lost"] += 1
                     return
-                answered[str(answer.status_code)] += 1
+                status_counts[str(answer.status_code)] += 1
                 if answer.status_code == 503:
                     assert answer.json() == {"error": "This server is shutting down"}
                     return
 
-    async def end() -> None:
-        while answered["200"] < ENOUGH and not answered["lost"]:
+    async def send_sigterm() -> None:
+        while status_counts["200"] < ENOUGH and not status_counts["lost"]:
             await asyncio.sleep(0.01)
         os.kill(server.process, signal.SIGTERM)
 
-    await asyncio.gather(end(), *(client(number) for number in range(CLIENTS)))
-    return answered
+    await asyncio.gather(send_sigterm(), *(client(number) for number in range(CLIENTS)))
+    return status_counts
 
 
 def test_after_sigterm_the_server_is_not_ready_and_connected_clients_get_503(folders: tuple[Path, Path]) -> None:
     with serving(folders[0]) as server, httpx.Client(verify=False, base_url=server.address) as client:  # noqa: S501
         assert client.get("/health/ready").status_code == 200
         os.kill(server.process, signal.SIGTERM)
-        until(lambda: client.get("/health/ready").status_code == 503, "not ready", 30)
+        wait_until(lambda: client.get("/health/ready").status_code == 503, "not ready", 30)
         assert client.get("/health/ready").json() == {"error": "This server is shutting down"}
         assert client.get("/health").status_code == 200  # what it can do, it still can
         time.sleep(0.5)  # who is connected is given time

@@ -13,7 +13,7 @@ from heed.cli.serve import serve
 from heed.errors import ConfigError
 from tests.cli.command import ONE_THREAD, heed
 from tests.serving.folders import make_folder
-from tests.serving.running import CLIENT, Running, refused, serving, until
+from tests.serving.running import CLIENT, Running, refused, serving, wait_until
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_server_says_which_backend_runs_and_why(server: Running, folders: tupl
     assert server.get("/health/ready").json()["backends"] == {name: str(choice) for name, choice in choices.items()}
     for name, choice in choices.items():
         assert choice.reason
-        assert f"{name}: {choice}\n" in server.said()
+        assert f"{name}: {choice}\n" in server.stderr_text()
 
 
 def test_serving_without_fork_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_model_that_does_not_name_its_languages_is_served_with_a_note(tmp_path
     with serving(folder) as running:
         assert (
             f"{folder} does not name its languages: served as 'source' and 'target'; name them with --languages"
-            in running.said()
+            in running.stderr_text()
         )
         assert running.post("/translate", q="A dog", source="source", target="target").status_code == 200
 
@@ -109,7 +109,7 @@ def test_the_server_opens_no_outgoing_connection(folders: tuple[Path, Path], tmp
         command = [sys.executable, "-c", WATCH, "serve", *map(str, folders), "--port", "0"]
         process = subprocess.Popen(command, stderr=errors, stdout=errors, env=ONE_THREAD)
     try:
-        until(lambda: "serves on" in log.read_text() or process.poll() is not None, "a first line")
+        wait_until(lambda: "serves on" in log.read_text() or process.poll() is not None, "a first line")
         address = next(line.split()[3] for line in log.read_text().splitlines() if line.startswith("heed serves on"))
         fields = {"q": "A dog", "source": "auto", "target": "de"}
         for route in ("/translate", "/detect", "/translate/stream", "/alternatives", "/look", "/suggest"):
