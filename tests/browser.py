@@ -1,4 +1,4 @@
-"""Chromium, which is not there on every machine: pages opened in it, and everything held against them."""
+"""Pages opened in Chromium, if it is installed, with their errors, dialogs and requests recorded."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,18 +25,18 @@ def browser() -> Iterator[Browser]:
 @dataclass
 class OpenedPage:
     page: Page
-    complaints: list[str] = field(default_factory=list)  # errors, warnings, dialogs, and requests for anything else
+    complaints: list[str] = field(default_factory=list)  # errors, warnings, dialogs, and requests that are not allowed
 
 
 @contextmanager
 def opened(browser: Browser, address: str, allowed: Callable[[str], bool], **settings: Any) -> Iterator[OpenedPage]:
-    """A page in a browser; by its end nothing may have gone wrong, and nothing been asked for that is not allowed."""
+    """Open an address; on exit, fail if there was an error, a dialog or a request that is not allowed."""
     context = browser.new_context(**settings)
     opened_page = OpenedPage(context.new_page())
 
     def check_request(request: Request) -> None:
         if not allowed(request.url):
-            opened_page.complaints.append(f"asked for {request.url}")
+            opened_page.complaints.append(f"requested {request.url}")
 
     def dismiss(dialog: Dialog) -> None:
         opened_page.complaints.append(f"dialog: {dialog.message}")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-# Tests run side by side, and OpenMP's threads spin while they wait for each other. It reads this when it is loaded.
+# Tests run in parallel, and waiting OpenMP threads spin. OpenMP reads this variable when it is loaded: set it first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jaxtyping
@@ -14,7 +14,7 @@ from tests import signatures
 
 signatures.install()
 
-torch.set_num_threads(1)  # the models here are too small to share out, and other work may be going on
+torch.set_num_threads(1)  # the models are too small to gain from threads
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +34,7 @@ def _same_start_for_every_test() -> None:
 
 @pytest.fixture
 def unchecked_signatures() -> Iterator[None]:
-    """As a user meets heed: without the checks of signatures, which would refuse first what heed itself refuses."""
+    """Turn the signature checks off: on invalid input they would raise before heed's own checks do."""
     jaxtyping.config.update("jaxtyping_disable", True)  # noqa: FBT003
     yield
     jaxtyping.config.update("jaxtyping_disable", False)  # noqa: FBT003

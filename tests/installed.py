@@ -1,4 +1,4 @@
-"""What `pip install .` brings, by the requirements of the packages that are installed here."""
+"""Which packages `pip install .` installs, from the metadata of the packages in this environment."""
 
 import tomllib
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 
 def installed_packages(extras: Iterable[str] = ()) -> set[str]:
-    """The packages that heed needs, with some of its extras, and those that they need in turn."""
+    """The packages that heed requires with these extras, and those that they require in turn."""
     lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
     pending, names = [Requirement(line) for line in lines], set[str]()
     while pending:
@@ -22,7 +22,7 @@ def installed_packages(extras: Iterable[str] = ()) -> set[str]:
         names.add(name)
         try:
             lines = requires(name) or []
-        except PackageNotFoundError:  # for another system
+        except PackageNotFoundError:  # required on another system only
             continue
         for extra in ("", *requirement.extras):
             requirements = (Requirement(line) for line in lines)
@@ -35,7 +35,7 @@ def installed_packages(extras: Iterable[str] = ()) -> set[str]:
 
 
 def not_installed(extras: Iterable[str] = ()) -> list[str]:
-    """The modules of this environment that would not be in one made by `pip install .` with these extras."""
+    """The modules of this environment that `pip install .` with these extras would not install."""
     installed = installed_packages(extras) | {"heed"}
     return [
         module

@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-# What a verb is given besides, to be done in a second; nothing else in a command is changed.
+# Options added to the commands of a page so that each takes about a second; the commands are unchanged otherwise.
 SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
 SHORT_RUN = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
 EXTRA_OPTIONS = {"train": SHORT_RUN, "doctor": SHORT_RUN, "prepare": "--set data.vocab_size=300"}
@@ -15,7 +15,7 @@ GERMAN = ["Ein Hund rennt.", "Zwei Männer sitzen.", "Ein Mann und ein Hund.", "
 
 
 def write_texts(folder: Path) -> None:
-    """The texts that the pages name."""
+    """Write the text files that the pages name."""
     pairs = list(zip(ENGLISH, GERMAN, strict=True))
     texts = {
         "en": ENGLISH,
@@ -32,7 +32,7 @@ def write_texts(folder: Path) -> None:
 
 
 def block_commands(page: str) -> list[str]:
-    """The commands that stand on lines of their own."""
+    """The commands in indented blocks."""
     text = re.sub(r"^```\w+\n.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
     lines = re.findall(r"^    (\S(?:.|(?<=\\)\n)*)", text, flags=re.MULTILINE)
     commands = [re.sub(r"\s+# .*", "", line) for line in lines]

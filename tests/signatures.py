@@ -1,6 +1,6 @@
-"""How the signatures of heed are checked while the tests run, and in which modules.
+"""Run-time checks of heed's signatures (types and tensor shapes) during the tests.
 
-What torch.compile compiles runs in processes of its own, without these checks, which it cannot compile: see
+torch.compile cannot compile these checks, so tests of compiled code run in subprocesses without them: see
 tests/model/compiled_step.py and tests/training/captured_step.py.
 """
 
@@ -13,15 +13,15 @@ from typing import Any
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as for every other type checker
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is accepted as a float, as by other type checkers
 
 SOURCE = Path(__file__).parents[1] / "src"
-# The rooms whose signatures carry shapes. The others take and give text, settings and HTTP, which mypy checks.
+# The sub-packages whose signatures have tensor shapes. The others handle text, settings and HTTP: mypy suffices.
 ROOMS = (
     "artifacts", "backends", "decoding", "evaluation", "inference", "interop", "interpret", "model", "plots",
     "training",
 )  # fmt: skip
-# Triton compiles the source of its programs itself; they take pointers, not tensors.
+# Triton compiles the source of its kernels itself; they take pointers, not tensors.
 UNCHECKED = "heed.backends.cuda.triton."
 CHECKED = [
     name
@@ -31,17 +31,18 @@ CHECKED = [
     and not (name := ".".join(file.relative_to(SOURCE).with_suffix("").parts)).startswith(UNCHECKED)
 ]
 
-CALLS = 4  # of a function that are checked in each test: the thousandth step of a loop has the shapes of the second
-calls: Counter[int] = Counter()  # of each function so far, in the test that runs
+# How many calls of a function are checked per test: later iterations of a loop have the shapes of the first ones.
+CALLS = 4
+calls: Counter[int] = Counter()  # how often each function was called in the current test
 _every_call_checked = jaxtyping.jaxtyped
 
 
 def install() -> None:
-    """Check signatures in whatever is imported from now on: of each function the first calls in every test.
+    """Check the signatures of modules imported from now on, in the first calls of each function per test.
 
     Checking every call took a quarter of the suite's time.
     """
-    jaxtyping.jaxtyped = _first_calls_checked  # type: ignore[assignment] # what the hook puts on every function
+    jaxtyping.jaxtyped = _first_calls_checked  # type: ignore[assignment] # the decorator that the import hook applies
     jaxtyping.install_import_hook(CHECKED, f"{__name__}.checked")
 
 
@@ -50,7 +51,7 @@ def _first_calls_checked(function: Any = None, **options: Any) -> Any:
         return functools.partial(_first_calls_checked, **options)
     checked_function = _every_call_checked(function, **options)
     if not isinstance(checked_function, FunctionType):
-        return checked_function  # a class; its methods come here one by one
+        return checked_function  # a class: its methods are decorated separately
 
     @functools.wraps(checked_function)
     def call(*args: Any, **kwargs: Any) -> Any:

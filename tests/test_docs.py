@@ -1,4 +1,4 @@
-"""Every command on a page is run, in the page's order, in a folder that has the files it names."""
+"""Every command on a documentation page runs, in the page's order, in a folder with the files it names."""
 
 import json
 import re
@@ -29,16 +29,13 @@ ROOT = Path(__file__).parents[1]
 PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 
-LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}  # of runs that are all copies of one
-OTHER_TASKS: dict[str, Task] = {
-    "lm": "language-model",
-    "c": "classify",
-    "m": "masked",
-}  # of those that do not translate
+# Languages of the runs that translate (all are copies of one run), and tasks of the others.
+LANGUAGES = {"ende": "en-de", "deen": "de-en", "demo": "en-fr"}
+OTHER_TASKS: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}
 
 
 def make_files(page: str, folder: Path) -> None:
-    """The texts that a page's own code writes, but only the first lines of each."""
+    """Run the page's Python code that writes text files, then keep the first 40 lines of each file."""
     before = set(folder.iterdir())
     with chdir(folder):
         for code in re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
@@ -49,23 +46,23 @@ def make_files(page: str, folder: Path) -> None:
 
 
 def documented_responses(page: str) -> dict[str, str]:
-    """What a page says that a server answers: the line after the one that asks it."""
+    """The responses that a page shows: each curl command with the JSON line after it."""
     return dict(re.findall(r"^    (curl .*)\n    ([\[{].*)", page, flags=re.MULTILINE))
 
 
 def inline_commands(page: str) -> list[str]:
-    """Those within sentences, whole or not."""
+    """The commands in running text, complete or not."""
     return [" ".join(command.split()) for command in re.findall(r"`((?:heed|torchrun) [^`]+)`", page)]
 
 
 def is_complete(line: str) -> bool:
-    """Whether what stands in a sentence is all of a command: it has a verb with two words, and no gaps to fill in."""
+    """Whether an inline command can be run: it has at least two arguments and no placeholders."""
     return len(line.split()) > 3 and not re.search(r"…|\b[A-Z]{3,}\b", line)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a few steps."""
+    """A training run of a few steps."""
     folder = tmp_path_factory.mktemp("docs")
     write_texts(folder)
     texts = ["--pairs", f"{folder}/train.tsv", "--valid-pairs", f"{folder}/val.tsv", "--cache", f"{folder}/cache"]
@@ -76,10 +73,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(run: Path, page: str, tmp_path: Path) -> Path:
-    """Where a page's commands find a `heed`, texts, and those runs that the page does not make itself."""
+    """A folder with a `heed` command, texts, and the runs that the page uses but does not train."""
     write_texts(tmp_path)
     if missing_for_compiled_code() is None and (code := cache_folder() / "code").is_dir():
-        shutil.copytree(code, tmp_path / "cache" / "heed" / "code")  # it is not compiled again for every page
+        shutil.copytree(code, tmp_path / "cache" / "heed" / "code")  # so that it is not compiled again for every page
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "heed").write_text(f'#!/bin/sh\nexec {shlex.join(heed_command())} "$@"\n')
     (tmp_path / "bin" / "heed").chmod(0o755)
@@ -104,7 +101,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
         **ONE_THREAD,
         "PATH": f"{folder}/bin:{Path(sys.executable).parent}:{ONE_THREAD['PATH']}",
         "XDG_CACHE_HOME": f"{folder}/cache",
-        "PET_STANDALONE": "1",  # torchrun takes a port that is free
+        "PET_STANDALONE": "1",  # torchrun uses a free port
         "MODULES_NOT_INSTALLED": ",".join(not_installed(extras_of(page))),
     }
     lines = (*block_commands(page), *filter(is_complete, inline_commands(page)))
@@ -139,7 +136,7 @@ def test_every_command_on_a_page_runs(page: str, folder: Path) -> None:
 
 @contextmanager
 def served(line: str, folder: Path) -> Iterator[str]:
-    """A server that is started as the page says, but on a port that is free; its address. It must end in order."""
+    """Start the server of a page's command on a free port and yield its address; it must exit with code 0."""
     names = re.findall(r"\bruns/(\w+)", line)
     languages = [f"--languages={LANGUAGES[name]}" for name in names if name not in OTHER_TASKS]
     with chdir(folder), serving(*shlex.split(line)[2:], "--port=0", *languages) as running:
@@ -148,7 +145,7 @@ def served(line: str, folder: Path) -> Iterator[str]:
 
 
 def shape(answer: Any) -> Any:
-    """An answer without its values, which are another model's on the page: an untrained one's are cut off, too."""
+    """A response with types for values, and without `truncated`, which untrained models always set."""
     if isinstance(answer, dict):
         return {name: shape(value) for name, value in answer.items() if (name, value) != ("truncated", True)}
     return [shape(value) for value in answer] if isinstance(answer, list) else type(answer).__name__
@@ -162,9 +159,8 @@ def test_every_verb_and_option_in_an_inline_command_exists(page: str) -> None:
         assert not name or name in verbs, line
         command = verbs[name] if name else typer.main.get_command(app)
         subcommand = re.findall(rf"\bheed {name} ([a-z]+)", line)
-        command = (
-            getattr(command, "commands", {}).get(subcommand[0], command) if subcommand else command
-        )  # heed bench engines
+        if subcommand:  # as in heed bench engines
+            command = getattr(command, "commands", {}).get(subcommand[0], command)
         params = command.params
         options = {option for parameter in params for option in parameter.opts}
         assert set(re.findall(r" (--?[a-z][a-z-]*)", line)) <= options | {"--help"}, line
@@ -179,7 +175,7 @@ def test_every_make_target_and_extra_on_a_page_exists(page: str) -> None:
 
 
 def extras_of(page: str) -> set[str]:
-    """The extras that a page says to install: its commands must run with these and no others."""
+    """The extras that a page says to install; its commands must run without any others."""
     named = re.findall(r"pip install '(?:heed|\.)\[([a-z0-9,]+)\]'", page)
     return {extra for names in named for extra in names.split(",")}
 

@@ -1,4 +1,4 @@
-"""There is always a folder for what can be made again, and it is nobody else's."""
+"""The cache folder and its fallbacks: always private to the user, and a note where it is not the usual one."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ def test_without_a_writable_home_the_cache_is_a_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "read-only"))
-    monkeypatch.setattr("heed.paths.os.access", lambda *_: False)  # as the tests may run as root, whom nothing stops
+    monkeypatch.setattr("heed.paths.os.access", lambda *_: False)  # tests may run as root, who may write anywhere
     assert cache_folder().name == f"heed-{os.getuid()}"
     assert any(f"{tmp_path}/read-only/heed is not writable" in note for note in fallbacks())
 

@@ -14,7 +14,7 @@ NUMBERS = [json.loads(line) for line in (PICTURES / "performance.jsonl").read_te
 
 
 def svg_texts(picture: Path) -> list[str]:
-    """All that is written in it."""
+    """All texts in an SVG file."""
     return [part.text or "" for part in ElementTree.parse(picture).iter() if part.tag.endswith("text")]  # noqa: S314 - ours
 
 

@@ -1,4 +1,4 @@
-"""What the README and the docs say is true: their code runs, their map is the territory."""
+"""The README and the docs are right: their code runs, their links exist, their tables are those of the source."""
 
 import ast
 import os
@@ -45,7 +45,7 @@ def test_the_readme_names_every_sub_package() -> None:
 
 @pytest.fixture(scope="module")
 def folder_with_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the models that the pages speak of have not learnt anything yet."""
+    """A folder with untrained models under the names that the pages use."""
     folder = tmp_path_factory.mktemp("pages")
     tokenizer = Tokenizer.train(["a b"], "bytes", 259)
     config = ModelConfig.preset("tiny", vocab_size=tokenizer.vocab_size)
@@ -137,7 +137,7 @@ def test_make_demo_does_not_install_developer_tools(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_readme_works_in_an_environment_made_by_its_own_install_line(tmp_path: Path) -> None:
-    """Downloads PyTorch as pip takes it; without a network it fails."""
+    """Downloads PyTorch with pip: fails without a network."""
     clone = ["git", "clone", "--quiet", str(ROOT), str(tmp_path / "heed")]
     subprocess.run(clone, check=True)
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)

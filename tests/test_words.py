@@ -19,7 +19,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 
-# A word that makes a reader of the field stop, and what to write instead.
+# A word that readers of the field would have to decode, and what to write instead.
 INSTEAD = {
     r"(tokens|words|sentences|pairs|operations|bytes|requests|lines|characters) a second": "tokens/s, requests/s",
     r"(tokens|sentences|words) a (batch|line|step)": "per batch, per line, per step",
@@ -44,7 +44,7 @@ INSTEAD = {
 
 @cache
 def documents() -> list[tuple[str, str]]:
-    """Every text that a person reads, with the name of its place."""
+    """Every text for users, with its file or setting."""
     return list(_documents())
 
 

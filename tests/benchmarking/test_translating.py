@@ -38,7 +38,7 @@ class EchoEngine(Engine):
 
 @pytest.fixture
 def echo(monkeypatch: pytest.MonkeyPatch) -> EchoEngine:
-    """An engine by whose clock every search takes a second."""
+    """An engine with a simulated clock by which every search takes a second."""
     engine = EchoEngine()
     monkeypatch.setattr("heed.benchmarking.translating.time.perf_counter", lambda: float(len(engine.searches)))
     return engine

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own."""
+"""Run the real `heed` command in a subprocess."""
 
 import atexit
 import os
@@ -12,12 +12,12 @@ from tempfile import TemporaryFile
 
 from tests.cli.forked import Forked
 
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # tests run side by side, and waiting threads spin
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}  # tests run in parallel, and waiting OpenMP threads spin
 HERE = Path(__file__).parent
 
 
 def heed(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `heed` by the fork server."""
+    """Run `heed` in a fork of the fork server."""
     with TemporaryFile("w+") as given, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
         given.write(stdin)
         given.seek(0)
@@ -29,13 +29,13 @@ def heed(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def heed_command() -> list[str]:
-    """What stands before the arguments of a `heed` that the fork server runs; signals do not reach it."""
+    """The command line, up to its arguments, of a `heed` that the fork server runs. Signals do not reach the fork."""
     return [sys.executable, "-I", "-S", str(HERE / "forked.py"), fork_server()]
 
 
 @cache
 def fork_server() -> str:
-    """The name of this process's fork server, which is started for its first command and ends with it."""
+    """The name of this process's fork server: started for the first command, ended with this process."""
     name = f"heed-{uuid.uuid4()}"
     start = [sys.executable, str(HERE / "fork_server.py"), name]
     ending = ExitStack()

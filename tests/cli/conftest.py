@@ -25,7 +25,7 @@ SETTINGS = [
 
 @pytest.fixture(scope="session")
 def train_options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The options of `heed train` for a tiny model that reverses words; it has all that is random, and short epochs."""
+    """The options of `heed train` for a tiny model that reverses words, with all random features and short epochs."""
     tmp_path = tmp_path_factory.mktemp("texts")
     draw = random.Random(5)
     words = ["".join(draw.choices("abcdef", k=draw.randint(2, 6))) for _ in range(120)]

@@ -2,11 +2,11 @@
 
     python tests/cli/fork_server.py NAME        ends when its standard input does; `forked.py` is its client
 
-Enters, over a connection to the abstract Unix socket NAME: arguments, folder and environment of a command as JSON, with
-its standard input, output and error as descriptors. Leaves: its process id; when it has ended, its exit code (as in
-`subprocess`) and the most memory it took, in KiB. A command is the real one, from the parsing of its arguments to its
-exit. What comes before it has in common with its siblings: imports, the order of sets, what Python itself takes from
-the environment when it starts. What comes after it is left out: Python would take down all that was imported.
+A client connects to the abstract Unix socket NAME and sends a command's arguments, folder and environment as JSON, with
+its standard input, output and error as file descriptors. It receives the process id and, when the command has ended,
+its exit code (as in `subprocess`) and its peak memory in KiB. The command runs as usual from the parsing of its
+arguments to its exit. Two things differ from a new process: all forks share the imports, the hash seed and what Python
+reads from the environment when it starts; and the interpreter is not finalised, which would take longer.
 """
 
 import atexit
@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 
-# What commands import when they need it; all of it here, as each of their forks would have to import it again.
+# Commands import these when they need them; imported here so that not every fork has to.
 import rich._emoji_codes  # noqa: F401
 import torch._dynamo  # noqa: F401
 import typer.rich_utils  # noqa: F401
@@ -33,11 +33,11 @@ from heed.cli.main import main
 
 
 def serve(name: str) -> list[str]:
-    """Take commands for ever; comes back in the process of each command, with its arguments."""
+    """Accept commands until standard input ends; returns only in the process of a command, with its arguments."""
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"{len(threads)} threads would not survive a fork"
-    gc.freeze()  # else a command's last act is to visit everything that was imported, which copies it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for attendants
+    gc.freeze()  # else the garbage collector would write to, and so copy, the pages of all imported modules
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for commands are not waited for
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{name}")
         listener.listen()
@@ -54,7 +54,7 @@ def serve(name: str) -> list[str]:
 
 
 def run_command(client: socket.socket) -> list[str]:
-    """Start a command and tell its client how it ends; comes back in the process of the command."""
+    """Fork a command and send its exit code to the client; returns only in the process of the command."""
     content, descriptors, _, _ = socket.recv_fds(client, 1_000_000, 3)
     command = json.loads(content)
     if (process := os.fork()) != 0:
@@ -69,19 +69,19 @@ def run_command(client: socket.socket) -> list[str]:
     os.environ.clear()
     os.environ.update(command["environment"])
     for name in filter(None, os.environ.pop("MODULES_NOT_INSTALLED", "").split(",")):
-        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to have an import fail
+        sys.modules[name] = None  # type: ignore[assignment]  # makes an import of this name fail
     return list(command["arguments"])
 
 
 def exit_quickly(code: int) -> None:
-    """End as Python does up to the point where it takes modules down, which takes longer than most commands."""
+    """Exit as Python does, but without finalising the interpreter, which takes longer than most commands."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        sys.exit(code)  # says what happened, and changes the code
+        sys.exit(code)  # reports the error and sets the exit code
     os._exit(code)
 
 

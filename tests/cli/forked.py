@@ -1,6 +1,6 @@
-"""A `heed` command by the fork server: the client of `fork_server.py`, as a library and as a command.
+"""Run a `heed` command in the fork server: the client of `fork_server.py`, as a library and as a script.
 
-python tests/cli/forked.py NAME ARGUMENTS…        what `heed ARGUMENTS…` does, its exit code included
+python tests/cli/forked.py NAME ARGUMENTS…        does what `heed ARGUMENTS…` does and exits with its code
 """
 
 import json
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Forked:
-    """A command that is under way."""
+    """A running command."""
 
     process: int
     server: socket.socket
@@ -29,7 +29,7 @@ class Forked:
         files: Sequence[int] = (0, 1, 2),
         environment: Mapping[str, str] = os.environ,
     ) -> "Forked":
-        """Have the server of this name run `heed` here, with these as standard input, output and error."""
+        """Have the server of this name run `heed` in this folder; files: standard input, output and error."""
         server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         server.connect(f"\0{name}")
         command = {"arguments": arguments, "folder": os.getcwd(), "environment": dict(environment)}
@@ -37,7 +37,7 @@ class Forked:
         return cls(int(server.recv(100)), server)
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait so long at most."""
+        """Wait up to so many seconds; returns whether the command has ended."""
         return bool(select.select([self.server], [], [], seconds)[0])
 
     def kill(self) -> None:
@@ -45,7 +45,7 @@ class Forked:
             os.kill(self.process, signal.SIGKILL)
 
     def wait(self) -> tuple[int, int]:
-        """Its exit code, negative for a signal, and the most memory it took, in KiB."""
+        """Wait for the exit code (negative for a signal) and the peak memory in KiB."""
         with self.server:
             code, memory = json.loads(self.server.recv(100))
         return code, memory
@@ -54,4 +54,4 @@ class Forked:
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]
     code, _ = Forked.start(name, arguments).wait()
-    sys.exit(code if code >= 0 else 128 - code)  # a signal, as a shell puts it
+    sys.exit(code if code >= 0 else 128 - code)  # a signal, as a shell reports it

@@ -26,7 +26,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ablate(*arguments: str) -> str:
-    """What is printed; mistakes are raised."""
+    """Run `heed ablate` in this process and return its standard output; exceptions are raised."""
     run = CliRunner().invoke(app, ["ablate", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
     assert run.exit_code == 0, run.output
     return run.stdout

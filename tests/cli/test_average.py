@@ -52,7 +52,7 @@ def test_too_few_checkpoints_and_existing_output_folders_are_errors(run: Path, t
 
 
 def test_a_best_checkpoint_before_a_gap_is_not_averaged(run: Path, tmp_path: Path) -> None:
-    """Unless it is: what counts is that none in between was removed."""
+    """Only consecutive checkpoints are averaged: a removed one in between is a gap."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     assert [path.name[-1] for path in last_checkpoints(copy)] == ["2", "4", "6"]

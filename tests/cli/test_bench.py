@@ -23,14 +23,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for large matrices."""
+    """Measure tiny matrices and buffers, and let bfloat16 fail."""
     monkeypatch.setattr(limits, "_MATRIX_SIZES", {"cpu": (16,)})
     monkeypatch.setattr(limits, "_BUFFER_FLOATS", {"cpu": 1000})
-    monkeypatch.setattr(limits, "_BFLOAT16_CODE", "raise SystemExit('no such product')")
+    monkeypatch.setattr(limits, "_BFLOAT16_CODE", "raise SystemExit('no bfloat16 here')")
 
 
 def bench(*arguments: str, stdin: str = "") -> Result:
-    """What it prints, called in this process, where torch has been imported already."""
+    """Run `heed bench` in this process, where torch is imported already."""
     result = CliRunner().invoke(app, ["bench", *arguments], input=stdin, catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
     return result
@@ -113,7 +113,7 @@ def test_bench_machine_reports_throughput_by_dtype_and_bandwidth() -> None:
     assert report["device"].startswith("CPU, threads: ")
     assert report["operations"].keys() == {"float32", "int8"}
     assert min(report["bytes_read"], *report["operations"].values()) > 0
-    assert report["without"] == {"bfloat16": "fails: no such product"}
+    assert report["without"] == {"bfloat16": "fails: no bfloat16 here"}
     rows = [line.split("  ") for line in bench("machine", "--device", "cpu").stdout.splitlines()]
     assert [line[0].strip() for line in rows[2:]] == [
         "GEMM, float32",
@@ -121,7 +121,7 @@ def test_bench_machine_reports_throughput_by_dtype_and_bandwidth() -> None:
         "GEMM, bfloat16",
         "memory bandwidth",
     ]
-    assert rows[4][-1].strip() == "fails: no such product"
+    assert rows[4][-1].strip() == "fails: no bfloat16 here"
     assert rows[5][-1].strip().endswith(" GB/s")
 
 
@@ -161,7 +161,7 @@ def test_bench_translate_measures_each_batch_size_beam_and_length(model: Path) -
     assert [(row["batch"], row["beam"], row["sentences"]) for row in report["by_batch"]] == [(1, 2, 3), (3, 2, 3)]
     assert [(row["batch"], row["source_tokens"]) for row in report["by_length"]] == [
         (batch, length) for batch in (1, 3) for length in (8.0, 16.0, 32.0)
-    ]  # no longer than the model was trained for
+    ]  # up to the model's max_tokens
     for row in report["by_batch"] + report["by_length"]:
         assert row["target_tokens"] == row["source_tokens"]
         assert row["tokens_per_second"] == pytest.approx(row["target_tokens"] / row["seconds_per_sentence"])
@@ -175,7 +175,7 @@ def test_bench_translate_measures_the_given_text(model: Path) -> None:
     report = as_json(*arguments, stdin=lines)
     (row,) = report["by_batch"]
     assert (report["file"], row["sentences"]) == ("-", 6)  # five lines, and one of them again
-    assert row["target_tokens"] <= 10  # the model's own longest, and the end
+    assert row["target_tokens"] <= 10  # the model's max_length and EOS
     result = bench(*arguments, stdin=lines)
     assert "4 measurements, 1 round …" in result.stderr
     machine_line, headings, _, first, second, *_ = result.stdout.splitlines()

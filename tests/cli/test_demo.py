@@ -36,13 +36,13 @@ def test_the_demo_model_translates_its_test_set(tmp_path: Path, seed: int) -> No
     assert "L'animal n'a pas traversé la rue parce qu'elle était trop large." in out
     _assert_scores_come_back(tmp_path / "demo")
     _assert_paragraphs_come_back_whole(tmp_path / "demo")
-    again = heed(*options)  # shown again without learning again
+    again = heed(*options)  # a finished demo is shown without training again
     assert again.stdout == out
     assert "resuming after step 900" in again.stderr
 
 
 def _assert_scores_come_back(demo: Path) -> None:
-    """1,000 translations scored as given text have the log-probabilities that the search found."""
+    """Scoring 1,000 translations gives the log-probabilities that the search reported."""
     sources = [line.split("\t")[0] for line in (demo / "test.tsv").read_text(encoding="utf-8").splitlines()]
     translator = load(demo)
     translations = translator.translate(sources, align=False)
@@ -52,7 +52,7 @@ def _assert_scores_come_back(demo: Path) -> None:
 
 
 def _assert_paragraphs_come_back_whole(demo: Path) -> None:
-    """500 paragraphs of five sentences: as many sentences come out, and nearly all are right."""
+    """500 paragraphs of five sentences: no sentence is lost, and nearly all are translated correctly."""
     pairs = [line.split("\t") for line in (demo / "test.tsv").read_text(encoding="utf-8").splitlines()]
     rng = random.Random(1)
     paragraphs = [rng.sample(pairs, 5) for _ in range(500)]

@@ -1,4 +1,4 @@
-"""Text and machine examined through the real command."""
+"""`heed doctor` on text and on the machine, through the real command."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from heed.microworld.corpus import corpus
 from heed.text.corpus import Corpus
 from tests.cli.command import heed
 
-# A model that is nothing to wait for.
+# A model that trains in an instant.
 SMALL = ("d_model=16", "heads=2", "d_ff=16", "encoder_layers=1", "decoder_layers=1")
 SETTINGS = [word for setting in SMALL for word in ("--set", f"model.{setting}")]
 SETTINGS += ["--set", "training.tokens_per_batch=100", "--set", "data.vocab_size=300"]
@@ -40,7 +40,7 @@ def table(path: Path, lines: Sequence[str]) -> str:
 
 
 def as_json(*arguments: str, stdin: str = "") -> dict[str, Any]:
-    """What it prints, called in this process, where torch has been imported already."""
+    """Run `heed doctor --json` in this process, where torch is imported already."""
     run = CliRunner().invoke(app, ["doctor", "--json", *arguments], input=stdin, catch_exceptions=False)
     assert run.exit_code == 0
     return dict(json.loads(run.stdout))
@@ -54,7 +54,7 @@ def test_problems_are_printed_with_location_count_and_remedy_in_80_columns(clean
     faulty = clean[:]
     faulty[41] = "\t".join(reversed(faulty[41].split("\t")))
     faulty[99] = faulty[99].replace(" ", "  ", 1)
-    faulty[120] += " [bold]&amp;\x1b[31m"  # neither rich nor the terminal may take text for commands
+    faulty[120] += " [bold]&amp;\x1b[31m"  # rich markup and terminal escapes in a text have no effect
     train, valid = table(tmp_path / "train.tsv", faulty), table(tmp_path / "valid.tsv", [*clean[:1], *faulty[7:8]])
     run = heed("doctor", "--pairs", train, "--valid-pairs", valid, *SETTINGS)
     assert run.returncode == 0, run.stderr

@@ -37,7 +37,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model that has learnt nothing: what it writes does not matter here."""
+    """An untrained model: its translations do not matter here."""
     tokenizer = Tokenizer.train([], "bytes", 259)
     shape = {"d_model": 8, "heads": 2, "d_ff": 8, "encoder_layers": 1, "decoder_layers": 1, "max_length": 64}
     run = RunConfig.model_validate(
@@ -49,7 +49,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def evaluate(*arguments: str) -> str:
-    """What is printed; mistakes are raised."""
+    """Run `heed evaluate` in this process and return its standard output; exceptions are raised."""
     run = CliRunner().invoke(app, ["evaluate", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
     assert run.exit_code == 0, run.output
     return run.stdout
@@ -200,6 +200,6 @@ def test_references_that_are_already_tokenised_get_a_note(texts: Path) -> None:
 
 
 def _lines(printed: str) -> list[str]:
-    """The lines of a page of 80 columns, with one space for each gap."""
+    """The lines of an output, with runs of spaces reduced to one."""
     assert max(map(len, printed.splitlines())) <= 80
     return [" ".join(line.split()) for line in printed.splitlines()]

@@ -1,4 +1,4 @@
-"""A command that the fork server runs is the command."""
+"""A command in the fork server behaves like one in a new process."""
 
 import subprocess
 import sys

@@ -25,7 +25,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def heads(*arguments: str) -> str:
-    """What is printed; mistakes are raised."""
+    """Run `heed heads` in this process and return its standard output; exceptions are raised."""
     run = CliRunner().invoke(app, ["heads", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
     assert run.exit_code == 0, run.output
     return run.stdout
@@ -65,7 +65,7 @@ def test_table_and_json_show_the_measured_statistics() -> None:
 
 @pytest.mark.usefixtures("texts")
 def test_heads_without_targets_uses_greedy_translations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)  # an untrained model never ends
+    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)  # an untrained model never predicts EOS
     run = CliRunner().invoke(app, ["heads", "model", "--source", "s", "--json"])
     assert run.exit_code == 0, run.output
     assert run.stderr == "translating 3 sentences …\nmeasuring 3 sentences\n"

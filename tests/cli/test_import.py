@@ -57,7 +57,7 @@ def test_translate_score_and_look_work_on_an_imported_model(model: Path, tmp_pat
     process = heed("look", str(model), "犬 sees a ﬁne bird", "--target", "Un ﬁn oiseau", "-o", f"{tmp_path}/look.json")
     assert process.returncode == 0, process.stderr
     trace = json.loads((tmp_path / "look.json").read_text())
-    assert "".join(trace["target"]["tokens"]) == "⟨s⟩ ⟨unk⟩n fin oiseau"  # few pieces, and none is U
+    assert "".join(trace["target"]["tokens"]) == "⟨s⟩ ⟨unk⟩n fin oiseau"  # the small vocabulary has no U
 
 
 def test_an_imported_model_can_be_trained_further_and_then_exported(model: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_imported_model_can_be_trained_further_and_then_exported(model: Path,
 
 
 def test_an_imported_model_can_be_served(model: Path) -> None:
-    from tests.serving.running import serving  # noqa: PLC0415 - a room that has needs of its own
+    from tests.serving.running import serving  # noqa: PLC0415 - needs the packages of the server
 
     with serving(model) as server:
         answer = server.post("/translate", q=SENTENCE, source="en", target="fr")

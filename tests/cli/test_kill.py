@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: what is on the disk is always whole, and the run ends as if nothing had happened."""
+"""SIGKILL at random times: files are always intact, and the resumed run ends bit-equal to an uninterrupted one."""
 
 import os
 import random
@@ -22,11 +22,11 @@ from tests.cli.forked import Forked
 from tests.cli.training_runs import checkpoint_bytes
 
 STEPS = 24
-INTERVAL = 3  # between checkpoints, by the settings of train_options
+INTERVAL = 3  # steps between checkpoints, as in train_options
 
 
 def train(train_options: list[str], out: Path) -> list[str]:
-    """The arguments that begin a run or go on with it. It has a cache of its own, so that a kill may hit its making."""
+    """The arguments that start or resume a run. Its cache is its own, so that a kill may also hit text preparation."""
     options = [*train_options, "--out", str(out), "--cache", f"{out}.cache", "--set", f"training.max_steps={STEPS}"]
     return ["train", *options, *(["--resume"] if newest_checkpoint(out)[0] else [])]
 
@@ -38,7 +38,7 @@ def start(arguments: list[str], log: Path) -> Forked:
 
 @pytest.fixture(scope="module")
 def uninterrupted(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody disturbed, in a process that shares nothing with the others, not even the order of sets."""
+    """An uninterrupted run in a new process, which has another hash seed than the forked ones."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     command = [sys.executable, "-m", "heed", *train(train_options, out)]
     subprocess.run(command, check=True, env=ONE_THREAD, capture_output=True)
@@ -63,10 +63,10 @@ def test_a_run_killed_at_random_moments_loses_at_most_one_interval_and_ends_bit_
         before, saved = saved, assert_intact(out, saved)
         if (out / MANIFEST).exists():
             assert_equal_runs(out, uninterrupted)
-            if draw.random() < 0.3:  # else the next kill hits a run that has nothing left to do but leave its model
+            if draw.random() < 0.3:  # else the next kill hits a run that only has to write its model
                 out, saved = tmp_path / f"run-{kills}", 0
         elif saved == before:
-            max_wait *= 1.1  # however slow the machine is, some get on
+            max_wait *= 1.1  # so that some runs make progress on a slow machine too
         if code == 0:
             max_wait *= 0.8
     assert start(train(train_options, out), log).wait()[0] == 0, log.read_text()
@@ -74,7 +74,7 @@ def test_a_run_killed_at_random_moments_loses_at_most_one_interval_and_ends_bit_
 
 
 def wait_until_the_kill(run: Forked, out: Path, max_wait: float, draw: random.Random) -> None:
-    """Any moment up to so many seconds; every second time the one after the next change in the run's folders."""
+    """Wait for a random time up to max_wait; half of the time also for the next change in the run's folders."""
     if run.ends_within(draw.uniform(0, max_wait)) or draw.random() < 0.5:
         return
     folders = out, out / "checkpoints", Path(f"{out}.cache")
@@ -85,12 +85,12 @@ def wait_until_the_kill(run: Forked, out: Path, max_wait: float, draw: random.Ra
 
 
 def modified_at(folder: Path) -> int | None:
-    """When something was last put into a folder, taken out of it or given another name."""
+    """When an entry of a folder was last created, removed or renamed."""
     return folder.stat().st_mtime_ns if folder.exists() else None
 
 
 def assert_intact(out: Path, saved_before: int) -> int:
-    """All that a kill has left is sound and at most one interval is lost; returns the step of the newest checkpoint."""
+    """Check that all files are valid and at most one interval is lost; returns the step of the newest checkpoint."""
     newest, warnings = newest_checkpoint(out)
     assert not warnings
     saved = 0
@@ -106,12 +106,12 @@ def assert_intact(out: Path, saved_before: int) -> int:
 
 
 def assert_equal_runs(ours: Path, theirs: Path) -> None:
-    """Weights, moments and losses, byte for byte."""
+    """Weights, optimizer moments and losses are equal, byte for byte."""
     assert checkpoint_bytes(ours, STEPS) == checkpoint_bytes(theirs, STEPS)
     assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
     assert journal(ours) == journal(theirs)
 
 
 def journal(out: Path) -> list[dict[str, Any]]:
-    """All that it says but how long it took."""
+    """The entries of the journal without their times."""
     return [{name: entry[name] for name in entry if name != "seconds"} for entry in read_journal(out / "journal.jsonl")]

@@ -1,4 +1,4 @@
-"""The test of the whole, through the real command: a two-layer model of width 32 learns from examples alone."""
+"""End to end, through the real command: a two-layer model of width 32 learns to reverse strings."""
 
 import random
 import zlib
@@ -33,7 +33,7 @@ SETTINGS = {
 
 
 def strings(seed: int, *, unseen: bool) -> Iterator[str]:
-    """Random strings of digits: those kept for the test, by their checksum, or those to learn from."""
+    """Random strings of digits; a checksum decides which are test strings (unseen) and which are for training."""
     draw = random.Random(seed)
     while True:
         text = "".join(draw.choices("0123456789", k=draw.randint(3, 6)))

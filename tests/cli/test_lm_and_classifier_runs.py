@@ -1,4 +1,4 @@
-"""A decoder alone and an encoder alone, through the real command."""
+"""Decoder-only and encoder-only models, through the real command."""
 
 import json
 import math
@@ -23,7 +23,7 @@ LABELS = {"up": "abc", "down": "xyz"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts of letters of one kind or the other, alone and with a label."""
+    """Texts of two kinds of letters, with and without labels."""
     place = tmp_path_factory.mktemp("halves")
     draw = random.Random(3)
     for name, count in (("train", 200), ("valid", 40)):

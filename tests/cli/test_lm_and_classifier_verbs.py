@@ -1,4 +1,4 @@
-"""Models that do not translate, through the real commands: each verb does its work, or says whose work it is."""
+"""Models that do not translate, through the real commands: each verb works or names the verb to use instead."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ FOR = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a few steps for each task, by its name, and the texts."""
+    """A run of a few steps for each task, in a folder of the task's name, and the texts."""
     where = tmp_path_factory.mktemp("halves")
     sentences = [example.source for example in corpus("train", 200)]
     (where / "text").write_text("".join(f"{text}\n" for text in sentences))

@@ -19,7 +19,7 @@ from tests.interpret.translators import small_translator
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has learnt nothing: what it looks at does not matter here."""
+    """An untrained model: its attention does not matter here."""
     words = Tokenizer.train(["a dog runs", "the cat sees a bird"] * 3, "words", 280)  # a folder has one kind
     translator = small_translator(source_vocab_size=words.vocab_size)
     tokenizers = words, translator.tokenizers[1]
@@ -84,7 +84,7 @@ def test_look_is_coloured_on_a_terminal_and_escapes_control_characters(model: Pa
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how Linux says that nobody writes any more
+    except OSError:  # how Linux reports that the other end is closed
         return b""
 
 

@@ -9,7 +9,7 @@ from tests.microworld.derivations import derivations
 
 
 def microworld(*arguments: str) -> list[str]:
-    """The lines that are written."""
+    """The output lines of `heed microworld`."""
     run = heed("microworld", *arguments)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.endswith("\n")

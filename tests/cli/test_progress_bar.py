@@ -1,4 +1,4 @@
-"""What a person sees while a model is trained."""
+"""The progress bar of training."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_the_mean_loss_is_bias_corrected_from_the_first_step() -> None:
     assert _shown([5.0] * 4) == [5.0] * 4
     noisy = _shown([4.0, 6.0] * 100)
     assert noisy[0] == 4.0
-    assert max(noisy[-20:]) - min(noisy[-20:]) < 0.1  # the batches' own differ by 2
+    assert max(noisy[-20:]) - min(noisy[-20:]) < 0.1  # the losses of the batches differ by 2
     assert noisy[-1] == pytest.approx(5, abs=0.1)
 
 

@@ -10,7 +10,7 @@ from tests.cli.untrained import write_model
 
 
 def pronouns(*arguments: str) -> str:
-    """What is printed; mistakes are raised."""
+    """Run `heed pronouns` in this process and return its standard output; exceptions are raised."""
     run = CliRunner().invoke(app, ["pronouns", *arguments], env={"COLUMNS": "80"}, catch_exceptions=False)
     assert run.exit_code == 0, run.output
     assert run.stderr == "measuring 4 sentences …\n"
@@ -18,7 +18,7 @@ def pronouns(*arguments: str) -> str:
 
 
 def test_the_tables_have_the_numbers_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", -40)  # an untrained model never ends
+    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", -40)  # an untrained model never predicts EOS
     form = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
     report = json.loads(pronouns(*form, "--json"))
     printed = pronouns(*form)

@@ -1,4 +1,4 @@
-"""`heed quantize`, through the real command: what can be done with the folder it writes, and what cannot."""
+"""`heed quantize`, through the real command: which verbs work on the folder it writes and which refuse it."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_an_int8_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, 
         (place / name).stat().st_size
         for place, name in ((model, "model.safetensors"), (quantized, "model.int8.safetensors"))
     )
-    assert after < before / 2  # a small model has much that is no matrix
+    assert after < before / 2  # in a small model, many weights are not in matrices
     assert "quantised to int8 by `heed quantize`" in (quantized / "README.md").read_text()
     assert json.loads((quantized / "config.json").read_text())["trained"]["quantized"] == "int8"
     assert read_model_folder(quantized).run == read_model_folder(model).run

@@ -1,4 +1,4 @@
-"""Several processes through the real command: torchrun, gloo."""
+"""Training in several processes, through the real command: torchrun, gloo."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def run_torchrun(train_options: list[str], out: Path, steps: int, *more: str) ->
 
 @pytest.fixture(scope="module")
 def single_process(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One process that takes two batches a step."""
+    """A run of one process with two batches per step."""
     out = tmp_path_factory.mktemp("alone") / "run"
     run = train(train_options, out, 8)
     assert run.returncode == 0, run.stderr
@@ -46,13 +46,13 @@ def single_process(train_options: list[str], tmp_path_factory: pytest.TempPathFa
 
 
 def assert_equal_runs(ours: Path, theirs: Path) -> None:
-    """To float32 rounding: sums were taken in another order."""
+    """Equal up to float32 rounding: the order of sums differs."""
     for (step, loss), (their_step, their_loss) in zip(losses(ours), losses(theirs), strict=True):
         assert step == their_step
         assert loss == pytest.approx(their_loss, rel=2e-5)
     weights, expected = (read_tensors(run / "model.safetensors") for run in (ours, theirs))
     for name, weight in weights.items():
-        if not name.endswith("key.bias"):  # it changes nothing in a softmax: its gradient is rounding
+        if not name.endswith("key.bias"):  # softmax cancels it: its gradient is rounding noise
             torch.testing.assert_close(weight, expected[name], rtol=1e-3, atol=1e-4, msg=name)
 
 
@@ -63,7 +63,7 @@ def test_two_processes_equal_one_and_one_can_resume_their_run(
     run = run_torchrun(train_options, out, 5)
     assert run.returncode == 0, run.stderr
     assert "2 processes" in run.stderr
-    assert run.stderr.count("done after step 5") == 1  # one of them talks
+    assert run.stderr.count("done after step 5") == 1  # only rank 0 prints
     resumed = train(train_options, out, 8, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     ours = [entry for entry in losses(out) if entry[0] != 5]

@@ -1,4 +1,4 @@
-"""Training through the real command, cut off in every way."""
+"""Training, interrupting and resuming through the real command."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.cli.training_runs import checkpoint_bytes, losses, train
 
 @pytest.fixture(scope="module")
 def uninterrupted(train_options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 12 steps that nobody disturbed."""
+    """An uninterrupted run of 12 steps."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     run = train(train_options, out, 12)
     assert run.returncode == 0, run.stderr
@@ -32,7 +32,7 @@ def uninterrupted(train_options: list[str], tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def run_copy(uninterrupted: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be dealt with as one likes."""
+    """A copy of the uninterrupted run, which a test may change."""
     return Path(shutil.copytree(uninterrupted, tmp_path / "whole"))
 
 
@@ -135,7 +135,7 @@ def test_a_run_is_never_overwritten_by_mistake(train_options: list[str], run_cop
 def test_resume_needs_only_out_and_names_differing_options(
     train_options: list[str], run_copy: Path, tmp_path: Path
 ) -> None:
-    """And starts, with a note, where there is nothing yet: a script may always pass it."""
+    """Without a checkpoint --resume starts a run and prints a note, so that a script can always pass it."""
     out = tmp_path / "cut"
     begun = train(train_options, out, 5, "--resume")
     assert begun.returncode == 0, begun.stderr
@@ -224,7 +224,7 @@ def test_invalid_train_options_are_errors(
 
 
 def test_init_from_takes_weights_and_vocabulary_of_another_model(run_copy: Path, tmp_path: Path) -> None:
-    (tmp_path / "new.tsv").write_text("xyz\tzyx\nabc\tcba\n" * 10)  # letters that the first model has never seen
+    (tmp_path / "new.tsv").write_text("xyz\tzyx\nabc\tcba\n" * 10)  # x, y and z are new to the first model
     options = ["--pairs", str(tmp_path / "new.tsv"), "--cache", str(tmp_path / "cache"), "--init-from", str(run_copy)]
     run = train(options, tmp_path / "on", 1, "--set", "training.learning_rate=1e-9")
     assert run.returncode == 0, run.stderr
@@ -237,7 +237,7 @@ def test_init_from_takes_weights_and_vocabulary_of_another_model(run_copy: Path,
 
 
 def test_text_may_come_from_standard_input(train_options: list[str], run_copy: Path, tmp_path: Path) -> None:
-    """And gives the same run as the same text from a file."""
+    """Text from standard input gives the same run as the same text from a file."""
     out = tmp_path / "piped"
     piped = ["--source", "-", *train_options[2:], "--out", str(out), "--set", "training.max_steps=12"]
     run = heed("train", *piped, stdin=Path(train_options[1]).read_text())

@@ -13,7 +13,7 @@ from tests.cli.command import heed as command
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that has learnt next to nothing: what it writes does not matter here."""
+    """A hardly trained model: its translations do not matter here."""
     folder = tmp_path_factory.mktemp("model")
     (folder / "pairs.tsv").write_text("a b c\tc b a\nb a\ta b\n" * 20)
     options = ["data.tokenizer=bytes", "data.vocab_size=259", "model.d_model=16", "model.d_ff=16", "model.heads=2"]
@@ -174,7 +174,7 @@ def test_a_closed_output_pipe_is_no_error(model: Path) -> None:
     assert run.stderr is not None
     run.stdin.write(b"a b\n")
     run.stdin.flush()
-    assert run.stdout.readline()  # the first line is there although more is to come
+    assert run.stdout.readline()  # the first line is written before the input ends
     run.stdout.close()
     run.stdin.write(b"a b\n" * 50)
     run.stdin.close()

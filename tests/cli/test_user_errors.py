@@ -1,4 +1,4 @@
-"""A path that cannot be used is one `error:` line, whichever verb meets it; a defect of heed keeps its traceback."""
+"""Unusable paths and pipes give one `error:` line in every verb; a bug in heed keeps its traceback."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from tests.serving.folders import make_folder, make_lm_or_classifier
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that translates, a language model, texts, and a file that stands where a folder is expected."""
+    """A translation model, a language model, texts, a file in place of a folder, and folders in place of files."""
     folder = tmp_path_factory.mktemp("mistakes")
     make_folder(folder / "m")
     make_lm_or_classifier(folder / "lm", "language-model")
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(folder: Path, *arguments: str) -> str:
-    """The one line that a command says."""
+    """The single error line of a command that must fail."""
     run = subprocess.run(
         [*heed_command(), *arguments], cwd=folder, env=ONE_THREAD, input="", capture_output=True, text=True, check=False
     )
@@ -138,7 +138,7 @@ def test_the_old_spelling_of_out_goes_on_working(folder: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("home", ["file/below", ""])
 def test_training_needs_no_home(folder: Path, tmp_path: Path, home: str) -> None:
-    """Where nothing can be kept in the user's cache folder, training goes on, and says what it uses instead."""
+    """Without a writable cache folder, training continues and prints which folder it uses instead."""
     environment = {**ONE_THREAD, "HOME": str(folder / home) if home else "/proc/absent", "TMPDIR": str(tmp_path)}
     environment.pop("XDG_CACHE_HOME", None)
     small = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set training.max_steps=1"

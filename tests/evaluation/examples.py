@@ -1,4 +1,4 @@
-"""Translations of known badness."""
+"""References, and translations made from them by adding errors."""
 
 import random
 
@@ -12,7 +12,7 @@ REFERENCES = [
 
 
 def damaged(share: float, seed: int) -> list[str]:
-    """The references with this share of their words left out, doubled, or written in capitals."""
+    """The references with this share of their words removed, doubled or capitalised."""
     dice = random.Random(seed)
 
     def changed(word: str) -> list[str]:

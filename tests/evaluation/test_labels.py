@@ -8,7 +8,7 @@ LABELS = ("a", "b", "c")
 
 
 def f1_by_hand(given: list[str], right: list[str]) -> float:
-    """Label by label, as a textbook has it."""
+    """Macro F1 by its definition, label by label."""
     each = []
     for label in set(given) | set(right):
         true = sum(predicted == true_label == label for predicted, true_label in zip(given, right, strict=True))
@@ -26,7 +26,7 @@ def test_accuracy_and_macro_f1_equal_their_definitions(seed: int) -> None:
     accuracy, f1 = classification_scores(given, right, LABELS, resamples=200)
     assert accuracy.value == pytest.approx(100 * np.mean(np.array(given) == np.array(right)))
     assert f1.value == pytest.approx(f1_by_hand(given, right))
-    # Of a mean over n texts the interval is known: 1.96 standard errors.
+    # The interval of a mean over n texts is 1.96 standard errors.
     share = accuracy.value / 100
     assert accuracy.half_width == pytest.approx(196 * np.sqrt(share * (1 - share) / 60), rel=0.25)
 

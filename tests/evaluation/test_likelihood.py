@@ -9,7 +9,7 @@ from heed.evaluation.task_metrics import language_model_scores
 
 def test_uniform_predictions_over_256_tokens_have_perplexity_256_and_8_bits_per_byte() -> None:
     texts = ["abc", "é", ""]
-    tokens = [len(text.encode()) + 1 for text in texts]  # every byte and every end a token, each one of 256
+    tokens = [len(text.encode()) + 1 for text in texts]  # each byte and EOS is a token; each has probability 1/256
     scores = {
         score.metric: score
         for score in language_model_scores([-count * math.log(256) for count in tokens], tokens, texts, 50)

@@ -27,7 +27,7 @@ def by_name(scores: list[Score]) -> dict[str, Score]:
 
 
 def slow_edit_distance(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
-    """The definition, as it stands in textbooks."""
+    """Levenshtein distance by its recursive definition."""
 
     @functools.cache
     def distance(i: int, j: int) -> int:
@@ -115,11 +115,11 @@ def test_exact_match_and_token_error_rate_equal_their_definitions() -> None:
 @pytest.mark.parametrize(
     ("hypotheses", "references", "exact", "errors"),
     [
-        (["k æ t ", "d ɒ ɡ"], ["k æ t", "d ɔ ɡ"], 50, 100 / 6),  # white space at the ends aside
+        (["k æ t ", "d ɒ ɡ"], ["k æ t", "d ɔ ɡ"], 50, 100 / 6),  # except for white space at the ends
         (["A", "b"], ["a", "b"], 50, 50),  # case counts
-        (["a b c d"], ["a"], 0, 300),  # more mistakes than words
+        (["a b c d"], ["a"], 0, 300),  # more errors than words
         (["", "b"], ["a", "b"], 50, 50),
-        (["x", "b"], ["", "b"], 50, 100),  # what is written for an empty reference is a mistake, too
+        (["x", "b"], ["", "b"], 50, 100),  # every token against an empty reference is an error
     ],
 )
 def test_rates_equal_values_computed_by_hand(

@@ -17,12 +17,12 @@ def language_model(seed: int = 0, **settings: object) -> Transformer:
     with torch.no_grad():
         bias = model.vocabulary.output_projection()[1]
         assert bias is not None
-        bias[2] += 2.0  # so that texts end
+        bias[2] += 2.0  # so that EOS is predicted
     return model
 
 
 def uncached(model: Transformer, ids: list[int]) -> torch.Tensor:
-    """The log-probabilities after each of the ids, all at once."""
+    """The log-probabilities after each id, from one forward pass."""
     with torch.no_grad():
         return model(tgt_in=torch.tensor([[1, *ids]]))[0].log_softmax(-1)
 

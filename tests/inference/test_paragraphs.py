@@ -1,4 +1,4 @@
-"""Nothing of a document is lost: as many sentences come out as went in."""
+"""No sentence of a document is lost in translation."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ TOKENIZER = Tokenizer.train([text for texts in SENTENCES.values() for text in te
 
 
 class Forgetful(Engine):
-    """A model that was trained on single sentences: it copies the first sentence that it is given, and no more."""
+    """Like a model trained on single sentences: copies the first sentence of its input and drops the others."""
 
     def search(
         self, sources: Sequence[Sequence[int]], _config: SearchConfig, _numbers: Sequence[int], *_: Any
@@ -41,7 +41,7 @@ class Forgetful(Engine):
 
 
 def paragraphs(language: str, count: int) -> list[str]:
-    """Some of several lines, with spaces as people write them."""
+    """Paragraphs of random sentences, some of several lines, with irregular spaces."""
     rng, space = random.Random(f"{language} 1"), "" if language == "zh" else " "
     texts = []
     for _ in range(count):
@@ -66,4 +66,4 @@ def test_500_paragraphs_are_translated_without_loss(language: str) -> None:
     whole = [translation.text for translation in translator.translate(texts, align=False)]
     assert whole == texts
     at_once = [translation.text for translation in translator.translate(texts, align=False, split="line")]
-    assert counted(texts, language) > 2 * counted(at_once, language)  # what the splitting is for
+    assert counted(texts, language) > 2 * counted(at_once, language)  # without splitting, sentences are lost

@@ -109,7 +109,7 @@ def test_a_translation_ended_by_the_length_limit_is_marked_truncated(translator:
 
 
 def returned(stream: Generator[str, None, bool]) -> bool:
-    """What a generator returns at its end."""
+    """The return value of an exhausted generator."""
     while True:
         try:
             next(stream)
@@ -220,7 +220,7 @@ NO_TEXTS = {
 
 
 def test_every_method_refuses_what_is_not_text(tmp_path: Path) -> None:
-    """In a process of its own: here, types are checked before heed can."""
+    """In a subprocess: in this one, signature checks would raise before heed's own checks."""
     code = f"""if True:
         import heed
         from heed.inference.classifier import embed

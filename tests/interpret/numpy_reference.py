@@ -1,4 +1,4 @@
-"""The Transformer in numpy: what each part of a pass must be, worked out from the parts before it and the weights."""
+"""The Transformer in numpy: each activation computed from the activations before it and the weights."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def expected(config: ModelConfig, weights: Arrays, seen: Arrays, ids: Arrays) -> Iterator[tuple[str, np.ndarray]]:
-    """Each part of `seen` again; ids are (B, tokens) by side."""
+    """Recompute each part of `seen`; ids: (B, tokens) by side."""
     real = {side: rows != config.pad_id for side, rows in ids.items()}
     for side, rows in ids.items():
         table = (
@@ -145,7 +145,7 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 
 
 def _turned(heads: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """Pairs of numbers as complex ones, and turning as multiplication."""
+    """Rotary positions: pairs of features as complex numbers, multiplied by a phase."""
     turned = (heads[..., 0::2] + 1j * heads[..., 1::2]) * np.exp(1j * angles[:, None])
     return np.stack((turned.real, turned.imag), -1).reshape(heads.shape)
 

@@ -37,7 +37,7 @@ def logits(model: Transformer, given: dict[str, Tensor], *chosen: Component) -> 
 
 
 def modules(model: Transformer, path: str) -> tuple[Any, Any]:
-    """A sub-layer and what is around it, found without the code under test."""
+    """A sub-layer and the layer around it, looked up without the code under test."""
     side, layer, kind = path.split(".")
     prefix = f"{side}.layers.{int(layer) - 1}"
     name = {"self": "attention", "cross": "cross_attention", "feed_forward": "feed_forward"}[kind]
@@ -139,7 +139,7 @@ def test_nothing_stays_on_the_model_when_measuring_is_interrupted(device: torch.
 
 
 def references(translator: Translator) -> list[str]:
-    """What it says itself, but for a few: so that no score is 0 or 100."""
+    """The model's own translations except for two, so that no score is 0 or 100."""
     texts = translator(SOURCES)
     return [*texts[:3], texts[3][: len(texts[3]) // 2], "DIE KATZE"]
 
@@ -195,7 +195,7 @@ def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
             rows = draw.integers(len(sources), size=len(sources))
             tokens = sum(len(whole[row]) for row in rows)
             leads.append(sum(sum(without[row]) - sum(whole[row]) for row in rows) / tokens)
-        near = 0.3 * float(np.std(leads))  # five times the error of a quantile of so many draws
+        near = 0.3 * float(np.std(leads))  # five standard errors of a quantile of this many samples
         np.testing.assert_allclose([change.low, change.high], np.quantile(leads, (0.025, 0.975)), atol=near)
         assert change.low < change.change < change.high
 
@@ -227,7 +227,7 @@ def test_unequal_counts_other_kinds_engines_and_ensembles_are_refused() -> None:
             ablate(small_translator(kind=kind), ["a"], ["A"])
 
     class Fixed(Engine):
-        """Translates without the model's modules."""
+        """An engine that does not run the model's modules."""
 
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis((5,), -1.0, -1.0)] for _ in sources]

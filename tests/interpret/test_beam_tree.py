@@ -72,7 +72,7 @@ def test_the_tree_of_a_transformer_equals_its_beam_search(device: torch.device) 
 
 
 class SmallTable(Tables):
-    """A model of the words 2 and 3 and of EOS, whose wishes are written out."""
+    """A model of the tokens 2, 3 and EOS with log-probabilities given by a table."""
 
     def log_probs(self, sentence: int, words: tuple[int, ...]) -> list[float]:  # noqa: ARG002
         log_probs_by_prefix = {(): (-9.0, -0.5, -1.0), (2,): (-0.1, -5.0, -5.0), (3,): (-3.0, -2.0, -2.5)}
@@ -98,7 +98,7 @@ def test_every_branch_says_why_it_ended() -> None:
         "fell out of the beam",
     }
     short = tree_of(SmallTable(0, 4), 1, SearchConfig(beam=2, length_penalty=0.0))
-    # Both must end; the first would have ended by itself.
+    # Both end at the length limit; the first predicts EOS anyway.
     assert [node.fate for node in short.nodes if node.step == 2] == ["ended", "greatest length"]
 
 

@@ -1,4 +1,4 @@
-"""Encoder-only and decoder-only models, looked into: a classifier, a masked LM, a language model."""
+"""Traces of encoder-only and decoder-only models: a classifier, a masked LM, a language model."""
 
 import json
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_masked_predictions_do_not_depend_on_the_masked_token(monkeypatch: pytes
     masked = small_model(kind="encoder")
     trace = look(masked, "a dog")
     holes = trace.holes(3)
-    assert len(holes.top) == len(holes.log_probs) == 5  # the end is never hidden
+    assert len(holes.top) == len(holes.log_probs) == 5  # EOS is never masked
     for place, best_candidates in enumerate(holes.top):
         ids = list(trace.source_ids)
         ids[place] = 1

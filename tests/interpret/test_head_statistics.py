@@ -21,7 +21,7 @@ SOURCES, TARGETS = [source for source, _ in PAIRS], [target for _, target in PAI
 
 
 def statistics_by_loops(model: Transformer) -> dict[tuple[str, int, str], float]:
-    """The means of all numbers, from one sentence, row and token at a time."""
+    """The mean of each statistic, computed one sentence, row and token at a time."""
     values_by_key: dict[tuple[str, int, str], list[float]] = defaultdict(list)
     for source, target in PAIRS:
         src, tgt_in = torch.tensor([[*source, 2]]), torch.tensor([[1, *target]])
@@ -122,7 +122,7 @@ def shown(path: str, weights: np.ndarray) -> HeadStatistics:
 
 
 def attending_to(shape: tuple[int, int], column: Any, share: float = 0.9) -> np.ndarray:
-    """Each row puts this share on one column and the rest evenly on all."""
+    """Attention weights with this share on one column per row and the rest spread evenly."""
     weights = np.full(shape, (1 - share) / shape[1])
     for row in range(shape[0]):
         weights[row, column(row) % shape[1]] += share

@@ -1,4 +1,4 @@
-"""A trace and its matrices show themselves in a notebook: pictures that fetch nothing and run nothing."""
+"""The notebook display of a trace and its matrices: embedded pictures, no scripts, no requests."""
 
 import re
 from base64 import b64decode
@@ -22,7 +22,7 @@ def trace() -> Trace:
 
 
 def _pictures(html: str) -> list[str]:
-    """The pictures, each well-formed; there is nothing that could fetch or run."""
+    """The embedded pictures, each well-formed; nothing in the HTML may load or run anything."""
     assert not re.search(r"<(?!/?(p|b|img|table|tr|th|td)\b)|\bon\w+=", html)
     encoded = re.findall(r'<img alt="" src="data:image/svg\+xml;base64,([^"]+)">', html)
     assert html.count("<img") == len(encoded)

@@ -90,7 +90,7 @@ def test_words_of_any_number_of_tokens_are_located(kind: TokenizerType) -> None:
 
 
 def test_attention_to_nouns_set_by_hand_is_counted() -> None:
-    """Head 1 antecedent_weights at animals and head 2 at what they meet, from everywhere."""
+    """Every position attends to the subject with head 1 and to the object with head 2."""
     planted = text_model(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
     with torch.no_grad():
         assert planted.encoder is not None
@@ -148,7 +148,7 @@ def test_batched_counts_and_weights_equal_those_of_single_traces(
 
 
 def traced(of: TextModel, case: PronounSentence) -> Trace:
-    """A sentence and its translation as far as the pronoun, so that the last row predicts it."""
+    """The trace of a sentence and its translation up to the pronoun, so that the last row predicts it."""
     return look(of, case.example.source, case.example.target.split("parce qu'")[0] + "parce qu'")
 
 
@@ -159,7 +159,7 @@ def weights_on(rows: list[np.ndarray], chosen: list[PronounSentence], names: Seq
 
 
 def shortened(case: PronounSentence, removed: Occluded) -> list[int]:
-    """The ids with the word cut out and not padded over."""
+    """The ids without those of the removed word."""
     gone: dict[Occluded, tuple[int, ...]] = {
         "nothing": (),
         "antecedent": case.antecedent,

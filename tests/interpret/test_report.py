@@ -31,7 +31,7 @@ def page(trace: Trace) -> str:
 
 
 def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The twin of what data.js does."""
+    """Unpack quantised arrays as data.js does."""
     content, shapes = inflated(data["data"]), data["shapes"]
     rows = {name: int(np.prod(shape[:-1])) for name, shape in shapes.items()}
     scales = np.frombuffer(content, "<f4", sum(rows.values()))
@@ -66,7 +66,8 @@ def test_embedded_activations_equal_the_models_to_three_digits(settings: dict[st
     names = [name for name in activations if name in trace.names() and not name.endswith(".hidden")]
     assert {"encoder.embedding", "decoder.3.cross.value", "decoder.output"} <= set(names)
     for name, part in trace.parts(names).items():
-        values = part.values.transpose(1, 0, 2) if part.values.ndim == 3 else part.values  # a token's heads in a row
+        # All heads of a token in one row.
+        values = part.values.transpose(1, 0, 2) if part.values.ndim == 3 else part.values
         rows = values.reshape(len(values), -1)
         assert (np.abs(activations[name] - rows).max(-1) <= np.abs(rows).max(-1) / 1000).all()
     hidden = json.loads(inflated(data["document"]))["hidden"]["encoder.2.feed_forward.hidden"]
@@ -77,7 +78,7 @@ def test_embedded_activations_equal_the_models_to_three_digits(settings: dict[st
 
 
 def test_a_page_of_39_tokens_is_smaller_than_500_kb() -> None:
-    """30 words, 39 tokens on both sides, of the small preset; untrained, whose attention is hardest to deflate."""
+    """39 tokens on both sides, small preset; untrained, as its attention compresses worst."""
     words = [f"{first}a{second}o" for first in "bdfgklm" for second in "npqrstv"]
     tokenizer = Tokenizer.train([" ".join(words)] * 3, "words", 400)
     torch.manual_seed(0)
@@ -102,13 +103,13 @@ def test_the_policy_names_the_hashes_of_the_one_script_and_the_one_style(page: s
 
 
 def test_the_page_refers_to_nothing_outside_itself(page: str) -> None:
-    assert set(re.findall(r"https?://[^\"' ]*", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert set(re.findall(r"https?://[^\"' ]*", page)) == {"http://www.w3.org/2000/svg"}  # an XML namespace, not a link
     assert not re.search(r"@import|url\(|\bsrc=|\bhref=|fetch\(|XMLHttpRequest|WebSocket|sendBeacon", page)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(", page)
 
 
 class _Tags(HTMLParser):
-    """Every tag of a page, and what is not one."""
+    """Every tag and comment of a page."""
 
     def __init__(self) -> None:
         super().__init__()

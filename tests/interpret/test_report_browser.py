@@ -1,4 +1,4 @@
-"""The report in a real browser, which is not there on every machine."""
+"""The report in Chromium, if it is installed."""
 
 import copy
 from contextlib import AbstractContextManager
@@ -39,7 +39,7 @@ def trace() -> Trace:
 
 
 def opened(browser: Browser, path: Path, **settings: Any) -> AbstractContextManager[OpenedPage]:
-    """A report in a browser, which may ask for nothing but itself."""
+    """A report in a browser; any request but for the report itself fails the test."""
     return browsing.opened(browser, path.as_uri(), lambda address: address == path.as_uri(), **settings)
 
 
@@ -81,7 +81,7 @@ def test_blocks_maps_and_links_open_the_view_they_name(browser: Browser, tmp_pat
         page.click("#tab-maps")
         page.click('[aria-label^="decoder layer 3, head 2"]')
         assert chosen(page, "heads") == ["decoder", "3", "2"]
-        page.keyboard.press("Tab")  # to the kinds of attention, whose arrow keys choose
+        page.keyboard.press("Tab")  # to the radio buttons of attention kinds, which the arrow keys change
         page.keyboard.press("ArrowLeft")
         assert chosen(page, "heads")[0] == "encoder"
 
@@ -119,7 +119,7 @@ def test_activations_computed_in_the_page_equal_the_models(
 ) -> None:
     trace = small_translator(**settings).look("a dog runs", "EIN HUND LÄUFT")
     leaving = "norm" if settings["norm"] == "post" else "residual"
-    expressions = {  # a part of the model, one row of it, and what the page says of it
+    expressions = {  # by part of the model: the JavaScript expression of one of its rows
         f"{path}.{name}": f"attend('{kind}', {path.split('.')[1]}, 2, 3).{way}"
         for kind, path in (("encoder", "encoder.2.self"), ("decoder", "decoder.3.self"), ("cross", "decoder.3.cross"))
         for name, way in (("weights", "weights"), ("heads", "gathered"), ("scaled", "scaled"))
@@ -132,7 +132,7 @@ def test_activations_computed_in_the_page_equal_the_models(
         rows = opened_page.page.evaluate(f"[{','.join(expressions.values())}].map((row) => [...row])")
     parts = trace.parts(list(expressions))
     for name, row in zip(expressions, rows, strict=True):
-        expected = parts[name].values[..., 3, :].reshape(-1, len(row))[-1]  # of the second head, or of all
+        expected = parts[name].values[..., 3, :].reshape(-1, len(row))[-1]  # of the second head, or of all heads
         np.testing.assert_allclose(row, expected, atol=0.01 * float(np.abs(expected).max()), err_msg=name)
 
 
@@ -197,7 +197,7 @@ def test_an_encoder_only_model_shows_its_predictions_and_hostile_tokens_as_text(
             assert page.locator("#view-output tbody tr").count() == 3 + 11
         else:
             assert "Most probable tokens with this one masked" in output
-            page.locator("#view-output input").last.check()  # eos, which is never masked
+            page.locator("#view-output input").last.check()  # EOS, which is never masked
             assert "with this one masked" not in page.inner_text("#view-output .beside")
         assert page.locator("img").count() == 0
 

@@ -51,7 +51,7 @@ def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trac
     svg = (tmp_path / "look.svg").read_text()
     rows = [f"{read}→{predicted}" for read, predicted in (("⟨s⟩", "EIN"), ("EIN", "HUND"), ("LÄUFT", "⟨/s⟩"))]
     assert all(row in svg for row in ["Cross-attention, layer 2, mean of the heads", *rows])
-    strongest = trace.cross_attention[1].mean(0)[0, 3]  # the last but one of three layers
+    strongest = trace.cross_attention[1].mean(0)[0, 3]  # the second of three layers
     assert f"⟨s⟩→EIN → o: {strongest:.3g}" in svg
     assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
 

@@ -15,7 +15,8 @@ def test_each_token_has_its_span_of_the_text() -> None:
     tokens = TokenizedText.of(TOKENIZERS["words"], TOKENIZERS["words"].encode(["the old cat"])[0], after=(2,))
     assert tokens.text == "the old cat"
     assert tokens.tokens == (" the", " old", " cat", "⟨/s⟩")
-    assert tokens.spans == ((0, 3), (3, 7), (7, 11), (11, 11))  # the space put before the text is in no span
+    # The space that the tokenizer adds before the text is in no span.
+    assert tokens.spans == ((0, 3), (3, 7), (7, 11), (11, 11))
     begun = TokenizedText.of(TOKENIZERS["words"], tokens.ids[:-1], before=(1,))
     assert (begun.ids[0], begun.tokens[0], begun.spans[0]) == (1, "⟨s⟩", (0, 0))
     assert begun.spans[1:] == tokens.spans[:-1]

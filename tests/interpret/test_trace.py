@@ -173,7 +173,7 @@ def test_texts_and_models_that_cannot_be_traced_are_refused(translator: Translat
 
 def test_a_trace_without_target_has_the_translation_of_the_engine(translator: Translator) -> None:
     class Fixed(Engine):
-        """Finds the same translation of everything."""
+        """An engine that returns the same translation for every source."""
 
         def search(self, sources: Any, *_: Any) -> list[list[Hypothesis]]:
             return [[Hypothesis(tuple(TARGET.encode([TRANSLATION])[0]), -1.0, -1.0)] for _ in sources]

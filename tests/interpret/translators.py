@@ -1,4 +1,4 @@
-"""Small models whose source is in small letters and target in capital ones, so that no token is in both."""
+"""Small models with lower-case sources and upper-case targets, so that no token is on both sides."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def small_translator(**settings: Any) -> Translator:
 
 
 def small_model(names: tuple[str, ...] = (), **settings: Any) -> TextModel:
-    """A model of any kind; names: of a classifier's labels."""
+    """An untrained model of any kind; names: the labels of a classifier."""
     torch.manual_seed(0)
     shape = {"d_model": 16, "heads": 2, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 24, "tie_embeddings": False}
     if settings.get("kind", "encoder-decoder") == "encoder-decoder":

@@ -1,4 +1,4 @@
-"""Two ways of choosing for the built-in corpus: towards a given sentence, and at random with a record."""
+"""Two `choose` functions for the built-in grammar: one follows given choices, one draws and records them."""
 
 import random
 import re
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class UndecidedError(Exception):
-    """A derivation came to a choice that nobody has made yet."""
+    """A derivation reached a choice that is not given; ways: the options that fit."""
 
     def __init__(self, ways: list[int]) -> None:
         self.ways = ways
 
 
 class Follow:
-    """A `choose` that makes the choices it is told and stops at the next, naming those that fit the English words."""
+    """A `choose` that follows given choices and stops at the next one, with the options that fit the English words."""
 
     def __init__(self, path: tuple[int, ...], english: set[str]) -> None:
         self.path, self.english, self.made = path, english, 0
@@ -36,7 +36,7 @@ class Follow:
 
 
 def derivations(source: str) -> list[Example]:
-    """Every way the grammar has to make this English sentence, found by following all choices that fit its words."""
+    """Every derivation of an English sentence, found by trying all choices that fit its words."""
     english = set(re.sub(r"\ban\b", "a", source.rstrip(".").replace("'s ", " the ").lower()).split())
     examples: list[Example] = []
     paths: list[tuple[int, ...]] = [()]
@@ -52,7 +52,7 @@ def derivations(source: str) -> list[Example]:
 
 
 class Record:
-    """A `choose` that draws evenly and remembers what it drew and how many sentences it drew from."""
+    """A uniform random `choose` that records its choices and the product of the numbers of options."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)

@@ -1,4 +1,4 @@
-"""The built-in corpus: its English decides its French, its splits are apart, its famous case is balanced."""
+"""The built-in corpus: English determines French, splits are disjoint, the famous case is balanced."""
 
 import random
 import re

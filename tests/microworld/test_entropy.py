@@ -1,4 +1,4 @@
-"""The built-in grammar's probabilities and entropy are exact: by drawing, by counting, by hand."""
+"""The built-in grammar's probabilities and entropy are exact: compared with samples, counts and hand computation."""
 
 import math
 import random
@@ -23,7 +23,7 @@ SIDES: tuple[CorpusLanguage, ...] = ("english", "french")
 
 @cache
 def random_sentences() -> list[tuple[Example, float]]:
-    """20,000 sentences, each with the log-probability of how it was drawn."""
+    """20,000 random sentences, each with the log-probability of its derivation."""
     choose = Record(seed=11)
     sentences = []
     for _ in range(20_000):
@@ -44,14 +44,14 @@ def test_the_probability_of_a_sentence_is_that_of_its_derivation(side: CorpusLan
 
 @pytest.mark.parametrize("side", SIDES)
 def test_the_entropy_is_the_mean_negative_log_probability_of_random_sentences(side: CorpusLanguage) -> None:
-    surprisals = [-log_prob for _, log_prob in random_sentences()]  # one French sentence in 15,000 needs less, by log 2
+    surprisals = [-log_prob for _, log_prob in random_sentences()]  # one French sentence in 15,000 has two derivations
     error = stdev(surprisals) / math.sqrt(len(surprisals))
     assert error < 0.02
     assert abs(mean(surprisals) - entropy(side)) < 4 * error
 
 
 def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> None:
-    """What lets the entropy be computed with one of each; together with the average above, to the last digit."""
+    """This is why the entropy may be computed with one word per class."""
 
     class Shape:
         def __init__(self) -> None:
@@ -103,7 +103,7 @@ def test_sentence_frequencies_match_their_probabilities() -> None:
         (counts[text] - expected_count) ** 2 / expected_count
         for text, expected_count in zip(plants, expected, strict=True)
     )
-    assert abs(chi_square - len(plants)) < 5 * math.sqrt(2 * len(plants))  # chi-square
+    assert abs(chi_square - len(plants)) < 5 * math.sqrt(2 * len(plants))
 
 
 def agreeing_by_hand(adjective: Adjective, noun: Noun, *, plural: bool) -> str:
@@ -113,7 +113,7 @@ def agreeing_by_hand(adjective: Adjective, noun: Noun, *, plural: bool) -> str:
 
 
 def test_the_probabilities_of_a_part_of_the_grammar_sum_to_its_own() -> None:
-    """Le roi n'entend pas, and all that can follow without adjectives: each French sentence once."""
+    """All French sentences that begin with Le roi n'entend pas and have no adjective."""
     phrases = [
         noun_phrase(determiner, noun, number)
         for determiner in (*words.DEFINITE, words.NOT_A)
@@ -121,9 +121,9 @@ def test_the_probabilities_of_a_part_of_the_grammar_sum_to_its_own() -> None:
         for number in ("singular", "plural")
     ]
     texts = {french_sentence(f"le roi ne entend pas {phrase.french}") for phrase in phrases}
-    assert len(texts) == len(phrases) - 2  # d'ours and de souris may be one or many
-    king = 1 / 3 * 1 / 3 * 1 / 16 * 1 / 2  # no adjective, le, roi, singular
-    part = 1 / 12 * 1 / 9 * king * 1 / 4 * 1 / 6  # negation, who sees animals, the king, an object alone, entend
+    assert len(texts) == len(phrases) - 2  # d'ours and de souris are both singular and plural
+    king = 1 / 3 * 1 / 3 * 1 / 16 * 1 / 2  # probabilities of no adjective, le, roi, singular
+    part = 1 / 12 * 1 / 9 * king * 1 / 4 * 1 / 6  # and of negation, the template, the king, a bare object, entend
     assert sum(math.exp(log_probability(text)) for text in texts) == pytest.approx(part)
 
 
@@ -139,7 +139,7 @@ def test_probabilities_of_derivations_of_the_same_french_sentence_are_added() ->
 def test_french_has_less_entropy_only_where_a_negated_plural_looks_like_its_singular() -> None:
     bears = 1 / 20 * (1 / 4 + 1 / 4 * 1 / 4)  # d'ours, d'ours gris; but de vieil ours and de vieux ours differ
     mice = 1 / 20 * 1 / 4  # de souris; but de souris grise and de souris grises differ
-    ambiguous = 1 / 12 * 1 / 9 * 1 / 4 * (bears + mice)  # negation, who sees animals, any
+    ambiguous = 1 / 12 * 1 / 9 * 1 / 4 * (bears + mice)  # probabilities of negation, the template, an indefinite object
     assert entropy("english") - entropy("french") == pytest.approx(ambiguous * math.log(2), rel=1e-6)
 
 
@@ -166,21 +166,23 @@ def test_sentences_outside_the_grammar_have_probability_zero(wrong: str) -> None
 
 
 def test_cross_entropy_of_a_split_matches_a_sum_over_its_combinations() -> None:
-    parts: tuple[tuple[DatasetSplit, float], ...] = (("train", 0.76), ("test", 0.12))  # and how many others are in it
+    # Each split with its share of the sentences that are not the famous case.
+    parts: tuple[tuple[DatasetSplit, float], ...] = (("train", 0.76), ("test", 0.12))
     for split, others in parts:
-        famous, middle, ours = 0.0, 0.0, 0.0  # of the famous case: the split's share; what choosing words needs; there
+        # Of the famous case: the split's share; the mean log of the number of choices, overall and in the split.
+        famous, middle, ours = 0.0, 0.0, 0.0
         for ways, example in combinations():
             held_out = 1.0 if is_unseen_combination(example) else 0.05
             share = (1 - held_out if split == "train" else held_out / 2) / ways
             famous += share
             middle += math.log(ways) / ways
             ours += share * math.log(ways)
-        # How much the famous case needs as a whole hardly matters, as it is one in three in each: a sample will do.
+        # The famous case is a third of every split, so an estimate of its entropy from a sample is accurate enough.
         sample = mean(-log_prob for example, log_prob in random_sentences() if example.antecedent)
         other = (3 * entropy() - sample) / 2
         expected = (famous * (sample - middle) + ours + 2 * others * other) / (famous + 2 * others)
         assert cross_entropy(split) == pytest.approx(expected, abs=5e-4)
-        if split == "train":  # what the module says of knowing by heart, and of knowing the combinations
+        if split == "train":  # the numbers in the module's docstring: memorised sentences, memorised combinations
             assert -math.log((famous + 2 * others) / 3) == pytest.approx(0.27, abs=0.005)
             assert -math.log((famous / 0.95 + 2) / 3) == pytest.approx(0.07, abs=0.005)
     assert cross_entropy("train") < entropy() - 0.003
@@ -188,7 +190,7 @@ def test_cross_entropy_of_a_split_matches_a_sum_over_its_combinations() -> None:
 
 
 def combinations() -> list[tuple[int, Example]]:
-    """Subject, object and adjective of the famous case in every combination, and how many there are like it."""
+    """Every combination of subject, object and adjective of the famous case, with the inverse of its probability."""
     return [
         (
             len(words.HINDRANCES) * len(words.ANIMALS.nouns) * len(hindrance.objects) * 2 * len(adjectives),

@@ -1,10 +1,10 @@
-"""The French of the built-in corpus is right: each rule in sentences written by hand."""
+"""The French of the built-in corpus is correct: each rule is tested on sentences written by hand."""
 
 from tests.microworld.derivations import derivations
 
 
 def french(source: str) -> str:
-    """The French of an English sentence that the grammar makes in exactly one way."""
+    """The French of an English sentence, which must have exactly one derivation."""
     (example,) = derivations(source)
     return example.target
 

@@ -84,7 +84,7 @@ def test_output_bias_adds_a_bias_to_the_tied_projection() -> None:
     torch.nn.init.normal_(embeddings.bias)
     x = torch.randn(2, 16)
     torch.testing.assert_close(embeddings.logits(x), x @ embeddings.embedding.weight.T + embeddings.bias)
-    assert Embeddings(config_of(output_bias=True, tie_embeddings=False)).bias is None  # it is in `output`
+    assert Embeddings(config_of(output_bias=True, tie_embeddings=False)).bias is None  # counted in `output`
 
 
 def test_separate_vocabularies_tie_only_target_and_output() -> None:

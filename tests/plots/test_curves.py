@@ -40,7 +40,7 @@ def journal(folder: Path, entries: list[dict[str, Any]], after_step: int = 0) ->
 
 
 def example_run(folder: Path, steps: int = 30, shift: float = 0.0) -> Path:
-    """Loss falls, with a dent; the model is tried at every tenth step and does best in the middle."""
+    """A run with falling loss and a validation at every tenth step, the best at step 20."""
     entries: list[dict[str, Any]] = []
     for number in range(1, steps + 1):
         entries.append(step(number, shift + 2 + 6 / number + 0.3 * math.sin(number)))
@@ -58,7 +58,7 @@ def svg_texts(svg: ElementTree.Element) -> list[str]:
 
 
 def line_segments(svg: ElementTree.Element, name: str) -> list[list[tuple[float, float]]]:
-    """The points of a line by its name, stretch by stretch between the gaps."""
+    """The points of the line of this name, one list per segment between gaps."""
     (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
     lines: list[list[tuple[float, float]]] = []
     for command, x, y in re.findall(r"([ML])(\S+) ([\d.]+)", path.attrib["d"]):
@@ -69,7 +69,7 @@ def line_segments(svg: ElementTree.Element, name: str) -> list[list[tuple[float,
 
 
 def circles(svg: ElementTree.Element, name: str) -> list[tuple[float, float]]:
-    """The middles of the circles that a path draws."""
+    """The centres of the circles that a path draws."""
     (path,) = (path for path in svg.iter(f"{SVG}path") if path.get("class") == name)
     arcs = re.findall(r"M(\S+) (\S+) a(\S+) ", path.attrib["d"])
     return [(float(x) + float(radius), float(y)) for x, y, radius in arcs]
@@ -80,9 +80,9 @@ def names(svg: ElementTree.Element) -> set[str]:
 
 
 def assert_straight(values: list[float], places: list[float]) -> None:
-    """An axis is a straight line from values to coordinates."""
+    """Check that coordinates are a linear function of the values."""
     slope, offset = np.polyfit(values, places, 1)
-    np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=0.011)  # hundredths are written
+    np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=0.011)  # coordinates have two decimals
 
 
 def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_smoothing_is_a_gaussian_weighted_mean_that_skips_gaps() -> None:
     points, means = smoothed(values)
     assert list(points) == list(range(200))
     np.testing.assert_allclose(means, expected)
-    points, means = smoothed(np.full(12_345, 3.0))  # so many that neighbours are taken together
+    points, means = smoothed(np.full(12_345, 3.0))  # so many that neighbours are averaged
     assert len(points) == 1000
     np.testing.assert_allclose(means, 3.0)
 
@@ -308,7 +308,7 @@ def test_labels_that_do_not_overlap_are_not_moved() -> None:
 @settings(max_examples=1000, deadline=None)
 @given(st.floats(1e-7, 1e5), st.floats(1.0, 1e7))
 def test_a_logarithmic_axis_has_two_ticks_or_more_and_not_too_many(low: float, factor: float) -> None:
-    high = low * max(factor, 1.04)  # the panel's margins make it no less
+    high = low * max(factor, 1.04)  # the panel's margins do not make the range smaller
     ticks = log_ticks(low, high)
     assert 2 <= len(ticks) <= 16
     assert all(low * 0.999 <= tick <= high * 1.001 for tick in ticks)

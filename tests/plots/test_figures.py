@@ -131,14 +131,14 @@ def tooltip(shape: Element) -> str:
 
 
 def pixels(image: Element) -> np.ndarray:
-    """Red, green, blue and opacity, as another library reads them."""
+    """The RGBA values of an embedded image, from 0 to 1, decoded by Pillow."""
     data = base64.b64decode(image.attrib["href"].removeprefix("data:image/png;base64,"))
     with Image.open(io.BytesIO(data)) as picture:
         return np.asarray(picture.convert("RGBA")) / 255
 
 
 def path_points(path: str) -> Iterator[tuple[float, float]]:
-    """The points that a path names."""
+    """The points on a path."""
     x = y = 0.0
     for letter, rest in re.findall("([MLCHVhvaz])([^MLCHVhvaz]*)", path):
         given = [float(number) for number in rest.split()]
@@ -158,7 +158,7 @@ def path_points(path: str) -> Iterator[tuple[float, float]]:
 
 
 def text_box(text: Element) -> tuple[float, np.ndarray]:
-    """How far it is turned; its left, top, right and bottom before that."""
+    """The rotation of a text in degrees; its left, top, right and bottom before rotation."""
     x, y, size = numbers(text, "x", "y", "font-size")
     across = width(text.text or "", size)
     left = x - across * {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")]
@@ -175,7 +175,7 @@ def corners(text: Element) -> list[tuple[float, float]]:
 
 
 def extent(svg: Element) -> np.ndarray:
-    """All the points that anything drawn reaches."""
+    """The corner points of all shapes and texts."""
     points: list[tuple[float, float]] = []
     for shape in svg.iter():
         if shape.tag in (f"{SVG}rect", f"{SVG}image"):
@@ -189,13 +189,13 @@ def extent(svg: Element) -> np.ndarray:
 
 
 def overlapping(svg: Element) -> list[tuple[str | None, str | None]]:
-    """Pairs of texts, turned alike, that lie on each other."""
+    """Pairs of texts of the same rotation that overlap."""
     boxes = []
     for text in svg.iter(f"{SVG}text"):
         turn, box = text_box(text)
         x, y = numbers(text, "x", "y")
         slope = complex(math.cos(math.radians(turn)), -math.sin(math.radians(turn)))
-        moved = complex(x, y) * slope - complex(x, y)  # where the point lies if the sheet is turned back
+        moved = complex(x, y) * slope - complex(x, y)  # the position with the rotation undone
         boxes.append((turn, box + [moved.real, moved.imag] * 2, text.text))
     return [
         (first[2], second[2])
@@ -226,7 +226,7 @@ def test_no_text_becomes_markup_leaves_the_picture_or_overlaps_another(
 def test_nothing_is_drawn_outside_the_margins_and_no_texts_overlap(name: str) -> None:
     svg = parsed(PICTURES[name])
     _, _, right, bottom = map(float, svg.attrib["viewBox"].split())
-    points = extent(svg)[2:]  # on the background, which comes first
+    points = extent(svg)[2:]  # without the background, which comes first
     assert (points >= 10).all()
     assert (points <= [right - 10, bottom - 10]).all()
     assert not overlapping(svg)

@@ -1,4 +1,4 @@
-"""Which numbers our kernels drop: their hash of row and column, number by number in plain torch."""
+"""The dropout mask of the attention kernels in plain torch."""
 
 import torch
 from jaxtyping import Bool
@@ -10,7 +10,7 @@ from heed.backends.base import dropout_threshold
 def dropped(
     seed: int, heads: int, targets: int, sources: int, dropout: float, device: torch.device
 ) -> Bool[Tensor, "H targets sources"]:
-    """Which of attention's weights dropout takes: the kernels' hash, number by number in plain torch."""
+    """True where an attention weight is dropped, by the kernels' hash of seed, head, row and column."""
     query = torch.arange(targets, device=device)[:, None] * heads + torch.arange(heads, device=device)[:, None, None]
     row = _mixed(seed + query)
     return _mixed(row + torch.arange(sources, device=device)) < dropout_threshold(dropout)

@@ -38,7 +38,7 @@ def self_attention(
     layer: int,
     rotation: Float[Tensor, "2 T half"] | None,
 ) -> Float[Tensor, "R D"]:
-    """Self-attention: the new keys and values join the past, and each row looks at its own past and itself."""
+    """Self-attention: write the new keys and values to the cache; each row attends to its own past and itself."""
     past = slots.self_kv[layer]  # (2, R, T, H, K)
     rows, capacity, heads, width = past.shape[1:]
     row, time = torch.arange(rows, device=qkv.device), torch.arange(capacity, device=qkv.device)
@@ -56,7 +56,7 @@ def self_attention(
 def cross_attention(
     queries: Float[Tensor, "R D"], bias: Float[Tensor, "D"], slots: Slots, layer: int
 ) -> Float[Tensor, "R D"]:
-    """Attention to the source: all hypotheses of a sentence to the one that they translate."""
+    """Cross-attention: all hypotheses of a sentence attend to its source."""
     keys, values = slots.cross_kv[layer]  # (B, S, H, K) each
     q = (queries + bias).view(slots.shape.slots, slots.shape.beam, *keys.shape[2:])
     real = torch.arange(keys.shape[1], device=keys.device) < slots.source_lengths[:, None]
@@ -64,7 +64,7 @@ def cross_attention(
 
 
 def beam_step(logits: Float[Tensor, "R V"], bias: Float[Tensor, "V"] | None, slots: Slots, special: SpecialIds) -> None:
-    """A step of beam search, of all sentences that are not over: `decoding.search` says what one is."""
+    """A step of beam search for all unfinished sentences, as in `decoding.search`."""
     going = (slots.finished == 0).nonzero()[:, 0]
     position, width = slots.positions[going].long(), slots.shape.beam
     scored = logits if bias is None else logits + bias
@@ -123,7 +123,7 @@ def _allowed(
 
 
 def _follow(parents: Int[Tensor, "B W"], position: Int[Tensor, "B"], going: Int[Tensor, "B"], slots: Slots) -> None:
-    """Where each hypothesis was at every time: where the one was that it continues, and in its row."""
+    """Update the cache row of each hypothesis at every time: that of its parent, and the parent's row for this step."""
     width, capacity = slots.shape.beam, slots.shape.target_length
     origin = going[:, None] * width + parents
     own = going[:, None] * width + torch.arange(width, device=going.device)
@@ -147,7 +147,7 @@ def _turned(x: Float[Tensor, "R H K"], turns: Float[Tensor, "2 R half"]) -> Floa
 
 
 def _attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """Of (N, Q, H, K) to (N, S, H, K), those that are seen, (N, S)."""
+    """Attention of queries (N, Q, H, K) to the keys (N, S, H, K) where seen (N, S) is True."""
     scores = torch.einsum("nqhk,nshk->nhqs", q, keys) / math.sqrt(q.shape[-1])
     weights = scores.masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)
     return torch.einsum("nhqs,nshk->nqhk", weights, values)

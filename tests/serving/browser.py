@@ -1,4 +1,4 @@
-"""The page of a server in a browser, and a hundred texts that try to run there."""
+"""A server's page in a browser, and a hundred texts that try to inject code into it."""
 
 import json
 import shutil
@@ -41,14 +41,14 @@ javascript:window.harmed=1
 ${window.harmed=1}{{constructor.constructor('window.harmed=1')()}}
 \\u003cscript\\u003ewindow.harmed=1\\u003c/script\\u003e
 """.strip().splitlines()
-_WAYS_OUT = ("", '">', "'-alert(1)-'", "--></textarea></script></style></title>")
-INJECTIONS = [out + attack for attack in _ATTACKS for out in _WAYS_OUT]
+_CLOSING = ("", '">', "'-alert(1)-'", "--></textarea></script></style></title>")
+INJECTIONS = [closing + attack for attack in _ATTACKS for closing in _CLOSING]
 HOSTILE_NAME = "<img src=x onerror=window.harmed=1>"
 
 
 @pytest.fixture(scope="module")
 def site(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """English to German by a model with a hostile name, and back."""
+    """A server of two models, English to German and back; the name of the first contains markup."""
     hostile = tmp_path_factory.mktemp("hostile") / HOSTILE_NAME
     shutil.copytree(folders[0], hostile)
     with serving(hostile, folders[1], *MANY) as running:
@@ -57,25 +57,25 @@ def site(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 @contextmanager
 def open_page(browser: Browser, server: Running, **settings: Any) -> Iterator[Page]:
-    """The page, all of it, from this server and nowhere else; by its end nothing may have gone wrong."""
+    """Open the server's page; fails on errors and on requests to other servers."""
     with open_with_complaints(browser, server, **settings) as opened_page:
         yield opened_page.page
 
 
 def open_with_complaints(browser: Browser, server: Running, **settings: Any) -> AbstractContextManager[OpenedPage]:
-    """The same with what is held against it, for a test that has to forgive something."""
-    mine = (server.address + "/", f"blob:{server.address}/")
-    return opened(browser, server.address, lambda url: url.startswith(mine) or url == "about:srcdoc", **settings)
+    """Like `open_page`, but with the recorded complaints, for tests that cause some on purpose."""
+    own_urls = (server.address + "/", f"blob:{server.address}/")
+    return opened(browser, server.address, lambda url: url.startswith(own_urls) or url == "about:srcdoc", **settings)
 
 
 def ignore_complaints(opened_page: OpenedPage, *forgiven: str) -> None:
-    """Forget complaints that a test has provoked: the browser itself notes every answer that is no success."""
+    """Drop the complaints that a test causes on purpose: the browser logs every error response."""
     opened_page.complaints[:] = [
         complaint for complaint in opened_page.complaints if not any(text in complaint for text in forgiven)
     ]
 
 
-# Typing is translated after a pause, a paste at once.
+# Typed text is translated after a pause, pasted text at once.
 _PASTE = """(area, text) => {
   area.value = text;
   area.dispatchEvent(new InputEvent("input", { inputType: "insertFromPaste" }));
@@ -91,17 +91,17 @@ def translate_on_page(page: Page, text: str) -> str:
     with page.expect_response(is_of_this_text) as answer:
         page.locator("#text").evaluate(_PASTE, text)
     translation = str(answer.value.json()["translatedText"])
-    page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=translation)
+    page.wait_for_function("(text) => document.getElementById('spoken').textContent === text", arg=translation)
     return translation
 
 
 def wait_for_status(page: Page, text: str) -> None:
-    """Wait until the page says this of itself."""
+    """Wait until the status line of the page contains a text."""
     page.wait_for_function("(text) => document.getElementById('status').textContent.includes(text)", arg=text)
 
 
 def mock_response(page: Page, route: str, answer: object, status: int = 200, **headers: str) -> None:
-    """Have a route answer this instead of what the server would."""
+    """Let a route return this response instead of the server's."""
 
     def fulfil(route_call: Route) -> None:
         route_call.fulfill(
@@ -112,7 +112,7 @@ def mock_response(page: Page, route: str, answer: object, status: int = 200, **h
 
 
 def record_requests(page: Page, route: str, event: Any = "request") -> list[dict[str, Any]]:
-    """What a route is asked from now on."""
+    """A list that receives the JSON bodies of requests to a route from now on."""
     requests: list[dict[str, Any]] = []
 
     def note(request: Request) -> None:

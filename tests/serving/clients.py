@@ -1,4 +1,4 @@
-"""Texts and raw requests for load tests, and the number of active requests by the metrics."""
+"""Texts and raw requests for load tests, and the number of active requests from the metrics."""
 
 import json
 import random
@@ -8,14 +8,14 @@ from tests.serving.running import Running, wait_until
 
 
 def distinct_sentences(count: int) -> list[str]:
-    """Sentences that all differ, of unequal lengths."""
+    """Different sentences of different lengths."""
     random.seed(1)
     words = ["dog", "cat", "bird", "house", "sees", "old", "the", "and"]
     return [f"{n} {' '.join(random.choices(words, k=random.randint(1, 6)))}." for n in range(count)]
 
 
 def start(server: Running, text: str = "A dog", route: str = "/translate") -> socket.socket:
-    """Send a request and do not wait."""
+    """Send a request without waiting for the response."""
     body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
     client = socket.create_connection(server.socket_address, timeout=60)
     head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"

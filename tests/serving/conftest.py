@@ -1,4 +1,4 @@
-"""One server for all tests that do not need one of their own; and no test here goes on for ever."""
+"""A server shared by the tests that need no settings of their own, and a time limit for every test."""
 
 import signal
 from collections.abc import Generator, Iterator
@@ -15,7 +15,7 @@ MANY = ("--set", "serve.requests_per_minute=1000000", "--set", "serve.burst=1000
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """English to German, and back."""
+    """Models for English to German and German to English."""
     where = tmp_path_factory.mktemp("models")
     return make_folder(where / "ende"), make_folder(where / "deen", "de", "en", seed=1)
 
@@ -28,13 +28,13 @@ def server(folders: tuple[Path, Path]) -> Iterator[Running]:
 
 @pytest.fixture(scope="session")
 def translator(folders: tuple[Path, Path]) -> Translator:
-    """English to German, without a server: what the server must answer."""
+    """The English-German model without a server, for the expected responses."""
     return load(folders[0])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that hangs fails, wherever it waits."""
+    """Fail a test that runs longer than its limit."""
     limits = {"endless": 3600, "slow": 900}
     limit = next((seconds for name, seconds in limits.items() if item.get_closest_marker(name)), 120)
 

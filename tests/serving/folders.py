@@ -1,4 +1,4 @@
-"""Model folders that answer every sentence differently, made in a moment: nobody has trained them."""
+"""Folders of untrained models whose output depends on the input."""
 
 from pathlib import Path
 from typing import Literal
@@ -31,9 +31,9 @@ def make_lm_or_classifier(
     broken: bool = False,
     ends: bool = True,
 ) -> Path:
-    """A model that does not translate, with weights as large as those of `make_folder`.
+    """A language model, masked LM or classifier with weights as large as those of `make_folder`.
 
-    broken: its weights are so large that it gives no numbers. ends: not ending, what it writes is as long as it is let.
+    broken: the weights overflow, and the output is nan. ends: if False, it never predicts EOS.
     """
     torch.manual_seed(seed)
     labels = labels if task == "classify" else ()
@@ -64,7 +64,7 @@ def make_lm_or_classifier(
 
 
 def letters_only_bias(*, ends: bool) -> torch.Tensor:
-    """A bias that lets a model say small letters, digits and signs, and end, if it may."""
+    """An output bias that allows only lower-case letters, digits, a few signs and, with ends, EOS."""
     allowed = [2] * ends + [*(ids[0] for ids in TOKENIZER.encode(list("abcdefghijklmnopqrstuvwxyz 0123456789<>&")))]
     return torch.full((TOKENIZER.vocab_size,), -1e4).index_fill(0, torch.tensor(allowed), 0.0)
 
@@ -79,9 +79,9 @@ def make_folder(
     broken: bool = False,
     ends: bool = True,
 ) -> Path:
-    """A model whose weights are so large that no two words are nearly as likely: its choices bear rounding.
+    """A translation model. Its weights are so large that rounding errors do not change the most probable token.
 
-    broken: its weights are so large that it gives no numbers. ends: not ending, it goes on as long as it is let.
+    broken: the weights overflow, and the output is nan. ends: if False, it never predicts EOS.
     """
     torch.manual_seed(seed)
     size = TOKENIZER.vocab_size

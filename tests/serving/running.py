@@ -1,4 +1,4 @@
-"""A real server, in a process of its own, on a port of its own. Every wait has a limit; no server outlives its test."""
+"""A real server in a subprocess, on a free port. Every wait has a time limit, and no server outlives its test."""
 
 import os
 import re
@@ -17,19 +17,19 @@ import httpx
 from tests.cli.command import fork_server
 from tests.cli.forked import Forked
 
-# There is no TLS here, and preparing for it takes long; who keeps a connection is waited for by a server that ends.
+# No verification: there is no TLS, and loading certificates is slow. No keep-alive: it would delay a server's shutdown.
 CLIENT = httpx.Client(verify=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))  # noqa: S501
-_LIMIT = 60.0  # seconds for anything to happen
+_LIMIT = 60.0  # seconds that any wait may take
 _GREETING = re.compile(r"heed serves on |note: |.+: (cpu|cuda|torch|reference|ctranslate2|onnx) \w+: ")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A server under way."""
+    """A running server."""
 
     address: str
     command: Forked
-    errors: BinaryIO  # a file: what it says on standard error
+    errors: BinaryIO  # a file with its standard error
 
     @property
     def process(self) -> int:
@@ -37,34 +37,34 @@ class Running:
 
     @property
     def socket_address(self) -> tuple[str, int]:
-        """What to connect a socket to."""
+        """Host and port."""
         host, port = self.address.removeprefix("http://").rsplit(":", 1)
         return host, int(port)
 
     def post(self, route: str, **fields: object) -> httpx.Response:
-        """Fields as JSON."""
+        """POST the fields as JSON."""
         return CLIENT.post(self.address + route, json=fields)
 
     def get(self, route: str) -> httpx.Response:
         return CLIENT.get(self.address + route)
 
     def end(self, sig: int = signal.SIGTERM) -> int:
-        """Its exit code."""
+        """Send a signal and return the exit code."""
         os.kill(self.process, sig)
         assert self.command.ends_within(_LIMIT)
         return self.command.wait()[0]
 
     def stderr_text(self) -> str:
-        """On standard error, so far."""
+        """What it has written to standard error so far."""
         return os.pread(self.errors.fileno(), 1_000_000, 0).decode()
 
     def log_lines(self) -> list[str]:
-        """The lines it has written since it began: all but its address, its backends and its notes."""
+        """The lines on standard error after the greeting: without address, backends and notes."""
         return [line for line in self.stderr_text().splitlines() if not _GREETING.match(line)]
 
 
 def wait_until(condition: Callable[[], bool], event: str, seconds: float = _LIMIT) -> None:
-    """Wait for something, so long at most."""
+    """Wait until a condition holds, up to so many seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{event}: not within {seconds:g} s"
@@ -73,7 +73,7 @@ def wait_until(condition: Callable[[], bool], event: str, seconds: float = _LIMI
 
 @contextmanager
 def started_server(arguments: list[str], errors: int) -> Iterator[Forked]:
-    """`heed serve`, which is killed when the block ends, if it has not been waited for."""
+    """`heed serve`; killed at the end of the block if it has not been waited for."""
     with open(os.devnull) as nothing:
         forked = Forked.start(fork_server(), ["serve", *arguments], (nothing.fileno(), nothing.fileno(), errors))
     try:
@@ -101,7 +101,7 @@ def serving(*arguments: str | Path) -> Iterator[Running]:
 
 @contextmanager
 def serving_with_stderr(file: int, *arguments: str | Path) -> Iterator[Running]:
-    """The same with a standard error that cannot be read."""
+    """Like `serving`, with standard error going to a file descriptor that cannot be read back."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with (
@@ -121,7 +121,7 @@ def _answers(running: Running) -> bool:
 
 
 def refused(*arguments: str | Path) -> tuple[int, str]:
-    """`heed serve` with arguments that it should not accept: its exit code, and what it says."""
+    """`heed serve` with arguments that it must refuse: its exit code and standard error."""
     with tempfile.TemporaryFile() as errors, started_server([*map(str, arguments)], errors.fileno()) as forked:
         assert forked.ends_within(_LIMIT), "it serves"
         return forked.wait()[0], Running("", forked, errors).stderr_text()

@@ -1,4 +1,4 @@
-"""The thread that translates, without a server around it."""
+"""The batcher and its inference thread, without a server."""
 
 import asyncio
 import ctypes
@@ -38,7 +38,7 @@ def translator(folders: tuple[Path, Path]) -> Translator:
 
 
 def hold(batcher: Batcher) -> Callable[[], None]:
-    """Keep the thread busy; returns how to let it go on."""
+    """Keep the thread busy until the returned function is called."""
     begun, released = threading.Event(), threading.Event()
 
     def wait(_: Callable[[], None]) -> None:
@@ -77,13 +77,13 @@ def test_only_equal_job_types_of_similar_length_are_batched(batcher: Batcher, tr
     release()
     for job in jobs:
         job.future.result(60)
-    assert batcher.batches == 3 + 3  # three kinds of company, and what is drawn at random goes alone
+    assert batcher.batches == 3 + 3  # three batches of equal job types, and each sampled text on its own
     samples = {job.future.result(60).text for job in jobs[-3:]}  # type: ignore[attr-defined]
     assert samples == {translator.translate(["a dog"], search=sampling.search)[0].text}
 
 
 def test_the_budget_bounds_a_batch(translator: Translator) -> None:
-    batcher = Batcher(max_delay=0.05, budget=2 * 6 * 2)  # two texts of five letters and an end, twice for the beam
+    batcher = Batcher(max_delay=0.05, budget=2 * 6 * 2)  # two texts of five letters and EOS, with a beam of two
     jobs = pieces(["a dog"] * 6, TranslationJobType(translator, translator.search))
     release = hold(batcher)
     batcher.submit(jobs)
@@ -96,7 +96,7 @@ def test_the_budget_bounds_a_batch(translator: Translator) -> None:
 def slow_translator(
     translator: Translator, steps: int = 50, hurry: threading.Event | None = None
 ) -> tuple[Translator, threading.Event]:
-    """The same with many steps that take longer, until it should hurry; and an event, set after the first of them."""
+    """The translator with many slow steps, fast once hurry is set; and an event that is set after the first step."""
     stepped = threading.Event()
 
     class Slow(Transformer):
@@ -129,7 +129,7 @@ def test_a_long_batch_is_preempted_by_short_jobs(batcher: Batcher, translator: T
 
 
 def test_a_call_is_preempted_once_it_has_run_many_steps(batcher: Batcher, translator: Translator) -> None:
-    """Whatever its length was said to be: its steps are counted."""
+    """Its steps are counted, whatever its declared length."""
     short, begun = pieces(["a dog"], TranslationJobType(translator, translator.search)), threading.Event()
 
     def endless(between_steps: Callable[[], None]) -> bool:
@@ -243,7 +243,7 @@ def test_concurrent_traces_and_translations_do_not_affect_each_other(
     directions = Directions(open_translators(folders[:1], [], {}))
     service, model = Service(directions, ServeConfig()), directions.served[0]
     ours, its = model.translator.model, model.traced_translator.model
-    assert {*map(id, ours.modules())}.isdisjoint(map(id, its.modules()))  # hooks hang on modules
+    assert {*map(id, ours.modules())}.isdisjoint(map(id, its.modules()))  # a trace registers hooks on the modules
     assert [*map(id, ours.parameters())] == [*map(id, its.parameters())]
     monkeypatch.setattr(model.translator, "look", None)
     texts = [f"{number} dogs see {number * 7 % 97}." for number in range(40)]

@@ -1,4 +1,4 @@
-"""Clients that were written for LibreTranslate, and have never heard of heed."""
+"""Clients written for LibreTranslate work with heed's server."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ def test_libretranslatepy_translates_detects_and_lists(server: Running, translat
     assert client.translate("A dog runs.", "en", "de") == translator("A dog runs.")
     detected = client.detect("Das ist ein Haus")
     assert (detected[0]["language"], detected[0]["confidence"] > 90) == ("de", True)
-    assert client.languages() == [  # a GET with a form as its body
+    assert client.languages() == [  # sends a GET request with a form as its body
         {"code": "en", "name": "English", "targets": ["de", "en"]},
         {"code": "de", "name": "German", "targets": ["de", "en"]},
     ]
@@ -119,7 +119,7 @@ def test_models_health_spec_docs_and_metrics_respond(server: Running, folders: t
     assert spec["info"]["version"] == __version__
     page = server.get("/docs").text
     assert all(path in page for path in spec["paths"])
-    assert "://" not in page  # nothing from elsewhere
+    assert "://" not in page  # loads nothing from other servers
     assert server.get("/docs.css").headers["content-type"] == "text/css; charset=utf-8"
     metrics = server.get("/metrics").text
     assert 'heed_requests_total{route="/health",status="200"}' in metrics

@@ -1,4 +1,4 @@
-"""Models and threads that break while they are served: whoever asks is told, and nobody waits for ever."""
+"""Models and threads that fail while they are served: health checks report it, and no request waits forever."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 @contextmanager
 def served(service: Service) -> Iterator[ReadyCheck]:
-    """The whole application within this process, where faults can be made; how to ask whether it is ready."""
+    """The application in this process, where faults can be injected; yields a function that requests /health/ready."""
     with TestClient(make_app(service, service.config), "http://localhost") as client:
 
         def ask() -> tuple[int, dict[str, str]]:
@@ -68,11 +68,11 @@ def served(service: Service) -> Iterator[ReadyCheck]:
 
 
 def wait_for_problem(ready: ReadyCheck, error: str) -> None:
-    wait_until(lambda: ready() == (503, {"error": error}), error, 30)  # on a machine with other things to do
+    wait_until(lambda: ready() == (503, {"error": error}), error, 30)  # long, as the machine may be busy
 
 
 class InstantLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock of its own: where nothing happens, it goes on to the next timer at once."""
+    """An event loop with a simulated clock: instead of waiting for the next timer it advances the clock."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -98,18 +98,18 @@ class _NoWaiting(selectors.DefaultSelector):
 
 
 def _hang(_jobs: object) -> None:
-    """The thread takes jobs and never answers."""
+    """Accept jobs and never finish them."""
 
 
 def _fail(jobs: list[Job[str]]) -> None:
     jobs[0].future.set_exception(MemoryError())
 
 
-@pytest.mark.parametrize("fault", [_hang, _fail, None], ids=["hangs", "fails", "is not looked at any more"])
+@pytest.mark.parametrize("fault", [_hang, _fail, None], ids=["hangs", "fails", "is not checked any more"])
 def test_a_fault_shows_within_five_seconds(
     service: Service, monkeypatch: pytest.MonkeyPatch, fault: Callable[[list[Job[str]]], None] | None
 ) -> None:
-    """By the clock that the server goes by: the fault comes right after a look that found all well."""
+    """In simulated time; the fault comes right after a successful check, the worst case."""
     loop = InstantLoop()
     monkeypatch.setattr("heed.serving.health.time", SimpleNamespace(monotonic=loop.time))
     monkeypatch.setattr(service.batcher, "submit", fault)
@@ -151,7 +151,7 @@ def test_weights_that_turn_to_nan_are_reported_and_translation_fails(service: Se
 def test_health_check_takes_the_code_path_of_requests(
     service: Service, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Scoring a sentence would still work: it is translating that fails."""
+    """A check that only scored a sentence would miss this fault of translating."""
 
     class Failing:
         def __call__(self, *_: object, **__: object) -> None:
@@ -220,7 +220,7 @@ def test_a_deleted_model_folder_is_reported_and_translation_still_works(service:
         shutil.rmtree(service.directions.served[0].path)
         wait_for_problem(ready, "The folder of ende does not exist any more")
     (answer,) = asyncio.run(Service(service.directions, service.config).translate(REQUEST, CancelToken()))
-    assert answer.text  # what is in memory still works
+    assert answer.text  # the model in memory still works
 
 
 @pytest.mark.usefixtures("frequent_checks")
@@ -260,10 +260,8 @@ def test_fallbacks_to_slower_code_are_reported(service: Service, monkeypatch: py
 
 def test_a_log_on_a_full_disk_does_not_stop_the_server(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
-    with (
-        open("/dev/full", "w") as full,
-        serving_with_stderr(full.fileno(), broken) as server,
-    ):  # not even a first line
+    # Not even the greeting can be written.
+    with open("/dev/full", "w") as full, serving_with_stderr(full.fileno(), broken) as server:
         for _ in range(3):
             assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
         assert server.end() == 0
@@ -331,9 +329,9 @@ def test_internal_errors_are_logged_without_any_text(tmp_path: Path) -> None:
 
 def test_an_unread_log_does_not_block_requests(tmp_path: Path) -> None:
     broken = make_folder(tmp_path / "broken", broken=True)
-    reading, writing = os.pipe()  # with room for 64 KiB, and each defect takes 6
+    reading, writing = os.pipe()  # holds 64 KiB; each traceback has 6 KiB
     with open(reading), open(writing, "w") as unread, serving_with_stderr(unread.fileno(), broken) as server:
-        for _ in range(130):  # 11 in the pipe, 100 that wait, and some to lose
+        for _ in range(130):  # 11 fit the pipe, 100 the log's queue, the others are dropped
             assert server.post("/translate", q="A dog", source="en", target="de").status_code == 500
         assert server.end() == 0
 
@@ -364,7 +362,7 @@ def test_a_stream_whose_client_disconnects_early_frees_its_slot(service: Service
         return next(messages, {"type": "http.disconnect"})
 
     async def send(_: object) -> None:
-        await asyncio.sleep(0.05)  # there is no room: answers before this one have not been read
+        await asyncio.sleep(0.05)  # as if the client did not read: the send buffer is full
 
     asyncio.run(make_app(service, service.config)({**scope, **path}, receive, send))  # type: ignore[arg-type]
     assert service.admission.active == 0

@@ -1,4 +1,4 @@
-"""Requests that nobody would send: whatever comes, an answer in JSON, and never a defect of ours."""
+"""Random and damaged requests: every response is JSON, and none is a server error."""
 
 import random
 import socket

@@ -1,4 +1,4 @@
-"""Languages by any of their codes; texts in no language at all."""
+"""Language codes in any spelling, and texts without letters."""
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.serving.running import Running
         ("zh-Hans", ["zh"], "zh"),
         ("zh-Hans-CN", ["zh-Hant", "zh-Hans"], "zh-Hans"),
         ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"),
-        ("zh-Hans", ["zh-Hant"], None),  # another script is another text
+        ("zh-Hans", ["zh-Hant"], None),  # another script is another language
         ("sr-Latn", ["sr-Cyrl", "en"], None),
         ("d", ["de"], None),
         ("deu", ["de"], None),

@@ -55,7 +55,7 @@ def test_keys_are_reloaded_when_their_file_changes(tmp_path: Path, caplog: pytes
     kept_key = add_key(file)
     assert keys.match(kept_key)
     assert keys.match(removed_key)
-    file.write_text(file.read_text().splitlines()[1] + "\n")  # the first is taken away
+    file.write_text(file.read_text().splitlines()[1] + "\n")  # remove the first key
     assert keys.match(removed_key) is None
     assert keys.match(kept_key)
     for content in ("no hash\n", None):
@@ -66,7 +66,7 @@ def test_keys_are_reloaded_when_their_file_changes(tmp_path: Path, caplog: pytes
         caplog.clear()
         assert keys.match(kept_key)
         assert keys.match(removed_key) is None
-        (message,) = caplog.messages  # once, and not with every request
+        (message,) = caplog.messages  # logged once, not with every request
         assert message.startswith(f"API keys not reloaded, the previous 1 stay in force: {file}")
     file.write_text("# none\n")
     assert keys.match(kept_key) is None

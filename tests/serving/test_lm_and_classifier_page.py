@@ -1,4 +1,4 @@
-"""The page of the models that do not translate, in a real browser."""
+"""The page for language models, masked LMs and classifiers, in a real browser."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ browser = browsing.browser
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One of them has a hostile name."""
+    """A server of three models; the name of one contains markup."""
     where = tmp_path_factory.mktemp("others")
     models = [make_lm_or_classifier(where / "lm", "language-model"), make_lm_or_classifier(where / "c", "classify")]
     hostile = where / HOSTILE_NAME

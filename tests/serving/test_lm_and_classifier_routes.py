@@ -1,4 +1,4 @@
-"""Models that do not translate, served: the answers are those of the models, and nothing else is promised."""
+"""Language models, masked LMs and classifiers, served: responses equal the models' output, other routes get 404."""
 
 import json
 from collections.abc import Iterator

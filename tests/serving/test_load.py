@@ -1,4 +1,4 @@
-"""Many clients at once, clients that go away, work that takes too long, and the end."""
+"""Concurrent clients, disconnecting clients, deadlines and queue limits."""
 
 import asyncio
 import json
@@ -41,13 +41,13 @@ def test_batching_never_changes_or_swaps_translations(server: Running, translato
     texts = distinct_sentences(count)
     answers = asyncio.run(translate_all(server, texts, 40))
     assert answers == translator(texts)
-    assert answers[:count:20] == [translator(text) for text in texts[:count:20]]  # not even a batch of our own
+    assert answers[:count:20] == [translator(text) for text in texts[:count:20]]  # and those of single texts
     assert len(set(answers)) > count // 4
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server whose translations take as long as it lets them, with few places."""
+    """A server whose translations take longer than its deadline, with a queue of three."""
     folder = make_folder(tmp_path_factory.mktemp("models") / "slow", max_length=2000)
     limits = ("--set", "serve.queue=3", "--set", "serve.deadline=1", "--set", "search.min_length=1500")
     with serving(folder, *limits, *MANY, "--set", "search.no_repeat_ngram=1500") as running:
@@ -87,7 +87,7 @@ def test_a_hundred_stalled_clients_do_not_delay_others(server: Running, translat
             client.sendall(head[:-10] if number % 2 else head + b"\r\n{")
         texts = distinct_sentences(50)
         assert asyncio.run(translate_all(server, texts, 10)) == translator(texts)
-        assert active_requests(server) == 0  # who has not finished asking takes no place
+        assert active_requests(server) == 0  # incomplete requests take no slot
 
 
 def test_disconnecting_from_a_stream_at_any_time_frees_its_slot(server: Running) -> None:
@@ -97,12 +97,13 @@ def test_disconnecting_from_a_stream_at_any_time_frees_its_slot(server: Running)
             if number % 3:
                 time.sleep(random.random() * 0.01)
             if number % 5 == 0:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # with a reset
+                # Close with a TCP reset.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wait_for_active_requests(server, 0)
 
 
 def test_a_short_text_does_not_wait_for_long_ones(tmp_path: Path) -> None:
-    """Each of the long ones takes longer than the short one may: it is answered while they are in work."""
+    """The short one is answered while the long ones are still running."""
     folder = make_folder(tmp_path / "ende", max_length=1000)
     search = ("--set", "search.min_length=400", "--set", "search.no_repeat_ngram=1000")
     with serving(folder, *search, *MANY) as server, ExitStack() as clients:

@@ -9,7 +9,7 @@ from heed.serving.markup import join_html, split_html
 
 
 def uppercased(document: str) -> str:
-    """Every text in capitals, between marks: what a translator might do."""
+    """Translate a document by putting every text into capitals and brackets."""
     cut = split_html(document)
     return join_html(cut, [f"[{part.text.upper()}]" for part in cut if part.text is not None])
 
@@ -47,7 +47,7 @@ def uppercased(document: str) -> str:
         ("&nbsp;a", "\xa0[A]"),
         ("İ<SCRIPT>ı</SCRIPT>b", "[İ]<SCRIPT>ı</SCRIPT>[B]"),
         ("", ""),
-        # raw text that looks like the names of elements
+        # element names in raw text
         ("<style>.code { color: red }</style>a", "<style>.code { color: red }</style>[A]"),
         ("<script> pre </script>a", "<script> pre </script>[A]"),
         ("<title>xpre y</title>a", "<title>[XPRE Y]</title>[A]"),
@@ -72,7 +72,7 @@ def uppercased(document: str) -> str:
         ),
         ("<code><table><td></code>a</table></code>b", "<code><table><td></code>a</table></code>[B]"),
         ("</code></p>a", "</code></p>[A]"),
-        # what its author does not want translated
+        # translate=no and notranslate
         ('<p translate="no">a <b>b</b></p>c', '<p translate="no">a <b>b</b></p>[C]'),
         ("<p TRANSLATE=NO>a</P>b", "<p TRANSLATE=NO>a</P>[B]"),
         ("<i class='x notranslate'>a</i>b", "<i class='x notranslate'>a</i>[B]"),
@@ -84,7 +84,7 @@ def uppercased(document: str) -> str:
         ("<p translate=&#110;o>a</p>b", "<p translate=&#110;o>a</p>[B]"),
         ("<br translate=no>a<img class=notranslate>b", "<br translate=no>[A]<img class=notranslate>[B]"),
         ("<html translate=no><title>a</title>b", "<html translate=no><title>a</title>b"),
-        # SVG and MathML have rules of their own
+        # SVG and MathML have other rules
         ("<svg><style/><title/><g>a</g></svg>b", "<svg><style/><title/><g>a</g></svg>[B]"),
         ("<svg><![CDATA[</svg>]]></svg>a", "<svg><![CDATA[</svg>]]></svg>[A]"),
         ("<svg><title>a</svg>b", "<svg><title>a</svg>[B]"),
@@ -94,8 +94,8 @@ def uppercased(document: str) -> str:
             "<svg><foreignObject><p>a</p></foreignObject></svg>b",
             "<svg><foreignObject><p>a</p></foreignObject></svg>[B]",
         ),
-        ("a<![CDATA[b>c]]>", "[A]<![CDATA[b>[C]]&gt;]"),  # in HTML a comment, to the first >
-        ("<code a=x/>b</code>c", "<code a=x/>b</code>[C]"),  # the / is the value's
+        ("a<![CDATA[b>c]]>", "[A]<![CDATA[b>[C]]&gt;]"),  # in HTML a comment that ends at the first >
+        ("<code a=x/>b</code>c", "<code a=x/>b</code>[C]"),  # the / belongs to the value
         ("<a b='>' c=\">\" d=>e", "<a b='>' c=\">\" d=>[E]"),
     ],
 )
@@ -104,7 +104,7 @@ def test_text_is_translated_and_markup_is_left_alone(document: str, expected: st
 
 
 class _Tags(HTMLParser):
-    """The standard library's opinion of what is a tag."""
+    """The tags that the standard library's parser sees."""
 
     def __init__(self) -> None:
         super().__init__()

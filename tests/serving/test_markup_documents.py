@@ -1,4 +1,4 @@
-"""Documents made at random, of which it is known what is prose: by how they were made, and by what a browser says."""
+"""Random documents whose translatable texts are known, from how they were generated or from a browser."""
 
 import html
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ RAW_TEXT = st.sampled_from([".code { }", " pre", "xpre y", "if (a<b) {}", "<!-- 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Some of a document: its texts in capitals are what a translation of it must be."""
+    """A part of a document, the expected result of putting its texts into capitals, and these texts."""
 
     source: str
     expected: str
@@ -55,7 +55,7 @@ LEAVES = st.one_of(
 
 
 def _separated(inside: list[Fragment]) -> list[Fragment]:
-    """A tag between any two, so that each text is one of its own."""
+    """Put a tag between neighbours, so that each text is a segment of its own."""
     return [node for child in inside for node in (child, Fragment("<wbr>", "<wbr>"))]
 
 
@@ -76,7 +76,7 @@ DOCUMENTS = st.recursive(LEAVES, _nodes, max_leaves=12)
 
 
 def _without_translate_yes(fragment: Fragment) -> bool:
-    return "translate=yes" not in fragment.source  # within what is closed it opens again: tested by examples
+    return "translate=yes" not in fragment.source  # translate=yes inside translate=no is tested by examples
 
 
 @given(DOCUMENTS.filter(_without_translate_yes))
@@ -88,7 +88,7 @@ def test_every_text_is_translated_once_and_nothing_else_changes(document: Fragme
     assert join_html(cut, [f"[{text.upper()}]" for text in texts]) == document.expected
 
 
-# What a browser makes of a document: its texts that are to be translated, by the standard's own rules.
+# The texts of a document that are to be translated, as a browser determines them.
 _IN_A_BROWSER = """
 (documents) => documents.map((source) => {
   const closed = new Set(('CODE PRE LISTING KBD SAMP VAR SVG MATH TEMPLATE SCRIPT STYLE XMP IFRAME ' +
@@ -112,7 +112,7 @@ _IN_A_BROWSER = """
   return found;
 })
 """
-# Written as people write: with end tags left out, tags in raw text, comments and the rest. Each is put in every other.
+# HTML as people write it: omitted end tags, tags in raw text, comments. Each piece is put into every other one.
 _PIECES = r"""
 {}
 <p>a{}
@@ -159,5 +159,5 @@ def test_a_browser_finds_the_same_texts(browser: Browser) -> None:
     expected = page.evaluate(_IN_A_BROWSER, documents)
     for document, texts in zip(documents, expected, strict=True):
         our_texts = [part.text for part in split_html(document) if part.text is not None]
-        # letter by letter: a browser moves what may not stand where it stands, and joins what it moves
+        # compared by letters: a browser moves and joins misplaced text
         assert sorted("".join("".join(our_texts).split())) == sorted("".join("".join(texts).split())), document

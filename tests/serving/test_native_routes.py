@@ -13,7 +13,7 @@ GOOD = {"q": "A dog runs.\nThe cat.", "source": "en", "target": "de"}
 
 
 def events(server: Running, **fields: object) -> list[tuple[str, dict[str, str]]]:
-    """What a browser's EventSource would give."""
+    """The events that a browser's EventSource would deliver."""
     received = []
     with CLIENT.stream("POST", f"{server.address}/translate/stream", json=fields) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -113,7 +113,7 @@ def test_look_as_html_equals_the_report_of_the_command(server: Running, translat
     trace = translator.look("A dog")
     assert answer.content == html_report(trace, trace_document(trace))
     assert "'unsafe" not in answer.headers["content-security-policy"]
-    assert "sha256" not in answer.headers["content-security-policy"]  # on its own, it does not run
+    assert "sha256" not in answer.headers["content-security-policy"]  # opened on its own, the page runs no script
     wrong = server.post("/look", q="A dog", source="en", target="de", format="pdf")
     assert wrong.json() == {"error": "pdf format is not supported"}
 
@@ -124,9 +124,8 @@ def test_alternatives_have_details_only_if_requested(server: Running, translator
         server.post("/alternatives", **fields, details=with_details).json()["alternatives"]
         for with_details in (False, True)
     )
-    assert [sorted(alternative) for alternative in plain] == [
-        ["next", "score", "text", "truncated"]
-    ] * 2  # by this model's max_length
+    # `truncated`, as this model's max_length is reached.
+    assert [sorted(alternative) for alternative in plain] == [["next", "score", "text", "truncated"]] * 2
     for alternative, expected in zip(detailed, translator.alternatives("A dog", "", 2), strict=True):
         assert alternative["details"]["tokens"] == list(expected.tokens)
         assert alternative["details"]["alignment"] == [list(link) for link in expected.alignment]

@@ -1,4 +1,4 @@
-"""What a server says of itself: the OpenAPI document, the page made of it, and its metrics."""
+"""The OpenAPI document of a server, its docs page, and its metrics."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ KEYWORDS = {
 
 
 def schemas_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Every schema of a document, its parts included."""
+    """Every schema in a part of the document, nested ones included."""
     if isinstance(value, dict):
         if "type" in value or "anyOf" in value:
             yield value
@@ -143,7 +143,7 @@ def test_metrics_are_valid_prometheus_text_and_count_requests_and_texts(server: 
 
 
 def families(server: Running) -> dict[str, Metric]:
-    """The metrics by name, as Prometheus's own parser reads them; each is described once."""
+    """The metrics by name, read by Prometheus's own parser; each must be described once."""
     metrics = list(text_string_to_metric_families(server.get("/metrics").text))
     assert len({family.name for family in metrics}) == len(metrics)
     assert all(family.documentation and family.type != "unknown" for family in metrics)
@@ -151,7 +151,7 @@ def families(server: Running) -> dict[str, Metric]:
 
 
 def metrics_of(server: Running) -> dict[str, float]:
-    """The values by name and labels."""
+    """The values of all samples by name and labels."""
     samples = [sample for family in families(server).values() for sample in family.samples]
     labelled = ((sample, ",".join(f'{name}="{value}"' for name, value in sample.labels.items())) for sample in samples)
     return {sample.name + (f"{{{labels}}}" if labels else ""): sample.value for sample, labels in labelled}
@@ -163,7 +163,7 @@ def test_the_series_that_dashboards_read_keep_their_names_labels_and_buckets(ser
     process = {"cpu_seconds": "counter", "open_fds": "gauge", "max_fds": "gauge", "resident_memory_bytes": "gauge"}
     process["start_time_seconds"] = "gauge"
     assert {name: family.type for name, family in metrics.items()} == {
-        "heed_requests": "counter",  # the parser leaves _total out
+        "heed_requests": "counter",  # the parser removes _total
         "heed_request_seconds": "histogram",
         "heed_queue_seconds": "histogram",
         "heed_batch_texts": "histogram",

@@ -1,4 +1,4 @@
-"""The page of `heed serve`: everything that can be done there, done in a real browser."""
+"""The translation page of `heed serve` in a real browser."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def test_typed_text_is_translated_after_a_pause(browser: Browser, site: Running)
     with open_page(browser, site) as page:
         requests = record_requests(page, "/translate")
         page.clock.install()
-        page.clock.pause_at(time.time() + 60)  # from here on time passes when the test says so
+        page.clock.pause_at(time.time() + 60)  # the page's clock now advances only by run_for
         page.focus("#text")
         for letter in "A dog runs.":
             page.clock.run_for(249)
@@ -65,7 +65,7 @@ def test_typed_text_is_translated_after_a_pause(browser: Browser, site: Running)
         expected = site.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
         assert page.inner_text("#translation") == expected
         assert page.get_attribute("#translation", "lang") == "de"
-        assert page.inner_text("#spoken") == expected  # what a screen reader is told
+        assert page.inner_text("#spoken") == expected  # what a screen reader announces
         assert len(requests) == 1
         page.click("#clear")
         page.wait_for_selector("#translation .empty")
@@ -98,14 +98,14 @@ def test_typing_cancels_the_running_request_without_an_error(browser: Browser, s
     with open_page(browser, site) as page:
 
         def cancelled_in_work() -> bool:
-            """Whether the server was at work when its client went: that is a matter of luck."""
+            """Whether the server was still working when the request was cancelled; this depends on timing."""
             with page.expect_request("**/translate"):
                 page.fill("#text", "The old dog sees the house.\n" * 170)
             page.wait_for_timeout(random.randrange(100))
             translate_on_page(page, "A dog")
             return 'route="/translate",status="499"}' in site.get("/metrics").text
 
-        wait_until(cancelled_in_work, "a request that is broken off")
+        wait_until(cancelled_in_work, "a cancelled request")
         assert site.log_lines() == []
 
 
@@ -118,9 +118,9 @@ def test_languages_are_detected_adjusted_and_swapped(browser: Browser, site: Run
         page.click("#swap")
         assert page.input_value("#text") == german
         assert (page.input_value("#source-language"), page.input_value("#target-language")) == ("de", "en")
-        page.select_option("#target-language", "de")  # the source follows
+        page.select_option("#target-language", "de")  # the source changes too
         assert page.input_value("#source-language") == "en"
-        page.select_option("#source-language", "de")  # the target follows
+        page.select_option("#source-language", "de")  # the target changes too
         assert page.input_value("#target-language") == "en"
         page.select_option("#target-language", "de")
         page.select_option("#source-language", "auto")
@@ -169,10 +169,10 @@ def test_hovering_over_a_word_highlights_its_source_words(browser: Browser, site
         page.keyboard.press("End")
         assert page.evaluate("document.activeElement.textContent") == page.locator(".term").last.inner_text()
         assert page.locator("#mirror mark").all_text_contents() == marked
-        assert page.text_content("#mirror") == f"{text}\u200b"  # the mark lies under its own word
+        assert page.text_content("#mirror") == f"{text}\u200b"  # the mirrored text has the same line breaks
 
 
-# Where the words of the translation begin and end in it.
+# Start and end of each word in the translation.
 WORD_SPANS = """() => {
   const places = []; let at = 0;
   for (const node of document.getElementById("translation").childNodes) {
@@ -184,7 +184,7 @@ WORD_SPANS = """() => {
 
 
 def expected_source_words(text: str, translation: str, details: dict[str, Any], start: int, end: int) -> list[str]:
-    """By another way: tokens are single characters here, so what is no white space stands in order in both texts."""
+    """The source words aligned with a target span, computed from characters: each token is a character here."""
     source_letters = [place for place, letter in enumerate(text) if not letter.isspace()]
     target_letters = [place for place, letter in enumerate(translation) if not letter.isspace()]
     seen = [[at for at, token in enumerate(details[side]) if token.strip()] for side in ("source_tokens", "tokens")]
@@ -229,7 +229,7 @@ def test_choosing_an_alternative_replaces_its_segment_only(browser: Browser, sit
         page.frame_locator("#inside-view").locator(f"#target:has-text({json.dumps(chosen)})").wait_for()
         page.click("#inside-close")
         page.click("text=restore the model’s translation")
-        page.wait_for_function("(said) => document.getElementById('spoken').textContent === said", arg=before)
+        page.wait_for_function("(text) => document.getElementById('spoken').textContent === text", arg=before)
 
 
 @needs_chromium
@@ -268,7 +268,7 @@ def test_replacing_a_segment_shifts_only_what_follows_it(browser: Browser, site:
 
 
 def shown_words(page: Page, text: str, tokens: list[str]) -> list[str]:
-    """The words that a translation of these tokens is shown as."""
+    """The words that the page shows for a translation of these tokens."""
     return page.evaluate(
         """async ([text, tokens]) => {
           const { pairsOf, piecesOf } = await import("/page/words.js");
@@ -289,7 +289,7 @@ def test_look_shows_every_view_of_the_sentence_at_the_cursor(browser: Browser, s
         page.click("#look")
         frame = page.frame_locator("#inside-view")
         frame.locator("html[data-ready][data-theme=dark]").wait_for(state="attached")
-        assert page.get_attribute("#inside-view", "sandbox") == "allow-scripts"  # and no more
+        assert page.get_attribute("#inside-view", "sandbox") == "allow-scripts"  # and nothing else
         assert '<html data-theme="dark"' in (page.get_attribute("#inside-view", "srcdoc") or "")
         assert frame.locator("#source").inner_text() == "The cat"
         assert frame.locator("#target").inner_text().split() == translations[1].split()

@@ -1,4 +1,4 @@
-"""The page of `heed serve` when something is missing, refused, gone, small or hostile."""
+"""The translation page with missing models, keys or storage, refused requests, a small screen and injected markup."""
 
 import re
 
@@ -130,7 +130,7 @@ def test_an_unreachable_server_is_retried_until_it_responds(browser: Browser, si
         page.wait_for_function("() => document.getElementById('status').textContent === ''")
         expected = site.post("/translate", q="The cat", source="en", target="de").json()["translatedText"]
         assert page.inner_text("#spoken") == expected
-        page.route("**/frontend/settings", lambda route: route.abort())  # gone when the page is opened, too
+        page.route("**/frontend/settings", lambda route: route.abort())  # unreachable when the page is opened
         page.reload()
         wait_for_status(page, "The server does not respond.")
         page.unroute("**/frontend/settings")
@@ -303,7 +303,7 @@ def test_a_hundred_injections_as_source_text_are_not_executed(browser: Browser, 
     with open_page(browser, site) as page:
         for text in ("\n".join(INJECTIONS[at : at + 5]) for at in range(0, 100, 5)):
             translate_on_page(page, text)
-            for term in page.locator(".term").all()[:1]:  # a model's own choice: not every translation has a word
+            for term in page.locator(".term").all()[:1]:  # some translations have no words
                 term.hover()
             assert page.input_value("#text") == text
             assert page.text_content("#mirror") == f"{text}\u200b"

@@ -1,4 +1,4 @@
-"""What a model was trained on, and sentences to try it with, from whatever lies in its folder."""
+"""What a model was trained on, and example sentences, as read from its folder."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def test_examples_come_from_examples_txt_or_else_from_the_newest_training_sample
 
 
 def test_unreadable_files_and_invalid_bytes_are_tolerated(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "examples.txt")  # reading it would wait for ever
+    os.mkfifo(tmp_path / "examples.txt")  # reading it would block
     (tmp_path / "journal.jsonl").write_bytes(b"x" * 1_000_000 + b'\n{"sample": ["\xff"]}\n{"sample": ["end"]}\n')
     assert examples_in(tmp_path) == ["end", "\ufffd"]
 
@@ -53,7 +53,7 @@ def test_training_texts_are_named_without_their_folders() -> None:
 
 
 def demo_sentences() -> list[str]:
-    """The sentences that README and docs give to the model of `heed demo`."""
+    """The sentences that README and docs pass to the model of `heed demo`."""
     sentences: list[str] = []
     for page in (ROOT / "README.md", ROOT / "docs" / "looking.md", ROOT / "docs" / "serving.md"):
         text = page.read_text()

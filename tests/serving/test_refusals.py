@@ -1,4 +1,4 @@
-"""Everything that is not as it should be, and what a client is told: JSON, always, with LibreTranslate's texts."""
+"""Invalid requests get JSON errors, with LibreTranslate's messages where it has one."""
 
 import json
 import socket
@@ -204,7 +204,7 @@ def test_head_requests_get_headers_without_a_body(server: Running) -> None:
 
 @pytest.fixture(scope="module")
 def narrow(folders: tuple[Path, Path]) -> Iterator[Running]:
-    """A server with limits of its own."""
+    """A server with low limits."""
     limits = {
         "body_bytes": 200,
         "header_bytes": 1000,
@@ -293,7 +293,7 @@ def test_every_response_has_security_headers(server: Running) -> None:
 
 @pytest.fixture(scope="module")
 def strict(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """A server that wants keys, and to be asked without delay."""
+    """A server that needs keys and has short timeouts."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     key = add_key(keys)
     with serving(folders[0], "--keys", keys, "--set", "serve.read_timeout=0.5") as running:
@@ -308,7 +308,7 @@ def test_every_route_needs_a_key_unless_it_is_public(strict: tuple[Running, str]
             answer = CLIENT.request(method, server.address + route)
             if route in public:
                 assert answer.status_code == 200, route
-            elif route in ("/suggest", "/translate_file"):  # nothing is there to be guarded
+            elif route in ("/suggest", "/translate_file"):  # nothing to protect
                 assert answer.status_code == 403, route
             else:
                 expected = {"error": "Please contact the server operator to get an API key"}
@@ -331,7 +331,7 @@ def test_too_many_requests_are_refused_by_key_and_by_address(folders: tuple[Path
             assert [answer.status_code for answer in answers] == [status, status, status, 429]
             assert answers[-1].json()["error"].startswith("Slowdown: more than 1 requests per minute; try again in ")
             assert int(answers[-1].headers["retry-after"]) > 0
-        assert server.post("/detect", q="A dog").status_code == 429  # of the address that tried a wrong key
+        assert server.post("/detect", q="A dog").status_code == 429  # the limit of the address, used up by wrong keys
         assert server.get("/health").status_code == 200
 
 
@@ -349,14 +349,15 @@ def test_metrics_hold_no_text_no_key_and_no_address(strict: tuple[Running, str])
     assert 'heed_requests_total{route="/translate"' in metrics
     for secret in ("SECRET", key, "127.0.0.1"):
         assert secret not in metrics
-        assert secret not in server.stderr_text().partition("\n")[2]  # after the line that tells the address
+        assert secret not in server.stderr_text().partition("\n")[2]  # after the line with the address
 
 
 def test_clients_that_do_not_read_responses_are_disconnected(strict: tuple[Running, str]) -> None:
     server, _ = strict
     with socket.create_connection(server.socket_address, timeout=60) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        requests = b"GET /spec HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000  # some 30 MB, more than systems keep
+        # Their responses have about 30 MB, more than socket buffers hold.
+        requests = b"GET /spec HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000
 
         def ask() -> bool:
             client.sendall(requests)

@@ -1,4 +1,4 @@
-"""What is refused by its head is refused before its body is read; and connections are bounded."""
+"""Requests that their headers rule out are rejected before the body is read; the number of connections is bounded."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ JSON = (b"content-type", b"application/json")
 
 
 class RecordingApp:
-    """An application that only notes the fields it is given."""
+    """An application that records the fields it receives."""
 
     def __init__(self) -> None:
         self.fields: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ class RecordingApp:
 
 
 class FakeRequest:
-    """One request to an entrance: what came of it, and how much of its body was read before it was answered."""
+    """A request to the middleware; records status, error and how much of the body was read before the response."""
 
     def __init__(
         self, body: bytes = b"", *headers: tuple[bytes, bytes], path: str = "/translate", query: bytes = b""
@@ -142,11 +142,10 @@ def test_a_key_in_the_body_is_accepted_and_a_long_body_counts_against_its_addres
         200,
     ]
     assert recording_app.fields == [short, long]
-    assert FakeRequest(LONG_BODY).sent_through(middleware).status == 400  # its address had one left
+    assert FakeRequest(LONG_BODY).sent_through(middleware).status == 400  # the address had one request left
     assert FakeRequest(LONG_BODY).sent_through(middleware).status == 429
-    assert (
-        FakeRequest(json.dumps(short).encode()).sent_through(middleware).status == 429
-    )  # the key has used up its own two
+    # The key has used up its two requests.
+    assert FakeRequest(json.dumps(short).encode()).sent_through(middleware).status == 429
     other = FakeRequest(b"{}").sent_through(middleware)
     assert (other.status, other.read) == (429, 2)
 
@@ -181,7 +180,7 @@ def test_long_bodies_share_bounded_memory_and_short_ones_are_always_accepted() -
 
 @pytest.fixture(scope="module")
 def ten_connections(folders: tuple[Path, Path]) -> Iterator[Running]:
-    """A server with little room for connections."""
+    """A server that accepts ten connections."""
     with serving(folders[0], *MANY, "--set", "serve.connections=10") as running:
         yield running
 

@@ -31,13 +31,13 @@ def is_refused(origins: CorsPolicy, method: str = "POST", **headers: str) -> boo
         ({}, False),  # not a browser
         ({"origin": "http://localhost:8080"}, False),
         ({"origin": "http://LOCALHOST:8080"}, False),
-        ({"origin": "http://localhost:3000"}, True),  # another server of this machine
+        ({"origin": "http://localhost:3000"}, True),  # another server on this machine
         ({"origin": "http://localhost"}, True),
         ({"origin": "https://evil.example"}, True),
         ({"origin": "null"}, True),
         ({"origin": "http://[::1"}, True),
         ({"origin": ""}, True),
-        ({"sec_fetch_site": "same-origin", "origin": "https://proxied.example"}, False),  # Host was changed on the way
+        ({"sec_fetch_site": "same-origin", "origin": "https://proxied.example"}, False),  # a proxy changed Host
         ({"sec_fetch_site": "none"}, False),
         ({"sec_fetch_site": "same-site", "origin": "http://localhost:3000"}, True),
         ({"sec_fetch_site": "cross-site", "origin": "https://evil.example"}, True),
@@ -153,11 +153,11 @@ def test_names_and_addresses_that_can_never_match_are_refused(settings: dict[str
     ("peer", "forwarded", "client"),
     [
         ("10.0.0.1", "192.0.2.7", "192.0.2.7"),
-        ("10.0.0.1", "6.6.6.6, 192.0.2.7", "192.0.2.7"),  # what a client made up stands on the left
+        ("10.0.0.1", "6.6.6.6, 192.0.2.7", "192.0.2.7"),  # entries forged by the client are on the left
         ("10.0.0.1", "6.6.6.6, 192.0.2.7, 10.0.0.2", "192.0.2.7"),  # two proxies
         ("10.0.0.1", "192.0.2.7:4711", "192.0.2.7"),
         ("10.0.0.1", "", "10.0.0.1"),
-        ("192.0.2.9", "6.6.6.6", "192.0.2.9"),  # not a proxy of ours
+        ("192.0.2.9", "6.6.6.6", "192.0.2.9"),  # not a trusted proxy
     ],
 )
 def test_x_forwarded_for_is_trusted_from_trusted_proxies_only(peer: str, forwarded: str, client: str) -> None:
@@ -196,7 +196,7 @@ def test_a_server_behind_a_proxy_knows_its_name_its_clients_and_new_keys(
         second = add_key(file)  # while it runs
         assert ask(server, second, "MT.example.org:443", "192.0.2.1") == 200
         statuses = [ask(server, "wrong", "mt.example.org", client) for client in ("192.0.2.1",) * 3 + ("192.0.2.2",)]
-        assert statuses == [403, 403, 429, 403]  # each client has a rate of its own
+        assert statuses == [403, 403, 429, 403]  # the rate limit is per client
 
 
 def test_allowed_hosts_require_keys(folders: tuple[Path, Path]) -> None:

@@ -1,4 +1,4 @@
-"""A signal comes: what is in work is finished, who comes later is told so."""
+"""Shutdown by signal: running requests are finished, later ones get 503."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from heed.serving.service import Service
 from tests.serving.conftest import MANY
 from tests.serving.running import Running, serving, wait_until
 
-CLIENTS, ENOUGH = 20, 60  # answers before the signal comes
+CLIENTS, ENOUGH = 20, 60  # successful responses before the signal is sent
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
@@ -27,21 +27,19 @@ def test_sigterm_shuts_down_gracefully_without_losing_a_request(folders: tuple[P
             status_counts = asyncio.run(_request_until_shutdown(server))
             assert server.command.ends_within(30)
             assert server.command.wait()[0] == 0
-        assert (status_counts["lost"], status_counts["503"]) == (
-            0,
-            CLIENTS,
-        )  # each was told, and got all answers before
+        # Every client got all its responses, and then 503.
+        assert (status_counts["lost"], status_counts["503"]) == (0, CLIENTS)
         assert status_counts["200"] >= ENOUGH
 
 
 async def _request_until_shutdown(server: Running) -> dict[str, int]:
-    """Clients ask and ask; a signal comes; each goes on until it is told that the server is ending."""
+    """Clients send requests before and after SIGTERM until they get 503; the number of responses by status."""
     status_counts = {"200": 0, "503": 0, "lost": 0}
 
     async def client(number: int) -> None:
         async with httpx.AsyncClient(verify=False, timeout=60) as connection:  # noqa: S501 - no TLS here
-            for number_of_request in range(1000):
-                fields = {"q": f"{number} dogs {number_of_request}", "source": "en", "target": "de"}
+            for count in range(1000):
+                fields = {"q": f"{number} dogs {count}", "source": "en", "target": "de"}
                 try:
                     answer = await connection.post(f"{server.address}/translate", json=fields)
                 except httpx.HTTPError:
@@ -67,8 +65,8 @@ def test_after_sigterm_the_server_is_not_ready_and_connected_clients_get_503(fol
         os.kill(server.process, signal.SIGTERM)
         wait_until(lambda: client.get("/health/ready").status_code == 503, "not ready", 30)
         assert client.get("/health/ready").json() == {"error": "This server is shutting down"}
-        assert client.get("/health").status_code == 200  # what it can do, it still can
-        time.sleep(0.5)  # who is connected is given time
+        assert client.get("/health").status_code == 200  # models still work
+        time.sleep(0.5)  # connected clients are still served
         answer = client.post("/translate", json={"q": "A dog", "source": "en", "target": "de"})
         assert (answer.status_code, answer.headers["connection"]) == (503, "close")
         assert server.command.ends_within(30)

@@ -1,4 +1,4 @@
-"""Long use: what a server takes in memory does not grow with what it has done."""
+"""The memory of a server does not grow over many requests."""
 
 import asyncio
 from pathlib import Path
@@ -14,16 +14,16 @@ _LANGUAGES = {"source": "en", "target": "de"}
 
 
 def resident_kib(server: Running) -> int:
-    """In KiB."""
+    """Resident memory of the server process in KiB."""
     lines = Path(f"/proc/{server.process}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmRSS:")))
 
 
-RequestSpec = tuple[str, dict[str, object], int]  # where, what, and with which status it is answered
+RequestSpec = tuple[str, dict[str, object], int]  # route, fields and expected status
 
 
 async def send_requests(server: Running, first: int, count: int) -> None:
-    """Everything that can be asked for, right and wrong, none of it twice."""
+    """Send different valid and invalid requests to all routes, concurrently."""
     texts = iter(enumerate(distinct_sentences(first + count)[first:]))
 
     async def client() -> None:
@@ -51,7 +51,7 @@ async def send_requests(server: Running, first: int, count: int) -> None:
     "count", [pytest.param(4000, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.endless)]
 )
 def test_memory_does_not_grow_with_use(server: Running, count: int) -> None:
-    warm_up = count // 4  # caches fill up
+    warm_up = count // 4  # so that caches are full
     asyncio.run(send_requests(server, 0, warm_up))
     before = resident_kib(server)
     asyncio.run(send_requests(server, warm_up, count))

@@ -1,4 +1,4 @@
-"""Long texts come back whole: cut where sentences end, joined as they were; and what was cut off is said."""
+"""Long texts are split into sentences and joined without loss; truncation is reported."""
 
 import json
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_pieces_without_letters_stay_as_they_are(server: Running) -> None:
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A model that never ends by itself."""
+    """A server of a model that never predicts EOS."""
     with serving(make_folder(tmp_path_factory.mktemp("endless") / "ende", ends=False)) as running:
         yield running
 

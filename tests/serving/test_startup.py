@@ -1,4 +1,4 @@
-"""What a server needs to begin, and what it says when it cannot."""
+"""Starting a server: valid and invalid arguments, addresses, notes."""
 
 import os
 import signal
@@ -90,13 +90,13 @@ def test_without_a_host_the_server_listens_on_loopback(server: Running) -> None:
     assert server.address.startswith("http://127.0.0.1:")
 
 
-# What a process does that would leave it: Python itself reports these (PEP 578).
+# Reports outgoing connections and new processes by Python's audit events (PEP 578).
 WATCH = """
 import sys
 def note(event, arguments):
     if event in ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "urllib.Request",
                  "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
-        print("LEAVES", event, arguments, file=sys.stderr, flush=True)
+        print("OUTGOING", event, arguments, file=sys.stderr, flush=True)
 sys.addaudithook(note)
 from heed.cli.main import main
 main()
@@ -104,7 +104,7 @@ main()
 
 
 def test_the_server_opens_no_outgoing_connection(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    log = tmp_path / "said"
+    log = tmp_path / "log"
     with log.open("w") as errors:
         command = [sys.executable, "-c", WATCH, "serve", *map(str, folders), "--port", "0"]
         process = subprocess.Popen(command, stderr=errors, stdout=errors, env=ONE_THREAD)
@@ -121,4 +121,4 @@ def test_the_server_opens_no_outgoing_connection(folders: tuple[Path, Path], tmp
     finally:
         process.kill()
         process.wait(60)
-    assert "LEAVES" not in log.read_text()
+    assert "OUTGOING" not in log.read_text()

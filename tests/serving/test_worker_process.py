@@ -1,4 +1,4 @@
-"""The server's process and the one that translates: each may end, and nobody waits in vain."""
+"""The HTTP process and the worker process: either may end, and no request waits forever."""
 
 import asyncio
 import os
@@ -49,7 +49,7 @@ def test_a_killed_worker_is_restarted_and_its_requests_get_503(tmp_path: Path) -
             wait_for_active_requests(server, 1)
             os.kill(worker, signal.SIGKILL)
             assert client.recv(1000).startswith(b"HTTP/1.1 503 ")
-        wait_until(lambda: server.get("/health").status_code == 200, "another is ready")
+        wait_until(lambda: server.get("/health").status_code == 200, "another worker is ready")
         assert workers(server) not in ([], [worker])
         metrics = server.get("/metrics").text
         assert "heed_worker_starts_total 2\n" in metrics
@@ -57,7 +57,7 @@ def test_a_killed_worker_is_restarted_and_its_requests_get_503(tmp_path: Path) -
         assert "the worker process has ended and is being restarted" in server.stderr_text()
         (worker,) = workers(server)
         assert server.end() == 0
-        wait_until(lambda: not is_running(worker), "the process that translates ends")
+        wait_until(lambda: not is_running(worker), "the worker ends")
 
 
 def test_a_server_that_is_killed_leaves_no_process_behind(folders: tuple[Path, Path]) -> None:
@@ -65,7 +65,7 @@ def test_a_server_that_is_killed_leaves_no_process_behind(folders: tuple[Path, P
         descendants = [*children(server.process), *workers(server)]
         assert len(descendants) == 2
         os.kill(server.process, signal.SIGKILL)
-        wait_until(lambda: not any(map(is_running, descendants)), "all of them end")
+        wait_until(lambda: not any(map(is_running, descendants)), "all processes end")
 
 
 def test_child_processes_ignore_sigint_and_sigterm(folders: tuple[Path, Path]) -> None:
@@ -86,7 +86,7 @@ def test_the_http_process_does_not_import_torch() -> None:
 
 
 def send_request(worker: WorkerProxy, path: str = "/translate") -> tuple[int, bytes]:
-    """Answered as an application is, while the process is looked after."""
+    """The response to a request while the worker is supervised."""
     sent: list[dict[str, object]] = []
 
     async def receive() -> dict[str, object]:
@@ -110,7 +110,7 @@ def send_request(worker: WorkerProxy, path: str = "/translate") -> tuple[int, by
 
 @contextmanager
 def worker_that_sends(*messages: bytes) -> Iterator[WorkerProxy]:
-    """A process that says this, whatever it is asked; after that, nothing."""
+    """A worker that sends these messages and then nothing."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"".join(messages))

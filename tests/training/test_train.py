@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Recorder(heed.Listener):
-    """Keeps all that it is called with."""
+    """Records every call."""
 
     def __init__(self) -> None:
         self.work_done: set[str] = set()
@@ -131,7 +131,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 ) -> None:
     out, recorder = tmp_path / "resumed", Recorder()
     heed.train(**texts, out=out, settings={**SETTINGS, "training.max_steps": 3}, cache=cache)
-    torch.manual_seed(99)  # must not matter
+    torch.manual_seed(99)  # must have no effect
     run = heed.train(out=out, settings={"training": {"max_steps": 6}}, resume=True, listener=recorder)
     assert "resuming after step 3" in recorder.notes
     assert weights(out, 6) == weights(whole[0].folder, 6)
