@@ -102,6 +102,28 @@ def test_a_class_or_type_alias_has_a_name_of_its_own() -> None:
     assert {name: count for name, count in counts.items() if count > 1} == {}
 
 
+def imported_modules(module: Path) -> Iterator[str]:
+    """The modules that a module imports, and the names that it imports from them, which may be modules too."""
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_test_module_is_imported_by_another() -> None:
+    """Shared helpers are in modules that hold no tests: pytest would collect imported tests twice."""
+    tests = ROOT / "tests"
+    importing = {
+        module.relative_to(tests).as_posix(): [
+            name for name in imported_modules(module) if name.rpartition(".")[2].startswith("test_")
+        ]
+        for module in sorted(tests.rglob("*.py"))
+    }
+    assert {module: names for module, names in importing.items() if names} == {}
+
+
 def public_api() -> Iterator[tuple[str, object]]:
     """Every function and class that heed exports, and the public methods and properties of these classes."""
     for name in set(heed.__all__) - {"__version__"}:
