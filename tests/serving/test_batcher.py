@@ -293,10 +293,10 @@ def test_cancelling_one_text_does_not_change_the_others_of_its_batch(batcher: Ba
 
 def test_a_failing_text_does_not_fail_the_others_of_its_batch(batcher: Batcher, translator: Translator) -> None:
     class Choosy(Translator):
-        def translate_pieces(self, texts: list[str], *arguments: object, **more: object) -> object:  # type: ignore[override]
+        def translate_segments(self, texts: list[str], *arguments: object, **more: object) -> object:  # type: ignore[override]
             if "bad" in texts:
                 raise ValueError("bad")
-            return super().translate_pieces(texts, *arguments, **more)  # type: ignore[arg-type]
+            return super().translate_segments(texts, *arguments, **more)  # type: ignore[arg-type]
 
     choosy = Choosy(translator.models, translator.tokenizers, translator.search)
     jobs = pieces(["good", "bad", "dogs"], TranslationJobType(choosy, choosy.search))

@@ -147,7 +147,7 @@ def test_weights_that_turn_to_nan_are_reported_and_translation_fails(service: Se
 
 
 @pytest.mark.usefixtures("frequent_checks")
-@pytest.mark.parametrize("name", ["translate_pieces", "engine"])
+@pytest.mark.parametrize("name", ["translate_segments", "engine"])
 def test_health_check_takes_the_code_path_of_requests(
     service: Service, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -173,14 +173,14 @@ def test_five_failures_in_a_row_make_the_server_unready_until_a_text_succeeds(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = service.directions.served[0].translator
-    translate = translator.translate_pieces
+    translate = translator.translate_segments
 
     def translate_single_letters(texts: list[str], *arguments: object, **more: object) -> object:
         if any(len(text) > 1 for text in texts):
             raise MemoryError
         return translate(texts, *arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(translator, "translate_pieces", translate_single_letters)
+    monkeypatch.setattr(translator, "translate_segments", translate_single_letters)
     with TestClient(make_app(service, service.config), "http://localhost", raise_server_exceptions=False) as client:
         fields = {"q": "A dog", "source": "en", "target": "de"}
         for _ in range(5):
@@ -206,7 +206,7 @@ def test_seconds_failing_counts_from_the_last_success_and_ignores_missing_folder
     assert health.seconds_failing == pytest.approx(10)
     asyncio.run(health.check())
     assert (health.problem, health.seconds_failing) == ("The folder of ende does not exist any more", 0)
-    monkeypatch.setattr(service.directions.served[0].translator, "translate_pieces", None)
+    monkeypatch.setattr(service.directions.served[0].translator, "translate_segments", None)
     now += 70
     asyncio.run(health.check())
     assert (health.problem, health.seconds_failing) == ("ende fails: TypeError", 70)

@@ -123,9 +123,9 @@ def length_penalty(length: int, alpha: float) -> float:
 class SearchMonitor:
     """Callbacks that cancel sentences of a running search or do other work between its steps.
 
-    is_cancelled(number): whether the result of this sentence is no longer needed. before_step(): called before each
-    step; may run another search, or raise to abort. cancel_after: cancellation takes effect only after this many steps,
-    because a prefix or a minimum length does not let a sentence finish earlier.
+    is_cancelled(sentence_id): whether the result of this sentence is no longer needed. before_step(): called before
+    each step; may run another search, or raise to abort. cancel_after: cancellation takes effect only after this many
+    steps, because a prefix or a minimum length does not let a sentence finish earlier.
     """
 
     is_cancelled: Callable[[int], bool]

@@ -36,48 +36,48 @@ class Translation:
     segments: tuple[Segment, ...] = ()  # in order
 
 
-def join_translations(results: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
-    """Join the translations of a text's pieces; a piece of white space has none."""
+def join_translations(results: Sequence[Translation | None], text_segments: Sequence[TextSegment]) -> Translation:
+    """Join the translations of a text's segments; a segment of white space has none."""
     count = min((len(result.alternatives) for result in results if result is not None), default=0)
     ranks = [[result and (result, *result.alternatives)[rank] for result in results] for rank in range(count + 1)]
-    best, *alternatives = (_concatenate(rank, pieces) for rank in ranks)
+    best, *alternatives = (_concatenate(rank, text_segments) for rank in ranks)
     return replace(best, alternatives=tuple(alternatives))
 
 
-def _concatenate(results: Sequence[Translation | None], pieces: Sequence[TextSegment]) -> Translation:
+def _concatenate(results: Sequence[Translation | None], text_segments: Sequence[TextSegment]) -> Translation:
     text, score, log_prob, source_offset = "", 0.0, 0.0, 0
     ids: list[int] = []
     tokens: list[str] = []
     source_tokens: list[str] = []
     alignment: list[tuple[int, int]] = []
     segments: list[Segment] = []
-    for result, piece in zip(results, pieces, strict=True):
-        text += space_before(piece, text) + piece.before
-        source_offset += len(piece.before)
+    for result, text_segment in zip(results, text_segments, strict=True):
+        text += space_before(text_segment, text) + text_segment.before
+        source_offset += len(text_segment.before)
         if result is not None:
             alignment += [(len(source_tokens) + source, len(tokens) + target) for source, target in result.alignment]
             ids += result.ids
             tokens += result.tokens
             source_tokens += result.source_tokens
             score, log_prob = score + result.score, log_prob + result.log_prob
-            spans = (source_offset, source_offset + len(piece.text)), (len(text), len(text) + len(result.text))
+            spans = (source_offset, source_offset + len(text_segment.text)), (len(text), len(text) + len(result.text))
             segments.append(Segment(*spans))
             text += result.text
-        text += piece.after
-        source_offset += len(piece.text) + len(piece.after)
+        text += text_segment.after
+        source_offset += len(text_segment.text) + len(text_segment.after)
     truncated = any(result.truncated for result in results if result is not None)
     columns = (tuple(ids), tuple(tokens), tuple(source_tokens), tuple(alignment))
     return Translation(text, score, log_prob, *columns, truncated=truncated, segments=tuple(segments))
 
 
-def space_before(piece: TextSegment, written: str) -> str:
+def space_before(segment: TextSegment, written: str) -> str:
     """The space to insert between translations of sentences that have none between them, as in Chinese."""
-    if not piece.no_space_before or not written or written[-1].isspace():
+    if not segment.no_space_before or not written or written[-1].isspace():
         return ""
     return "" if east_asian_width(written[-1]) in "WF" else " "
 
 
-def stream_piece(
+def stream_segment(
     backend: Backend, tokenizers: TokenizerPair, search: SearchConfig, text: str, prefix: str
 ) -> Generator[str, None, tuple[str, bool]]:
     """Yield the greedy translation of one segment as it is decoded.

@@ -17,7 +17,7 @@ from heed.config import SearchConfig, SplitMode, TranslateConfig
 from heed.decoding.engine import Engine, max_output_lengths
 from heed.decoding.forced_decoding import alignment_matrices, argmax_alignment, token_log_probs
 from heed.errors import InputError
-from heed.inference.translation import Translation, join_translations, space_before, stream_piece
+from heed.inference.translation import Translation, join_translations, space_before, stream_segment
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
@@ -25,8 +25,8 @@ from heed.model.transformer import Transformer
 from heed.text.sentence_split import Splitter, TextSegment
 from heed.text.tokenizer import TokenizerPair, check_texts
 
-ProgressCallback = Callable[[int, int], None]  # pieces translated, pieces in total
-_SENTENCE_ID_STRIDE = 1 << 40  # added to the sentence id of a text for each further piece: ids of texts stay below it
+ProgressCallback = Callable[[int, int], None]  # segments translated, segments in total
+_SENTENCE_ID_STRIDE = 1 << 40  # added to the sentence id of a text for each further segment: ids of texts stay below it
 
 
 class Translator:
@@ -105,32 +105,32 @@ class Translator:
         search: search settings, instead of the model folder's; beam, length_penalty and nbest override them. prefixes:
         the forced beginning of each translation. align: False saves the forward pass that alignment takes. split: how
         texts are split, instead of the model folder's setting. first: the index of the first text within a longer
-        input: the index of a text seeds its samples. report: called with the number of pieces done and in total.
+        input: the index of a text seeds its samples. report: called with the number of segments done and in total.
         """
         overrides = {"beam": beam, "length_penalty": length_penalty, "nbest": nbest}
         settings = (search or self.search).model_dump() | {
             name: value for name, value in overrides.items() if value is not None
         }
         config = SearchConfig.model_validate(settings)
-        pieces = self._pieces(texts, prefixes, split)
-        flat = [piece.text for of_text in pieces for piece in of_text if piece.text]
+        segments_by_text = self._split(texts, prefixes, split)
+        segment_texts = [segment.text for segments in segments_by_text for segment in segments if segment.text]
         sentence_ids = [
             first + text + _SENTENCE_ID_STRIDE * index
-            for text, of_text in enumerate(pieces)
-            for index, _ in enumerate(piece for piece in of_text if piece.text)
+            for text, segments in enumerate(segments_by_text)
+            for index, _ in enumerate(segment for segment in segments if segment.text)
         ]
         prefix_ids = None
         if prefixes is not None:
-            pairs = zip(prefixes, pieces, strict=True)
-            repeated = [prefix for prefix, of_text in pairs for piece in of_text if piece.text]
-            prefix_ids = self.tokenizers[1].encode(repeated)
-        translations = self.translate_pieces(
-            flat, config, prefix_ids, align=align, sentence_ids=sentence_ids, report=report
+            pairs = zip(prefixes, segments_by_text, strict=True)
+            prefix_per_segment = [prefix for prefix, segments in pairs for segment in segments if segment.text]
+            prefix_ids = self.tokenizers[1].encode(prefix_per_segment)
+        translations = self.translate_segments(
+            segment_texts, config, prefix_ids, align=align, sentence_ids=sentence_ids, report=report
         )
         results = iter(translations)
         return [
-            join_translations([next(results) if piece.text else None for piece in of_text], of_text)
-            for of_text in pieces
+            join_translations([next(results) if segment.text else None for segment in segments], segments)
+            for segments in segments_by_text
         ]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
@@ -157,16 +157,16 @@ class Translator:
         Returns whether the length limit truncated any of it.
         """
         written, truncated = "", False
-        for piece in self._pieces([text], None if not prefix else [prefix], split)[0]:
-            if before := space_before(piece, written) + piece.before:
+        for segment in self._split([text], None if not prefix else [prefix], split)[0]:
+            if before := space_before(segment, written) + segment.before:
                 yield before
-            if piece.text:
-                written, was_truncated = yield from stream_piece(
-                    self._stepwise_backend, self.tokenizers, self.search, piece.text, prefix
+            if segment.text:
+                written, was_truncated = yield from stream_segment(
+                    self._stepwise_backend, self.tokenizers, self.search, segment.text, prefix
                 )
                 truncated = truncated or was_truncated
-            if piece.after:
-                yield piece.after
+            if segment.after:
+                yield segment.after
         return truncated
 
     @torch_defaults()
@@ -174,7 +174,7 @@ class Translator:
         self, text: str, prefix: str, count: int = 5, monitor: SearchMonitor | None = None
     ) -> list[Translation]:
         """Translations that begin with `prefix` and differ in the token after it, the most probable token first."""
-        self._pieces([text], [prefix], "line")
+        self._split([text], [prefix], "line")
         source, target = self.tokenizers
         (ids,), (prefix_ids,) = source.encode([text]), target.encode([prefix])
         (max_length,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
@@ -195,7 +195,7 @@ class Translator:
         next_tokens = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
         prefixes = [[*prefix_ids, token] for token in next_tokens]
         config = self.search.model_copy(update={"nbest": 1})
-        return self.translate_pieces([text] * len(prefixes), config, prefixes, align=True, monitor=monitor)
+        return self.translate_segments([text] * len(prefixes), config, prefixes, align=True, monitor=monitor)
 
     def look(self, source: str, target: str | None = None) -> Trace:
         """The trace of the forward pass over a text and a target, by default its translation: every activation."""
@@ -206,8 +206,8 @@ class Translator:
 
         return look(text_model, source, target, translate)
 
-    def pieces(self, text: str, split: SplitMode | None = None) -> list[TextSegment]:
-        """Split a text into the pieces that are translated one by one."""
+    def segments(self, text: str, split: SplitMode | None = None) -> list[TextSegment]:
+        """Split a text into the segments that are translated one by one."""
         return self.splitter.split(text, split or self.settings.split, self._token_counts)
 
     @property
@@ -219,25 +219,25 @@ class Translator:
     def _token_counts(self, texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.tokenizers[0].encode(texts)]
 
-    def _pieces(
+    def _split(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, split: SplitMode | None = None
     ) -> list[list[TextSegment]]:
         check_texts(texts)
-        pieces = [self.pieces(text, split) for text in texts]
+        segments_by_text = [self.segments(text, split) for text in texts]
         if prefixes is not None:
             check_texts(prefixes)
             if len(prefixes) != len(texts):
                 raise InputError(f"found {len(prefixes)} prefixes for {len(texts)} texts: expected one each")
-            for text, of_text in zip(texts, pieces, strict=True):
-                if len([piece for piece in of_text if piece.text]) != 1:
+            for text, segments in zip(texts, segments_by_text, strict=True):
+                if len([segment for segment in segments if segment.text]) != 1:
                     raise InputError(
                         "a prefix needs a text that is not split (one line, of one sentence unless split='line'), "
                         f"found {text[:50]!r}"
                     )
-        return pieces
+        return segments_by_text
 
     @torch_defaults()
-    def translate_pieces(
+    def translate_segments(
         self,
         texts: Sequence[str],
         config: SearchConfig,

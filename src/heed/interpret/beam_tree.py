@@ -22,7 +22,7 @@ from heed.decoding.search import Constraints
 from heed.errors import InputError
 from heed.model.torch_state import torch_defaults
 
-Fate = Literal[  # also the values in saved traces
+Outcome = Literal[  # also the values in saved traces
     "went on",  # it stayed in the beam, and its expansions are in the tree
     "ended",  # with eos, among the top W: finished, with a score
     "greatest length",  # finished by the length limit, not by the model
@@ -43,7 +43,7 @@ class Node:
     log_prob: float  # of this token, given those before it
     total: float  # of all tokens so far
     rank: int  # by `total` among all expansions of its step, from 1
-    fate: Fate
+    fate: Outcome  # `fate` is its key in saved traces
     score: float | None = None  # of a finished hypothesis: total / length penalty
     place: int | None = None  # rank among the results, from 1; none: not a result
 
@@ -90,7 +90,9 @@ def beam_tree(start: Start[S], max_length: int, config: SearchConfig, show: Call
         (allowed,), truncated = constraints.apply(log_probs.float()[None], written[None])
         values, ids = topk(allowed, config.beam + 1)
         search.truncated = (
-            set() if truncated is None else {node for node, cut in zip(live, truncated[0].tolist(), strict=True) if cut}
+            set()
+            if truncated is None
+            else {node for node, is_truncated in zip(live, truncated[0].tolist(), strict=True) if is_truncated}
         )
         parents, live = live, search.beam_step(live, values.tolist(), ids.tolist())
         stop_reason = search.stop_reason(live)
@@ -98,7 +100,7 @@ def beam_tree(start: Start[S], max_length: int, config: SearchConfig, show: Call
             rows = [parents.index(parent) for node in live if (parent := search.nodes[node].parent) is not None]
             state = state.select(start.first.new_tensor([rows]))
     for node in live:
-        search.set_fate(node, stop_reason)
+        search.set_outcome(node, stop_reason)
     results = search.best_finished()
     constraints.check(0, results[0][1] if results else -inf)
     for place, (node, _, _) in enumerate(results, 1):
@@ -129,30 +131,29 @@ class _Search:
             for log_prob, token in zip(log_probs, tokens, strict=True)
             if log_prob > -inf
         ]
-        best = sorted(expansions, key=lambda expansion: -expansion[0])[
-            : 2 * width
-        ]  # a stable sort: ties keep their order
+        ranked = sorted(expansions, key=lambda expansion: -expansion[0])  # a stable sort: ties keep their order
+        best = ranked[: 2 * width]
         staying: list[int] = []
         for rank, (total, log_prob, token, parent) in enumerate(best, 1):
-            fate, score = self._fate(token, rank, parent, len(staying)), None
-            if fate == "went on":
+            outcome, score = self._outcome(token, rank, parent, len(staying)), None
+            if outcome == "went on":
                 staying.append(len(self.nodes))
-            elif fate != "fell out of the beam":
+            elif outcome != "fell out of the beam":
                 score = total / length_penalty(step, self.config.length_penalty)
-            self.nodes.append(Node(parent, step, token, self.show(token), log_prob, total, rank, fate, score))
+            self.nodes.append(Node(parent, step, token, self.show(token), log_prob, total, rank, outcome, score))
         continued = {parent for *_, parent in best}
         for parent in live:
             if parent not in continued:
-                self.set_fate(parent, "fell out of the beam")
+                self.set_outcome(parent, "fell out of the beam")
         return staying
 
-    def _fate(self, token: int, rank: int, parent: int, staying: int) -> Fate:
+    def _outcome(self, token: int, rank: int, parent: int, staying: int) -> Outcome:
         if token == self.eos_id:
-            ended: Fate = "greatest length" if parent in self.truncated else "ended"
+            ended: Outcome = "greatest length" if parent in self.truncated else "ended"
             return ended if rank <= self.config.beam else "fell out of the beam"
         return "went on" if staying < self.config.beam else "fell out of the beam"
 
-    def stop_reason(self, live: list[int]) -> Fate | None:
+    def stop_reason(self, live: list[int]) -> Outcome | None:
         """Why the search stops after this step; none: it does not."""
         config, results = self.config, self.best_finished()
         worst = results[-1][2] if len(results) == config.nbest else -inf
@@ -168,5 +169,5 @@ class _Search:
         finished = [(index, node.total, node.score) for index, node in enumerate(self.nodes) if node.score is not None]
         return sorted(finished, key=lambda node: -node[2])[: self.config.nbest]
 
-    def set_fate(self, index: int, fate: Fate) -> None:
-        self.nodes[index] = replace(self.nodes[index], fate=fate)
+    def set_outcome(self, index: int, outcome: Outcome) -> None:
+        self.nodes[index] = replace(self.nodes[index], fate=outcome)

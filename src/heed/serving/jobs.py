@@ -40,7 +40,7 @@ class TranslationJobType:
 
     def run(self, jobs: Jobs, between_steps: BetweenSteps) -> list[Translation]:
         monitor = _monitor(jobs, between_steps, self.search.min_length)
-        return self.translator.translate_pieces(_texts(jobs), self.search, align=self.align, monitor=monitor)
+        return self.translator.translate_segments(_texts(jobs), self.search, align=self.align, monitor=monitor)
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ def _segments(text: str, translator: Translator, split: SplitMode | None) -> tup
         segment
         if has_letters(segment.text)
         else TextSegment(segment.before + segment.text + segment.after, "", "", segment.no_space_before)
-        for segment in translator.pieces(text, split)
+        for segment in translator.segments(text, split)
     ]
     encoded = translator.tokenizers[0].encode([segment.text for segment in segments if segment.text])
     return segments, [len(ids) for ids in encoded]

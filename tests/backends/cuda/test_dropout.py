@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from heed.backends.cuda.dropout import HashedDropout, kept, with_hashed_dropout
+from heed.backends.cuda.dropout import HashedDropout, keep_mask, use_hashed_dropout
 from heed.backends.torch.training import BitwiseDropout, use_bitwise_dropout
 
 
@@ -27,7 +27,7 @@ def test_hashed_dropout_has_the_right_rate_and_neighbours_are_uncorrelated(rate:
 
 def test_masks_of_different_seeds_are_uncorrelated() -> None:
     index = torch.arange(200_000, dtype=torch.int32)
-    masks = [kept(index, seed(*seeds), 0.3).float() for seeds in ((1, 1), (1, 2), (2, 1), (7, -5))]
+    masks = [keep_mask(index, seed(*seeds), 0.3).float() for seeds in ((1, 1), (1, 2), (2, 1), (7, -5))]
     correlations = torch.corrcoef(torch.stack(masks))
     assert (correlations - torch.eye(4)).abs().max() < 0.01
 
@@ -81,7 +81,7 @@ def test_evaluation_mode_or_rate_0_drops_nothing() -> None:
 def test_with_hashed_dropout_replaces_every_dropout_of_the_given_modules_and_returns_their_seeds() -> None:
     inner = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.3)))
     model = nn.Sequential(inner, nn.Dropout(0.1))
-    seeds = with_hashed_dropout([inner], torch.device("cpu"))
+    seeds = use_hashed_dropout([inner], torch.device("cpu"))
     assert isinstance(model[1], nn.Dropout)
     dropouts = [module for module in model.modules() if isinstance(module, HashedDropout)]
     assert [module.rate for module in dropouts] == [0.5, 0.3]

@@ -26,13 +26,13 @@ class HashedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0.0:
             return x
-        number = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
-        return torch.where(kept(number, self.seed, self.rate), x * (1 / (1 - self.rate)), 0.0)
+        index = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+        return torch.where(keep_mask(index, self.seed, self.rate), x * (1 / (1 - self.rate)), 0.0)
 
 
-def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], rate: float) -> Bool[Tensor, "*any"]:
+def keep_mask(index: Int[Tensor, "*any"], seed: Int[Tensor, "2"], rate: float) -> Bool[Tensor, "*any"]:
     """The dropout mask of these element indices: a 32-bit hash with a seed of two words."""
-    x = number ^ seed[0]
+    x = index ^ seed[0]
     x = (x ^ ((x >> 16) & 0xFFFF)) * 0x21F0AAAD + seed[1]
     x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x735A2D97
     x = (x ^ ((x >> 15) & 0x1FFFF)) * 0x1B56C4E9
@@ -40,19 +40,19 @@ def kept(number: Int[Tensor, "*any"], seed: Int[Tensor, "2"], rate: float) -> Bo
     return (x & 0x7FFFFFFF) >= round(rate * 2**31)
 
 
-def with_hashed_dropout(parts: Iterable[nn.Module], device: torch.device) -> Int[Tensor, "dropouts 2"]:
+def use_hashed_dropout(modules: Iterable[nn.Module], device: torch.device) -> Int[Tensor, "dropouts 2"]:
     """Replace every `nn.Dropout` of modules that will be compiled; uncompiled ones are faster with torch's.
 
     Returns the seeds, to be redrawn before each pass.
     """
-    places = [
-        (parent, name, part)
-        for whole in parts
-        for parent in whole.modules()
-        for name, part in parent.named_children()
-        if isinstance(part, nn.Dropout)
+    dropouts = [
+        (parent, name, dropout)
+        for module in modules
+        for parent in module.modules()
+        for name, dropout in parent.named_children()
+        if isinstance(dropout, nn.Dropout)
     ]
-    seeds = torch.zeros(len(places), 2, dtype=torch.int32, device=device)
-    for (parent, name, part), seed in zip(places, seeds, strict=True):
-        setattr(parent, name, HashedDropout(part.p, seed))
+    seeds = torch.zeros(len(dropouts), 2, dtype=torch.int32, device=device)
+    for (parent, name, dropout), seed in zip(dropouts, seeds, strict=True):
+        setattr(parent, name, HashedDropout(dropout.p, seed))
     return seeds

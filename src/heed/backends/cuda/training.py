@@ -11,7 +11,7 @@ import torch
 
 from heed.backends.base import TrainingOps
 from heed.backends.cuda.attention import packed_attention
-from heed.backends.cuda.dropout import with_hashed_dropout
+from heed.backends.cuda.dropout import use_hashed_dropout
 from heed.backends.cuda.fused_qkv import use_fused_projections
 from heed.backends.cuda.layer_norm import use_triton_layer_norm
 from heed.backends.cuda.loss import linear_cross_entropy
@@ -27,6 +27,6 @@ def training_ops(model: Transformer, *, bfloat16: bool, compile_layers: bool) ->
     use_triton_layer_norm(run)
     seeds = None
     if compile_layers:
-        seeds = with_hashed_dropout(layers_of(run), model.vocabulary.embedding.weight.device)
+        seeds = use_hashed_dropout(layers_of(run), model.vocabulary.embedding.weight.device)
         compile_all_layers(run, dynamic=False)
     return TrainingOps(run, packed_attention, linear_cross_entropy, dropout_seeds=seeds)
