@@ -8,7 +8,7 @@ torch.nn.Transformer with batches sorted by length, by target tokens per batch; 
 of its own, which reports its speed and its memory beyond that of the imports. The systems take turns and the best round
 counts, since other load only slows a machine. The model on a CPU has 3+3 layers, d_model 256 and a vocabulary of 8,000,
 in float32; on a GPU it is the paper's base model with a vocabulary of 32,000, in bfloat16. Neither is compiled without
---compile. Prints JSON lines for docs/pictures/performance.py.
+--compile. Prints lines for docs/pictures/performance.jsonl.
 """
 
 import argparse
