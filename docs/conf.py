@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from pydantic import BaseModel
 from sphinx.application import Sphinx
 
+from heed.settings import format_setting
 from heed.version import __version__
 
 project = "heed"
@@ -32,13 +33,14 @@ html_copy_source = False
 
 
 def settings_as_a_table(_app: Sphinx, _what: str, _name: str, obj: Any, _options: Any, lines: list[str]) -> None:
-    """Below the docstring of a settings class: each setting, its default, and the sentence that `--help` shows."""
+    """Below the docstring of a settings class: each setting, its default, and the sentence that describes it."""
     if not (isinstance(obj, type) and issubclass(obj, BaseModel)):
         return
     lines += [".. list-table::", "   :header-rows: 1", "   :widths: 25 15 60", "", "   * - setting", "     - default"]
     lines += ["     - meaning"]
     for name, field in obj.model_fields.items():
-        default = "required" if field.is_required() else f"``{field.get_default(call_default_factory=True)!r}``"
+        value = field.get_default(call_default_factory=True)
+        default = "required" if field.is_required() else f"``{format_setting(value)}``"
         meaning = re.sub(r"([*|\\])", r"\\\1", field.description or "")  # plain text in reStructuredText
         lines += [f"   * - ``{name}``", f"     - {default}", f"     - {meaning}"]
     lines.append("")

@@ -16,7 +16,7 @@ from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
 from heed.interop.marian import export_marian
-from heed.settings import Settings
+from heed.settings import Settings, format_setting
 from heed.text.tokenizer import Tokenizer
 from tests.installed import PROJECT, installed_packages, not_installed
 from tests.pages import EXTRA_OPTIONS, block_commands, is_server, write_texts
@@ -100,8 +100,7 @@ def test_every_link_and_file_named_on_a_page_exists(page: Path) -> None:
 def test_the_docs_name_every_setting_with_its_default(settings: type[Settings], page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text()
     for name, field in settings.model_fields.items():
-        default = "none" if field.default is None else field.default
-        assert f"| `{name}` | {default} | {field.description} |" in text
+        assert f"| `{name}` | {format_setting(field.default)} | {field.description} |" in text
 
 
 def test_pip_install_brings_what_the_readme_uses_and_no_developer_tools() -> None:

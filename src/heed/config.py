@@ -50,7 +50,8 @@ class ModelConfig(Settings):
     """The architecture of a Transformer. The defaults are the paper's base model."""
 
     kind: Literal["encoder-decoder", "decoder", "encoder"] = Field(
-        "encoder-decoder", description="Architecture: encoder-decoder, decoder-only (language model) or encoder-only."
+        "encoder-decoder",
+        description="Architecture: encoder-decoder, decoder (decoder-only: a language model) or encoder.",
     )
     vocab_size: PositiveInt = Field(description="Number of tokens in the (target) vocabulary.")
     source_vocab_size: PositiveInt | None = Field(
@@ -67,10 +68,13 @@ class ModelConfig(Settings):
         0.1, description="Dropout after the activation of the feed-forward network."
     )
     activation: Literal["relu", "gelu", "swish", "swiglu"] = Field(
-        "relu", description="Activation of the feed-forward network; swiglu adds a gating matrix."
+        "relu",
+        description="Activation of the feed-forward network: relu, gelu, swish or swiglu, which adds a gating matrix.",
     )
     norm: Literal["post", "pre", "sandwich"] = Field(
-        "post", description="Layer norm after each residual sum (the paper), before each sub-layer, or around it."
+        "post",
+        description="Layer norm: post (after each residual sum, as in the paper), pre (before each sub-layer) or "
+        "sandwich (before and after each sub-layer).",
     )
     norm_eps: Annotated[float, Field(gt=0)] = Field(1e-5, description="Epsilon added to the variance in layer norm.")
     positions: Literal["sinusoidal", "learned", "rotary"] = Field(
@@ -160,17 +164,18 @@ class DataConfig(Settings):
 
     task: Literal["translate", "language-model", "masked", "classify"] = Field(
         "translate",
-        description="Training task: translation, language modelling, masked language modelling or classification.",
+        description="Training task: translate, language-model, masked (masked language modelling) or classify.",
     )
     labels: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="Class names; none given: all labels in the training text."
+        (), description="Class names; empty: all labels in the training text."
     )
     documents: bool = Field(
         default=False,
         description="Texts are documents separated by empty lines; those that are too long are split, not dropped.",
     )
     tokenizer: Literal["bpe", "unigram", "words", "characters", "bytes", "sentencepiece", "spaced"] = Field(
-        "bpe", description="Tokenizer; sentencepiece and spaced exist in imported models only, all others are lossless."
+        "bpe",
+        description="Tokenizer: bpe, unigram, words, characters, bytes; imported models also sentencepiece or spaced.",
     )
     vocab_size: PositiveInt | None = Field(
         None, description="Vocabulary size to train; none: chosen by the size of the corpus."
@@ -209,13 +214,14 @@ class TrainingConfig(Settings):
     accumulate: PositiveInt = Field(
         1, description="Batches per optimiser step (gradient accumulation); the loss is averaged over all their tokens."
     )
-    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam as in the paper, or AdamW.")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="Optimiser: adam, as in the paper, or adamw.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="Weight decay of adamw.")
     schedule: Literal["paper", "inverse-sqrt", "cosine", "constant"] = Field(
-        "paper", description="Learning-rate schedule after the warm-up; only the paper's depends on d_model."
+        "paper",
+        description="Learning rate after the warm-up: paper, inverse-sqrt, cosine (to 0 at max_steps) or constant.",
     )
     learning_rate_factor: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Factor of the paper's learning-rate schedule."
+        1.0, description="Factor of the paper's schedule, whose peak depends on d_model and warmup_steps."
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         5e-4, description="Peak learning rate of all schedules but the paper's."
@@ -241,25 +247,27 @@ class TrainingConfig(Settings):
     checkpoint_every: PositiveInt = Field(1000, description="Optimiser steps between checkpoints.")
     keep_last: PositiveInt = Field(5, description="Number of recent checkpoints to keep, besides the best one.")
     best_by: Literal["loss", "bleu", "accuracy"] = Field(
-        "loss", description="Validation metric that selects the best checkpoint."
+        "loss", description="Validation metric that selects the best checkpoint: loss, bleu or accuracy."
     )
     patience: PositiveInt | None = Field(
         None, description="Early stopping: validations without improvement before training stops; none: never."
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Compute precision; weights stay float32; auto: bfloat16 on a GPU, float32 elsewhere."
+        "auto",
+        description="Precision of activations: float32, bfloat16, or auto: bfloat16 on a GPU, float32 elsewhere.",
     )
     capture: bool = Field(
         default=True, description="On a GPU: use heed's own kernels and replay every training step as a CUDA graph."
     )
     compile: bool | None = Field(
-        None, description="Compile the layers with torch.compile; none: only with CUDA graphs, and only in long runs."
+        None,
+        description="Compile the layers with torch.compile; none: with CUDA graphs, in runs of 5,000 steps or more.",
     )
     shard: bool = Field(
         default=False,
         description="Shard weights and optimiser state over the processes (FSDP2) instead of replicating them.",
     )
-    seed: Seed = Field(1, description="Random seed of the whole run.")
+    seed: Seed = Field(1, description="Random seed of the run: initialisation, dropout and order of the batches.")
 
 
 class SearchConfig(Settings):

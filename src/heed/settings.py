@@ -35,6 +35,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {closest[0]!r}?" if closest else f"expected one of {', '.join(names)}"
 
 
+def format_setting(value: Any) -> str:
+    """A setting's value as it is written after `--set section.name=`: none, true, 0.1, post, []."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return str(list(value))
+        case "":
+            return '""'
+        case _:
+            return str(value)
+
+
 class Settings(BaseModel):
     """The base class of all settings: no unknown names, no silent conversions, immutable."""
 

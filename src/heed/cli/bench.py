@@ -37,11 +37,16 @@ def engines(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     file: Annotated[str, typer.Argument(help="Text to translate, one sentence per line; - is standard input.")],
     engine: Annotated[
-        list[str], typer.Option(help="An engine to compare with heed; default: all installed ones.")
+        list[str],
+        typer.Option(
+            help="Engine to compare with heed, such as ctranslate2; may be given several times; default: all installed."
+        ),
     ] = [],
     sentences: Annotated[int, typer.Option(min=1, help="Maximum number of lines to translate.")] = 200,
-    beam: Annotated[int, typer.Option(min=1, help="Beam size; 1 is greedy decoding.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; the median is reported.")] = 5,
+    beam: Annotated[int, typer.Option(min=1, help="Beam size; 1: greedy search.")] = 4,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds in which the engines take turns; the median is reported.")
+    ] = 5,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads per engine; default: the engine's own.")] = None,
     as_json: JsonOption = False,
 ) -> None:

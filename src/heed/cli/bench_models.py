@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from heed.benchmarking.translating import TokenSequences, TranslationJob, TranslationSpeed
     from heed.inference.translator import Translator
 
-DeviceOption = Annotated[Literal["cpu", "cuda"] | None, typer.Option(help="Default: the GPU if there is one.")]
+DeviceOption = Annotated[
+    Literal["cpu", "cuda"] | None, typer.Option(help="Device to measure; default: the GPU if there is one.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -83,10 +85,10 @@ def _memory(size: int | None, device: str) -> str:
 
 def train(
     preset: Annotated[str, typer.Option(help="Model size: tiny, small, base or big.")] = "tiny",
-    vocabulary: Annotated[int, typer.Option(min=16, help="Vocabulary size.")] = 8000,
+    vocabulary: Annotated[int, typer.Option(min=16, help="Vocabulary size, in tokens.")] = 8000,
     tokens: Annotated[int | None, typer.Option(min=1, help="Target tokens per batch; default: the preset's.")] = None,
     device: DeviceOption = None,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Approximate duration of the measurement.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Approximate duration of the measurement, in seconds.")] = 5.0,
     set_: Annotated[list[str], typer.Option("--set", help="A model or training setting, such as model.norm=pre.")] = [],
     as_json: JsonOption = False,
 ) -> None:
@@ -153,8 +155,10 @@ def translate(
     engine: EngineOption = None,
     batch: Annotated[list[int], typer.Option(min=1, help="Batch size; may be given several times.")] = [1, 8, 32],
     beam: Annotated[list[int], typer.Option(min=1, help="Beam size; may be given several times.")] = [1, 4],
-    sentences: Annotated[int, typer.Option(min=1, help="Maximum number of lines to translate.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions; the median is reported.")] = 3,
+    sentences: Annotated[
+        int, typer.Option(min=1, help="Maximum number of lines to translate, or number of random sentences.")
+    ] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each measurement; the median is reported.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """Measure your model's decoding speed by batch size, beam size and sentence length.

@@ -45,7 +45,10 @@ def import_model(
     from_: Annotated[str, typer.Option("--from", help="Input format: marian (Hugging Face's MarianMT) or fairseq.")],
     out: Annotated[Path, out_option("The model folder to write.")],
     weights: Annotated[
-        str | None, typer.Option(help="Weights file to read; a pickle is read only if it is named here.")
+        str | None,
+        typer.Option(
+            help="Weights file; default: model.safetensors. A pickle (.bin, .pt) is read only if it is named here."
+        ),
     ] = None,
     languages: Annotated[
         str | None, typer.Option(help="Source and target language, such as en-de; default: from the files.")

@@ -9,11 +9,12 @@ from rich.table import Table
 
 from heed.config import ModelConfig
 from heed.model.size import parameter_counts
+from heed.settings import format_setting
 
 
 def describe(
     preset: Annotated[str, typer.Option(help="Model size: tiny, small, base or big.")] = "base",
-    vocab_size: Annotated[int, typer.Option(help="Vocabulary size.")] = 37_000,
+    vocab_size: Annotated[int, typer.Option(help="Vocabulary size, in tokens.")] = 37_000,
 ) -> None:
     """Show a preset's settings and its parameter count, part by part."""
     config = ModelConfig.preset(preset, vocab_size=vocab_size)
@@ -25,7 +26,7 @@ def describe(
 def _settings(config: ModelConfig) -> Table:
     table = Table("setting", "value", "description", box=box.SIMPLE_HEAD)
     for name, field in ModelConfig.model_fields.items():
-        table.add_row(name, str(getattr(config, name)), field.description)
+        table.add_row(name, format_setting(getattr(config, name)), field.description)
     return table
 
 

@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     from heed.evaluation.metrics import Comparison, Disagreement, Score
     from heed.inference.translator import Translator
 
+AgainstOption = Annotated[
+    str | None, typer.Option(help="File of another system's translations, to compare with by a paired bootstrap test.")
+]
+TokenizeOption = Annotated[
+    str,
+    typer.Option(
+        help="sacreBLEU's tokenizer for BLEU, such as 13a, intl, zh or char; none: the text is already tokenised."
+    ),
+]
 Lines = dict[str, list[str]]  # by "source", "reference", "hypothesis" and "against"
 _MAX_LABELS = 20  # of a confusion matrix that is printed
 
@@ -51,20 +60,26 @@ def evaluate(
     pairs: Annotated[str | None, typer.Option(help="Test set of a classifier: .tsv, .csv or .jsonl.")] = None,
     columns: options.ColumnsOption = None,
     pairs_format: options.PairsFormatOption = None,
-    source_key: options.SourceKeyOption = "text",
-    target_key: options.TargetKeyOption = "label",
-    source: Annotated[str | None, typer.Option(help="Source text; with --hypothesis it is only shown.")] = None,
-    hypothesis: Annotated[str | None, typer.Option(help="Translations to score instead of a model's.")] = None,
-    against: Annotated[str | None, typer.Option(help="Another system's translations, to compare with.")] = None,
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU tokenizer of BLEU; none: text is tokenised.")] = "13a",
+    source_key: Annotated[str, typer.Option(help="Key of the text in a .jsonl object of --pairs.")] = "text",
+    target_key: Annotated[str, typer.Option(help="Key of the label in a .jsonl object of --pairs.")] = "label",
+    source: Annotated[
+        str | None, typer.Option(help="Source text, one sentence per line; with --hypothesis it is only shown.")
+    ] = None,
+    hypothesis: Annotated[str | None, typer.Option(help="File of translations to score, instead of a model's.")] = None,
+    against: AgainstOption = None,
+    tokenize: TokenizeOption = "13a",
     resamples: Annotated[int, typer.Option(min=40, help="Bootstrap resamples for intervals and p-values.")] = 1000,
-    show: Annotated[int, typer.Option(min=0, help="Number of sentences to show where --against differs most.")] = 5,
-    out: Annotated[Path | None, out_option("File for the model's translations.")] = None,
+    show: Annotated[
+        int, typer.Option(min=0, help="Number of sentences to print: those in which --against differs most.")
+    ] = 5,
+    out: Annotated[Path | None, out_option("File to write the model's translations to.")] = None,
     together: EnsembleOption = [],
     split: SplitOption = None,
     set_: SearchSetOption = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    card: Annotated[bool, typer.Option(help="Write the scores into the model's card.")] = True,
+    card: Annotated[
+        bool, typer.Option(help="Write the scores into the model card, README.md in the model folder.")
+    ] = True,
 ) -> None:
     """Score translations with BLEU, chrF, TER, exact match and error rate, with confidence intervals.
 

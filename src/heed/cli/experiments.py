@@ -35,7 +35,11 @@ def ablate(
     source: Annotated[str, typer.Option(help="Source text, one sentence per line.")],
     reference: Annotated[str, typer.Option(help="Reference translations, one per line.")],
     metric: Annotated[
-        MetricName, typer.Option(help="Metric; log-prob is fast, exact and bleu translate the text for each ablation.")
+        MetricName,
+        typer.Option(
+            help="log-prob: log-probability per token, fast; exact (exact match) and bleu translate the text for each "
+            "ablation."
+        ),
     ] = "log-prob",
     resamples: Annotated[int, typer.Option(min=40, help="Bootstrap resamples for the intervals.")] = 1000,
     out: Annotated[Path | None, out_option("Write a heat map: .svg, .png or .pdf.")] = None,

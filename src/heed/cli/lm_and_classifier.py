@@ -24,36 +24,43 @@ if TYPE_CHECKING:
 
 _LINES_PER_BATCH = 512
 
+SampleOption = Annotated[
+    bool,
+    typer.Option(
+        "--sample", help="Sample instead of greedy search; implied by --temperature, --top-k, --top-p and --seed."
+    ),
+]
 TextsOption = Annotated[list[str], typer.Option("--text", help="An input text; may be given several times.")]
 
 
 def generate(
     model: Annotated[Path, typer.Argument(help="Model folder of a language model.")],
-    files: Annotated[list[str], typer.Argument(help="Prompts, one per line; - is standard input.")] = [],
+    files: Annotated[list[str], typer.Argument(help="Files of prompts, one per line; - is standard input.")] = [],
     prompt: Annotated[
         list[str], typer.Option(help="A prompt; may be given several times; default: an empty prompt.")
     ] = [],
     count: Annotated[int, typer.Option(min=1, help="Number of texts per prompt.")] = 1,
-    sample: Annotated[
-        bool,
-        typer.Option(
-            "--sample",
-            help="Sample instead of greedy decoding; implied by --temperature, --top-k, --top-p and --seed.",
-        ),
-    ] = False,
+    sample: SampleOption = False,
     temperature: Annotated[
-        float | None, typer.Option(help="Softmax temperature: below 1 sharpens, above 1 flattens.")
+        float | None, typer.Option(help="Softmax temperature: below 1 sharpens, above 1 flattens; default: 1.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample among the k most probable tokens.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample among the k most probable tokens; default: all tokens.")
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample among the most probable tokens whose probabilities sum to p.")
+        float | None,
+        typer.Option(help="Sample among the most probable tokens whose probabilities sum to p; default: all tokens."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Maximum tokens per text, prompt included.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of sampling; default: 1.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Maximum tokens per text, prompt included; default: as in training.")
+    ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each text's log-probability before it.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Print one text while it is generated.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print the text while it is generated; for a single prompt.")
+    ] = False,
 ) -> None:
-    """Continue prompts with a language model: greedy decoding, beam search with --count, or sampling."""
+    """Continue prompts with a language model: greedy search, beam search with --count, or sampling."""
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed, "max_length": max_length}
     settings = {name: value for name, value in options.items() if value is not None}
     sampled = sample or bool(settings.keys() - {"max_length"})
@@ -124,9 +131,9 @@ def embed(
     ] = "mean",
     out: Annotated[Path | None, out_option("A .npy or .jsonl file; default: JSON lines on standard output.")] = None,
 ) -> None:
-    """Compute embeddings of texts from a model's hidden states.
+    """Compute an embedding of each text: the pooled hidden states of the last layer.
 
-    They are the encoder's hidden states, or a language model's.
+    They are the encoder's, or a language model's.
     """
     lines = _lines(text, files)
     if out is not None and out.suffix not in (".npy", ".jsonl"):

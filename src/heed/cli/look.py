@@ -28,8 +28,13 @@ def look(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     sentence: Annotated[str, typer.Argument(help="Sentence to translate, or to run the model on.")],
     target: Annotated[str | None, typer.Option(help="Translation to trace; default: the model's own.")] = None,
-    out: Annotated[Path | None, out_option("Save as .html, .svg, .png, .pdf or .json.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Save the activations of every layer and sub-layer.")] = False,
+    out: Annotated[
+        Path | None, out_option("Save as a .html, .svg, .png, .pdf or .json file instead of printing.")
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Also save the activations of every layer and sub-layer; for .html and .json."),
+    ] = False,
     set_: SearchSetOption = [],
 ) -> None:
     """Show which source tokens each target token depends on, by attention and by leaving them out.

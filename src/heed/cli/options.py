@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 SourceOption = Annotated[
     list[str], typer.Option(help="Source text, one sentence per line; may be given several times.")
 ]
-TargetOption = Annotated[list[str], typer.Option(help="Target text: line n translates line n of the source.")]
+TargetOption = Annotated[
+    list[str], typer.Option(help="Target text: line n translates line n of the source; once per --source.")
+]
 PairsOption = Annotated[
     list[str],
     typer.Option(
@@ -36,11 +38,13 @@ TextOption = Annotated[
 ]
 ValidTextOption = Annotated[list[str], typer.Option(help="Monolingual text of the validation set.")]
 TaskOption = Annotated[
-    str | None, typer.Option(help="Training task: translate, language-model, masked or classify; sets data.task.")
+    str | None, typer.Option(help="Training task: translate, language-model, masked or classify; default: data.task.")
 ]
 WeightOption = Annotated[
     list[float],
-    typer.Option(help="Weight of each corpus, once per corpus in the order given: 2 repeats it twice per epoch."),
+    typer.Option(
+        help="Weight of a corpus: one of weight 2 is read twice per epoch; once per corpus, in order; default: 1."
+    ),
 ]
 ValidSourceOption = Annotated[list[str], typer.Option(help="Source text of the validation set.")]
 ValidTargetOption = Annotated[list[str], typer.Option(help="Target text of the validation set.")]
@@ -50,7 +54,8 @@ SourceKeyOption = Annotated[
 ]
 TargetKeyOption = Annotated[str, typer.Option(help="Key of the target text in a .jsonl object.")]
 ColumnsOption = Annotated[
-    str | None, typer.Option(help="Columns of a .tsv or .csv file, by number or name: 2,3 or en,de or label,text.")
+    str | None,
+    typer.Option(help="Columns of a .tsv or .csv file, by number or name: 2,3 or en,de or label,text; default: all."),
 ]
 PairsFormatOption = Annotated[
     Literal["tsv", "csv", "jsonl"] | None, typer.Option(help="Format of --pairs; default: by the file name.")
@@ -61,14 +66,16 @@ SourceLanguageOption = Annotated[
 TargetLanguageOption = Annotated[
     str | None, typer.Option(help="Target language code, such as de; default: from the file names.")
 ]
-ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings; other options override it.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="TOML file of settings; --set and other options override it.")]
 SetOption = Annotated[
     list[str], typer.Option("--set", help="A setting, such as training.max_steps=2000; may be given several times.")
 ]
 PresetOption = Annotated[
     str | None, typer.Option(help="Model size: tiny, small, base or big; default: by the size of the corpus.")
 ]
-CacheOption = Annotated[Path | None, typer.Option(help="Folder of the cache of tokenised text.")]
+CacheOption = Annotated[
+    Path | None, typer.Option(help="Cache folder for tokenizers and token ids; default: ~/.cache/heed.")
+]
 SearchSetOption = Annotated[
     list[str], typer.Option("--set", help="A decoding setting, such as search.beam=5; may be given several times.")
 ]
@@ -77,11 +84,15 @@ SplitOption = Annotated[
     typer.Option(
         "--split",
         help="Split text before translation. sentences: split lines longer than the training lines into sentences; "
-        "line: translate each line at once; none: translate each text at once; default: the model folder's setting.",
+        "line: translate each line as a whole; none: translate each text as a whole; "
+        "default: the model folder's setting.",
     ),
 ]
 EnsembleOption = Annotated[
-    list[Path], typer.Option("--with", help="Another model folder, to decode with as an ensemble.")
+    list[Path],
+    typer.Option(
+        "--with", help="Folder of another model, for an ensemble of their probabilities; may be given several times."
+    ),
 ]
 EngineOption = Annotated[
     EngineName | None, typer.Option(help="Inference engine; default: heed, or the one the folder was exported for.")

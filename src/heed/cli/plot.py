@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def plot(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of training runs, finished or not.")],
-    out: Annotated[Path | None, out_option("A .svg, .png or .pdf file; default: RUN/curves.svg.")] = None,
+    out: Annotated[Path | None, out_option("A .svg, .png or .pdf file; default: curves.svg in the first RUN.")] = None,
     by: Annotated[str, typer.Option(help="The x axis: steps or minutes.")] = "steps",
 ) -> None:
     """Plot loss, BLEU and learning rate of one or several training runs."""

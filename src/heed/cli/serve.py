@@ -18,12 +18,13 @@ from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
 from heed.serving.config import LOOPBACK, ServeConfig
+from heed.settings import format_setting
 
 EPILOG = "\n\n".join(
     (
-        "Settings for --set:",
+        "Settings for --set, with their defaults:",
         *(
-            f"serve.{name}={field.default}  {field.description}"
+            f"serve.{name}={format_setting(field.default)}  {field.description}"
             for name, field in ServeConfig.model_fields.items()
             if name not in ("host", "port")
         ),
@@ -33,8 +34,10 @@ EPILOG = "\n\n".join(
 
 def serve(
     models: Annotated[list[Path] | None, typer.Argument(metavar="MODEL...", help="Model folders to serve.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free port.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; default: this machine only.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free port; default: 8080.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; default: 127.0.0.1, which only this machine can reach.")
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="File of hashed API keys; requests then need a key.")] = None,
     new_key: Annotated[
         bool, typer.Option("--new-key", help="Create a key, add its hash to --keys and print the key.")
@@ -42,7 +45,9 @@ def serve(
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow requests from other hosts without keys.")] = False,
     languages: Annotated[
         list[str],
-        typer.Option(help="Language pair of a model, such as en-de, if its card has none; once per model."),
+        typer.Option(
+            help="Language pair of a translation model, such as en-de; once per model; default: from its folder."
+        ),
     ] = [],
     engine: Annotated[
         EngineName | None,

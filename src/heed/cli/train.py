@@ -18,6 +18,12 @@ from heed.training.corpora import TextFiles
 from heed.training.presets import setting_layers
 from heed.training.step_log import METRICS, Listener, StepReport, Validation
 
+InitFromOption = Annotated[
+    Path | None, typer.Option(help="Model folder whose weights and vocabulary to start from (fine-tuning).")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint; without one, start it.")
+]
 _SECONDS_BETWEEN_LINES = 10.0  # where standard error is no terminal
 
 
@@ -90,7 +96,7 @@ class TrainingProgress(Listener):
 
 
 def train(
-    out: Annotated[Path, out_option("The run's folder; created if it does not exist.")],
+    out: Annotated[Path, out_option("Folder to write the run to; created if it does not exist.")],
     source: options.SourceOption = [],
     target: options.TargetOption = [],
     pairs: options.PairsOption = [],
@@ -110,8 +116,8 @@ def train(
     preset: options.PresetOption = None,
     config: options.ConfigOption = None,
     set_: options.SetOption = [],
-    init_from: Annotated[Path | None, typer.Option(help="Model folder to initialise the weights from.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out, or start it.")] = False,
+    init_from: InitFromOption = None,
+    resume: ResumeOption = False,
     cache: options.CacheOption = None,
 ) -> None:
     """Train a model on your own text; data-parallel when started with torchrun."""

@@ -67,18 +67,29 @@ def translate(
     engine: EngineOption = None,
     format_: Annotated[
         InputFormat | None,
-        typer.Option("--format", help="Input format: text, tsv or jsonl; default: by the file name."),
+        typer.Option("--format", help="Input format; default: by the file name, else text."),
     ] = None,
     source_key: Annotated[str, typer.Option(help="Key of the text in a JSON object.")] = "source",
     target_key: Annotated[str, typer.Option(help="Key for the translation in a JSON object.")] = "target",
-    beam: Annotated[int | None, typer.Option(help="Beam size; 1 is greedy decoding.")] = None,
-    nbest: Annotated[int | None, typer.Option(help="Number of translations per input line, best first.")] = None,
+    beam: Annotated[
+        int | None, typer.Option(help="Beam size; 1: greedy search; default: the model folder's setting.")
+    ] = None,
+    nbest: Annotated[
+        int | None,
+        typer.Option(help="Number of translations per input line, best first; default: the model folder's setting."),
+    ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write each translation's score before it.")] = False,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="Write the word alignment after each translation: 0-0 1-2 …")
+        bool,
+        typer.Option(
+            "--alignment",
+            help="Write the word alignment after each translation, as pairs of source and target word: 0-0 1-2 …",
+        ),
     ] = False,
     split: SplitOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print which backend translates, and why.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print which backend translates, and why, on standard error.")
+    ] = False,
     lines: Annotated[int, typer.Option(min=1, help="Lines per batch; 1: translate each line as it arrives.")] = 512,
     set_: SearchSetOption = [],
 ) -> None:

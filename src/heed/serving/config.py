@@ -30,10 +30,10 @@ class ServeConfig(Settings):
         (), description="Origins that may send cross-origin requests (CORS), such as https://a.example; *: any."
     )
     bodies_bytes: PositiveInt = Field(
-        16 << 20, description="Memory for large request bodies while they are received, all together, in bytes."
+        16 << 20, description="Memory for all request bodies above 16 KiB while they are received, in bytes."
     )
     connections: PositiveInt = Field(
-        2048, description="Maximum open connections; above it the connection that was idle longest is closed."
+        2048, description="Maximum open connections; beyond it the longest idle connection is closed."
     )
     characters: PositiveInt = Field(5000, description="Maximum characters per request, all texts together.")
     texts: PositiveInt = Field(64, description="Maximum texts per request.")
@@ -47,7 +47,9 @@ class ServeConfig(Settings):
     requests_per_minute: PositiveInt = Field(
         1200, description="Sustained requests per minute of one API key, or of one address without a key."
     )
-    burst: PositiveInt = Field(240, description="Maximum requests at once of one API key or address, after a pause.")
+    burst: PositiveInt = Field(
+        240, description="Maximum burst of requests of one API key or address (size of its token bucket)."
+    )
     patience: Annotated[float, Field(ge=0)] = Field(
         0.004, description="Maximum time a request waits for a batch to fill, in seconds."
     )
