@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, pre_tokenizers
 
 from heed.errors import ConfigError, DataError
@@ -76,7 +76,7 @@ class BpeDropout:
             (self._ids[left], self._ids[right]): (rank, self._ids[left + right])
             for rank, (left, right) in enumerate(model["merges"])
         }
-        self._pre_tokenizer = Backend.from_str(tokenizer.to_json()).pre_tokenizer
+        self._pre_tokenizer = HFTokenizer.from_str(tokenizer.to_json()).pre_tokenizer
         self._scale = 1 / math.log(p) if p else 0.0
         self._cache_size = cache_size
         self._states: dict[WordTokens, _State] = {}

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HFTokenizer
 
 from heed.errors import DataError
 
@@ -30,9 +30,9 @@ _LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
 class SentencePiece:
     """A SentencePiece unigram model and its normalisation (tokenizer type "sentencepiece")."""
 
-    def __init__(self, parts: dict[str, Any], backend: Backend, special: int) -> None:
+    def __init__(self, parts: dict[str, Any], hf_tokenizer: HFTokenizer, special: int) -> None:
         """special: the number of special tokens, which have the ids from 0 on."""
-        self._backend, self._special = backend, special
+        self._hf_tokenizer, self._special = hf_tokenizer, special
         charsmaps = [step["precompiled_charsmap"] for step in _normalisers(parts) if step["type"] == "Precompiled"]
         self._normalise = CharacterMap(base64.b64decode(charsmaps[0])) if charsmaps else str
         # `tokenizers` would drop a combining mark after certain characters (ⓞ and ̆ ), so normalisation is ours: it
@@ -48,7 +48,7 @@ class SentencePiece:
         """The ids of each text; a language code at its start, such as >>fra<<, is one token."""
         codes = [code[0] if (code := _LANGUAGE_CODE.match(text)) else "" for text in texts]
         normalised = [self.normalise(text.removeprefix(code)) for code, text in zip(codes, texts, strict=True)]
-        encoded = self._backend.encode_batch(normalised)
+        encoded = self._hf_tokenizer.encode_batch(normalised)
         # By name, not by SentencePiece's id: text that is unknown to SentencePiece may be a token of the model.
         return [
             [self._ids.get(piece, self.unk_id) for piece in ([code] if code else []) + encoding.tokens]

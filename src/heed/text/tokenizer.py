@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
-from tokenizers import Tokenizer as Backend
+from tokenizers import Tokenizer as HFTokenizer
 
 from heed.errors import DataError, InputError
 from heed.text.imported_tokenizers import UNKNOWN, Pretokenized, SentencePiece
@@ -77,11 +77,11 @@ class Tokenizer:
 
     def __init__(self, parts: dict[str, Any], kind: AnyTokenizerType) -> None:
         """parts: the content of a tokenizer.json, as `parse_tokenizer_json` returns it."""
-        self._backend = _backend(parts, kind)
+        self._hf_tokenizer = _build_hf_tokenizer(parts, kind)
         self.kind = kind
         self._text = json.dumps(parts, indent=2, ensure_ascii=False)
         self.prefix = " " if kind in _PREPENDS_SPACE else ""  # prepended to every text that is not empty
-        self._imported = _imported(kind, parts, self._backend)
+        self._imported = _imported(kind, parts, self._hf_tokenizer)
 
     @classmethod
     def train(cls, texts: Iterable[str], kind: AnyTokenizerType = "bpe", vocab_size: int = 8000) -> "Tokenizer":
@@ -94,19 +94,21 @@ class Tokenizer:
         prefixed = (prefix + text for text in texts)
         match kind:
             case "bpe":
-                backend = _byte_level_backend(models.BPE(), kind)
-                backend.train_from_iterator(_split_long_words(prefixed), _bpe_trainer(vocab_size))
+                hf_tokenizer = _byte_level_tokenizer(models.BPE(), kind)
+                hf_tokenizer.train_from_iterator(_split_long_words(prefixed), _bpe_trainer(vocab_size))
             case "unigram":
-                backend = _byte_level_backend(models.Unigram(), kind)
-                backend.train_from_iterator(_split_long_words(prefixed), _unigram_trainer(vocab_size))
+                hf_tokenizer = _byte_level_tokenizer(models.Unigram(), kind)
+                hf_tokenizer.train_from_iterator(_split_long_words(prefixed), _unigram_trainer(vocab_size))
             case "words" | "characters":
-                counted = _byte_level_backend(models.WordLevel(unk_token=SPECIAL[0]), kind)
+                word_counter = _byte_level_tokenizer(models.WordLevel(unk_token=SPECIAL[0]), kind)
                 trainer = trainers.WordLevelTrainer(vocab_size=vocab_size, show_progress=False, special_tokens=[])
-                counted.train_from_iterator(prefixed, trainer)
-                frequent = counted.get_vocab()
-                backend = _with_byte_fallback(sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind)
+                word_counter.train_from_iterator(prefixed, trainer)
+                frequent = word_counter.get_vocab()
+                hf_tokenizer = _with_byte_fallback(
+                    sorted(frequent, key=lambda piece: frequent[piece]), vocab_size, kind
+                )
             case "bytes":
-                backend = _with_byte_fallback([], vocab_size, kind)
+                hf_tokenizer = _with_byte_fallback([], vocab_size, kind)
             case _:
                 trainable = ", ".join(get_args(TokenizerType))
                 if kind in get_args(AnyTokenizerType):
@@ -115,14 +117,14 @@ class Tokenizer:
                         f"{trainable}, or start from an imported model (--init-from)"
                     )
                 raise DataError(f"tokenizer = {kind!r} is unknown: choose one of {trainable}")
-        return cls.from_json(_without_added_tokens(backend), kind)
+        return cls.from_json(_without_added_tokens(hf_tokenizer), kind)
 
     @property
     def vocab_size(self) -> int:
         """The number of token ids, special tokens included."""
         if self._imported is not None:
             return self._imported.unk_id + 1
-        return int(self._backend.get_vocab_size())
+        return int(self._hf_tokenizer.get_vocab_size())
 
     @property
     def encodes_words_independently(self) -> bool:
@@ -135,7 +137,7 @@ class Tokenizer:
         try:
             if self._imported is not None:
                 return self._imported.encode(texts)
-            encoded = self._backend.encode_batch_fast([self.prefix + text if text else "" for text in texts])
+            encoded = self._hf_tokenizer.encode_batch_fast([self.prefix + text if text else "" for text in texts])
         except TypeError:
             for index, text in enumerate(texts):
                 if surrogate := re.search("[\ud800-\udfff]", text):
@@ -149,13 +151,13 @@ class Tokenizer:
         if self._imported is not None:
             return [self._imported.decode(ids) for ids in batch]
         plain = [[token for token in ids if token >= len(SPECIAL)] for ids in batch]
-        return [text.removeprefix(self.prefix) for text in self._backend.decode_batch(plain)]
+        return [text.removeprefix(self.prefix) for text in self._hf_tokenizer.decode_batch(plain)]
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each token; concatenated they are `prefix` and the text. Special tokens have none."""
         if self._imported is not None:
             return self._imported.pieces(ids)
-        names = (str(self._backend.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
+        names = (str(self._hf_tokenizer.id_to_token(token)) if token >= len(SPECIAL) else "" for token in ids)
         return [bytes(BYTE_VALUES[character] for character in name) for name in names]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
@@ -196,26 +198,28 @@ def suitable_vocab_size(pairs: int) -> int:
     return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
 
 
-def _imported(kind: AnyTokenizerType, parts: dict[str, Any], backend: Backend) -> SentencePiece | Pretokenized | None:
+def _imported(
+    kind: AnyTokenizerType, parts: dict[str, Any], hf_tokenizer: HFTokenizer
+) -> SentencePiece | Pretokenized | None:
     """The implementation of an imported tokenizer type; None for the types that heed trains."""
     if kind == "sentencepiece":
-        return SentencePiece(parts, backend, len(SPECIAL))
+        return SentencePiece(parts, hf_tokenizer, len(SPECIAL))
     return Pretokenized(parts, len(SPECIAL)) if kind == "spaced" else None
 
 
-def _backend(parts: dict[str, Any], kind: AnyTokenizerType) -> Backend:
+def _build_hf_tokenizer(parts: dict[str, Any], kind: AnyTokenizerType) -> HFTokenizer:
     """The `tokenizers` object, built from the vocabulary and merges alone: the type determines everything else."""
     model, vocabulary = parts["model"], parts["model"]["vocab"]
     match kind:
         case "sentencepiece":
-            return Backend(models.Unigram([(name, float(score)) for name, score in vocabulary], model["unk_id"]))
+            return HFTokenizer(models.Unigram([(name, float(score)) for name, score in vocabulary], model["unk_id"]))
         case "spaced":
-            return Backend(models.WordLevel(vocabulary, unk_token=model["unk_token"]))
+            return HFTokenizer(models.WordLevel(vocabulary, unk_token=model["unk_token"]))
         case "unigram":
-            return _byte_level_backend(models.Unigram([(name, float(score)) for name, score in vocabulary]), kind)
+            return _byte_level_tokenizer(models.Unigram([(name, float(score)) for name, score in vocabulary]), kind)
         case _:
             merges = [(left, right) for left, right in model["merges"]]
-            return _byte_level_backend(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
+            return _byte_level_tokenizer(models.BPE(vocabulary, merges, ignore_merges=kind != "bpe"), kind)
 
 
 def _pre_tokenizer(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
@@ -226,11 +230,11 @@ def _pre_tokenizer(kind: TokenizerType) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
-def _byte_level_backend(model: models.Model, kind: TokenizerType) -> Backend:
-    backend = Backend(model)
-    backend.pre_tokenizer = _pre_tokenizer(kind)
-    backend.decoder = decoders.ByteLevel()
-    return backend
+def _byte_level_tokenizer(model: models.Model, kind: TokenizerType) -> HFTokenizer:
+    hf_tokenizer = HFTokenizer(model)
+    hf_tokenizer.pre_tokenizer = _pre_tokenizer(kind)
+    hf_tokenizer.decoder = decoders.ByteLevel()
+    return hf_tokenizer
 
 
 def _split_long_words(texts: Iterable[str]) -> Iterator[str]:
@@ -256,16 +260,16 @@ def _unigram_trainer(vocab_size: int) -> trainers.UnigramTrainer:
     )
 
 
-def _with_byte_fallback(frequent: list[str], vocab_size: int, kind: TokenizerType) -> Backend:
-    """A backend in which the frequent pieces are one token each and everything else is encoded as bytes."""
+def _with_byte_fallback(frequent: list[str], vocab_size: int, kind: TokenizerType) -> HFTokenizer:
+    """A tokenizer in which the frequent pieces are one token each and everything else is encoded as bytes."""
     names = list(dict.fromkeys((*SPECIAL, *BYTE_TOKENS, *frequent)))[:vocab_size]
-    return _byte_level_backend(
+    return _byte_level_tokenizer(
         models.BPE({name: token_id for token_id, name in enumerate(names)}, [], ignore_merges=True), kind
     )
 
 
-def _without_added_tokens(backend: Backend) -> str:
-    """The backend's JSON without added tokens: `tokenizers` would match those in text."""
-    parts = json.loads(backend.to_str())
+def _without_added_tokens(hf_tokenizer: HFTokenizer) -> str:
+    """The tokenizer's JSON without added tokens: `tokenizers` would match those in text."""
+    parts = json.loads(hf_tokenizer.to_str())
     parts["added_tokens"] = []
     return json.dumps(parts, ensure_ascii=False)

@@ -41,11 +41,12 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
         while progress.step < settings.max_steps and not _has_stalled(run, progress):
             pending = next(steps)
             step = pending.step
-            progress = replace(progress, step=step, epoch=pending.after[0], position=pending.after[1])
+            epoch, position = pending.after
+            progress = replace(progress, step=step, epoch=epoch, position=position)
             log.add(pending)
             checkpoint_due = step % settings.checkpoint_every == 0
             read_now = checkpoint_due or _is_validation_due(run, step) or not run.reads_losses_late
-            progress = log.read(progress, leave=0 if read_now else 1)
+            progress = log.read(progress, except_last=0 if read_now else 1)
             progress, improved = _validate_if_due(run, progress, journal, listener)
             interrupted = run.group.sum(interrupts.requested)[0] > 0
             stopping = interrupted or step == settings.max_steps or _has_stalled(run, progress)
@@ -72,10 +73,10 @@ class StepLog:
     def add(self, pending: PendingStep) -> None:
         self._pending.append(pending)
 
-    def read(self, progress: Progress, *, leave: int = 0) -> Progress:
-        """Wait for and report all pending steps except the last `leave`; returns progress with the skipped counted."""
+    def read(self, progress: Progress, *, except_last: int = 0) -> Progress:
+        """Wait for and report the pending steps, except the last few; returns progress with skipped steps counted."""
         skipped = progress.skipped
-        while len(self._pending) > leave:
+        while len(self._pending) > except_last:
             skipped += self._report(self._pending.popleft())
         return replace(progress, skipped=skipped)
 
@@ -89,14 +90,18 @@ class StepLog:
             entry = {"step": step, "loss": loss, "gradient_norm": norm, "rate": rate, "tokens": tokens}
             self._journal.write({**entry, "seconds": seconds})
         max_steps = self._run.config.training.max_steps
-        self._listener.step(StepReport(step, pending.after[0], loss, rate, tokens, seconds, norm, max_steps))
+        epoch, _ = pending.after
+        self._listener.step(StepReport(step, epoch, loss, rate, tokens, seconds, norm, max_steps))
         is_skipped = not (math.isfinite(loss) and math.isfinite(norm))
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if is_skipped else 0
         if is_skipped:
-            self._warn(step, f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}")
+            self._report_skipped(
+                step, f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
+            )
         return is_skipped
 
-    def _warn(self, step: int, reason: str) -> None:
+    def _report_skipped(self, step: int, reason: str) -> None:
+        """Warn about a skipped step; after too many in a row, raise an error that ends the run."""
         self._listener.warning(f"step {step}: {reason}, so the step was skipped")
         if self.skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingError(

@@ -2,8 +2,8 @@
 
    Every thread runs through the whole step: it has its own copy of the residual stream, computes its own columns of
    each linear layer and its own (row, head) pairs of attention, and waits at a barrier only before an operation that
-   reads what other threads computed. `backends/cpu/decoder.py` fills in the structures below; `backends/kv_cache.py`
-   defines the layout of the KV cache. */
+   reads what other threads computed. The attention scale 1 / √head_width is folded into the query weights.
+   `backends/cpu/decoder.py` fills in the structures below; `backends/kv_cache.py` defines the layout of the KV cache. */
 
 typedef struct {
     const int64_t *ids;                           /* (sentences, beam): the newest tokens */
@@ -30,26 +30,28 @@ static int64_t cache_row(const StepInput *input, int64_t row) {
    only keys that itself or an earlier step wrote, so no barrier is needed. qkv: (rows, 3, heads, head_width). */
 static void self_attention(
     const Thread *thread, const Model *model, const Layer *layer, const StepInput *input, float *qkv, float *output) {
-    const int64_t heads = model->heads, size = model->d_model / heads, head_stride = input->capacity * size;
+    const int64_t heads = model->heads, head_width = model->d_model / heads;
+    const int64_t head_stride = input->capacity * head_width;
     const int64_t first_of_layer = 2 * (layer - model->layers) * input->cached * heads;
     int64_t first, last;
     partition(thread, thread->rows * heads, &first, &last);
     for (int64_t item = first; item < last; item++) {
         const int64_t row = item / heads, head = item % heads, column = input->used + row % input->beam;
-        float *query = qkv + row * 3 * model->d_model + head * size, *key = query + model->d_model;
+        float *query = qkv + row * 3 * model->d_model + head * head_width, *key = query + model->d_model;
         float *keys = input->kv_cache + (first_of_layer + cache_row(input, row) * heads + head) * head_stride;
         float *values = keys + input->cached * heads * head_stride;
         const int64_t *index = input->kv_index ? input->kv_index + row * input->length : NULL;
         if (input->cos) {
-            rotate(query, input->cos, input->sin, size);
-            rotate(key, input->cos, input->sin, size);
+            rotate(query, input->cos, input->sin, head_width);
+            rotate(key, input->cos, input->sin, head_width);
         }
-        memcpy(keys + column * size, key, sizeof(float) * size);
-        memcpy(values + column * size, key + model->d_model, sizeof(float) * size);
+        memcpy(keys + column * head_width, key, sizeof(float) * head_width);
+        memcpy(values + column * head_width, key + model->d_model, sizeof(float) * head_width);
         for (int64_t t = 0; t < input->length; t++)
-            thread->scores[t] = dot(query, keys + (index ? index[t] : t) * size, size);
+            thread->scores[t] = dot(query, keys + (index ? index[t] : t) * head_width, head_width);
         softmax_weighted_sum(
-            thread->scores, input->length, values, index, size, size, output + row * model->d_model + head * size);
+            thread->scores, input->length, values, index, head_width, head_width,
+            output + row * model->d_model + head * head_width);
     }
 }
 
@@ -57,7 +59,8 @@ static void self_attention(
 static void cross_attention(
     const Thread *thread, const Model *model, const Layer *layer, const StepInput *input, const float *queries,
     float *output) {
-    const int64_t heads = model->heads, size = model->d_model / heads, head_stride = input->max_source * size;
+    const int64_t heads = model->heads, head_width = model->d_model / heads;
+    const int64_t head_stride = input->max_source * head_width;
     const int64_t first_of_layer = 2 * (layer - model->layers) * input->cached * heads;
     int64_t first, last;
     partition(thread, thread->rows * heads, &first, &last);
@@ -65,12 +68,12 @@ static void cross_attention(
         const int64_t row = item / heads, head = item % heads, sentence = row / input->beam;
         const float *keys = input->source_kv + (first_of_layer + cache_row(input, row) * heads + head) * head_stride;
         const float *values = keys + input->cached * heads * head_stride;
-        const float *query = queries + row * model->d_model + head * size;
+        const float *query = queries + row * model->d_model + head * head_width;
         for (int64_t t = 0; t < input->source_lengths[sentence]; t++)
-            thread->scores[t] = dot(query, keys + t * size, size);
+            thread->scores[t] = dot(query, keys + t * head_width, head_width);
         softmax_weighted_sum(
-            thread->scores, input->source_lengths[sentence], values, NULL, size, size,
-            output + row * model->d_model + head * size);
+            thread->scores, input->source_lengths[sentence], values, NULL, head_width, head_width,
+            output + row * model->d_model + head * head_width);
     }
 }
 
@@ -130,22 +133,21 @@ static int is_valid_step(const Model *model, const StepInput *input) {
 /* Returns 0 or an error code. */
 int heed_decoder_step(const Model *model, const StepInput *input, int64_t threads) {
     if (!is_valid_step(model, input)) return INVALID;
-    const int64_t rows = input->sentences * input->beam, size = rows * model->d_model;
-    const int64_t scratch = scratch_size(model, rows);
+    const int64_t rows = input->sentences * input->beam;
     const int64_t max_keys = input->length > input->max_source ? input->length : input->max_source;
-    const int64_t shared[] = {aligned(scratch), aligned(size), aligned(size)};
-    const int64_t own[] = {aligned(size), aligned(size), aligned(max_keys), aligned(rows), aligned(scratch / 4 + 1)};
-    const int64_t all_shared = shared[0] + shared[1] + shared[2];
-    const int64_t per_thread = own[0] + own[1] + own[2] + own[3] + own[4];
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (all_shared + threads * per_thread));
+    /* Sizes of the buffers in floats; those of `quantized` hold 4 bytes each. */
+    const int64_t hidden = aligned(rows * model->d_model), scratch = aligned(scratch_size(model, rows));
+    const int64_t scores_size = aligned(max_keys), scales_size = aligned(rows), quantized_size = aligned(scratch / 4 + 1);
+    const int64_t shared = scratch + 2 * hidden, per_thread = 2 * hidden + scores_size + scales_size + quantized_size;
+    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (shared + threads * per_thread));
     if (!memory) return NO_MEMORY;
 #pragma omp parallel num_threads(threads)
     {
-        float *residual = memory + all_shared + omp_get_thread_num() * per_thread, *normalized = residual + own[0];
-        float *scores = normalized + own[1], *row_scale = scores + own[2];
+        float *residual = memory + shared + omp_get_thread_num() * per_thread, *normalized = residual + hidden;
+        float *scores = normalized + hidden, *row_scale = scores + scores_size;
         const Thread thread = {omp_get_thread_num(), omp_get_num_threads(), rows, residual, normalized, scores,
-                               row_scale, (uint8_t *)(row_scale + own[3])};
-        run_step(&thread, model, input, memory, memory + shared[0], memory + shared[0] + shared[1]);
+                               row_scale, (uint8_t *)(row_scale + scales_size)};
+        run_step(&thread, model, input, memory, memory + scratch, memory + scratch + hidden);
     }
     free(memory);
     return 0;
