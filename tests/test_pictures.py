@@ -19,7 +19,7 @@ def test_the_speed_charts_are_drawn_from_the_committed_numbers() -> None:
     assert charts(PLOTS) == {file.name: file.read_text(encoding="utf-8") for file in PICTURES.glob("performance-*.svg")}
 
 
-def test_every_plot_names_hardware_date_and_command_and_every_bar_shows_its_number() -> None:
+def test_every_chart_has_hardware_and_date_and_every_bar_its_value() -> None:
     for name, plot in PLOTS.items():
         assert {"hardware", "date", "command"} <= plot.header.keys(), name
         if "x" not in plot.header and plot.header.get("chart", True):
@@ -38,7 +38,7 @@ def test_the_speed_tables_are_generated_from_the_committed_numbers() -> None:
         assert make_performance.MARKED.search(text)
 
 
-def test_no_measured_figure_stands_outside_the_generated_tables_of_the_performance_page() -> None:
+def test_measurements_of_the_performance_page_are_only_in_generated_tables() -> None:
     page, *_ = make_performance.PAGES
     prose = make_performance.MARKED.sub("", page.read_text(encoding="utf-8"))
     units = r"(?:×|%|times|ms|s|[GM]iB|[TG]FLOP/s|GB/s|BLEU|(?:target )?(?:tokens|sentences|pairs)/s)"

@@ -13,19 +13,21 @@ HERE = Path(__file__).parent
 
 
 def draw(folder: str) -> None:
-    """One picture after another."""
+    """Trace the sentence with the model in `folder` and write the figures beside this file."""
     import torch  # noqa: PLC0415
 
     trace = heed.load(folder).look(SENTENCE)
-    rows = [f"{read} → {said}" for read, said in zip(trace.target_tokens, trace.predicted_tokens, strict=True)]
+    rows = [
+        f"{read} → {predicted}" for read, predicted in zip(trace.target_tokens, trace.predicted_tokens, strict=True)
+    ]
     removal = trace.removal()
-    codes = sinusoids(torch.arange(60), 64).numpy()
+    encodings = sinusoids(torch.arange(60), 64).numpy()
     pictures = {
         "encoder": head_grid(trace.encoder_attention, trace.source_tokens, trace.source_tokens, "Encoder"),
         "cross": heat_map(trace.cross_attention[0].mean(0), rows, trace.source_tokens, "Cross attention, layer 1"),
         "removal": signed_heat_map(removal.values, rows, trace.source_tokens, "Change without one source token"),
-        "positions": position_picture(codes, "Position codes"),
-        "distance": distance_curve(dots_by_distance(codes), "How alike two positions are"),
+        "positions": position_picture(encodings, "Positional encodings"),
+        "distance": distance_curve(dots_by_distance(encodings), "Dot product of two positional encodings by distance"),
     }
     for name, picture in pictures.items():
         (HERE / f"{name}.svg").write_text(picture, encoding="utf-8")

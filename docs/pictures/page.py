@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def take(browser: Browser, address: str) -> None:
-    """On a screen, light, while a word is chosen; on a phone, dark, after it was."""
+    """Screenshots: on a desktop in light mode while an alternative is chosen; on a phone in dark mode after it was."""
     screen = browser.new_page(color_scheme="light", viewport={"width": 1280, "height": 810})
     phone = browser.new_page(color_scheme="dark", viewport={"width": 390, "height": 760})
     for page, name in ((screen, "serve"), (phone, "serve-phone")):

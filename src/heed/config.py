@@ -190,7 +190,7 @@ class DataConfig(Settings):
         0.0, description="BPE-dropout: probability of skipping a merge, drawn anew in every epoch; needs bpe."
     )
     hold_out: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Pairs held out for validation; none: 5 %, at most 1,000, if no validation text is given."
+        None, description="Pairs held out for validation; none: 5 %, at most 1,000, unless there is validation text."
     )
     source_language: str = Field("", description="Source language code, for the model card and the server.")
     target_language: str = Field("", description="Target language code, for the model card and the server.")

@@ -106,4 +106,7 @@ def test_invalid_import_options_are_errors(marian_folder: Path, tmp_path: Path) 
     )
     with tempfile.TemporaryDirectory() as empty:
         process = heed("import", "--from", "marian", empty, "--out", f"{tmp_path}/x")
-        assert (process.returncode, process.stderr) == (2, f"error: {empty}/config.json: No such file or directory\n")
+        assert (process.returncode, process.stderr) == (
+            2,
+            f"error: {empty} has no config.json: expected the folder of a model in the --from format\n",
+        )

@@ -215,7 +215,7 @@ def test_embed_works_with_every_kind_of_model(kind: str, tmp_path: Path, request
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["generate", "{c}"], "generation needs a decoder-only model (kind = 'decoder'), found kind = 'encoder'"),
+        (["generate", "{c}"], "is not a language model: it was trained with task = 'classify'"),
         (["generate", "{lm}", "--prompt", "a", "b.txt"], "expected --prompt or files of prompts, not both"),
         (["generate", "{lm}", "--stream", "--count", "2"], "--stream prints one text"),
         (["generate", "{lm}", "--top-p", "2"], "top_p = 2.0: input should be less than or equal to 1"),

@@ -63,4 +63,4 @@ def test_a_missing_json_key_is_named(pairs: list[str], tmp_path: Path) -> None:
     assert run.returncode == 2
     assert f"{tmp_path}/pairs.jsonl:1: no key 'target', the keys are 'en', 'de', 'id'" in run.stderr
     run = heed("prepare", "--cache", f"{tmp_path}/cache")
-    assert run.stderr == "error: there is no training text: give source and target files, or pairs, or text\n"
+    assert run.stderr == "error: there is no training text: give --source and --target, --pairs, or --text\n"

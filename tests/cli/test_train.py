@@ -158,7 +158,7 @@ def test_a_folder_without_a_recorded_run_is_an_error(tmp_path: Path) -> None:
     run = heed("train", "--resume", "--out", str(tmp_path))
     assert run.returncode == 2
     assert run.stderr.startswith(
-        f"error: there is no training text, and no earlier run recorded its own in {tmp_path}/run.json"
+        f"error: there is no training text, and no run to resume ({tmp_path}/run.json: No such file or directory)"
     )
     (tmp_path / "run.json").write_text('{"training": 1}')
     run = heed("train", "--resume", "--out", str(tmp_path))
@@ -205,7 +205,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], r
         (["--set", "training.precision=bfloat16"], "training.precision = 'bfloat16' needs a GPU"),
         (["--set", "data.tokenizer=words"], "bpe_dropout = 0.3 needs tokenizer = 'bpe', found 'words'"),
         (["--preset", "huge"], "unknown preset 'huge': expected one of tiny, small, base, big"),
-        (["--source", "x"], "found 2 source and 1 target files for training"),
+        (["--source", "x"], "found 2 source files and 1 target files for training"),
         (["--weight", "1", "--weight", "2"], "found 2 weights for 1 corpora"),
         (["--config", "missing.toml"], "missing.toml: No such file or directory"),
         (["--valid-pairs", "missing.tsv"], "missing.tsv"),
@@ -270,7 +270,7 @@ def test_missing_training_or_validation_text_is_an_error(train_options: list[str
             "a.src a.tgt",
             [],
             ("", ""),
-            "languages: unknown, since no file name tells; heed serve will call them",
+            "languages: unknown, since no file name contains them; heed serve will call them",
         ),
     ],
 )

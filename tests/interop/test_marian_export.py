@@ -139,11 +139,11 @@ def test_an_imported_model_is_exported_with_its_sentencepiece_tokenizer(tmp_path
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"norm": "pre"}, 'norm = "pre" cannot be expressed by MarianMT: it normalises after each residual sum'),
+        ({"norm": "pre"}, 'norm = "pre" cannot be expressed by MarianMT: MarianMT is post-norm'),
         ({"norm": "sandwich"}, 'norm = "sandwich" cannot be expressed by MarianMT'),
         (
             {"positions": "learned"},
-            'positions = "learned" cannot be expressed by MarianMT: its positions are sinusoids',
+            'positions = "learned" cannot be expressed by MarianMT: its positions are sinusoidal',
         ),
         ({"positions": "rotary"}, 'positions = "rotary" cannot be expressed by MarianMT'),
         (
@@ -151,7 +151,7 @@ def test_an_imported_model_is_exported_with_its_sentencepiece_tokenizer(tmp_path
             'activation = "swiglu" cannot be expressed by MarianMT: its feed-forward network has no',
         ),
         ({"norm_eps": 1e-6}, "norm_eps = 1e-06 cannot be expressed by MarianMT: its layer norm adds 1e-5"),
-        ({"kind": "decoder"}, 'kind = "decoder" cannot be expressed by MarianMT: it has an encoder and a decoder'),
+        ({"kind": "decoder"}, 'kind = "decoder" cannot be expressed by MarianMT: MarianMT is an encoder-decoder'),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )

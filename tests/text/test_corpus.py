@@ -264,7 +264,7 @@ def test_inconsistent_corpus_settings_are_refused_by_value(corpus_settings: dict
             "1: not valid UTF-8: byte 0xb5 at column 2: looks like zstd; decompress it, or rename it to",
         ),
         (b"a\nb\n\xff\xfe", "3: not valid UTF-8: byte 0xff at column 1: convert the file to UTF-8"),
-        (b"a\n\xc3\xb6\x00b\n", "2: NUL byte at column 2: is this UTF-16, or binary?"),
+        (b"a\n\xc3\xb6\x00b\n", "2: NUL byte at column 2: expected UTF-8 text, not UTF-16 or binary data"),
     ],
 )
 def test_text_that_is_not_utf_8_is_refused_by_line_and_column(tmp_path: Path, content: bytes, message: str) -> None:
@@ -286,7 +286,9 @@ def test_files_of_unequal_lengths_are_refused_with_both_counts(tmp_path: Path, l
     shorter, longer = write(tmp_path / "short", "1\n2\n"), write(tmp_path / "long", b"1\n2\n3\n\xff\n5")
     pairs = read_pairs(Corpus(longer, shorter) if longer_is_source else Corpus(shorter, longer))
     assert [next(pairs).line, next(pairs).line] == [1, 2]
-    with refused(f"{longer}:3: no line to pair this with: {shorter} ended after 2 lines, {longer} has 5; line n of"):
+    with refused(
+        f"{longer}:3: this line has no counterpart: {shorter} ends after line 2, {longer} after line 5; line n of"
+    ):
         next(pairs)
 
 

@@ -114,7 +114,7 @@ def test_a_listener_is_called_for_text_steps_validations_and_notes(whole: tuple[
     assert [report.loss for report in recorder.steps] == [line["loss"] for line in run.history if "loss" in line]
     assert [step for step, _, _ in recorder.validations] == [3, 6]
     assert recorder.validations[0][2]  # the first is the best so far
-    assert "settings: preset tiny, overridden by yours" in recorder.notes
+    assert "settings: preset tiny, chosen by the size of the corpus" in recorder.notes
     assert recorder.notes[-1] == f"done after step 6: the model of step {run.best.step} is in {run.folder}"
 
 
@@ -195,8 +195,8 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from_and_raises(
         ({"config": "missing.toml"}, heed.ConfigError, "missing.toml: No such file"),
         ({"out": ""}, heed.ConfigError, "out = '', expected the path of a folder"),
         ({"source": "missing.en"}, heed.DataError, "missing.en"),
-        ({"source": ["a", "b"]}, heed.DataError, "found 2 source and 1 target files for training"),
-        ({"valid_target": []}, heed.DataError, "found 1 source and 0 target files for validation"),
+        ({"source": ["a", "b"]}, heed.DataError, "found 2 source files and 1 target files for training"),
+        ({"valid_target": []}, heed.DataError, "found 1 source files and 0 target files for validation"),
         ({"weight": [1.0, 2.0, 3.0]}, heed.DataError, "found 3 weights for 1 corpora"),
         ({"task": "masked"}, heed.DataError, "task = 'masked' trains on text files"),
         ({"source_language": "english"}, heed.ConfigError, "source language 'english': expected a language code"),

@@ -62,6 +62,8 @@ class Generator:
     def open(cls, path: str | Path) -> "Generator":
         """The language model of a folder; on a GPU where there is one."""
         folder, model = open_folder(path)
+        if model.config.kind != "decoder":
+            raise InputError(f"{path} is not a language model: it was trained with task = {folder.run.data.task!r}")
         return cls(model, folder.tokenizers[1], folder.run.search, folder.run.data.max_tokens)
 
     @torch_defaults()

@@ -112,6 +112,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderError(
+            f"{path.parent} has no {path.name}: expected the folder of a model in the --from format"
+        ) from None
     except OSError as error:
         raise FolderError(f"{path}: {error.strerror}") from None
     except ValueError as error:

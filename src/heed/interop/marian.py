@@ -67,9 +67,9 @@ _DEFAULTS: dict[str, Any] = {
 }
 # The values that MarianMT supports, and why no others.
 _EXPORTABLE_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
-    "kind": (("encoder-decoder",), "it has an encoder and a decoder"),
-    "norm": (("post",), "it normalises after each residual sum"),
-    "positions": (("sinusoidal",), "its positions are sinusoids"),
+    "kind": (("encoder-decoder",), "MarianMT is an encoder-decoder"),
+    "norm": (("post",), "MarianMT is post-norm"),
+    "positions": (("sinusoidal",), "its positions are sinusoidal"),
     "activation": (("relu", "gelu", "swish"), "its feed-forward network has no gate"),
     "norm_eps": ((1e-5,), "its layer norm adds 1e-5"),
 }
@@ -317,5 +317,5 @@ def _check_expressible(folder: Path, config: ModelConfig) -> None:
         if value not in exportable:
             raise ConfigError(
                 f"{folder}: {name} = {json.dumps(value)} cannot be expressed by MarianMT: {reason}. "
-                "The other formats of heed export may have it"
+                "Other formats of heed export may support it"
             )

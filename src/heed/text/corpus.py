@@ -207,8 +207,9 @@ def _read_two_files(source_path: str, target_path: str, on_bad_row: OnBadRow | N
 def _line_count_mismatch(shorter: str, longer: str, line: int, rest: Iterator[bytes]) -> DataError:
     shorter_lines, longer_lines = line - 1, line + sum(1 for _ in rest)
     return DataError(
-        f"{location(longer, line)}: no line to pair this with: {_display_name(shorter)} ended after {shorter_lines} "
-        f"lines, {_display_name(longer)} has {longer_lines}; line n of one must translate line n of the other"
+        f"{location(longer, line)}: this line has no counterpart: {_display_name(shorter)} ends after line "
+        f"{shorter_lines}, {_display_name(longer)} after line {longer_lines}; line n of the target must translate line "
+        "n of the source"
     )
 
 
@@ -274,7 +275,8 @@ def _decode(raw: bytes, path: str, line: int) -> str:
         ) from None
     if "\0" in text:
         raise DataError(
-            f"{location(path, line)}: NUL byte at column {text.index(chr(0)) + 1}: is this UTF-16, or binary?"
+            f"{location(path, line)}: NUL byte at column {text.index(chr(0)) + 1}: expected UTF-8 text, not UTF-16 or "
+            "binary data"
         )
     return text.removesuffix("\n").removesuffix("\r")
 

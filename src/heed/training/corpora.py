@@ -58,7 +58,7 @@ def training_corpora(files: TextFiles, options: PairFileOptions, weight: Iterabl
     """The corpora to train on, at least one. weight: one for each corpus, in order, or none."""
     corpora = _corpora("training", files, options)
     if not corpora:
-        raise DataError("there is no training text: give source and target files, or pairs, or text")
+        raise DataError("there is no training text: give --source and --target, --pairs, or --text")
     weights = [float(number) for number in weight] or [1.0] * len(corpora)
     if len(weights) != len(corpora):
         raise DataError(f"found {len(weights)} weights for {len(corpora)} corpora: give one for each, or none")
@@ -73,7 +73,8 @@ def validation_corpora(files: TextFiles, options: PairFileOptions) -> list[Corpu
 def _corpora(purpose: str, files: TextFiles, options: PairFileOptions) -> list[Corpus]:
     if len(files.source) != len(files.target):
         raise DataError(
-            f"found {len(files.source)} source and {len(files.target)} target files for {purpose}: give as many of each"
+            f"found {len(files.source)} source files and {len(files.target)} target files for {purpose}: expected as "
+            "many target files as source files"
         )
     parallel = [Corpus(source, target) for source, target in zip(files.source, files.target, strict=True)]
     return parallel + options.corpora(files.pairs) + [Corpus(text=path) for path in files.text]

@@ -68,8 +68,8 @@ class RunRecord:
             return cls(training, validation, dict(record["settings"]), init_from, Path(record["cache"]))
         except OSError as error:
             raise DataError(
-                f"there is no training text, and no earlier run recorded its own in {file}: {error.strerror}. Give "
-                "source and target files, or pairs, or text"
+                f"there is no training text, and no run to resume ({file}: {error.strerror}): give --source and "
+                "--target, --pairs, or --text"
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise FolderError(f"{file} is damaged: {error!r}. Give all arguments of the run again") from None

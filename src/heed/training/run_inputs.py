@@ -121,12 +121,13 @@ def _settings(
     """The complete settings, and a note on where they come from."""
     if start.settings:
         presets = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
-        note = f"texts and settings: as recorded in {folder}, overridden by yours"
+        note = f"texts and settings: as recorded in {folder}; settings given now override them"
         return merge_settings(start.settings, *presets, *layers), note
     name = preset or preset_for(pairs)
     model = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
     settings = merge_settings({"training": training_preset(name)}, model, defaults, *layers)
-    return settings, f"settings: preset {name}, overridden by yours"
+    given = "" if preset is not None else ", chosen by the size of the corpus"
+    return settings, f"settings: preset {name}{given}"
 
 
 def survey_all(corpora: Iterable[Corpus], report: ReportWork) -> SurveyedCorpora:
@@ -135,7 +136,7 @@ def survey_all(corpora: Iterable[Corpus], report: ReportWork) -> SurveyedCorpora
     for corpus in corpora:
         result = survey(corpus, lambda done: report("reading", done, None))
         if result.pairs == 0:
-            raise DataError(f"{corpus.name} is empty")
+            raise DataError(f"{corpus.name} is empty: expected text")
         surveyed.append((corpus, result))
     return surveyed
 
@@ -159,8 +160,8 @@ def language_settings(
         return {"data": settings}, f"languages: {source} → {target}, from {detected[0].origin} ({change})"
     conflict = "the file names say " + " and ".join(f"{codes.source} → {codes.target}" for codes in detected)
     return {}, (
-        f"languages: unknown, since {conflict if detected else 'no file name tells'}; heed serve will call them "
-        f"'source' and 'target' ({change})"
+        f"languages: unknown, since {conflict if detected else 'no file name contains them'}; heed serve will call "
+        f"them 'source' and 'target' ({change})"
     )
 
 

@@ -38,7 +38,10 @@ class TranslationTask(Task):
 
     def corpus(self, corpus: Corpus, _data: DataConfig) -> Corpus:
         if corpus.text is not None:
-            raise DataError(f"task = 'translate' trains on source and target files, or pairs, found {corpus.name}")
+            raise DataError(
+                f"task = 'translate' trains on source and target files, or pairs, found {corpus.name}; for monolingual "
+                "text use --task language-model or --task masked"
+            )
         return corpus
 
     def complete_data_config(self, data: DataConfig, _corpora: Iterable[Corpus]) -> DataConfig:
