@@ -212,4 +212,4 @@ def test_score_equals_the_log_probability_of_the_search(model: Path, tmp_path: P
     (tmp_path / "target").write_text("b a\n")
     run = command("score", str(model), *files)
     assert run.returncode == 2
-    assert "target ended after 1 lines" in run.stderr
+    assert "target ends after line 1" in run.stderr

@@ -114,7 +114,7 @@ def test_a_listener_is_called_for_text_steps_validations_and_notes(whole: tuple[
     assert [report.loss for report in recorder.steps] == [line["loss"] for line in run.history if "loss" in line]
     assert [step for step, _, _ in recorder.validations] == [3, 6]
     assert recorder.validations[0][2]  # the first is the best so far
-    assert "settings: preset tiny, chosen by the size of the corpus" in recorder.notes
+    assert "settings: preset tiny" in recorder.notes
     assert recorder.notes[-1] == f"done after step 6: the model of step {run.best.step} is in {run.folder}"
 
 
