@@ -69,7 +69,7 @@ def test_bleu_scores_translations_and_the_heat_map_has_a_cell_for_every_head(tex
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("model --reference short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
+        ("model --reference short", "short ends after line 2, s after line 3; line n of the target must"),
         ("model --reference empty --source empty", "empty is empty: expected sentences to score"),
         ("model --reference r -o a.gif", "a.gif ends in .gif: expected .svg, .png, .pdf"),
         ("model --reference r -o no/a.svg", "no/a.svg: the folder no does not exist"),

@@ -77,7 +77,7 @@ def test_heads_without_targets_uses_greedy_translations(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("model --source s --target short", "short ended after 2 lines, s has 3; line n of one must translate line n"),
+        ("model --source s --target short", "short ends after line 2, s after line 3; line n of the target must"),
         ("model --source empty", "empty is empty: expected sentences"),
         ("model --source blank --target blank", "no row has more than one key to attend to"),
         ("decoder --source s --target s", "--target needs an encoder-decoder model: this one is decoder-only"),
