@@ -160,7 +160,7 @@ def _panel(plot: Plot, corner: tuple[float, float], size: tuple[float, float]) -
         small_text(corner[0], top - 14, plot.header["unit"]),
     ]
     parts.append(small_text(right, bottom + 28, plot.header["x"], "end"))
-    grid_style = {"stroke": LIGHT.foreground, "stroke-opacity": 0.12}
+    grid_style: dict[str, str | float | None] = {"stroke": LIGHT.foreground, "stroke-opacity": 0.12}
     for y in ys:
         _, height = to_pixels(xs[0], y)
         parts.append(element("path", {"d": path_data("M", left, height, "H", right), **grid_style}))
