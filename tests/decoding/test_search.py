@@ -47,8 +47,8 @@ def test_beam_search_equals_a_reference_that_never_stops_early(
     config, lengths, prefixes, vocabulary = search
     tables = Tables(seed, vocabulary, steps=steps)
     expected = [
-        reference_beam(partial(tables.log_probs, number), EOS, config, length, prefix)
-        for number, (length, prefix) in enumerate(zip(lengths, prefixes, strict=True))
+        reference_beam(partial(tables.log_probs, sentence), EOS, config, length, prefix)
+        for sentence, (length, prefix) in enumerate(zip(lengths, prefixes, strict=True))
     ]
     start = tables.start(range(len(lengths)))
     if all(expected):

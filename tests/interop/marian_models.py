@@ -76,7 +76,7 @@ def make(folder: Path, recipe: Recipe) -> Path:
         (folder / f"{name}.json").write_text(json.dumps(tokens))
     files = [str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")]
     second = str(folder / "target_vocab.json") if recipe.separate else None
-    with warnings.catch_warnings(action="ignore"):  # it recommends sacremoses, which it does not use
+    with warnings.catch_warnings(action="ignore"):  # it recommends sacremoses, which is not needed
         tokenizer = MarianTokenizer(
             *files, second, source_lang="en", target_lang="fr", separate_vocabs=recipe.separate, model_max_length=128
         )

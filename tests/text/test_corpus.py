@@ -111,9 +111,8 @@ def test_only_newlines_end_lines_and_only_a_first_byte_order_mark_is_dropped(
 def test_any_text_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], end: str, ending: str
 ) -> None:
-    content = "\ufeff" + "".join(
-        text + end for text in texts
-    )  # the byte order mark, so that a text may start with one too
+    # The byte order mark lets a text start with one too.
+    content = "\ufeff" + "".join(text + end for text in texts)
     path = write(tmp_path_factory.getbasetemp() / f"any.txt{ending}", COMPRESS[ending](content.encode()))
     assert list(read_lines(path)) == texts
 

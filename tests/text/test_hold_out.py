@@ -33,9 +33,8 @@ def test_every_pair_is_in_one_part_and_the_choice_does_not_depend_on_order(tmp_p
     assert not set(training) & set(held_out)
     reordered = split([write(tmp_path / "c.tsv", rows[::-1])], 100)
     assert set(reordered[1]) == set(held_out)
-    assert (
-        10 < sum(int(source.split()[1]) >= 1500 for source, _ in held_out) < 45
-    )  # from both corpora in proportion to their sizes
+    # Pairs are held out from both corpora in proportion to their sizes.
+    assert 10 < sum(int(source.split()[1]) >= 1500 for source, _ in held_out) < 45
 
 
 def test_a_repeated_pair_is_never_in_both_parts_and_a_very_frequent_one_is_not_held_out(tmp_path: Path) -> None:

@@ -58,9 +58,8 @@ def test_six_times_the_pairs_take_hardly_more_memory(tmp_path: Path) -> None:
         prepare(file, tmp_path / "cache", "--set", "data.vocab_size=1000") for file in (few, many)
     )
     added_bytes = many.stat().st_size - few.stat().st_size
-    assert (
-        memory_of_many - memory_of_few < 1.5 * added_bytes
-    )  # as Python strings the text would take over three times its size
+    # As Python strings the text would take over three times its size.
+    assert memory_of_many - memory_of_few < 1.5 * added_bytes
 
 
 @pytest.mark.slow

@@ -90,10 +90,8 @@ def split_into_sentences(splitter: Splitter, text: str) -> list[str]:
         ("One sentence of 25 chars.", ["One sentence of 25 chars."]),
         ("  kept  as it is. ", ["  kept  as it is. "]),
         ("A sentence, longer than any, of training.", ["A sentence, longer than any,", "of training."]),
-        (
-            "thirty-five letters without a clause",
-            ["thirty-five letters without a clause"],
-        ),  # less than twice the longest training line
+        # Less than twice the longest training line.
+        ("thirty-five letters without a clause", ["thirty-five letters without a clause"]),
         (
             "more than sixty letters in a row without anything like a clause",
             ["more than sixty letters in a", "row without anything like a", "clause"],

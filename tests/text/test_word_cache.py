@@ -39,7 +39,7 @@ def test_cached_ids_equal_the_tokenizers_for_any_white_space(kind: TokenizerType
 
 
 def test_cached_ids_equal_the_tokenizers_for_every_separator_and_control_character() -> None:
-    """Python and the tokenizer disagree on what white space is; that must not matter."""
+    """Python and the tokenizer may disagree on what white space is; the ids must not."""
     tokenizer = TRAINED["bpe"]
     separators = [
         c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Zs", "Zl", "Zp", "Cc", "Cf")

@@ -17,7 +17,7 @@ from tests.model.examples import FIRST_WORD, SHAPE, make, padded, sentences
 from tests.reference.linear import reference_int8_linear
 
 CPU = torch.device("cpu")
-ODD = {"d_model": 84, "heads": 3, "d_ff": 131, "vocab_size": 203}  # no multiples of the kernels' block sizes
+ODD_SIZES = {"d_model": 84, "heads": 3, "d_ff": 131, "vocab_size": 203}  # no multiples of the kernels' block sizes
 
 pytestmark = pytest.mark.skipif(missing_for_compiled_code() is not None, reason=str(missing_for_compiled_code()))
 
@@ -48,7 +48,7 @@ def test_native_decoder_steps_equal_the_models(config: ModelConfig) -> None:
 
 @torch.no_grad()
 def test_native_decoder_steps_with_odd_sizes_and_several_threads_equal_the_models(threads: int) -> None:
-    model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
+    model = make(ModelConfig.model_validate({**SHAPE, **ODD_SIZES}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
     decoder = native(model)
     for logits, expected in zip(decode(decoder, src, column=False), decode(model, src, column=True), strict=True):
@@ -57,7 +57,9 @@ def test_native_decoder_steps_with_odd_sizes_and_several_threads_equal_the_model
 
 
 @pytest.mark.skipif(not has_int8(), reason="this processor has no instructions for int8 matmuls")
-@pytest.mark.parametrize("sizes", [{}, ODD, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"])
+@pytest.mark.parametrize(
+    "sizes", [{}, ODD_SIZES, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"]
+)
 @torch.no_grad()
 def test_native_int8_steps_equal_the_reference_int8_steps(sizes: dict[str, int]) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
@@ -75,7 +77,7 @@ def test_native_int8_steps_equal_the_reference_int8_steps(sizes: dict[str, int])
 
 @torch.no_grad()
 def test_several_threads_can_use_one_decoder_at_once() -> None:
-    model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
+    model = make(ModelConfig.model_validate({**SHAPE, **ODD_SIZES}), CPU, torch.float32)
     decoder, src = native(model), padded(sentences([5, 1, 3], CPU))
     expected = decode(decoder, src, column=False)
     with ThreadPoolExecutor(4) as pool:
@@ -85,7 +87,7 @@ def test_several_threads_can_use_one_decoder_at_once() -> None:
 
 @torch.no_grad()
 def test_native_decoder_steps_with_many_rows_equal_torchs() -> None:
-    model = make(ModelConfig.model_validate({**SHAPE, **ODD}), CPU, torch.float32)
+    model = make(ModelConfig.model_validate({**SHAPE, **ODD_SIZES}), CPU, torch.float32)
     native_decoder, torch_decoder = native(model), TorchDecoder(model, plain_linear)
     src = padded(sentences([4, 2, 7] * 9, CPU))
     state, torch_state, ids = native_decoder.start(src), torch_decoder.start(src), torch.arange(27) + FIRST_WORD
@@ -103,7 +105,7 @@ def test_native_decoder_steps_with_many_rows_equal_torchs() -> None:
 @torch.no_grad()
 def test_native_decoder_steps_without_avx512_equal_the_models() -> None:
     assert not has_int8()
-    for sizes in (ODD, {}):
+    for sizes in (ODD_SIZES, {}):
         model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
         src = padded(sentences([5, 1, 3], CPU))
         decoder = native(model)

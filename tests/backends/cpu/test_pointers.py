@@ -100,9 +100,8 @@ def test_compiled_code_refuses_inconsistent_shapes() -> None:
             native_attention_with_seed(*qkv, pattern, DropoutStruct.of(0.0, 0))
     with pytest.raises(TypeError, match="compiled code takes"):
         native_attention_with_seed(heads, heads, heads[:3], pattern, DropoutStruct.of(0.0, 0))
-    wrong_layout = Packed(
-        layout.positions, layout.sequence_ids, layout.cu_seqlens, 2
-    )  # its longest sentence has 3 tokens, not 2
+    # The longest sentence has 3 tokens, not 2.
+    wrong_layout = Packed(layout.positions, layout.sequence_ids, layout.cu_seqlens, 2)
     with pytest.raises(InputError, match="takes packed sentences of"):
         native_attention_with_seed(
             heads, heads, heads, AttentionPattern.between(layout, wrong_layout), DropoutStruct.of(0.0, 0)

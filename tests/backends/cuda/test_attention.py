@@ -95,9 +95,8 @@ def test_strided_inputs_give_the_same_result(device: torch.device) -> None:
     queries, keys, values = torch.randn(len(pattern.queries.positions), 3, HEADS, 16, device=device).unbind(1)
     expected = packed_attention(queries.contiguous(), keys.contiguous(), values.contiguous(), pattern, 0.0)
     torch.testing.assert_close(packed_attention(queries, keys, values, pattern, 0.0), expected)
-    q, k, v = (
-        tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in (queries, keys, values)
-    )  # head by head
+    # In memory head by head.
+    q, k, v = (tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in (queries, keys, values))
     torch.testing.assert_close(packed_attention(q, k, v, pattern, 0.0), expected)
 
 

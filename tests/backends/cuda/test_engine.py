@@ -118,9 +118,8 @@ def test_slots_are_reused_enlarged_and_evicted(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_the_number_of_slots_is_halved_until_they_fit_the_memory() -> None:
-    shape = SlotShape(
-        slots=512, beam=4, source_length=64, target_length=128
-    )  # 7 GiB for 6 layers of width 512 in float32
+    # 7 GiB for 6 layers of width 512 in float32.
+    shape = SlotShape(slots=512, beam=4, source_length=64, target_length=128)
     for memory, slots in ((2**33, 512), (2**32, 256), (2**31, 128), (0, 1)):
         assert fit_memory(shape, 6, 512, torch.float32, memory) == SlotShape(slots, 4, 64, 128)
     assert fit_memory(shape, 6, 512, torch.bfloat16, 2**32) == shape

@@ -14,13 +14,13 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("count", "width"), [(1, 8), (50, 24), (61, 64)])
 def test_triton_layer_norm_equals_torchs_forward_and_backward(count: int, width: int, device: torch.device) -> None:
-    plain = nn.LayerNorm(width, eps=1e-3).to(device)
-    nn.init.normal_(plain.weight)
-    nn.init.normal_(plain.bias)
+    torch_norm = nn.LayerNorm(width, eps=1e-3).to(device)
+    nn.init.normal_(torch_norm.weight)
+    nn.init.normal_(torch_norm.bias)
     x = (3 * torch.randn(count, width, device=device) + 5).requires_grad_()
     grad_output = torch.randn(count, width, device=device)
-    inputs = [x, plain.weight, plain.bias]
-    output, expected = (norm(x) for norm in (TritonLayerNorm(plain), plain))
+    inputs = [x, torch_norm.weight, torch_norm.bias]
+    output, expected = (norm(x) for norm in (TritonLayerNorm(torch_norm), torch_norm))
     torch.testing.assert_close(output, expected)
     grads, expected_grads = (torch.autograd.grad(y, inputs, grad_output) for y in (output, expected))
     for grad, expected_grad in zip(grads, expected_grads, strict=True):
@@ -28,10 +28,12 @@ def test_triton_layer_norm_equals_torchs_forward_and_backward(count: int, width:
 
 
 def test_bfloat16_gradients_differ_from_float32_only_by_rounding(device: torch.device) -> None:
-    plain = nn.LayerNorm(64).to(device)
+    torch_norm = nn.LayerNorm(64).to(device)
     x = torch.randn(200, 64, device=device)
     grad_output = torch.randn(200, 64, device=device)
-    expected_grads = torch.autograd.grad(plain(x.requires_grad_()), [x, plain.weight, plain.bias], grad_output)
+    expected_grads = torch.autograd.grad(
+        torch_norm(x.requires_grad_()), [x, torch_norm.weight, torch_norm.bias], grad_output
+    )
     half, bfloat16_x = (
         TritonLayerNorm(nn.LayerNorm(64).to(device, torch.bfloat16)),
         x.detach().bfloat16().requires_grad_(),
@@ -43,10 +45,12 @@ def test_bfloat16_gradients_differ_from_float32_only_by_rounding(device: torch.d
 
 
 def test_transposed_inputs_give_the_same_gradient(device: torch.device) -> None:
-    plain = nn.LayerNorm(16).to(device)
+    torch_norm = nn.LayerNorm(16).to(device)
     x = torch.randn(16, 30, device=device).t().requires_grad_()
     grad_output = torch.randn(16, 30, device=device).t()
-    grad, expected = (torch.autograd.grad(norm(x), x, grad_output)[0] for norm in (TritonLayerNorm(plain), plain))
+    grad, expected = (
+        torch.autograd.grad(norm(x), x, grad_output)[0] for norm in (TritonLayerNorm(torch_norm), torch_norm)
+    )
     torch.testing.assert_close(grad, expected)
 
 

@@ -106,9 +106,8 @@ def test_a_freed_slot_is_reused_and_no_step_runs_without_a_live_sentence() -> No
     assert [len(hypotheses[0].ids) for hypotheses in results] == [3, 1, 5]
     assert steps == 4 + 2 + 6
     assert search_in_slots(tables, [3, 1, 5], SearchConfig(beam=2), 3)[1] == 6
-    assert (
-        search_in_slots(tables, [3, 1, 5], SearchConfig(beam=2), 2)[1] == 2 + 6
-    )  # the third sentence takes the second's slot
+    # With two slots, the third sentence takes the second's.
+    assert search_in_slots(tables, [3, 1, 5], SearchConfig(beam=2), 2)[1] == 2 + 6
 
 
 @pytest.mark.parametrize("nbest", [1, 2, 3])

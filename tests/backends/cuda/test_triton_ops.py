@@ -143,10 +143,8 @@ def logits(rows: int, size: int, levels: int, device: torch.device) -> Tensor:
 def test_beam_steps_equal_the_reference(width: int, size: int, levels: int, device: torch.device) -> None:
     slots = searching(width, [0, 3, 5, 11, 2], device)
     slots.rules.copy_(torch.tensor([3, int(width == 1)]))
-    slots.max_lengths[2], slots.finished[4] = (
-        5,
-        1,
-    )  # the third and fourth reach their maximum length; the last is finished
+    # The third and fourth sentences are at their maximum length; the last is finished.
+    slots.max_lengths[2], slots.finished[4] = 5, 1
     if levels == 4:
         slots.length_penalties.copy_(((5 + torch.arange(14).double()) / 6) ** -2)  # longer hypotheses score lower
     slots.finished_scores[:, 1:] = torch.inf if levels == 4 else -torch.inf  # n-best of 1, or as many as the beam
@@ -247,9 +245,8 @@ def test_decoder_steps_equal_the_reference_captured_if_there_is_a_gpu(
     settings = dict(zip(("norm", "positions", "activation"), design, strict=True))
     model = make(ModelConfig.model_validate({**SHAPE, **settings}), device, torch.float32)
     src, layout = torch.tensor([5, 6, 7, 2, 8, 2], device=device), Packed.from_lengths([4, 2]).to(device)
-    limits = torch.tensor(
-        [[4, 2], [5, 3]], dtype=torch.int32, device=device
-    )  # maximum lengths of the sources and of the outputs
+    # Source lengths, maximum output lengths.
+    limits = torch.tensor([[4, 2], [5, 3]], dtype=torch.int32, device=device)
     results = []
     for ops in (TRITON, REFERENCE):
         decoder = StaticDecoder(model, torch.float32, ops)

@@ -17,7 +17,9 @@ def possible_continuations(continuations: Continuations | None) -> list[list[tup
     """The continuations of each sentence above -inf, whose order matters; none if no sentence has any."""
     if continuations is None:
         return []
-    rows = (zip(*(part.tolist() for part in sentence), strict=True) for sentence in zip(*continuations, strict=True))
+    rows = (
+        zip(*(column.tolist() for column in sentence), strict=True) for sentence in zip(*continuations, strict=True)
+    )
     possible = [[continuation for continuation in row if continuation[0] > -torch.inf] for row in rows]
     return possible if any(possible) else []
 
