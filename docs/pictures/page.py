@@ -18,8 +18,8 @@ def take(browser: Browser, address: str) -> None:
         page.goto(address)
         page.fill("#text", SENTENCE)
         page.click("summary")
-        page.click(".term:text-is('il')")
-        page.wait_for_selector("#offers:popover-open")
+        page.click(".word:text-is('il')")
+        page.wait_for_selector("#alternatives:popover-open")
         page.keyboard.press("ArrowDown")
         if page is phone:
             page.keyboard.press("Enter")

@@ -17,7 +17,7 @@ from tests import browser as browsing
 from tests.browser import OpenedPage
 from tests.interpret.translators import small_model, small_translator
 
-VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
+VIEWS = ["overview", "heads", "all-heads", "steps", "positions", "search", "output"]
 HOSTILE = [
     "</script><script>window.harmed=1</script>",
     "<!--<script>",
@@ -78,7 +78,7 @@ def test_blocks_maps_and_links_open_the_view_they_name(browser: Browser, tmp_pat
         assert "2 × 4 × 11" in page.inner_text("#view-overview")  # heads, target rows, source columns
         page.click("text=follow a token through it")
         assert chosen(page, "steps") == ["cross", "2", "1", "1"]
-        page.click("#tab-maps")
+        page.click("#tab-all-heads")
         page.click('[aria-label^="decoder layer 3, head 2"]')
         assert chosen(page, "heads") == ["decoder", "3", "2"]
         page.keyboard.press("Tab")  # to the radio buttons of attention kinds, which the arrow keys change
@@ -95,11 +95,11 @@ def test_focusing_a_token_shows_only_its_lines_and_what_it_reads_and_predicts(
 ) -> None:
     with opened(browser, saved(tmp_path, trace)) as opened_page:
         opened_page.page.click("#tab-heads")
-        everything = opened_page.page.locator("#view-heads .lines path").count()
-        rows = opened_page.page.locator("#view-heads .words.rows button")
+        everything = opened_page.page.locator("#view-heads .attention-lines path").count()
+        rows = opened_page.page.locator("#view-heads .tokens.queries button")
         assert rows.all_inner_texts() == ["⟨s⟩\n→ EIN", "EIN\n→ HUND", "HUND\n→ LÄUFT", "LÄUFT\n→ ⟨/s⟩"]
         rows.nth(1).focus()
-        assert 0 < opened_page.page.locator("#view-heads .lines path").count() < everything
+        assert 0 < opened_page.page.locator("#view-heads .attention-lines path").count() < everything
         assert "EIN\u2069, from which \u2068HUND\u2069 is predicted, attends to" in opened_page.page.inner_text(
             "#view-heads"
         )
@@ -122,11 +122,11 @@ def test_activations_computed_in_the_page_equal_the_models(
     expressions = {  # by part of the model: the JavaScript expression of one of its rows
         f"{path}.{name}": f"attend('{kind}', {path.split('.')[1]}, 2, 3).{way}"
         for kind, path in (("encoder", "encoder.2.self"), ("decoder", "decoder.3.self"), ("cross", "decoder.3.cross"))
-        for name, way in (("weights", "weights"), ("heads", "gathered"), ("scaled", "scaled"))
+        for name, way in (("weights", "weights"), ("heads", "output"), ("scaled", "scaled"))
     }
-    expressions |= {"decoder.2.cross.concat": "concatenated('cross', 2, 3)"}
-    expressions |= {f"encoder.1.feed_forward.{leaving}": "arriving('encoder', 3, 2)"}
-    expressions |= {f"decoder.2.feed_forward.{leaving}": "arriving('decoder', 3, 3)"}
+    expressions |= {"decoder.2.cross.concat": "concatenatedHeads('cross', 2, 3)"}
+    expressions |= {f"encoder.1.feed_forward.{leaving}": "layerInput('encoder', 3, 2)"}
+    expressions |= {f"decoder.2.feed_forward.{leaving}": "layerInput('decoder', 3, 3)"}
     with opened(browser, saved(tmp_path, trace)) as opened_page:
         opened_page.page.click("#tab-steps")
         rows = opened_page.page.evaluate(f"[{','.join(expressions.values())}].map((row) => [...row])")
@@ -142,7 +142,7 @@ def test_hostile_tokens_are_shown_as_text_and_do_nothing(browser: Browser, tmp_p
         for view in VIEWS:
             opened_page.page.click(f"#tab-{view}")
         opened_page.page.click("#tab-heads")
-        texts = opened_page.page.locator("#view-heads .words:not(.rows) bdi").all_inner_texts()
+        texts = opened_page.page.locator("#view-heads .tokens:not(.queries) bdi").all_inner_texts()
         assert texts[:3] == [token.replace(" ", "␣") for token in HOSTILE[:3]]
         assert texts[4] == "‹202E›right␣to␣left‹2066›"
         assert texts[5] == "שלום"
@@ -198,7 +198,7 @@ def test_an_encoder_only_model_shows_its_predictions_and_hostile_tokens_as_text(
         else:
             assert "Most probable tokens with this one masked" in output
             page.locator("#view-output input").last.check()  # EOS, which is never masked
-            assert "with this one masked" not in page.inner_text("#view-output .beside")
+            assert "with this one masked" not in page.inner_text("#view-output .columns")
         assert page.locator("img").count() == 0
 
 

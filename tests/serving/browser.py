@@ -91,7 +91,7 @@ def translate_on_page(page: Page, text: str) -> str:
     with page.expect_response(is_of_this_text) as answer:
         page.locator("#text").evaluate(_PASTE, text)
     translation = str(answer.value.json()["translatedText"])
-    page.wait_for_function("(text) => document.getElementById('spoken').textContent === text", arg=translation)
+    page.wait_for_function("(text) => document.getElementById('announcement').textContent === text", arg=translation)
     return translation
 
 

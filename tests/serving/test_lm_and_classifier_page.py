@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_the_page_has_no_inline_code_and_sets_no_inner_html() -> None:
-    page = page_files()["others.html"].decode()
+    page = page_files()["lm-and-classifier.html"].decode()
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=", page)
     scripts = b"".join(content for name, content in page_files().items() if name.endswith(".js")).decode()
     assert "innerHTML" not in scripts
@@ -41,14 +41,14 @@ def test_the_page_has_no_inline_code_and_sets_no_inner_html() -> None:
 @needs_chromium
 def test_the_page_continues_a_text_as_generate_does(browser: Browser, site: Running) -> None:
     with open_page(browser, site) as page:
-        assert page.inner_text("#about") == "A language model: it continues your text."
+        assert page.inner_text("#task-description") == "A language model: it continues your text."
         page.fill("#text", "The cat")
-        page.click("#ask")
-        page.wait_for_selector("#desk:not(.waiting)")
+        page.click("#run")
+        page.wait_for_selector("#panes:not(.waiting)")
         whole = site.post("/generate", prompt="The cat", model="lm").json()["text"]
-        assert page.text_content("#answer") == whole
-        assert page.text_content("#answer .given") == "The cat"
-        assert '"prompt":"The cat"' in page.inner_text("#example")
+        assert page.text_content("#output") == whole
+        assert page.text_content("#output .prompt") == "The cat"
+        assert '"prompt":"The cat"' in page.inner_text("#curl-command")
         page.fill("#text", "a" * 70)
         page.keyboard.press("Control+Enter")
         wait_for_status(page, "the prompt has 70 tokens, more than the limit of 60")
@@ -58,21 +58,21 @@ def test_the_page_continues_a_text_as_generate_does(browser: Browser, site: Runn
 def test_labels_and_masked_predictions_are_shown_as_text(browser: Browser, site: Running) -> None:
     with open_page(browser, site) as page:
         page.select_option("#model", "c")
-        assert page.is_disabled("#ask")
+        assert page.is_disabled("#run")
         page.fill("#text", "A dog runs.")
-        page.click("#ask")
-        page.wait_for_selector(".shares")
+        page.click("#run")
+        page.wait_for_selector(".probabilities")
         probabilities = site.post("/classify", q="A dog runs.").json()["probabilities"]
         ranked = sorted(LABELS, key=lambda label: -probabilities[label])
-        assert page.locator(".shares th").all_inner_texts() == ranked
+        assert page.locator(".probabilities th").all_inner_texts() == ranked
         page.select_option("#model", HOSTILE_NAME)
         for text in INJECTIONS[::12]:
             page.fill("#text", text[:60])
             with page.expect_response("**/look"):
-                page.click("#ask")
-            page.wait_for_selector(".shares th")
-        page.wait_for_selector("#desk:not(.waiting)")
-        assert page.locator("#answer img, #answer script").count() == 0
+                page.click("#run")
+            page.wait_for_selector(".probabilities th")
+        page.wait_for_selector("#panes:not(.waiting)")
+        assert page.locator("#output img, #output script").count() == 0
 
 
 @needs_chromium
@@ -81,17 +81,17 @@ def test_look_opens_the_report_of_the_text(browser: Browser, site: Running) -> N
         page.select_option("#model", "c")
         page.fill("#text", "A dog runs.")
         page.click("#look")
-        frame = page.frame_locator("#inside-view")
+        frame = page.frame_locator("#look-frame")
         frame.locator("html[data-ready]").wait_for()
         assert frame.locator("#source").inner_text() == "A dog runs."
-        page.click("#inside-close")
+        page.click("#look-close")
 
 
 @needs_chromium
 def test_the_translation_page_links_to_the_page_of_the_other_models(browser: Browser, tmp_path: Path) -> None:
     models = make_folder(tmp_path / "ende"), make_lm_or_classifier(tmp_path / "c", "classify")
     with serving(*models, *MANY) as mixed, open_page(browser, mixed) as page:
-        page.click("#others")
+        page.click("#lm-and-classifier-link")
         page.wait_for_selector("html[data-ready] #model option", state="attached")
         assert page.locator("#model option").all_inner_texts() == ["c: classify"]
 
@@ -107,5 +107,5 @@ def test_the_page_prompts_for_a_key_if_one_is_required(browser: Browser, tmp_pat
             page.keyboard.press("Enter")
             page.wait_for_selector("#model option", state="attached")
             page.fill("#text", "A dog")
-            page.click("#ask")
-            page.wait_for_selector(".shares")
+            page.click("#run")
+            page.wait_for_selector(".probabilities")

@@ -186,7 +186,7 @@ def test_all_models_are_ready_and_listed_and_there_are_no_languages(site: Runnin
     assert all("source" not in model and model["max_tokens"] == 60 for model in models)
     described = site.get("/docs").text
     assert all(f"POST /{route}" in described for route in ("generate", "classify", "embed"))
-    assert site.get("/").text == site.get("/others").text
+    assert site.get("/").text == site.get("/lm-and-classifier").text == site.get("/others").text
     assert "heed <span>models</span>" in site.get("/").text
 
 

@@ -21,7 +21,7 @@ from tests.serving.running import Running, wait_until
 
 needs_chromium = browsing.needs_chromium
 browser, site = browsing.browser, pages.site
-VIEWS = ["overview", "heads", "maps", "steps", "positions", "search", "output"]
+VIEWS = ["overview", "heads", "all-heads", "steps", "positions", "search", "output"]
 
 
 def test_the_page_is_small_and_refers_to_no_other_site() -> None:
@@ -61,14 +61,14 @@ def test_typed_text_is_translated_after_a_pause(browser: Browser, site: Running)
         assert requests == []
         page.clock.run_for(1)
         page.clock.resume()
-        page.wait_for_selector(".term")
+        page.wait_for_selector(".word")
         expected = site.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
         assert page.inner_text("#translation") == expected
         assert page.get_attribute("#translation", "lang") == "de"
-        assert page.inner_text("#spoken") == expected  # what a screen reader announces
+        assert page.inner_text("#announcement") == expected  # what a screen reader announces
         assert len(requests) == 1
         page.click("#clear")
-        page.wait_for_selector("#translation .empty")
+        page.wait_for_selector("#translation .placeholder")
         assert page.inner_text("#translation") == "The translation appears here"
         assert page.is_disabled("#copy")
         assert page.is_disabled("#look")
@@ -139,8 +139,8 @@ def test_the_translation_is_copied(browser: Browser, site: Running) -> None:
         assert page.evaluate("navigator.clipboard.readText()") == translation
         page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without HTTPS
         page.click("summary")
-        page.click("#copy-example")
-        page.wait_for_selector("#copy-example:text('copied')")
+        page.click("#copy-curl")
+        page.wait_for_selector("#copy-curl:text('copied')")
         page.focus("#text")
         page.keyboard.press("Control+a")
         page.keyboard.press("Control+v")
@@ -156,27 +156,27 @@ def test_hovering_over_a_word_highlights_its_source_words(browser: Browser, site
         terms = page.evaluate(WORD_SPANS)
         assert len(terms) > 2
         for number, (start, end) in enumerate(terms):
-            page.locator(".term").nth(number).hover()
-            marked = page.locator("#mirror mark").all_text_contents()
-            assert marked == expected_source_words(text, page.inner_text("#spoken"), details, start, end)
+            page.locator(".word").nth(number).hover()
+            marked = page.locator("#highlights mark").all_text_contents()
+            assert marked == expected_source_words(text, page.inner_text("#announcement"), details, start, end)
         page.mouse.move(0, 0)
-        assert page.locator("#mirror mark").count() == 0
+        assert page.locator("#highlights mark").count() == 0
         page.focus("#text")
         for _ in range(3):
             page.keyboard.press("Tab")  # clear, the words, look inside
-            if page.evaluate("document.activeElement.className") == "term":
+            if page.evaluate("document.activeElement.className") == "word":
                 break
         page.keyboard.press("End")
-        assert page.evaluate("document.activeElement.textContent") == page.locator(".term").last.inner_text()
-        assert page.locator("#mirror mark").all_text_contents() == marked
-        assert page.text_content("#mirror") == f"{text}\u200b"  # the mirrored text has the same line breaks
+        assert page.evaluate("document.activeElement.textContent") == page.locator(".word").last.inner_text()
+        assert page.locator("#highlights mark").all_text_contents() == marked
+        assert page.text_content("#highlights") == f"{text}\u200b"  # the mirrored text has the same line breaks
 
 
 # Start and end of each word in the translation.
 WORD_SPANS = """() => {
   const places = []; let at = 0;
   for (const node of document.getElementById("translation").childNodes) {
-    if (node.className === "term") places.push([at, at + node.textContent.length]);
+    if (node.className === "word") places.push([at, at + node.textContent.length]);
     at += node.textContent.length;
   }
   return places;
@@ -208,28 +208,28 @@ def test_choosing_an_alternative_replaces_its_segment_only(browser: Browser, sit
         start = page.evaluate(WORD_SPANS)[number][0]
         fields = {"q": second, "source": "en", "target": "de", "prefix": before[before.rindex(line) : start]}
         offered = site.post("/alternatives", **fields).json()["alternatives"]
-        page.locator(".term").nth(number).click()
-        page.wait_for_selector("#offers:popover-open")
+        page.locator(".word").nth(number).click()
+        page.wait_for_selector("#alternatives:popover-open")
         assert page.locator("[role=option] b").all_inner_texts() == [alternative["next"] for alternative in offered]
         assert page.evaluate("document.activeElement.getAttribute('role')") == "option"
-        assert page.get_attribute(f".term >> nth={number}", "aria-expanded") == "true"
+        assert page.get_attribute(f".word >> nth={number}", "aria-expanded") == "true"
         page.keyboard.press("Escape")
-        assert page.evaluate("document.activeElement.className") == "term"
-        assert page.locator("#offers:popover-open").count() == 0
+        assert page.evaluate("document.activeElement.className") == "word"
+        assert page.locator("#alternatives:popover-open").count() == 0
         page.keyboard.press("Enter")
-        page.wait_for_selector("#offers:popover-open")
+        page.wait_for_selector("#alternatives:popover-open")
         page.keyboard.press("Home")
         page.keyboard.press("ArrowUp")  # from the first to the last
         page.keyboard.press("Enter")
         chosen = offered[-1]["text"]
         place = before.rindex(line)
-        assert page.text_content("#spoken") == before[:place] + chosen + before[place + len(line) :]
+        assert page.text_content("#announcement") == before[:place] + chosen + before[place + len(line) :]
         page.evaluate("document.getElementById('text').setSelectionRange(99, 99)")
         page.click("#look")
-        page.frame_locator("#inside-view").locator(f"#target:has-text({json.dumps(chosen)})").wait_for()
-        page.click("#inside-close")
+        page.frame_locator("#look-frame").locator(f"#target:has-text({json.dumps(chosen)})").wait_for()
+        page.click("#look-close")
         page.click("text=restore the model’s translation")
-        page.wait_for_function("(text) => document.getElementById('spoken').textContent === text", arg=before)
+        page.wait_for_function("(text) => document.getElementById('announcement').textContent === text", arg=before)
 
 
 @needs_chromium
@@ -240,9 +240,9 @@ def test_words_end_at_token_boundaries_and_segments_where_the_server_splits(brow
         assert shown_words(page, "I didn't", ["I", " didn", "'t"]) == ["I", "didn't"]
         assert shown_words(page, "猫が寝る。", ["猫", "が", "寝る", "。"]) == ["猫", "が", "寝る"]
         cut = """async (segments) => {
-          const { segmentAt, segmentsOf } = await import("/page/words.js");
-          const found = segmentsOf({ segments }, "😀 a. b.", "A. 😀B.");
-          const at = [0, 5, 6, 9].map((place) => segmentAt(found, "source", place));
+          const { segmentIndexAt, segmentSpans } = await import("/page/alignment.js");
+          const found = segmentSpans({ segments }, "😀 a. b.", "A. 😀B.");
+          const at = [0, 5, 6, 9].map((place) => segmentIndexAt(found, "source", place));
           return [found.map(({ source, target }) => ["😀 a. b.".slice(...source), "A. 😀B.".slice(...target)]), at];
         }"""
         segments = [{"source": [2, 4], "target": [0, 2]}, {"source": [5, 7], "target": [3, 6]}]  # in code points
@@ -252,11 +252,11 @@ def test_words_end_at_token_boundaries_and_segments_where_the_server_splits(brow
 @needs_chromium
 def test_replacing_a_segment_shifts_only_what_follows_it(browser: Browser, site: Running) -> None:
     changed = """async () => {
-      const { withSegment } = await import("/page/words.js");
+      const { replaceSegment } = await import("/page/alignment.js");
       const pairs = [[0, 1], [5, 6], [9, 10]].map((span) => ({ source: span, target: span }));
       const shown = { text: "a\\n   b\\n  c", translation: "A\\n   B\\n  C", pairs, segments: pairs };
       const details = { tokens: ["BB", " bb"], source_tokens: [" b"], alignment: [[0, 0], [0, 1]] };
-      const next = withSegment(shown, 1, "BB bb", details);
+      const next = replaceSegment(shown, 1, "BB bb", details);
       const ends = ({ source, target }) => [next.text.slice(...source), next.translation.slice(...target)];
       return [next.translation, next.pairs.map(ends), next.segments.map(ends)];
     }"""
@@ -271,9 +271,9 @@ def shown_words(page: Page, text: str, tokens: list[str]) -> list[str]:
     """The words that the page shows for a translation of these tokens."""
     return page.evaluate(
         """async ([text, tokens]) => {
-          const { pairsOf, piecesOf } = await import("/page/words.js");
+          const { alignedSpans, splitWords } = await import("/page/alignment.js");
           const details = { tokens, source_tokens: tokens, alignment: tokens.map((_, at) => [at, at]) };
-          const words = piecesOf(text, pairsOf(details, text, text)).filter(({ isWord }) => isWord);
+          const words = splitWords(text, alignedSpans(details, text, text)).filter(({ isWord }) => isWord);
           return words.map(({ start, end }) => text.slice(start, end));
         }""",
         [text, tokens],
@@ -287,23 +287,23 @@ def test_look_shows_every_view_of_the_sentence_at_the_cursor(browser: Browser, s
         translations = translate_on_page(page, "A dog\nThe cat").split("\n")
         page.evaluate("document.getElementById('text').setSelectionRange(8, 8)")
         page.click("#look")
-        frame = page.frame_locator("#inside-view")
+        frame = page.frame_locator("#look-frame")
         frame.locator("html[data-ready][data-theme=dark]").wait_for(state="attached")
-        assert page.get_attribute("#inside-view", "sandbox") == "allow-scripts"  # and nothing else
-        assert '<html data-theme="dark"' in (page.get_attribute("#inside-view", "srcdoc") or "")
+        assert page.get_attribute("#look-frame", "sandbox") == "allow-scripts"  # and nothing else
+        assert '<html data-theme="dark"' in (page.get_attribute("#look-frame", "srcdoc") or "")
         assert frame.locator("#source").inner_text() == "The cat"
         assert frame.locator("#target").inner_text().split() == translations[1].split()
         for view in VIEWS:
             frame.locator(f"#tab-{view}").click()
             assert frame.locator(f"#view-{view}").is_visible()
         with page.expect_download() as saved:
-            page.click("#inside-save")
+            page.click("#look-save")
         fields = {"q": "The cat", "source": "en", "target": "de", "format": "html"}
         assert Path(saved.value.path()).read_bytes() == site.post("/look", **fields).content
         assert saved.value.suggested_filename == "look.html"
-        page.click("#inside-close")
+        page.click("#look-close")
         assert page.evaluate("document.activeElement.id") == "look"
-        assert page.locator("#inside").is_hidden()
+        assert page.locator("#look-dialog").is_hidden()
 
 
 @needs_chromium
@@ -312,7 +312,7 @@ def test_the_curl_example_returns_the_translation_shown(browser: Browser, site: 
     with open_page(browser, site) as page:
         translation = translate_on_page(page, text)
         page.click("summary")
-        command = page.inner_text("#example")
+        command = page.inner_text("#curl-command")
     if shutil.which("curl") is None:
         pytest.skip("no curl here: apt-get install curl")
     process = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30)

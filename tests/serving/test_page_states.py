@@ -43,13 +43,13 @@ def test_a_language_pair_without_a_model_is_named_and_not_requested(browser: Bro
 
 def test_characters_are_counted_as_on_the_server_and_overlong_text_is_not_sent(browser: Browser, site: Running) -> None:
     with open_page(browser, site) as page:
-        assert page.inner_text("#count") == "0 / 5,000"
+        assert page.inner_text("#character-count") == "0 / 5,000"
         translate_on_page(page, "😀😀 é")
-        assert page.inner_text("#count") == "4 / 5,000"
+        assert page.inner_text("#character-count") == "4 / 5,000"
         requests = record_requests(page, "/translate")
         page.fill("#text", "😀" * 5001)
         wait_for_status(page, "The text exceeds 5,000 characters.")
-        assert page.inner_text("#count") == "5,001 / 5,000"
+        assert page.inner_text("#character-count") == "5,001 / 5,000"
         assert page.get_attribute("#text", "aria-invalid") == "true"
         assert requests == []
         assert page.inner_text("#translation") == "The translation appears here"
@@ -61,8 +61,8 @@ def test_a_refused_look_shows_the_reason(browser: Browser, site: Running) -> Non
         refusal = {"error": "Invalid request: 71 tokens exceed the limit of 64 for a trace"}
         mock_response(opened_page.page, "/look", refusal, 400)
         opened_page.page.click("#look")
-        opened_page.page.wait_for_selector("#inside-says:text('71 tokens exceed the limit of 64 for a trace')")
-        assert opened_page.page.locator("#inside-view").is_hidden()
+        opened_page.page.wait_for_selector("#look-status:text('71 tokens exceed the limit of 64 for a trace')")
+        assert opened_page.page.locator("#look-frame").is_hidden()
         ignore_complaints(opened_page, "400 (Bad Request)")
 
 
@@ -78,8 +78,8 @@ def test_a_key_is_prompted_for_sent_and_kept_for_this_tab_only(browser: Browser,
         assert request.value.headers["authorization"] == "Bearer a-secret"
         assert page.evaluate("[localStorage.length, Object.values({...sessionStorage})]") == [0, ["a-secret"]]
         page.click("summary")
-        assert "a-secret" not in page.inner_text("#example")
-        assert "Bearer $HEED_KEY" in page.inner_text("#example")
+        assert "a-secret" not in page.inner_text("#curl-command")
+        assert "Bearer $HEED_KEY" in page.inner_text("#curl-command")
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
         assert page.input_value("#key") == "a-secret"
@@ -124,12 +124,12 @@ def test_an_unreachable_server_is_retried_until_it_responds(browser: Browser, si
         page.context.set_offline(True)
         page.fill("#text", "The cat")
         wait_for_status(page, "The server does not respond. Retrying…")
-        assert page.locator("#desk.stale").count() == 1
+        assert page.locator("#panes.stale").count() == 1
         assert page.input_value("#text") == "The cat"
         page.context.set_offline(False)
         page.wait_for_function("() => document.getElementById('status').textContent === ''")
         expected = site.post("/translate", q="The cat", source="en", target="de").json()["translatedText"]
-        assert page.inner_text("#spoken") == expected
+        assert page.inner_text("#announcement") == expected
         page.route("**/frontend/settings", lambda route: route.abort())  # unreachable when the page is opened
         page.reload()
         wait_for_status(page, "The server does not respond.")
@@ -149,7 +149,7 @@ def test_truncation_is_reported_and_long_texts_are_translated_in_full(browser: B
         mock_response(page, "/translate", whole | {"truncated": True, "details": NO_DETAILS})
         page.fill("#text", "A cat")
         wait_for_status(page, "Truncated: the output")
-        assert page.locator("#status.wrong").count() == 1
+        assert page.locator("#status.error").count() == 1
 
 
 NO_DETAILS: dict[str, object] = {"score": 0, "tokens": [], "source_tokens": [], "alignment": [], "segments": []}
@@ -167,10 +167,10 @@ def test_a_request_without_a_response_times_out_and_is_retried(browser: Browser,
         page.fill("#text", "A dog")
         wait_for_status(page, "The server has not responded for 0.25 s. Retrying…")
         page.unroute("**/translate")
-        page.wait_for_selector(".term")
+        page.wait_for_selector(".word")
         page.route("**/look", lambda _: None)
         page.click("#look")
-        page.wait_for_selector("#inside-says:text('The server has not responded for 0.25 s.')")
+        page.wait_for_selector("#look-status:text('The server has not responded for 0.25 s.')")
 
 
 BARE = """
@@ -182,19 +182,19 @@ for (const name of ["localStorage", "sessionStorage"])
 
 def test_without_storage_and_segmenter_the_page_says_so_and_works(browser: Browser, site: Running) -> None:
     with open_page(browser, site) as page:
-        assert page.is_hidden("#missing")
+        assert page.is_hidden("#browser-notice")
         mock_response(page, "/frontend/settings", site.get("/frontend/settings").json() | {"keyRequired": True})
         page.add_init_script(BARE)
         page.reload()
         page.wait_for_selector("#key-form", state="visible")
-        notice = page.inner_text("#missing")
+        notice = page.inner_text("#browser-notice")
         assert "This browser blocks storage" in notice
         assert "no Intl.Segmenter" in notice
         page.fill("#key", "a-secret")
         with page.expect_request("**/translate") as request:
             page.fill("#text", "A dog")
         assert request.value.headers["authorization"] == "Bearer a-secret"
-        page.wait_for_selector(".term")
+        page.wait_for_selector(".word")
         page.click("#theme")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
@@ -202,7 +202,7 @@ def test_without_storage_and_segmenter_the_page_says_so_and_works(browser: Brows
 def test_without_javascript_the_page_says_so_at_its_top(browser: Browser, site: Running) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    for route in ("/", "/others"):
+    for route in ("/", "/lm-and-classifier"):
         page.goto(site.address + route)
         assert "This page needs JavaScript, which is disabled in this browser." in page.inner_text("body")
         box = page.locator(".notice").first.bounding_box()
@@ -217,23 +217,23 @@ def test_without_javascript_the_page_says_so_at_its_top(browser: Browser, site: 
 def test_example_sentences_of_the_model_are_shown_while_the_text_is_empty(browser: Browser, site: Running) -> None:
     with open_page(browser, site) as page:
         page.wait_for_selector("footer :text('parameters')")
-        assert page.is_hidden("#tries")  # these models have none
+        assert page.is_hidden("#example-sentences")  # these models have none
         model = {"name": "m", "source": "en", "target": "de", "parameters": 1, "beam": 1, "max_tokens": 1}
         trained = {"texts": [{"name": "train.tsv", "pairs": 60000}], "steps": 900}
         mock_response(page, "/models", [model | {"examples": ["A dog", "<b>A cat</b>"], "trained": trained}])
         page.reload()
-        page.wait_for_selector(".try")
-        assert page.locator(".try").all_inner_texts() == ["A dog", "<b>A cat</b>"]
-        assert "trained on train.tsv (60,000 pairs), 900 steps." in page.inner_text("#models")
-        assert '"q":"A dog"' in (page.text_content("#example") or "")
+        page.wait_for_selector(".example-sentence")
+        assert page.locator(".example-sentence").all_inner_texts() == ["A dog", "<b>A cat</b>"]
+        assert "trained on train.tsv (60,000 pairs), 900 steps." in page.inner_text("#model-summary")
+        assert '"q":"A dog"' in (page.text_content("#curl-command") or "")
         page.get_by_role("button", name="<b>A cat</b>").click()
-        page.wait_for_selector(".term")
+        page.wait_for_selector(".word")
         assert page.input_value("#text") == "<b>A cat</b>"
-        assert page.is_hidden("#tries")
+        assert page.is_hidden("#example-sentences")
         page.click("#clear")
-        assert page.locator(".try").count() == 2
+        assert page.locator(".example-sentence").count() == 2
         page.select_option("#target-language", "en")  # another model's direction
-        page.wait_for_selector("#tries", state="hidden")
+        page.wait_for_selector("#example-sentences", state="hidden")
 
 
 def test_responses_429_and_503_are_retried_and_other_errors_shown(browser: Browser, site: Running) -> None:
@@ -249,7 +249,7 @@ def test_responses_429_and_503_are_retried_and_other_errors_shown(browser: Brows
         )
         wait_for_status(page, "Too busy: 128 requests are queued or running. Retrying in 0.2 s.")
         page.unroute("**/translate")
-        page.wait_for_selector(".term")
+        page.wait_for_selector(".word")
         assert "Retrying" not in page.inner_text("#status")
         mock_response(page, "/translate", {"error": "Invalid request: no <b>luck</b>"}, 400)
         page.fill("#text", "A cat")
@@ -271,9 +271,9 @@ def test_every_control_has_an_accessible_name_and_the_page_fits_a_phone(browser:
         mock_response(
             page, "/alternatives", {"alternatives": [{"text": "dogs " * 99, "next": "dogs" * 20, "score": 0}]}
         )
-        page.locator(".term").last.click()
-        page.wait_for_selector("#offers:popover-open")
-        box = page.locator("#offers").bounding_box()
+        page.locator(".word").last.click()
+        page.wait_for_selector("#alternatives:popover-open")
+        box = page.locator("#alternatives").bounding_box()
         assert box is not None
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 360
@@ -294,7 +294,7 @@ def test_every_control_has_an_accessible_name_and_the_page_fits_a_phone(browser:
         nameless = [line for line in snapshot.splitlines() if re.search(r"- (button|combobox|textbox|link)(:|$)", line)]
         assert nameless == []
         page.click("#look")
-        page.frame_locator("#inside-view").locator("html[data-ready]").wait_for(state="attached")
+        page.frame_locator("#look-frame").locator("html[data-ready]").wait_for(state="attached")
         assert page.evaluate(width) == 360
 
 
@@ -303,20 +303,20 @@ def test_a_hundred_injections_as_source_text_are_not_executed(browser: Browser, 
     with open_page(browser, site) as page:
         for text in ("\n".join(INJECTIONS[at : at + 5]) for at in range(0, 100, 5)):
             translate_on_page(page, text)
-            for term in page.locator(".term").all()[:1]:  # some translations have no words
+            for term in page.locator(".word").all()[:1]:  # some translations have no words
                 term.hover()
             assert page.input_value("#text") == text
-            assert page.text_content("#mirror") == f"{text}\u200b"
+            assert page.text_content("#highlights") == f"{text}\u200b"
         assert page.locator("body img, body script, body style, body link").count() == 0
         translate_on_page(page, INJECTIONS[8])
         page.click("#look")
-        page.frame_locator("#inside-view").locator("html[data-ready]").wait_for(state="attached")
+        page.frame_locator("#look-frame").locator("html[data-ready]").wait_for(state="attached")
 
 
 def test_a_hundred_injections_as_tokens_and_names_are_not_executed(browser: Browser, site: Running) -> None:
     with open_page(browser, site) as page:
         page.wait_for_selector("footer :text('onerror')")
-        assert page.inner_text("#models").startswith(f"{HOSTILE_NAME}: English to German")  # a folder's name
+        assert page.inner_text("#model-summary").startswith(f"{HOSTILE_NAME}: English to German")  # a folder's name
         tokens = [f" {text}" for text in INJECTIONS]
         details = {"score": 0, "tokens": tokens, "source_tokens": ["A"], "alignment": [[0, at] for at in range(100)]}
         details["segments"] = [{"source": [0, 1], "target": [0, len(" ".join(INJECTIONS))]}]
@@ -333,11 +333,11 @@ def test_a_hundred_injections_as_tokens_and_names_are_not_executed(browser: Brow
         page.reload()
         page.wait_for_selector("html[data-ready]")
         translate_on_page(page, "A")
-        page.locator(".term").first.click()
-        page.wait_for_selector("#offers:popover-open")
+        page.locator(".word").first.click()
+        page.wait_for_selector("#alternatives:popover-open")
         assert page.locator("[role=option]").count() == 100
         page.keyboard.press("End")
         page.keyboard.press("Enter")
-        assert page.inner_text("#spoken") == INJECTIONS[-1]
-        assert all(text in page.inner_text("#models") for text in INJECTIONS)
+        assert page.inner_text("#announcement") == INJECTIONS[-1]
+        assert all(text in page.inner_text("#model-summary") for text in INJECTIONS)
         assert page.locator("body img, body script, body style, body link, body svg:not(#swap svg)").count() == 0

@@ -30,17 +30,20 @@ if TYPE_CHECKING:
 
 SCRIPTS = (
     "data",
-    "draw",
-    "heads",
-    "maps",
-    "arithmetic",
-    "steps",
-    "keys",
+    "dom",
+    "format",
+    "radio-group",
+    "heat-map",
+    "forward-pass",
     "overview",
+    "heads",
+    "all-heads",
+    "steps",
+    "attention-steps",
     "positions",
-    "search",
+    "beam-search",
     "output",
-    "page",
+    "main",
 )
 BUDGET = 200_000  # activations that a page may embed: about 300 KB
 TOP_HIDDEN = 24  # hidden activations of the feed-forward network kept per token, the largest

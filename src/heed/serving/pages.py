@@ -1,4 +1,4 @@
-"""Web pages for browsers: the translation page, the page for other models, and the API documentation at /docs.
+"""Web pages for browsers: translation, language models and classifiers, and the API documentation at /docs.
 
 The first two are static files in `page/`: HTML, style sheets and ES modules without a build step. Their content
 security policy allows files of this server and, for the frame that shows the report of `heed look`, the report's script
@@ -43,12 +43,14 @@ def add_routes(app: FastAPI, *, translates: bool) -> None:
 
     @app.get("/", include_in_schema=False)
     async def front() -> Response:
-        name = "index.html" if translates else "others.html"
+        name = "index.html" if translates else "lm-and-classifier.html"
         return _file(name, contents[name], {"Content-Security-Policy": policy})
 
-    @app.get("/others", include_in_schema=False)
-    async def others() -> Response:
-        return _file("others.html", contents["others.html"], {"Content-Security-Policy": policy})
+    @app.get("/lm-and-classifier", include_in_schema=False)
+    @app.get("/others", include_in_schema=False)  # its former address
+    async def lm_and_classifier() -> Response:
+        name = "lm-and-classifier.html"
+        return _file(name, contents[name], {"Content-Security-Policy": policy})
 
     @app.get("/page/{name}", include_in_schema=False)
     async def page_file(name: str) -> Response:

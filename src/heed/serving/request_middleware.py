@@ -21,7 +21,18 @@ from heed.serving.requests import Fields, parse_body, parse_query
 
 # Routes that need no API key: the web page is public, the routes it calls are not.
 PUBLIC = frozenset(
-    {"/", "/others", "/docs", "/docs.css", "/spec", "/health", "/health/ready", "/languages", "/frontend/settings"}
+    {
+        "/",
+        "/lm-and-classifier",
+        "/others",
+        "/docs",
+        "/docs.css",
+        "/spec",
+        "/health",
+        "/health/ready",
+        "/languages",
+        "/frontend/settings",
+    }
 )
 PUBLIC_FOLDER = "/page/"
 

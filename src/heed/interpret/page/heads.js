@@ -1,27 +1,30 @@
-/* One head at a time: queries on the left, keys on the right, and a line for every attention weight. */
+/* The tab "Heads", one head at a time: queries on the left, keys on the right, and a line for every attention weight. */
 
-const shown = { kind: null, layer: 1, head: 1 }; // shared with the view of all heads, which opens heads here
+const ROW_HEIGHT = 36; // pixels, as --row in report.css
+const headSelection = { kind: null, layer: 1, head: 1 }; // head 0: the mean of all. Other tabs set it to open a head
 
 function headsView() {
-  const stage = make("div", { class: "beside" });
+  const columns = make("div", { class: "columns" });
   const controls = make("div", { class: "controls" });
-  const told = make("p", { class: "faint", "aria-live": "polite" });
+  const summary = make("p", { class: "faint", "aria-live": "polite" });
   const refresh = () => {
-    shown.layer = Math.min(shown.layer, layersOf(shown.kind));
+    const { kind, head } = headSelection;
+    headSelection.layer = Math.min(headSelection.layer, layerCount(kind));
     controls.replaceChildren(...headControls(refresh));
-    const map = weightsOf(shown.kind, shown.layer, shown.head);
-    const { rows, columns } = KINDS[shown.kind];
-    stage.replaceChildren(
-      headLines(shown, told),
+    const weights = attentionWeights(kind, headSelection.layer, head);
+    const sides = ATTENTION_KINDS[kind];
+    columns.replaceChildren(
+      attentionLines(weights, kind, summary),
       make(
         "div",
         { class: "panel" },
         make("h3", {}, "The same weights as a heat map"),
-        labelledMap("weights", map, rows, columns, (weight) => percent(weight)),
+        labelledHeatMap("weights", weights, sides.rows, sides.columns, formatPercent),
       ),
     );
   };
-  if (shown.kind === null) Object.assign(shown, { kind: kinds().at(-1), layer: trace.alignment_layer ?? 1 });
+  if (headSelection.kind === null)
+    Object.assign(headSelection, { kind: attentionKinds().at(-1), layer: trace.alignment_layer ?? 1 });
   refresh();
   const view = make(
     "section",
@@ -33,100 +36,91 @@ function headsView() {
       "Tokens on the left (queries) attend to tokens on the right (keys). The stronger a line, the larger the attention weight; the weights of a query add up to one. Point at a token, or move to it with the Tab key, to see only its lines; select it to keep them.",
     ),
     controls,
-    told,
-    stage,
+    summary,
+    columns,
   );
   return { view, refresh };
 }
 
-/* Built again at every choice, so the one that was chosen gets the focus back. */
 function headControls(refresh) {
-  const change = (field) => (value) => {
-    shown[field] = value;
+  const { kind, layer, head } = headSelection;
+  const setField = (field) => (value) => {
+    headSelection[field] = value;
     refresh();
-    focusChoice(field);
+    focusRadioGroup(field);
   };
-  const heads = arrays.get(`attention.${shown.kind}`).shape[1];
-  const fields = {
-    kind: choose(
-      "attention",
-      kinds().map((kind) => ({ value: kind, face: KINDS[kind].title, title: KINDS[kind].says })),
-      shown.kind,
-      change("kind"),
-    ),
-    layer: choose("layer", numbered(layersOf(shown.kind)), shown.layer, change("layer")),
-    head: choose("head", [...numbered(heads), { value: 0, face: "mean" }], shown.head, change("head")),
+  const headOptions = [...numberOptions(arrays.get(`attention.${kind}`).shape[1]), { value: 0, content: "mean" }];
+  const groups = {
+    kind: attentionRadioGroup(kind, setField("kind")),
+    layer: radioGroup("layer", numberOptions(layerCount(kind)), layer, setField("layer")),
+    head: radioGroup("head", headOptions, head, setField("head")),
   };
-  for (const [field, element] of Object.entries(fields)) element.dataset.field = field;
-  return Object.values(fields);
+  for (const [field, element] of Object.entries(groups)) element.dataset.field = field;
+  return Object.values(groups);
 }
 
-function focusChoice(field) {
-  document.querySelector(`.view:not([hidden]) [data-field="${field}"] input:checked`)?.focus();
-}
-
-function headLines({ kind, layer, head }, told) {
-  const map = weightsOf(kind, layer, head);
-  const { rows, columns } = KINDS[kind];
-  const [left, right] = [tokensOf(rows), tokensOf(columns)];
-  const svg = draw("svg", { "aria-hidden": "true", preserveAspectRatio: "none" });
-  const stage = make("div", { class: "lines" });
-  let kept = null;
-  const show = (focus) => showLines({ map, kind, stage, svg, told, buttons }, focus ?? kept);
+/* Two columns of tokens and the lines between them. Hovering over or focusing a token shows only its lines; clicking pins
+   them. summary: the element for the text about them. */
+function attentionLines(weights, kind, summary) {
+  const { rows, columns } = ATTENTION_KINDS[kind];
+  const svg = makeSvg("svg", { "aria-hidden": "true", preserveAspectRatio: "none" });
+  const container = make("div", { class: "attention-lines" });
   const buttons = { left: [], right: [] };
-  const column = (side, tokens, owner) =>
-    make(
-      "ul",
-      { class: side === "left" ? "words rows" : "words" },
-      tokens.map((token, place) => {
-        const predicted = side === "left" ? predictedBy(owner, place) : null;
-        const button = make(
-          "button",
-          {
-            type: "button",
-            class: "word",
-            "aria-pressed": "false",
-            "aria-label": attentionText(map, kind, side, place),
-            pointerenter: () => show({ side, place }),
-            pointerleave: () => show(null),
-            focus: () => show({ side, place }),
-            blur: () => show(null),
-            click: () => {
-              kept = kept && kept.side === side && kept.place === place ? null : { side, place };
-              for (const other of [...buttons.left, ...buttons.right]) other.setAttribute("aria-pressed", "false");
-              if (kept) button.setAttribute("aria-pressed", "true");
-              show(null);
-            },
-          },
-          tokenText(token),
-          predicted === null ? null : make("small", {}, "→ ", tokenText(predicted)),
-        );
-        buttons[side].push(button);
-        const share = make("span", { class: "share" });
-        return make("li", {}, side === "left" ? [share, button] : [button, share]);
-      }),
+  let pinned = null; // {side: "left" or "right", position}
+  const show = (focus) => showLines({ weights, kind, container, svg, summary, buttons }, focus ?? pinned);
+  const togglePin = (side, position, button) => {
+    pinned = pinned && pinned.side === side && pinned.position === position ? null : { side, position };
+    for (const other of [...buttons.left, ...buttons.right]) other.setAttribute("aria-pressed", "false");
+    if (pinned) button.setAttribute("aria-pressed", "true");
+    show(null);
+  };
+  const tokenItem = (side, token, position) => {
+    const predicted = side === "left" ? predictedToken(rows, position) : null;
+    const button = make(
+      "button",
+      {
+        type: "button",
+        class: "token",
+        "aria-pressed": "false",
+        "aria-label": attentionText(weights, kind, side, position),
+        pointerenter: () => show({ side, position }),
+        pointerleave: () => show(null),
+        focus: () => show({ side, position }),
+        blur: () => show(null),
+        click: () => togglePin(side, position, button),
+      },
+      tokenElement(token),
+      predicted === null ? null : make("small", {}, "→ ", tokenElement(predicted)),
     );
-  stage.append(column("left", left, rows), svg, column("right", right, columns));
+    buttons[side].push(button);
+    const weight = make("span", { class: "weight" });
+    return make("li", {}, side === "left" ? [weight, button] : [button, weight]);
+  };
+  const queries = tokensOf(rows).map((token, position) => tokenItem("left", token, position));
+  const keys = tokensOf(columns).map((token, position) => tokenItem("right", token, position));
+  container.append(make("ul", { class: "tokens queries" }, queries), svg, make("ul", { class: "tokens" }, keys));
   show(null);
-  return stage;
+  return container;
 }
 
-/* Where each line begins and ends follows from the height of a row alone, so nothing need be measured. */
-function showLines({ map, kind, stage, svg, told, buttons }, focus) {
-  const height = 36 * Math.max(map.rows, map.columns);
-  const middle = (count, place) => height / 2 + 36 * (place - (count - 1) / 2);
-  const top = map.values.reduce((most, weight) => Math.max(most, weight), 0) || 1;
+/* focus: {side, position} of the token whose lines are shown; null: all lines. The ends of a line follow from
+   ROW_HEIGHT, so no layout is measured. */
+function showLines({ weights, kind, container, svg, summary, buttons }, focus) {
+  const { rows, columns, values } = weights;
+  const height = ROW_HEIGHT * Math.max(rows, columns);
+  const middle = (count, position) => height / 2 + ROW_HEIGHT * (position - (count - 1) / 2);
+  const largest = values.reduce((most, weight) => Math.max(most, weight), 0) || 1;
   const paths = [];
-  for (let row = 0; row < map.rows; row++) {
-    for (let column = 0; column < map.columns; column++) {
-      const weight = map.values[row * map.columns + column];
-      const away = focus && focus.place !== (focus.side === "left" ? row : column);
-      if (weight < 0.01 || away) continue;
-      const [from, to] = [middle(map.rows, row), middle(map.columns, column)];
+  for (let row = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++) {
+      const weight = values[row * columns + column];
+      const isOutOfFocus = focus && focus.position !== (focus.side === "left" ? row : column);
+      if (weight < 0.01 || isOutOfFocus) continue;
+      const [from, to] = [middle(rows, row), middle(columns, column)];
       paths.push(
-        draw("path", {
+        makeSvg("path", {
           d: `M0 ${from}C50 ${from} 50 ${to} 100 ${to}`,
-          "stroke-opacity": Math.min(1, weight / top).toFixed(3),
+          "stroke-opacity": Math.min(1, weight / largest).toFixed(3),
           "stroke-width": (0.6 + 2.2 * weight).toFixed(2),
         }),
       );
@@ -135,35 +129,38 @@ function showLines({ map, kind, stage, svg, told, buttons }, focus) {
   svg.setAttribute("viewBox", `0 0 100 ${height}`);
   svg.style.height = `${height}px`;
   svg.replaceChildren(...paths);
-  stage.classList.toggle("isolated", focus !== null);
-  const weight = (side, place) =>
-    side === "left" ? map.values[place * map.columns + focus.place] : map.values[focus.place * map.columns + place];
-  for (const [side, list] of Object.entries(buttons)) {
-    list.forEach((button, place) => {
-      const isOther = focus !== null && focus.side !== side;
-      const share = isOther ? weight(side, place) : 0;
-      button.style.setProperty("--share", share);
-      button.classList.toggle("lit", isOther ? share >= 0.01 : focus?.place === place);
-      const beside = button.parentElement?.querySelector(".share");
-      if (beside) beside.textContent = share >= 0.005 ? percent(share) : "";
+  container.classList.toggle("isolated", focus !== null);
+  const weightWithFocus = (side, position) =>
+    side === "left" ? values[position * columns + focus.position] : values[focus.position * columns + position];
+  for (const [side, sideButtons] of Object.entries(buttons)) {
+    sideButtons.forEach((button, position) => {
+      const isOpposite = focus !== null && focus.side !== side;
+      const weight = isOpposite ? weightWithFocus(side, position) : 0;
+      button.style.setProperty("--fraction", weight);
+      button.classList.toggle("highlighted", isOpposite ? weight >= 0.01 : focus?.position === position);
+      const weightElement = button.parentElement?.querySelector(".weight");
+      if (weightElement) weightElement.textContent = weight >= 0.005 ? formatPercent(weight) : "";
     });
   }
-  told.textContent = focus
-    ? attentionText(map, kind, focus.side, focus.place)
-    : `${KINDS[kind].says[0].toUpperCase()}${KINDS[kind].says.slice(1)}.`;
+  summary.textContent = focus
+    ? attentionText(weights, kind, focus.side, focus.position)
+    : `${capitalize(ATTENTION_KINDS[kind].description)}.`;
 }
 
-function attentionText(map, kind, side, place) {
-  const { rows, columns } = KINDS[kind];
+/* What a query (left) attends to, or what a key (right) is attended to by, with the three largest weights. */
+function attentionText({ rows, columns, values }, kind, side, position) {
+  const { rows: querySide, columns: keySide } = ATTENTION_KINDS[kind];
+  const [queries, keys] = [tokensOf(querySide), tokensOf(keySide)];
+  const list = (weights, tokens) =>
+    topK(weights, 3)
+      .map(({ value, index }) => `${isolatedLabel(tokens[index])} ${formatPercent(value)}`)
+      .join(", ");
   if (side === "left") {
-    const best = strongest(map.values.subarray(place * map.columns, (place + 1) * map.columns), 3);
-    const keys = best.map(({ value, place: at }) => `${named(tokensOf(columns)[at])} ${percent(value)}`).join(", ");
-    const predicted = predictedBy(rows, place);
-    return `${named(tokensOf(rows)[place])}${predicted === null ? "" : `, from which ${named(predicted)} is predicted,`} attends to ${keys}`;
+    const weights = values.subarray(position * columns, (position + 1) * columns);
+    const predicted = predictedToken(querySide, position);
+    const prediction = predicted === null ? "" : `, from which ${isolatedLabel(predicted)} is predicted,`;
+    return `${isolatedLabel(queries[position])}${prediction} attends to ${list(weights, keys)}`;
   }
-  const from = Array.from({ length: map.rows }, (_, row) => map.values[row * map.columns + place]);
-  const queries = strongest(from, 3)
-    .map(({ value, place: at }) => `${named(tokensOf(rows)[at])} ${percent(value)}`)
-    .join(", ");
-  return `${named(tokensOf(columns)[place])} is attended to by ${queries}`;
+  const weights = Array.from({ length: rows }, (_, row) => values[row * columns + position]);
+  return `${isolatedLabel(keys[position])} is attended to by ${list(weights, queries)}`;
 }

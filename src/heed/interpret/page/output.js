@@ -1,45 +1,47 @@
-/* The predictions: top tokens, logit lens, and cross-attention beside attribution by occlusion. */
+/* The tab "Output", the predictions: most probable tokens, logit lens, and cross-attention beside leave-one-out
+   attribution (trace.removal: the change of the log-probability without each source token). */
 
-const selected = { row: 0 };
+const outputSelection = { position: 0 };
 
-/* A classifier has one prediction, for the whole text. */
-function topTokens(row) {
+/* The most probable tokens at a position; of a classifier, the labels: it has one prediction, for the whole text. */
+function predictionTable(position) {
   return trace.labels.length
     ? candidateTable("label", trace.top[0], trace.top[0][0].id)
-    : candidateTable("token", trace.top[row], trace.predicted.ids[row]);
+    : candidateTable("token", trace.top[position], trace.predicted.ids[position]);
 }
 
-function candidateTable(title, candidates, chosen) {
+/* predictedId: the id of the candidate to highlight. */
+function candidateTable(title, candidates, predictedId) {
   const rows = candidates.map((candidate) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row", class: candidate.id === chosen ? "hit" : null }, tokenText(candidate.token)),
-      make("td", { class: "n" }, percent(candidate.probability)),
+      make("th", { scope: "row", class: candidate.id === predictedId ? "match" : null }, tokenElement(candidate.token)),
+      make("td", { class: "numeric" }, formatPercent(candidate.probability)),
       make("td", {}, meter(candidate.probability)),
     ),
   );
-  return table([title, { face: "probability", number: true }, ""], rows, { class: "wide" });
+  return table([title, { content: "probability", isNumeric: true }, ""], rows, { class: "wide" });
 }
 
 function outputView() {
   if (trace.labels.length) return labelsView();
   const side = trace.target.tokens.length ? "target" : "source";
   const controls = make("div", {});
-  const panels = make("div", { class: "beside" });
+  const panels = make("div", { class: "columns" });
   const refresh = () => {
     controls.replaceChildren(
       make(
         "div",
-        { "data-field": "row" },
-        chooseToken(side === "target" ? "the decoder reads" : "position", side, selected.row, (row) => {
-          selected.row = row;
+        { "data-field": "position" },
+        tokenRadioGroup(side === "target" ? "the decoder reads" : "position", side, outputSelection.position, (position) => {
+          outputSelection.position = position;
           refresh();
-          focusChoice("row");
+          focusRadioGroup("position");
         }),
       ),
     );
-    panels.replaceChildren(...predictionPanels(side, selected.row));
+    panels.replaceChildren(...predictionPanels(outputSelection.position));
   };
   refresh();
   const view = make(
@@ -55,8 +57,8 @@ function outputView() {
     ),
     controls,
     panels,
-    trace.removal ? bothMaps() : null,
-    trace.lens ? wholeLens() : null,
+    trace.removal ? attentionAndAttributionMaps() : null,
+    trace.lens ? logitLensTable() : null,
   );
   return { view, refresh };
 }
@@ -67,30 +69,35 @@ function labelsView() {
     { class: "view" },
     make("h2", {}, "Output"),
     make("p", { class: "prose" }, "The probability of each label, for the text as a whole."),
-    make("div", { class: "beside" }, make("div", { class: "panel" }, make("h3", {}, "Labels"), topTokens(0)), labelAttribution()),
+    make(
+      "div",
+      { class: "columns" },
+      make("div", { class: "panel" }, make("h3", {}, "Labels"), predictionTable(0)),
+      labelAttributionPanel(),
+    ),
   );
   return { view };
 }
 
 /* Attribution of the most probable label to each token. */
-function labelAttribution() {
+function labelAttributionPanel() {
   const [best] = trace.top[0];
   const [changes] = trace.removal;
-  const most = Math.max(...changes.map(Math.abs)) || 1;
-  const rows = tokensOf("source").map((token, place) =>
+  const largest = Math.max(...changes.map(Math.abs)) || 1;
+  const rows = tokensOf("source").map((token, index) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, tokenText(token)),
-      make("td", { class: "n" }, change(changes[place])),
-      make("td", {}, meter(Math.abs(changes[place]) / most, changes[place] > 0)),
+      make("th", { scope: "row" }, tokenElement(token)),
+      make("td", { class: "numeric" }, formatChange(changes[index])),
+      make("td", {}, meter(Math.abs(changes[index]) / largest, changes[index] > 0)),
     ),
   );
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "Attribution of ", tokenText(best.token)),
-    table(["token", { face: "leave-one-out", number: true }, ""], rows, { class: "wide" }),
+    make("h3", {}, "Attribution of ", tokenElement(best.token)),
+    table(["token", { content: "leave-one-out", isNumeric: true }, ""], rows, { class: "wide" }),
     make(
       "p",
       { class: "faint" },
@@ -99,77 +106,78 @@ function labelAttribution() {
   );
 }
 
-/* The prediction at a position whose token is masked. */
-function maskedPrediction(row) {
-  const there = trace.source.ids[row];
-  const share = Math.exp(trace.holes.log_probs[row]);
+/* The prediction at a position with the token there masked (trace.holes). */
+function maskedPredictionPanel(position) {
+  const tokenId = trace.source.ids[position];
+  const probability = Math.exp(trace.holes.log_probs[position]);
   return make(
     "div",
     { class: "panel" },
     make("h3", {}, "Most probable tokens with this one masked"),
-    candidateTable("token", trace.holes.top[row], there),
-    make("p", { class: "faint" }, tokenText(trace.source.tokens[row]), ` itself: ${percent(share)}.`),
+    candidateTable("token", trace.holes.top[position], tokenId),
+    make("p", { class: "faint" }, tokenElement(trace.source.tokens[position]), ` itself: ${formatPercent(probability)}.`),
   );
 }
 
-function predictionPanels(side, row) {
-  const panels = [make("div", { class: "panel" }, make("h3", {}, "Most probable tokens"), topTokens(row))];
-  if (trace.removal) panels.unshift(attributionPanel(row));
-  if (trace.lens) panels.push(lensOf(row));
-  if (trace.holes && row < trace.holes.top.length) panels.push(maskedPrediction(row));
+function predictionPanels(position) {
+  const panels = [make("div", { class: "panel" }, make("h3", {}, "Most probable tokens"), predictionTable(position))];
+  if (trace.removal) panels.unshift(attributionPanel(position));
+  if (trace.lens) panels.push(logitLensPanel(position));
+  if (trace.holes && position < trace.holes.top.length) panels.push(maskedPredictionPanel(position));
   return panels;
 }
 
-function attributionPanel(row) {
-  const attention = weightsOf("cross", trace.alignment_layer, 0);
-  const weights = attention.values.subarray(row * attention.columns, (row + 1) * attention.columns);
-  const changes = trace.removal[row];
-  const most = Math.max(...trace.removal.flat().map(Math.abs)) || 1;
-  const rows = tokensOf("source").map((token, place) =>
+function attributionPanel(position) {
+  const predicted = trace.predicted.tokens[position];
+  const attention = attentionWeights("cross", trace.alignment_layer, 0);
+  const weights = attention.values.subarray(position * attention.columns, (position + 1) * attention.columns);
+  const changes = trace.removal[position];
+  const largest = Math.max(...trace.removal.flat().map(Math.abs)) || 1;
+  const rows = tokensOf("source").map((token, index) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, tokenText(token)),
-      make("td", { class: "n" }, percent(weights[place])),
-      make("td", {}, meter(weights[place])),
-      make("td", { class: "n" }, change(changes[place])),
-      make("td", {}, meter(Math.abs(changes[place]) / most, changes[place] > 0)),
+      make("th", { scope: "row" }, tokenElement(token)),
+      make("td", { class: "numeric" }, formatPercent(weights[index])),
+      make("td", {}, meter(weights[index])),
+      make("td", { class: "numeric" }, formatChange(changes[index])),
+      make("td", {}, meter(Math.abs(changes[index]) / largest, changes[index] > 0)),
     ),
   );
-  const heads = ["source token", { face: "attention", number: true }, "", { face: "leave-one-out", number: true }, ""];
+  const headers = ["source token", { content: "attention", isNumeric: true }, "", { content: "leave-one-out", isNumeric: true }, ""];
   return make(
     "div",
     { class: "panel" },
-    make("h3", {}, "Cross-attention and attribution of ", tokenText(trace.predicted.tokens[row])),
-    table(heads, rows, { class: "wide" }),
+    make("h3", {}, "Cross-attention and attribution of ", tokenElement(predicted)),
+    table(headers, rows, { class: "wide" }),
     make(
       "p",
       { class: "faint" },
       `Attention: cross-attention of layer ${trace.alignment_layer}, mean of its heads. Leave-one-out: the change of the log-probability of `,
-      tokenText(trace.predicted.tokens[row]),
+      tokenElement(predicted),
       " without that source token; blue: the token raises it, orange: it lowers it. Attention is not an explanation: a token can be attended to without affecting the prediction, and the other way round.",
     ),
   );
 }
 
-function lensOf(row) {
-  const rows = trace.lens.top.map((layer, number) => {
-    const [first, second, third] = layer[row];
-    const hit = first.id === trace.predicted.ids[row];
+function logitLensPanel(position) {
+  const rows = trace.lens.top.map((predictions, index) => {
+    const [first, second, third] = predictions[position];
+    const isMatch = first.id === trace.predicted.ids[position];
     return make(
       "tr",
       {},
-      make("th", { scope: "row", class: "n" }, String(number + 1)),
-      make("td", { class: hit ? "hit" : null }, tokenText(first.token)),
-      make("td", { class: "n" }, percent(first.probability)),
+      make("th", { scope: "row", class: "numeric" }, String(index + 1)),
+      make("td", { class: isMatch ? "match" : null }, tokenElement(first.token)),
+      make("td", { class: "numeric" }, formatPercent(first.probability)),
       make(
         "td",
         { class: "faint" },
         [second, third]
           .filter(Boolean)
-          .flatMap((other, place) => [place ? ", " : "", tokenText(other.token), ` ${percent(other.probability)}`]),
+          .flatMap((other, rank) => [rank ? ", " : "", tokenElement(other.token), ` ${formatPercent(other.probability)}`]),
       ),
-      make("td", { class: "n" }, percent(Math.exp(trace.lens.log_probs[number][row]))),
+      make("td", { class: "numeric" }, formatPercent(Math.exp(trace.lens.log_probs[index][position]))),
     );
   });
   return make(
@@ -180,9 +188,9 @@ function lensOf(row) {
       [
         "layer",
         "top token",
-        { face: "probability", number: true },
+        { content: "probability", isNumeric: true },
         "next",
-        { face: [tokenText(trace.predicted.tokens[row])], number: true },
+        { content: [tokenElement(trace.predicted.tokens[position])], isNumeric: true },
       ],
       rows,
     ),
@@ -194,58 +202,62 @@ function lensOf(row) {
   );
 }
 
-/* Both over the whole sentence, side by side: rows are the target's, columns the source's. */
-function bothMaps() {
-  const attention = weightsOf("cross", trace.alignment_layer, 0);
-  const attribution = { ...attention, values: Float32Array.from(trace.removal.flat().map((change) => -change)) }; // helpful tokens in the first colour
+/* Cross-attention and attribution over the whole sentence, side by side: rows are target, columns source tokens. */
+function attentionAndAttributionMaps() {
+  const formatLoss = (loss) => `log-probability ${formatChange(-loss)} without it`;
+  const attention = attentionWeights("cross", trace.alignment_layer, 0);
+  const losses = Float32Array.from(trace.removal.flat().map((change) => -change)); // positive: the token helps
+  const attribution = { ...attention, values: losses };
   return make(
     "div",
-    { class: "beside" },
+    { class: "columns" },
     make(
       "div",
       { class: "panel" },
       make("h3", {}, `Cross-attention, layer ${trace.alignment_layer}`),
-      labelledMap("cross-attention", attention, "target", "source", percent),
+      labelledHeatMap("cross-attention", attention, "target", "source", formatPercent),
     ),
     make(
       "div",
       { class: "panel" },
       make("h3", {}, "Attribution: leave-one-out"),
-      labelledMap("leave-one-out", attribution, "target", "source", (loss) => `log-probability ${change(-loss)} without it`),
+      labelledHeatMap("leave-one-out", attribution, "target", "source", formatLoss),
     ),
   );
 }
 
 /* A change of a log-probability; below 0.005 it is shown as 0. */
-function change(value) {
-  return Math.abs(value) < 0.005 ? "0" : `${value > 0 ? "+" : ""}${number(value, 2)}`;
+function formatChange(value) {
+  return Math.abs(value) < 0.005 ? "0" : `${value > 0 ? "+" : ""}${formatNumber(value, 2)}`;
 }
 
-function wholeLens() {
+/* The most probable token after each layer, at every position. */
+function logitLensTable() {
   const layers = trace.lens.top.length;
-  const rows = tokensOf("target").map((token, row) =>
+  const rows = tokensOf("target").map((token, position) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, tokenText(token)),
-      trace.lens.top.map((layer) => {
-        const best = layer[row][0];
+      make("th", { scope: "row" }, tokenElement(token)),
+      trace.lens.top.map((predictions) => {
+        const best = predictions[position][0];
+        const isMatch = best.id === trace.predicted.ids[position];
         return make(
           "td",
-          { class: best.id === trace.predicted.ids[row] ? "shade hit" : "shade", "--share": best.probability },
-          tokenText(best.token),
+          { class: isMatch ? "shaded match" : "shaded", "--fraction": best.probability },
+          tokenElement(best.token),
           " ",
-          make("span", { class: "faint" }, percent(best.probability)),
+          make("span", { class: "faint" }, formatPercent(best.probability)),
         );
       }),
-      make("td", {}, tokenText(trace.predicted.tokens[row])),
+      make("td", {}, tokenElement(trace.predicted.tokens[position])),
     ),
   );
-  const heads = ["reads", ...Array.from({ length: layers }, (_, layer) => `layer ${layer + 1}`), "to predict"];
+  const headers = ["reads", ...Array.from({ length: layers }, (_, layer) => `layer ${layer + 1}`), "to predict"];
   return make(
     "div",
     { class: "panel" },
     make("h3", {}, "Logit lens at every position"),
-    make("div", { class: "scroll" }, table(heads, rows)),
+    make("div", { class: "scroll" }, table(headers, rows)),
   );
 }

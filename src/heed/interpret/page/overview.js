@@ -1,4 +1,7 @@
-/* The layer stacks of the model. Every block is a button that shows what it computes, its shapes, and the view for it. */
+/* The tab "Overview": the layer stacks of the model. Every block is a button that shows what it computes, its shapes, and
+   a link to the tab for it. */
+
+/* Title and description of each type of block. */
 
 const BLOCKS = {
   embedding: ["Embedding", "Each token becomes its embedding: its row of a trained matrix."],
@@ -14,10 +17,11 @@ const BLOCKS = {
   logits: ["Softmax", "A logit for every vocabulary entry, turned into probabilities by a softmax."],
 };
 
-const LABELS = "A logit for every label, turned into probabilities by a softmax.";
+/* Description of the block "logits" of a classifier. */
+const LABEL_LOGITS = "A logit for every label, turned into probabilities by a softmax.";
 
 /* What the whole model does, by kind. */
-const WHOLE = {
+const MODEL_DESCRIPTIONS = {
   "encoder-decoder":
     "The encoder reads the whole source at once; the decoder reads the target so far and, at each position, predicts the next token.",
   decoder: "The decoder reads the text so far and, at each position, predicts the next token.",
@@ -27,56 +31,56 @@ const WHOLE = {
 
 function overviewView(goTo) {
   const panel = make("div", { class: "panel", "aria-live": "polite" });
-  const both = trace.model.kind === "encoder-decoder";
+  const modelKind = trace.labels.length ? "classifier" : trace.model.kind;
   const chips = (side, title) =>
     make(
       "div",
       {},
       make("p", { class: "faint" }, title),
-      make("div", { class: "chips" }, trace[side].tokens.map(tokenText)),
+      make("div", { class: "chips" }, trace[side].tokens.map(tokenElement)),
     );
   const bottom = [
     trace.source.tokens.length ? chips("source", "the encoder reads") : null,
     trace.target.tokens.length ? chips("target", "the decoder reads") : null,
   ];
   const top = trace.predicted.tokens.length
-    ? [both ? make("div", {}) : null, chips("predicted", "predicted at each position")]
+    ? [modelKind === "encoder-decoder" ? make("div", {}) : null, chips("predicted", "predicted at each position")]
     : [];
-  const svg = stacks((name, block) => {
+  const svg = stackDiagram((name, block) => {
     svg.querySelectorAll(".block").forEach((other) => other.setAttribute("aria-pressed", String(other === block)));
-    panel.replaceChildren(...aboutBlock(name, goTo));
+    panel.replaceChildren(...blockDetails(name, goTo));
   });
   panel.replaceChildren(
     make(
       "p",
       { class: "prose" },
-      `Tokens enter at the bottom. ${WHOLE[trace.labels.length ? "classifier" : trace.model.kind]} Select a block.`,
+      `Tokens enter at the bottom. ${MODEL_DESCRIPTIONS[modelKind]} Select a block.`,
     ),
   );
-  const picture = make(
+  const diagram = make(
     "div",
     { class: "panel" },
-    make("div", { class: "two" }, top),
+    make("div", { class: "two-columns" }, top),
     svg,
-    make("div", { class: "two" }, bottom),
+    make("div", { class: "two-columns" }, bottom),
   );
   const view = make(
     "section",
     { class: "view" },
     make("h2", {}, "Overview"),
-    make("div", { class: "beside" }, picture, panel),
+    make("div", { class: "columns" }, diagram, panel),
   );
   return { view };
 }
 
-/* Blocks from the bottom up, as [path of the parts, key of BLOCKS]. */
+/* The blocks of a side from the bottom up, as [path of the part, key of BLOCKS]. */
 function blocksOf(side, layers) {
   const blocks = [
     [`${side}.embedding`, "embedding"],
     [`${side}.positions`, "positions"],
   ];
   for (let layer = 1; layer <= layers; layer++) {
-    for (const name of subLayers(side)) blocks.push([`${side}.${layer}.${name}`, name]);
+    for (const name of subLayerNames(side)) blocks.push([`${side}.${layer}.${name}`, name]);
   }
   blocks.push([`${side}.output`, "output"]);
   if (trace.labels.length) blocks.push(["mean", "mean"]);
@@ -84,55 +88,56 @@ function blocksOf(side, layers) {
   return blocks;
 }
 
-function stacks(onChoose) {
+/* onSelect: called with the path of a block and its element. */
+function stackDiagram(onSelect) {
   const sides = ["encoder", "decoder"].filter((side) => trace[side === "encoder" ? "source" : "target"].tokens.length);
   const columns = sides.map((side) => blocksOf(side, trace.model[`${side}_layers`]));
-  const [pitch, high, wide] = [34, 26, 138];
+  const [pitch, blockHeight, blockWidth] = [34, 26, 138]; // pitch: from block to block
   const height = Math.max(...columns.map((blocks) => blocks.length)) * pitch + 26;
   const left = (column) => (sides.length === 1 ? 111 : 26 + column * 170);
-  const y = (place) => height - 18 - (place + 1) * pitch;
+  const y = (level) => height - 18 - (level + 1) * pitch;
   const shapes = [];
   columns.forEach((blocks, column) => {
-    const middle = left(column) + wide / 2;
-    shapes.push(draw("path", { class: "flow", d: `M${middle} ${height}V${y(blocks.length - 1)}` }));
-    shapes.push(...frames(blocks, left(column), y, { pitch, high, wide, mirrored: column === 1 }));
+    const middle = left(column) + blockWidth / 2;
+    shapes.push(makeSvg("path", { class: "flow", d: `M${middle} ${height}V${y(blocks.length - 1)}` }));
+    shapes.push(...layerFrames(blocks, left(column), y, { pitch, blockHeight, blockWidth, mirrored: column === 1 }));
   });
-  if (sides.length === 2) shapes.push(...crossings(columns, left, y, high, wide));
+  if (sides.length === 2) shapes.push(...crossAttentionLines(columns, left, y, blockHeight, blockWidth));
   columns.forEach((blocks, column) =>
-    blocks.forEach(([name, kind], place) =>
-      shapes.push(block(name, kind, left(column), y(place), { high, wide }, onChoose)),
+    blocks.forEach(([name, kind], level) =>
+      shapes.push(blockButton(name, kind, left(column), y(level), { blockHeight, blockWidth }, onSelect)),
     ),
   );
-  return draw(
+  return makeSvg(
     "svg",
     { class: "stacks", viewBox: `0 0 360 ${height}`, role: "group", "aria-label": "the stacks of the model" },
     ...shapes,
   );
 }
 
-function frames(blocks, x, y, { pitch, high, wide, mirrored }) {
+function layerFrames(blocks, x, y, { pitch, blockHeight, blockWidth, mirrored }) {
   const layers = new Map();
-  blocks.forEach(([name], place) => {
+  blocks.forEach(([name], level) => {
     const layer = /\.(\d+)\./u.exec(name)?.[1];
-    if (layer) layers.set(layer, [...(layers.get(layer) ?? []), place]);
+    if (layer) layers.set(layer, [...(layers.get(layer) ?? []), level]);
   });
-  return [...layers].flatMap(([layer, places]) => {
-    const top = y(places.at(-1)) - 4;
+  return [...layers].flatMap(([layer, levels]) => {
+    const top = y(levels.at(-1)) - 4;
     return [
-      draw("rect", {
-        class: "frame",
+      makeSvg("rect", {
+        class: "layer-frame",
         x: mirrored ? x - 6 : x - 22,
         y: top,
-        width: wide + 28,
-        height: places.length * pitch - (pitch - high) + 8,
+        width: blockWidth + 28,
+        height: levels.length * pitch - (pitch - blockHeight) + 8,
         rx: 7,
       }),
-      draw(
+      makeSvg(
         "text",
         {
           class: "note",
-          x: mirrored ? x + wide + 11 : x - 11,
-          y: top + (places.length * pitch) / 2 + 4,
+          x: mirrored ? x + blockWidth + 11 : x - 11,
+          y: top + (levels.length * pitch) / 2 + 4,
           "text-anchor": "middle",
         },
         layer,
@@ -141,21 +146,22 @@ function frames(blocks, x, y, { pitch, high, wide, mirrored }) {
   });
 }
 
-function crossings([encoder, decoder], left, y, high, wide) {
-  const from = y(encoder.length - 1) + high / 2;
-  const x = left(0) + wide;
-  const lines = decoder.flatMap(([, kind], place) =>
-    kind === "cross" ? [`M${x} ${from}H${x + 14}V${y(place) + high / 2}H${left(1)}`] : [],
+/* Lines from the output of the encoder to every cross-attention of the decoder. */
+function crossAttentionLines([encoder, decoder], left, y, blockHeight, blockWidth) {
+  const from = y(encoder.length - 1) + blockHeight / 2;
+  const x = left(0) + blockWidth;
+  const lines = decoder.flatMap(([, kind], level) =>
+    kind === "cross" ? [`M${x} ${from}H${x + 14}V${y(level) + blockHeight / 2}H${left(1)}`] : [],
   );
-  return lines.map((d) => draw("path", { class: "flow", d }));
+  return lines.map((d) => makeSvg("path", { class: "flow", d }));
 }
 
-function block(name, kind, x, y, { high, wide }, onChoose) {
-  const choose = () => onChoose(name, element);
+function blockButton(name, kind, x, y, { blockHeight, blockWidth }, onSelect) {
+  const select = () => onSelect(name, element);
   const layer = /\.(\d+)\./u.exec(name)?.[1];
   const title = BLOCKS[kind][0];
   const side = name.split(".")[0];
-  const element = draw(
+  const element = makeSvg(
     "g",
     {
       class: kind === "self" || kind === "cross" ? "block attention" : "block",
@@ -164,36 +170,36 @@ function block(name, kind, x, y, { high, wide }, onChoose) {
       "aria-pressed": "false",
       "data-name": name,
       "aria-label": layer ? `${side} layer ${layer}: ${title}` : `${side}: ${title}`,
-      click: choose,
+      click: select,
       keydown: (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
         event.preventDefault();
-        choose();
+        select();
       },
     },
-    draw("rect", { x, y, width: wide, height: high, rx: 6 }),
-    draw("text", { x: x + wide / 2, y: y + high / 2 + 4, "text-anchor": "middle" }, title),
+    makeSvg("rect", { x, y, width: blockWidth, height: blockHeight, rx: 6 }),
+    makeSvg("text", { x: x + blockWidth / 2, y: y + blockHeight / 2 + 4, "text-anchor": "middle" }, title),
   );
   return element;
 }
 
-function aboutBlock(name, goTo) {
-  const [side, layer, part] = name.split(".");
-  const kind = part ?? (BLOCKS[name] ? name : layer);
+function blockDetails(name, goTo) {
+  const [side, layer, subLayer] = name.split(".");
+  const kind = subLayer ?? (BLOCKS[name] ? name : layer);
   const parts = trace.parts.filter(
-    (one) =>
-      one.name === name ||
-      one.name.startsWith(`${name}.`) ||
-      (kind === "positions" && [`${side}.sum`, `${side}.angles`].includes(one.name)) ||
-      (kind === "logits" && one.name === "probabilities"),
+    (part) =>
+      part.name === name ||
+      part.name.startsWith(`${name}.`) ||
+      (kind === "positions" && [`${side}.sum`, `${side}.angles`].includes(part.name)) ||
+      (kind === "logits" && part.name === "probabilities"),
   );
-  const rows = parts.map((one) =>
+  const rows = parts.map((part) =>
     make(
       "tr",
       {},
-      make("th", { scope: "row" }, one.name === name ? kind : one.name.slice(one.name.lastIndexOf(".") + 1)),
-      make("td", {}, symbols(one.meaning)),
-      make("td", { class: "n nowrap" }, one.shape.join(" × ")),
+      make("th", { scope: "row" }, part.name === name ? kind : part.name.slice(part.name.lastIndexOf(".") + 1)),
+      make("td", {}, withSubscripts(part.meaning)),
+      make("td", { class: "numeric nowrap" }, part.shape.join(" × ")),
     ),
   );
   const links = [];
@@ -213,15 +219,15 @@ function aboutBlock(name, goTo) {
       {},
       Number(layer) ? `${side[0].toUpperCase()}${side.slice(1)}, layer ${layer}: ${BLOCKS[kind][0]}` : BLOCKS[kind][0],
     ),
-    make("p", { class: "prose" }, trace.labels.length && kind === "logits" ? LABELS : BLOCKS[kind][1]),
+    make("p", { class: "prose" }, trace.labels.length && kind === "logits" ? LABEL_LOGITS : BLOCKS[kind][1]),
     make(
       "p",
       {},
-      links.flatMap(([text, click], place) => [
-        place ? "  ·  " : "",
+      links.flatMap(([text, click], index) => [
+        index ? "  ·  " : "",
         make("button", { type: "button", class: "link", click }, text),
       ]),
     ),
-    make("div", { class: "scroll" }, table(["part", "meaning", { face: "shape", number: true }], rows)),
+    make("div", { class: "scroll" }, table(["part", "meaning", { content: "shape", isNumeric: true }], rows)),
   ];
 }

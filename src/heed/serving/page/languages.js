@@ -1,85 +1,86 @@
-/* The two language menus, the detected language and the swap button. */
+/* The source and target language menus, the detected language and the swap button. */
 
 const AUTO = "auto";
 const source = document.getElementById("source-language");
 const target = document.getElementById("target-language");
 const swap = document.getElementById("swap");
-let known = []; // [{code, name, targets}], as /languages has it
-let detected = null;
+let languages = []; // response of /languages: [{code, name, targets}]
+let detected = null; // code, if the source language is to be detected and has been
 
-export function chosen() {
+export function selectedLanguages() {
   return { source: source.value, target: target.value };
 }
 
-export function nameOf(code) {
-  return known.find((language) => language.code === code)?.name ?? code;
+export function languageName(code) {
+  return languages.find((language) => language.code === code)?.name ?? code;
 }
 
-/* The language of the text: chosen, or detected. */
-export function sourceCode() {
+/* The code of the text's language: selected or detected; null: not detected yet. */
+export function sourceLanguage() {
   return source.value === AUTO ? detected : source.value;
 }
 
-export function setDetected(code) {
+export function setDetectedLanguage(code) {
   detected = source.value === AUTO ? code : null;
-  source.options[0].textContent = detected ? `${nameOf(detected)}, detected` : "Detect language";
+  source.options[0].textContent = detected ? `${languageName(detected)}, detected` : "Detect language";
   updateSwap();
 }
 
 function isServed(from, to) {
-  return from !== to && Boolean(known.find(({ code }) => code === from)?.targets.includes(to));
+  return from !== to && Boolean(languages.find(({ code }) => code === from)?.targets.includes(to));
 }
 
-/* The error if no model translates the chosen languages, else null. */
-export function refusal() {
-  const { source: from, target: to } = chosen();
-  const all = known.flatMap((first) => known.map((second) => [first.code, second.code]));
+/* The error message if no model translates between the selected languages, else null. */
+export function unservedPairError() {
+  const { source: from, target: to } = selectedLanguages();
+  const all = languages.flatMap((first) => languages.map((second) => [first.code, second.code]));
   const pairs = all.filter((pair) => isServed(...pair));
   if (from === AUTO ? pairs.some((pair) => pair[1] === to) : isServed(from, to)) return null;
-  const available = pairs.map(([first, second]) => `${nameOf(first)} to ${nameOf(second)}`).join(", ");
-  const requested = from === AUTO ? `to ${nameOf(to)}` : `${nameOf(from)} to ${nameOf(to)}`;
+  const available = pairs.map(([first, second]) => `${languageName(first)} to ${languageName(second)}`).join(", ");
+  const requested = from === AUTO ? `to ${languageName(to)}` : `${languageName(from)} to ${languageName(to)}`;
   return `No model translates ${requested}. Available: ${available}.`;
 }
 
 function updateSwap() {
-  const from = sourceCode();
+  const from = sourceLanguage();
   swap.disabled = !from || !isServed(target.value, from);
-  swap.title = swap.disabled && from ? `No model translates from ${nameOf(target.value)}` : "Swap languages";
+  swap.title = swap.disabled && from ? `No model translates from ${languageName(target.value)}` : "Swap languages";
 }
 
-/* When one language is changed, select a matching other one if there is a model. */
-function follow(changed, other, served) {
+/* After one menu was changed: if no model serves the pair, select a language in the other menu with which one does. */
+function selectServedPair(changed, other, isPairServed) {
   if (source.value !== AUTO && !isServed(source.value, target.value)) {
-    const fitting = known.find(({ code }) => served(changed.value, code));
-    if (fitting) other.value = fitting.code;
+    const match = languages.find(({ code }) => isPairServed(changed.value, code));
+    if (match) other.value = match.code;
   }
 }
 
-export function fillLanguages(languages, preferred) {
-  known = languages;
+/* served: response of /languages. preferred: {source, target} of /frontend/settings. */
+export function fillLanguageMenus(served, preferred) {
+  languages = served;
   const option = ({ code, name }) => new Option(name, code);
-  source.replaceChildren(new Option("Detect language", AUTO), ...known.map(option));
-  target.replaceChildren(...known.map(option));
+  source.replaceChildren(new Option("Detect language", AUTO), ...languages.map(option));
+  target.replaceChildren(...languages.map(option));
   source.value = preferred.source.code;
   target.value = preferred.target.code;
   updateSwap();
 }
 
-/* onChange: other languages were chosen; onSwap: the two were swapped, so the texts are, too. */
-export function startLanguages(onChange, onSwap) {
+/* onChange: other languages were selected. onSwap: the two were swapped, so the caller swaps the texts. */
+export function initLanguages(onChange, onSwap) {
   source.addEventListener("change", () => {
-    follow(source, target, isServed);
-    setDetected(null);
+    selectServedPair(source, target, isServed);
+    setDetectedLanguage(null);
     onChange();
   });
   target.addEventListener("change", () => {
-    follow(target, source, (to, from) => isServed(from, to));
-    setDetected(null);
+    selectServedPair(target, source, (to, from) => isServed(from, to));
+    setDetectedLanguage(null);
     onChange();
   });
   swap.addEventListener("click", () => {
-    [source.value, target.value] = [target.value, sourceCode()];
-    setDetected(null);
+    [source.value, target.value] = [target.value, sourceLanguage()];
+    setDetectedLanguage(null);
     onSwap();
   });
 }

@@ -1,184 +1,219 @@
 /* The translation page: sends the text to the server when typing pauses, and shows the translation. */
 
-import { startCopying } from "./copying.js";
-import { showExample } from "./example.js";
-import { lookInside, startInside } from "./inside.js";
-import { chosen, fillLanguages, nameOf, refusal, setDetected, sourceCode, startLanguages } from "./languages.js";
-import { areOffersOpen, hideOffers, showOffers, startOffers } from "./offers.js";
-import { startMissing } from "./missing.js";
-import { ask, Unreachable, keepKey, key, HttpError, setDeadline } from "./server.js";
-import { caret, isTooLong, mark, setLimit, setText, startSource, text } from "./source.js";
-import { startTheme } from "./theme.js";
-import { focusTerm, showNoTranslation, showTranslation, startTranslation } from "./translation.js";
-import { showExamples, trainedOn } from "./examples.js";
-import { originsOf, pairsOf, piecesOf, segmentAt, segmentsOf, withSegment } from "./words.js";
+import {
+  alignedSourceWords,
+  alignedSpans,
+  replaceSegment,
+  segmentIndexAt,
+  segmentSpans,
+  splitWords,
+} from "./alignment.js";
+import { areAlternativesOpen, hideAlternatives, initAlternatives, showAlternatives } from "./alternatives.js";
+import { showMissingFeatures } from "./browser-support.js";
+import { initCopyButton } from "./copy-button.js";
+import { showCurlCommand } from "./curl-command.js";
+import { showExampleSentences } from "./example-sentences.js";
+import { apiKey, HttpError, request, saveApiKey, setDeadline, UnreachableError } from "./http-client.js";
+import {
+  fillLanguageMenus,
+  initLanguages,
+  languageName,
+  selectedLanguages,
+  setDetectedLanguage,
+  sourceLanguage,
+  unservedPairError,
+} from "./languages.js";
+import { initLookDialog, openLookDialog } from "./look-dialog.js";
+import { modelSummary } from "./model-summary.js";
+import {
+  caretOffset,
+  highlightSource,
+  initSourceText,
+  isTooLong,
+  setCharacterLimit,
+  setSourceText,
+  sourceText,
+} from "./source-text.js";
+import { initTheme } from "./theme.js";
+import { focusWord, initTranslation, showPlaceholder, showTranslation } from "./translation.js";
 
-const PAUSE = 250; // ms without a keystroke before the text is translated
-const SHOW_WAITING = 200; // ms until the progress bar appears
-const SHOW_SLOW = 5000; // ms until the status line mentions the delay
-const MAX_BACKOFF = 8; // seconds between two attempts to reconnect the server
+const TYPING_PAUSE = 250; // ms without a keystroke before the text is translated
+const PROGRESS_DELAY = 200; // ms until the progress bar appears
+const SLOW_DELAY = 5000; // ms until the status line mentions the delay
+const MAX_BACKOFF = 8; // seconds between two attempts to reconnect to the server
 
 const byId = (id) => document.getElementById(id);
 let settings = null; // response of /frontend/settings
 let models = []; // the translation models of /models
-let shown = null; // {text, translation, pairs, segments, isEdited}: the translation on the page
+/* The translation on the page: {text, translation, pairs, segments, isEdited}; pairs and segments are those of
+   alignment.js, isEdited: an alternative was chosen. */
+let shown = null;
 let running = null; // AbortController of the request that is running
-let pause = null;
-let retry = null;
-let attempts = 0;
+let typingTimer = null;
+let retryTimer = null;
+let attempts = 0; // to reconnect, since the last response
 
-/* Set the status line, with an optional button. */
+/* Set the status line; action: {name, run} of a button after the text. */
 function showStatus(text, isError = false, action = null) {
   const status = byId("status");
-  status.classList.toggle("wrong", isError);
+  status.classList.toggle("error", isError);
   status.replaceChildren(text);
   if (action === null) return;
   const button = document.createElement("button");
   button.type = "button";
   button.className = "link";
   button.textContent = action.name;
-  button.addEventListener("click", action.do);
+  button.addEventListener("click", action.run);
   status.append(button);
 }
 
 function show(next) {
   shown = next;
-  if (next === null) showNoTranslation();
-  else showTranslation(next.translation, piecesOf(next.translation, next.pairs), chosen().target);
-  mark([]);
+  if (next === null) showPlaceholder();
+  else showTranslation(next.translation, splitWords(next.translation, next.pairs), selectedLanguages().target);
+  highlightSource([]);
   byId("copy").disabled = next === null;
   byId("look").disabled = !next?.segments.length; // no segment was translated by a model
-  byId("desk").classList.remove("stale");
+  byId("panes").classList.remove("stale");
   byId("hint").hidden = byId("look").disabled;
-  byId("spoken").textContent = next?.translation ?? "";
+  byId("announcement").textContent = next?.translation ?? "";
 }
 
-function setWaiting(waits) {
-  byId("desk").classList.toggle("waiting", waits);
-  byId("translation").setAttribute("aria-busy", String(waits));
+function setWaiting(isWaiting) {
+  byId("panes").classList.toggle("waiting", isWaiting);
+  byId("translation").setAttribute("aria-busy", String(isWaiting));
 }
 
 /* Cancel the running request and pending timers. */
 function cancelRunning() {
   running?.abort();
   running = null;
-  clearTimeout(pause);
-  clearTimeout(retry);
-  hideOffers();
+  clearTimeout(typingTimer);
+  clearTimeout(retryTimer);
+  hideAlternatives();
 }
 
 function translateSoon(isTyping = false) {
   cancelRunning();
-  showExamples(models, chosen(), !text(), useExample);
-  showExample("translate", { q: text() || example(), ...chosen() }, settings?.keyRequired);
-  pause = setTimeout(translate, isTyping ? PAUSE : 0);
+  showExampleSentences(models, selectedLanguages(), !sourceText(), useExample);
+  const q = sourceText() || exampleForCurl();
+  showCurlCommand("translate", { q, ...selectedLanguages() }, settings?.keyRequired);
+  typingTimer = setTimeout(translate, isTyping ? TYPING_PAUSE : 0);
 }
 
 /* The text of the curl command while the text field is empty. */
-function example() {
-  const fitting = models.find(({ source, target }) => source === chosen().source && target === chosen().target);
-  return fitting?.examples?.[0] ?? "…";
+function exampleForCurl() {
+  const selected = selectedLanguages();
+  const model = models.find(({ source, target }) => source === selected.source && target === selected.target);
+  return model?.examples?.[0] ?? "…";
 }
 
 function useExample(sentence) {
-  setText(sentence);
+  setSourceText(sentence);
   translateSoon();
 }
 
 async function translate() {
   cancelRunning();
   if (settings === null) return;
-  const q = text();
-  const problem = isTooLong() ? `The text exceeds ${settings.charLimit.toLocaleString("en")} characters.` : refusal();
+  const q = sourceText();
+  const lengthError = `The text exceeds ${settings.charLimit.toLocaleString("en")} characters.`;
+  const problem = isTooLong() ? lengthError : unservedPairError();
   if (!q.trim() || problem !== null) {
     setWaiting(false);
-    setDetected(null);
+    setDetectedLanguage(null);
     show(null);
     showStatus(q.trim() && problem !== null ? problem : "", true);
     return;
   }
-  const request = (running = new AbortController());
-  const waiting = setTimeout(() => setWaiting(request === running), SHOW_WAITING);
-  const late = setTimeout(() => request === running && showStatus("Still waiting for the server…"), SHOW_SLOW);
+  const controller = (running = new AbortController());
+  const isCurrent = () => controller === running; // no newer request has been sent
+  const progressTimer = setTimeout(() => setWaiting(isCurrent()), PROGRESS_DELAY);
+  const slowTimer = setTimeout(() => isCurrent() && showStatus("Still waiting for the server…"), SLOW_DELAY);
   try {
-    const answer = await ask("translate", { q, ...chosen(), details: true }, { signal: request.signal });
-    if (request === running) showResult(q, answer);
+    const fields = { q, ...selectedLanguages(), details: true };
+    const response = await request("translate", fields, { signal: controller.signal });
+    if (isCurrent()) showResult(q, response);
   } catch (error) {
-    if (request === running) showError(error);
+    if (isCurrent()) showError(error);
   } finally {
-    clearTimeout(waiting);
-    clearTimeout(late);
-    if (request === running) running = null;
+    clearTimeout(progressTimer);
+    clearTimeout(slowTimer);
+    if (isCurrent()) running = null;
     if (running === null) setWaiting(false);
   }
 }
 
 function showResult(q, { translatedText, details, detectedLanguage, truncated }) {
   attempts = 0;
-  setDetected(detectedLanguage?.language ?? null);
-  const [pairs, segments] = [pairsOf, segmentsOf].map((of) => of(details, q, translatedText));
+  setDetectedLanguage(detectedLanguage?.language ?? null);
+  const pairs = alignedSpans(details, q, translatedText);
+  const segments = segmentSpans(details, q, translatedText);
   show({ text: q, translation: translatedText, pairs, segments, isEdited: false });
   if (truncated) showStatus("Truncated: the output of at least one sentence reached the model’s length limit.", true);
-  else showStatus(sourceCode() === chosen().target ? `The text is already in ${nameOf(sourceCode())}.` : "");
+  else if (sourceLanguage() === selectedLanguages().target)
+    showStatus(`The text is already in ${languageName(sourceLanguage())}.`);
+  else showStatus("");
 }
 
 /* Show an error, and retry if that may help. */
 function showError(error) {
-  byId("desk").classList.toggle("stale", shown !== null && shown.text !== text());
-  if (error instanceof Unreachable) {
-    const wait = Math.min(2 ** attempts++, MAX_BACKOFF);
-    showStatus(`${error.message} Retrying…`, true, { name: "retry now", do: reconnect });
-    retry = setTimeout(reconnect, 1000 * wait);
+  byId("panes").classList.toggle("stale", shown !== null && shown.text !== sourceText());
+  if (error instanceof UnreachableError) {
+    const seconds = Math.min(2 ** attempts++, MAX_BACKOFF);
+    showStatus(`${error.message} Retrying…`, true, { name: "retry now", run: reconnect });
+    retryTimer = setTimeout(reconnect, 1000 * seconds);
   } else if (error instanceof HttpError && (error.status === 429 || error.status === 503)) {
-    const wait = error.seconds ?? 5;
-    const busy = error.status === 429 ? "Too many requests." : `${error.message}.`;
-    showStatus(`${busy} Retrying in ${wait} s.`, true);
-    retry = setTimeout(settings === null ? begin : translate, 1000 * wait);
+    const seconds = error.retryAfter ?? 5;
+    const reason = error.status === 429 ? "Too many requests." : `${error.message}.`;
+    showStatus(`${reason} Retrying in ${seconds} s.`, true);
+    retryTimer = setTimeout(settings === null ? start : translate, 1000 * seconds);
   } else if (error instanceof HttpError) {
-    const keyless = settings?.keyRequired && (error.status === 403 || /API key/u.test(error.message));
-    if (keyless) byId("key").focus();
-    const about = key() ? "Unknown API key." : "Enter an API key above to translate.";
-    showStatus(keyless ? about : error.message, true);
+    const isKeyError = settings?.keyRequired && (error.status === 403 || /API key/u.test(error.message));
+    if (isKeyError) byId("key").focus();
+    const keyError = apiKey() ? "Unknown API key." : "Enter an API key above to translate.";
+    showStatus(isKeyError ? keyError : error.message, true);
   } else throw error;
 }
 
 async function reconnect() {
-  clearTimeout(retry);
+  clearTimeout(retryTimer);
   try {
-    await ask("health/ready");
+    await request("health/ready");
     attempts = 0;
     showStatus("Connected again.");
-    await (settings === null ? begin() : translate());
+    await (settings === null ? start() : translate());
   } catch (error) {
-    showError(error instanceof HttpError ? new Unreachable() : error); // it answers, but is not ready yet
+    showError(error instanceof HttpError ? new UnreachableError() : error); // it responds, but is not ready yet
   }
 }
 
-/* Show alternatives for a word of the translation. */
-async function showAlternativesFor(piece, element, term) {
-  if (text() !== shown.text) return; // the text has changed: a new translation is on its way
-  const number = segmentAt(shown.segments, "target", piece.start);
-  if (number < 0) return; // no segment was translated by a model
-  const { source: from, target: to } = shown.segments[number];
-  const prefix = shown.translation.slice(to[0], piece.start);
+/* Show alternatives for a word of the translation; wordIndex: among the words of the translation. */
+async function openAlternatives(word, element, wordIndex) {
+  if (sourceText() !== shown.text) return; // the text has changed: a new translation is on its way
+  const segmentIndex = segmentIndexAt(shown.segments, "target", word.start);
+  if (segmentIndex < 0) return; // no segment was translated by a model
+  const segment = shown.segments[segmentIndex];
+  const prefix = shown.translation.slice(segment.target[0], word.start);
   const before = shown;
   try {
-    const { source, target } = chosen();
-    const fields = { q: shown.text.slice(...from).trim(), source, target, prefix, details: true };
-    const { alternatives } = await ask("alternatives", fields);
-    if (shown !== before || text() !== shown.text) return;
-    const present = shown.translation.slice(...to);
-    const offers = alternatives.map((one) => {
-      const after = one.text.indexOf(one.next, prefix.trimEnd().length) + one.next.length;
-      return { next: one.next, rest: one.text.slice(after).trim(), isShown: one.text === present };
+    const q = shown.text.slice(...segment.source).trim();
+    const fields = { q, ...selectedLanguages(), prefix, details: true };
+    const { alternatives } = await request("alternatives", fields);
+    if (shown !== before || sourceText() !== shown.text) return;
+    const current = shown.translation.slice(...segment.target);
+    const options = alternatives.map(({ text, next }) => {
+      const nextEnd = text.indexOf(next, prefix.trimEnd().length) + next.length;
+      return { next, rest: text.slice(nextEnd).trim(), isCurrent: text === current };
     });
-    showOffers(element, "Continue with", offers, (at) => {
-      if (alternatives[at].text !== present) {
-        show({ ...withSegment(shown, number, alternatives[at].text, alternatives[at].details), isEdited: true });
-        const back = { name: "restore the model’s translation", do: () => translateSoon() };
-        showStatus("Alternative chosen; the rest was translated again.", false, back);
+    showAlternatives(element, "Continue with", options, (index) => {
+      const { text, details } = alternatives[index];
+      if (text !== current) {
+        show({ ...replaceSegment(shown, segmentIndex, text, details), isEdited: true });
+        const restore = { name: "restore the model’s translation", run: () => translateSoon() };
+        showStatus("Alternative chosen; the rest was translated again.", false, restore);
       }
-      focusTerm(term);
+      focusWord(wordIndex);
     });
   } catch (error) {
     showError(error);
@@ -187,65 +222,63 @@ async function showAlternativesFor(piece, element, term) {
 
 /* Trace the sentence at the caret. */
 function look() {
-  const { source, target } = shown.segments[segmentAt(shown.segments, "source", caret())];
-  const wording = shown.isEdited ? { translation: shown.translation.slice(...target) } : {};
-  lookInside({ q: shown.text.slice(...source).trim(), ...chosen(), ...wording });
+  const { source, target } = shown.segments[segmentIndexAt(shown.segments, "source", caretOffset())];
+  const edited = shown.isEdited ? { translation: shown.translation.slice(...target) } : {};
+  openLookDialog({ q: shown.text.slice(...source).trim(), ...selectedLanguages(), ...edited });
 }
 
 function swapTexts() {
-  if (shown !== null) setText(shown.translation);
+  if (shown !== null) setSourceText(shown.translation);
   translateSoon();
 }
 
-async function nameModels() {
-  if (settings.keyRequired && !key()) return;
-  const all = await ask("models").catch(() => []);
+async function loadModels() {
+  if (settings.keyRequired && !apiKey()) return;
+  const all = await request("models").catch(() => []);
   models = all.filter(({ source }) => source);
-  byId("others").hidden = all.length === models.length;
-  byId("models").textContent = models
-    .map(({ name, source, target, parameters, ...one }) => {
-      const languages = `${nameOf(source)} to ${nameOf(target)}`;
-      return `${name}: ${languages}, ${parameters.toLocaleString("en")} parameters${trainedOn(one)}.`;
-    })
+  byId("lm-and-classifier-link").hidden = all.length === models.length;
+  byId("model-summary").textContent = models
+    .map((model) => modelSummary(model, `${languageName(model.source)} to ${languageName(model.target)}, `))
     .join(" ");
-  if (!text()) translateSoon(); // shows the example sentences
+  if (!sourceText()) translateSoon(); // shows the example sentences
 }
 
-async function begin() {
+async function start() {
   try {
-    const [response, languages] = await Promise.all([ask("frontend/settings"), ask("languages")]);
+    const [response, languages] = await Promise.all([request("frontend/settings"), request("languages")]);
     settings = response;
     setDeadline(response.deadline);
-    fillLanguages(languages, response.language);
-    setLimit(response.charLimit);
+    fillLanguageMenus(languages, response.language);
+    setCharacterLimit(response.charLimit);
     byId("key-form").hidden = !response.keyRequired;
     showStatus("");
     translateSoon();
-    nameModels();
+    loadModels();
     document.documentElement.dataset.ready = "yes";
   } catch (error) {
     showError(error);
   }
 }
 
-startTheme();
-startMissing();
-startOffers();
-startInside();
-startSource(translateSoon);
-startLanguages(translateSoon, swapTexts);
-startTranslation((piece) => {
-  if (!areOffersOpen()) mark(piece && text() === shown.text ? originsOf(piece, shown.pairs, shown.text) : []);
-}, showAlternativesFor);
-startCopying("copy", () => shown.translation);
-startCopying("copy-example", () => byId("example").textContent);
+initTheme();
+showMissingFeatures();
+initAlternatives();
+initLookDialog();
+initSourceText(translateSoon);
+initLanguages(translateSoon, swapTexts);
+initTranslation((word) => {
+  if (areAlternativesOpen()) return;
+  highlightSource(word && sourceText() === shown.text ? alignedSourceWords(word, shown.pairs, shown.text) : []);
+}, openAlternatives);
+initCopyButton("copy", () => shown.translation);
+initCopyButton("copy-curl", () => byId("curl-command").textContent);
 byId("look").addEventListener("click", look);
-byId("key").value = key();
+byId("key").value = apiKey();
 byId("key").addEventListener("input", (event) => {
-  keepKey(event.target.value);
+  saveApiKey(event.target.value);
   translateSoon(true);
 });
-byId("key").addEventListener("change", nameModels);
+byId("key").addEventListener("change", loadModels);
 byId("key-form").addEventListener("submit", (event) => event.preventDefault());
 show(null);
-begin();
+start();

@@ -21,13 +21,14 @@ export function isStorageBlocked() {
   return isBlocked;
 }
 
-export function recall(kind, name) {
+/* kind: "localStorage" or "sessionStorage". Returns null where there is no entry. */
+export function readStorage(kind, name) {
   return storages[kind] === null ? (inMemory.get(name) ?? null) : storages[kind].getItem(name);
 }
 
-/* text: null deletes the entry. */
-export function remember(kind, name, text) {
-  if (storages[kind] === null) inMemory.set(name, text);
-  else if (text === null) storages[kind].removeItem(name);
-  else storages[kind].setItem(name, text);
+/* value: null deletes the entry. */
+export function writeStorage(kind, name, value) {
+  if (storages[kind] === null) inMemory.set(name, value);
+  else if (value === null) storages[kind].removeItem(name);
+  else storages[kind].setItem(name, value);
 }

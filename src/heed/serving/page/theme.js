@@ -1,16 +1,16 @@
 /* Dark or light theme: the system’s preference, unless the user chooses otherwise. */
 
-import { recall, remember } from "./storage.js";
+import { readStorage, writeStorage } from "./storage.js";
 
 const systemDark = window.matchMedia("(prefers-color-scheme: dark)");
 const STORAGE_KEY = "heed-theme";
 
 function isDark() {
-  const chosen = recall("localStorage", STORAGE_KEY);
+  const chosen = readStorage("localStorage", STORAGE_KEY);
   return chosen === null ? systemDark.matches : chosen === "dark";
 }
 
-function paint() {
+function applyTheme() {
   const dark = isDark();
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   const button = document.getElementById("theme");
@@ -20,15 +20,15 @@ function paint() {
   button.setAttribute("aria-pressed", String(dark));
 }
 
-export function startTheme() {
-  paint();
+export function initTheme() {
+  applyTheme();
   document.getElementById("theme").addEventListener("click", () => {
     const dark = !isDark();
-    const asSystem = dark === systemDark.matches;
-    remember("localStorage", STORAGE_KEY, asSystem ? null : dark ? "dark" : "light");
-    paint();
+    const isSystemDefault = dark === systemDark.matches;
+    writeStorage("localStorage", STORAGE_KEY, isSystemDefault ? null : dark ? "dark" : "light");
+    applyTheme();
   });
 }
 
-systemDark.addEventListener("change", paint);
-paint();
+systemDark.addEventListener("change", applyTheme);
+applyTheme();

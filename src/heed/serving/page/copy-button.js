@@ -1,6 +1,6 @@
-/* Copy buttons: put a text on the clipboard. */
+/* Copy buttons: put a text on the clipboard and confirm it on the button. */
 
-async function toClipboard(text) {
+async function writeClipboard(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement("textarea"); // fallback: the clipboard API needs HTTPS or localhost
   area.value = text;
@@ -11,10 +11,11 @@ async function toClipboard(text) {
   return undefined;
 }
 
-export function startCopying(id, text) {
+/* id: of the button. getText: returns the text to copy, called at each click. */
+export function initCopyButton(id, getText) {
   const button = document.getElementById(id);
   button.addEventListener("click", async () => {
-    await toClipboard(text());
+    await writeClipboard(getText());
     button.textContent = "copied";
     setTimeout(() => (button.textContent = "copy"), 1500);
   });

@@ -1,53 +1,55 @@
-/* The page: header, tabs and theme. A view is built when it is first opened. */
+/* Starts the report: header, tabs and theme. The view of a tab is built when it is first opened. */
 
+/* Id, title, and the function that builds the view; it returns {view, refresh}: the element, and a function that shows a
+   changed selection, where the view has one. */
 const VIEWS = [
   ["overview", "Overview", () => overviewView(goTo)],
   ["heads", "Heads", headsView],
-  ["maps", "All heads", () => mapsView((kind, layer, head) => goTo("heads", { kind, layer, head }))],
+  ["all-heads", "All heads", () => allHeadsView((kind, layer, head) => goTo("heads", { kind, layer, head }))],
   ["steps", "Step by step", stepsView],
   ["positions", "Positions", positionsView],
   ["search", "Search", searchView],
   ["output", "Output", outputView],
 ];
-const opened = new Map();
+const openedViews = new Map(); // id: {view, refresh}
 
 function availableViews() {
   return VIEWS.filter(([id]) => id !== "search" || trace.beam);
 }
 
 function openView(id) {
-  if (!opened.has(id)) {
-    const built = VIEWS.find(([other]) => other === id)[2]();
-    fill(built.view, { id: `view-${id}`, role: "tabpanel", "aria-labelledby": `tab-${id}`, tabindex: -1 }, []);
-    document.getElementById("views").append(built.view);
-    opened.set(id, built);
+  if (!openedViews.has(id)) {
+    const opened = VIEWS.find(([other]) => other === id)[2]();
+    configure(opened.view, { id: `view-${id}`, role: "tabpanel", "aria-labelledby": `tab-${id}`, tabindex: -1 }, []);
+    document.getElementById("views").append(opened.view);
+    openedViews.set(id, opened);
   }
   for (const [other] of availableViews()) {
     const tab = document.getElementById(`tab-${other}`);
     tab.setAttribute("aria-selected", String(other === id));
     tab.setAttribute("tabindex", other === id ? "0" : "-1");
-    if (opened.has(other)) opened.get(other).view.hidden = other !== id;
+    if (openedViews.has(other)) openedViews.get(other).view.hidden = other !== id;
   }
 }
 
-function goTo(id, chosen = {}) {
-  Object.assign(id === "steps" ? followed : shown, chosen);
-  if (id === "steps") followed.key = null;
-  const before = opened.has(id);
+/* Open a view from another; selection: {kind, layer, head} of the attention to show there. */
+function goTo(id, selection = {}) {
+  Object.assign(id === "steps" ? stepSelection : headSelection, selection);
+  if (id === "steps") stepSelection.key = null;
+  const wasOpened = openedViews.has(id);
   openView(id);
-  if (before) opened.get(id).refresh?.();
+  if (wasOpened) openedViews.get(id).refresh?.();
   document.getElementById(`tab-${id}`).focus({ preventScroll: true });
   window.scrollTo({ top: document.getElementById("tabs").offsetTop });
 }
 
 function buildTabs() {
   const ids = availableViews().map(([id]) => id);
-  const move = (id, by) => {
-    const next = by === "first" ? 0 : by === "last" ? ids.length - 1 : (ids.indexOf(id) + by + ids.length) % ids.length;
-    openView(ids[next]);
-    document.getElementById(`tab-${ids[next]}`).focus();
+  const moveTo = (index) => {
+    const id = ids.at(index % ids.length); // from the last on to the first, and back
+    openView(id);
+    document.getElementById(`tab-${id}`).focus();
   };
-  const moves = { ArrowRight: 1, ArrowLeft: -1, Home: "first", End: "last" };
   document.getElementById("tabs").append(
     ...availableViews().map(([id, title]) =>
       make(
@@ -59,9 +61,11 @@ function buildTabs() {
           "aria-controls": `view-${id}`,
           click: () => openView(id),
           keydown: (event) => {
-            if (!(event.key in moves)) return;
+            const index = ids.indexOf(id);
+            const next = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: ids.length - 1 }[event.key];
+            if (next === undefined) return;
             event.preventDefault();
-            move(id, moves[event.key]);
+            moveTo(next);
           },
         },
         title,
@@ -76,23 +80,17 @@ function setTheme(dark) {
   button.textContent = dark ? "light" : "dark";
   button.setAttribute("aria-label", dark ? "switch to light" : "switch to dark");
   button.setAttribute("aria-pressed", String(dark));
-  painters.splice(
-    0,
-    painters.length,
-    ...painters.filter((painter) => painter.deref()?.isConnected || painter.deref()?.parentNode),
-  );
-  for (const painter of painters) painter.deref()?.paint();
+  repaintHeatMaps();
 }
 
-function buildHead() {
-  const plain = (text) => text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (sign) => label(sign));
+function fillHeader() {
   const { model } = trace;
-  document.getElementById("source").append(make("bdi", {}, plain(trace.source.text || trace.target.text)));
+  document.getElementById("source").append(make("bdi", {}, visibleText(trace.source.text || trace.target.text)));
   if (trace.source.tokens.length && trace.target.tokens.length)
-    document.getElementById("target").append(make("bdi", {}, plain(trace.target.text)));
+    document.getElementById("target").append(make("bdi", {}, visibleText(trace.target.text)));
   if (trace.labels.length) {
     const [best] = trace.top[0];
-    document.getElementById("target").append(make("bdi", {}, plain(best.token)), ` ${percent(best.probability)}`);
+    document.getElementById("target").append(make("bdi", {}, visibleText(best.token)), ` ${formatPercent(best.probability)}`);
   }
   const layers = [
     trace.source.tokens.length ? `${model.encoder_layers} encoder` : "",
@@ -106,13 +104,13 @@ function buildHead() {
 
 async function start() {
   const preference = window.matchMedia("(prefers-color-scheme: dark)");
-  const given = document.documentElement.dataset.theme; // set by a page that embeds this one
-  setTheme(given ? given === "dark" : preference.matches);
-  await readData();
-  buildHead();
+  const embedderTheme = document.documentElement.dataset.theme; // set by a page that embeds this one
+  setTheme(embedderTheme ? embedderTheme === "dark" : preference.matches);
+  await loadData();
+  fillHeader();
   buildTabs();
   openView("overview");
-  if (!given) preference.addEventListener("change", (event) => setTheme(event.matches));
+  if (!embedderTheme) preference.addEventListener("change", (event) => setTheme(event.matches));
   document
     .getElementById("theme")
     .addEventListener("click", () => setTheme(document.documentElement.dataset.theme !== "dark"));
