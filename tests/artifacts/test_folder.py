@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,17 @@ def test_weight_shapes_computed_from_the_config_are_those_of_the_model(config: h
     expected = {name: tuple(weight.shape) for name, weight in heed.Transformer(deeper).state_dict().items()}
     assert weight_shapes(deeper, len(expected)) == expected
     assert weight_shapes(deeper, len(expected) - 1) == len(expected)
+
+
+def test_opening_a_model_leaves_the_random_state_of_torch_as_it_was(model: Path) -> None:
+    before = torch.get_rng_state()
+    heed.load(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_opening_a_model_and_translating_does_not_import_dynamo(model: Path) -> None:
+    code = "import sys, heed; heed.load(sys.argv[1])('A dog runs.'); sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, model], check=False).returncode == 0
 
 
 def test_float16_weights_are_read_as_float32_and_integer_weights_are_refused(copy: Path) -> None:

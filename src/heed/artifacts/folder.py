@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors.torch import save
 from torch import Tensor
@@ -31,7 +30,7 @@ from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, json_bytes
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
-from heed.model.transformer import Transformer
+from heed.model.transformer import Transformer, meta_model
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from heed.untrusted import short_repr
 
@@ -63,9 +62,7 @@ class ModelFolder:
             if is_quantized(self.path)
             else self.weights()
         )
-        with torch.device("meta"):  # skips random initialisation, which takes time and advances torch's random state
-            model = Transformer(self.run.model).float()
-        model.to_empty(device="cpu")
+        model = meta_model(self.run.model).float().to_empty(device="cpu")  # no random initialisation
         load_weights(model, weights, self.path)
         return model.eval()
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -24,7 +23,7 @@ from heed.artifacts.manifest import physical_memory
 from heed.artifacts.quantization import SCALES, is_quantized_matrix
 from heed.config import ModelConfig
 from heed.errors import FolderError
-from heed.model.transformer import Transformer
+from heed.model.transformer import Transformer, meta_model
 from heed.untrusted import open_regular, parse_json, read_regular, reason, short_repr
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -97,8 +96,7 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
 
 def weight_shapes(config: ModelConfig, limit: int) -> dict[str, tuple[int, ...]] | int:
     """The shape of every weight of a model, from its settings; if there are more than `limit`, only their number."""
-    with torch.device("meta"):  # shapes only, no memory
-        one_layer = Transformer(config.model_copy(update={"encoder_layers": 1, "decoder_layers": 1}))
+    one_layer = meta_model(config.model_copy(update={"encoder_layers": 1, "decoder_layers": 1}))
     layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     shapes = {name: tuple(weight.shape) for name, weight in one_layer.state_dict().items()}
     stacks = {name: layers[match[1]] for name in shapes if (match := _LAYER.match(name))}

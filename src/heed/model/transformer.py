@@ -13,11 +13,12 @@ Knows nothing of text, loss or search.
 import copy
 import math
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from heed.config import ModelConfig
 from heed.errors import InputError
@@ -214,6 +215,22 @@ def _layout(name: str, ids: Tensor, vocab_size: int, layout: OptionalLayout, pad
     check_ids(name, ids, vocab_size, ("sentences", "tokens") if isinstance(layout, Padded) else ("tokens",))
     check_layout(name, ids, layout)
     return layout
+
+
+class _NoNormalInit(TorchFunctionMode):
+    """Skips `nn.init.normal_`, which on the meta device imports torch._dynamo: almost as slow as importing torch."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
+
+
+def meta_model(config: ModelConfig) -> Transformer:
+    """A model on the meta device: weights without memory or values, and no use of torch's random state."""
+    with torch.device("meta"), _NoNormalInit():
+        return Transformer(config)
 
 
 def copy_sharing_weights(model: Transformer) -> Transformer:
