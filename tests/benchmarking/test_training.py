@@ -90,7 +90,7 @@ def test_the_measured_speed_memory_and_share_of_the_limit_are_consistent(monkeyp
     ("setting", "message"),
     [
         ({"precision": "bfloat16"}, "training.precision = 'bfloat16' needs a GPU"),
-        ({"shard": True}, "training.shard = True needs several processes"),
+        ({"shard": True}, "training.shard = true needs several processes"),
     ],
 )
 def test_settings_that_cannot_be_measured_here_are_refused(setting: dict[str, object], message: str) -> None:

@@ -87,7 +87,7 @@ def test_sharded_training_equals_one_process(train_options: list[str], tmp_path:
 def test_sharding_needs_several_processes(train_options: list[str], tmp_path: Path) -> None:
     run = train(train_options, tmp_path / "one", 4, "--set", "training.shard=true")
     assert run.returncode == 2
-    assert "error: training.shard = True needs several processes: start them with torchrun" in run.stderr
+    assert "error: training.shard = true needs several processes: start them with torchrun" in run.stderr
 
 
 @pytest.mark.slow

@@ -310,7 +310,7 @@ def test_missing_or_damaged_files_are_named(theirs: Path, tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"target.spm is not a SentencePiece model"):
         import_marian(theirs, tmp_path / "ours")
     (theirs / "target.spm").unlink()
-    with pytest.raises(FolderError, match=r"theirs has no target.spm: heed takes over MarianMT's SentencePiece"):
+    with pytest.raises(FolderError, match=r"theirs has no target.spm: heed imports MarianMT's SentencePiece"):
         import_marian(theirs, tmp_path / "ours")
     (theirs / "config.json").write_text("[")
     with pytest.raises(FolderError, match=r"config.json is damaged: Expecting value"):

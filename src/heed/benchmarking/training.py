@@ -80,7 +80,7 @@ def measure_training(
     settings = config.training
     plan = training_plan(config, device)
     if settings.shard:
-        raise ConfigError("training.shard = True needs several processes: only one is measured here")
+        raise ConfigError("training.shard = true needs several processes: only one is measured here")
     lengths = pair_lengths(max(1000, _BATCHES * settings.tokens_per_batch * settings.accumulate // _MEAN))
     sources, targets = (sum(pair[side] for pair in lengths) for side in (0, 1))
     arithmetic: MatmulDtype = "bfloat16" if plan.bfloat16 else "float32"

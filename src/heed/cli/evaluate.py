@@ -125,7 +125,7 @@ def _check_options(model: Path | None, files: Mapping[str, str], out: Path | Non
     if model is not None and "source" not in files:
         raise DataError(f"{model} needs source text to translate: expected --source")
     if model is None and (out is not None or search):
-        raise DataError("--out and --set apply to a model that translates, and --hypothesis is translated already")
+        raise DataError("--out and --set need a model folder that translates: --hypothesis is a file of translations")
     if out is not None:
         for name, path in files.items():
             if out.resolve() == Path(path).resolve():

@@ -55,8 +55,8 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[TokenizerS
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
         raise FolderError(
-            f"{folder} has no {', '.join(missing)}: heed takes over MarianMT's SentencePiece tokenizer "
-            f"({', '.join(_FILES)}), and of fast tokenizers those that it has exported itself"
+            f"{folder} has no {', '.join(missing)}: heed imports MarianMT's SentencePiece tokenizer "
+            f"({', '.join(_FILES)}); it imports a fast tokenizer (tokenizer.json) only if heed exported it"
         )
     settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     unk = _token_name(settings.get("unk_token", "<unk>"))

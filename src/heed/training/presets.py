@@ -139,7 +139,7 @@ def read_settings(path: Path | None) -> NestedSettings:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for section, value in settings.items():
         if not isinstance(value, dict):
             raise ConfigError(

@@ -126,7 +126,7 @@ def _check(config: RunConfig, group: ProcessGroup) -> None:
     if settings.best_by not in ("loss", metric):
         raise ConfigError(f"training.best_by = {settings.best_by!r}: task = {config.data.task!r} has loss and {metric}")
     if settings.shard and group.size == 1:
-        raise ConfigError("training.shard = True needs several processes: start them with torchrun")
+        raise ConfigError("training.shard = true needs several processes: start them with torchrun")
 
 
 def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transformer:
