@@ -127,7 +127,9 @@ def embed(
     text: TextsOption = [],
     pooling: Annotated[
         Literal["mean", "first"],
-        typer.Option(help="Mean of the hidden states, or the first token's hidden state."),
+        typer.Option(
+            help="mean: of the hidden states of all tokens; first: the first token's, not for a language model."
+        ),
     ] = "mean",
     out: Annotated[Path | None, out_option("A .npy or .jsonl file; default: JSON lines on standard output.")] = None,
 ) -> None:
