@@ -167,27 +167,27 @@ class PackedSources(NamedTuple):
 
 
 class PositionTable:
-    """Position codes (an embedding to add, or a rotation), precomputed for many positions."""
+    """Positional encodings (an embedding to add, or a rotation), precomputed for many positions."""
 
-    def __init__(self, code: PositionalEncoding, like: Float[Tensor, "V D"]) -> None:
-        self._code, self._like = code, like
+    def __init__(self, encoding: PositionalEncoding, like: Float[Tensor, "V D"]) -> None:
+        self._encoding, self._like = encoding, like
         self._extend(256)
 
     def at(self, position: int) -> tuple[Float[Tensor, "D"] | None, Rotation | None]:
         """The embedding or the rotation of one position."""
-        if self._code.kind == "rotary":
+        if self._encoding.kind == "rotary":
             if position >= len(self._rotation.cos):
                 self._extend(2 * position)
             return None, Rotation(self._rotation.cos[position], self._rotation.sin[position])
-        if position >= len(self._table) and self._code.table is None:
+        if position >= len(self._table) and self._encoding.table is None:
             self._extend(2 * position)
         return self._table[position], None
 
     def _extend(self, count: int) -> None:
         positions, dtype = torch.arange(count, device=self._like.device), self._like.dtype
-        if self._code.kind == "rotary":
-            self._rotation = Rotation.at(positions, self._code.head_width, dtype)
-        elif self._code.table is None:
+        if self._encoding.kind == "rotary":
+            self._rotation = Rotation.at(positions, self._encoding.head_width, dtype)
+        elif self._encoding.table is None:
             self._table = sinusoids(positions, self._like.shape[1]).to(dtype)
         else:
-            self._table = self._code.table.weight.detach()
+            self._table = self._encoding.table.weight.detach()

@@ -135,10 +135,11 @@ int heed_decoder_step(const Model *model, const StepInput *input, int64_t thread
     if (!is_valid_step(model, input)) return INVALID;
     const int64_t rows = input->sentences * input->beam;
     const int64_t max_keys = input->length > input->max_source ? input->length : input->max_source;
-    /* Sizes of the buffers in floats; those of `quantized` hold 4 bytes each. */
+    /* Buffer sizes in floats; `quantized` holds bytes, four per float. */
     const int64_t hidden = aligned(rows * model->d_model), scratch = aligned(scratch_size(model, rows));
-    const int64_t scores_size = aligned(max_keys), scales_size = aligned(rows), quantized_size = aligned(scratch / 4 + 1);
-    const int64_t shared = scratch + 2 * hidden, per_thread = 2 * hidden + scores_size + scales_size + quantized_size;
+    const int64_t scores_size = aligned(max_keys), scales_size = aligned(rows);
+    const int64_t shared = scratch + 2 * hidden;
+    const int64_t per_thread = 2 * hidden + scores_size + scales_size + aligned(scratch / 4 + 1);
     float *memory = aligned_alloc(ALIGNED, sizeof(float) * (shared + threads * per_thread));
     if (!memory) return NO_MEMORY;
 #pragma omp parallel num_threads(threads)
