@@ -176,8 +176,8 @@ def test_every_make_target_and_extra_on_a_page_exists(page: str) -> None:
 
 def extras_of(page: str) -> set[str]:
     """The extras that a page says to install; its commands must run without any others."""
-    named = re.findall(r"pip install '(?:heed|\.)\[([a-z0-9,]+)\]'", page)
-    return {extra for names in named for extra in names.split(",")}
+    extra_lists = re.findall(r"pip install '(?:heed|\.)\[([a-z0-9,]+)\]'", page)
+    return {extra for names in extra_lists for extra in names.split(",")}
 
 
 @each_page

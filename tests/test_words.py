@@ -75,8 +75,8 @@ def _help(command: typer.core.TyperCommand | typer.core.TyperGroup, name: str) -
 def test_no_text_for_users_has_a_word_that_the_glossary_replaces(words: str) -> None:
     pattern = re.compile(rf"\b(?:{words})\b", flags=re.IGNORECASE)
     hits = [
-        f"{place}: {text[max(0, hit.start() - 40) : hit.end() + 20]!r}"
-        for place, text in documents()
+        f"{location}: {text[max(0, hit.start() - 40) : hit.end() + 20]!r}"
+        for location, text in documents()
         for hit in pattern.finditer(text)
     ]
     assert not hits, f"write {INSTEAD[words]}\n" + "\n".join(hits)

@@ -69,8 +69,8 @@ def test_the_median_of_the_rounds_counts(echo: EchoEngine, monkeypatch: pytest.M
 
 def test_the_roofline_per_sentence_is_that_of_the_batch_divided_by_its_size() -> None:
     speed = TranslationSpeed(8, 4, 16, 10.0, 12.0, 100.0, 0.12)
-    whole = SearchWorkload(8, 4, 10.0, 12.0).roofline_seconds(CONFIG, 1e9, 1e6, 4)
-    assert speed.roofline_seconds_per_sentence(CONFIG, 1e9, 1e6) == whole / 8
+    batch_seconds = SearchWorkload(8, 4, 10.0, 12.0).roofline_seconds(CONFIG, 1e9, 1e6, 4)
+    assert speed.roofline_seconds_per_sentence(CONFIG, 1e9, 1e6) == batch_seconds / 8
 
 
 def test_sources_are_drawn_repeated_and_rechunked() -> None:

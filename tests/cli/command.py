@@ -18,10 +18,10 @@ HERE = Path(__file__).parent
 
 def heed(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run `heed` in a fork of the fork server."""
-    with TemporaryFile("w+") as given, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
-        given.write(stdin)
-        given.seek(0)
-        files = [file.fileno() for file in (given, output, errors)]
+    with TemporaryFile("w+") as input_file, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        input_file.write(stdin)
+        input_file.seek(0)
+        files = [file.fileno() for file in (input_file, output, errors)]
         code, _ = Forked.start(fork_server(), arguments, files, ONE_THREAD).wait()
         output.seek(0)
         errors.seek(0)

@@ -34,16 +34,16 @@ def ablate(*arguments: str) -> str:
 
 @pytest.mark.usefixtures("texts")
 def test_table_and_json_show_the_measured_changes() -> None:
-    form = ("model", "--source", "s", "--reference", "r", "--resamples", "60")
+    options = ("model", "--source", "s", "--reference", "r", "--resamples", "60")
     expected = measure(load("model"), SOURCES, REFERENCES, resamples=60)
-    printed = ablate(*form)
+    printed = ablate(*options)
     assert max(map(len, printed.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert f"nothing {expected.whole:.4f}" in lines
     for change in expected.changes:
         numbers = f"{change.value:.4f} {change.change:+.4f} {change.low:+.4f} to {change.high:+.4f}"
         assert f"{change.piece.name} {numbers}" in lines
-    report = json.loads(ablate(*form, "--json"))
+    report = json.loads(ablate(*options, "--json"))
     assert (report["metric"], report["sentences"], report["whole"]) == ("log-prob", 3, expected.whole)
     assert [change["piece"]["name"] for change in report["changes"]] == [
         change.piece.name for change in expected.changes
@@ -53,12 +53,12 @@ def test_table_and_json_show_the_measured_changes() -> None:
 
 def test_bleu_scores_translations_and_the_heat_map_has_a_cell_for_every_head(texts: Path) -> None:
     search = SearchConfig(beam=1, max_length=2)
-    own = [translation.text for translation in load("model").translate(SOURCES, search=search)]
-    (texts / "own").write_text("".join(line + "\n" for line in own))
-    form = ["model", "--source", "s", "--reference", "own", "--metric", "bleu", "--set", "search.max_length=2"]
-    run = CliRunner().invoke(app, ["ablate", *form, "--resamples", "40", "-o", "a.svg", "--json"])
+    translations = [translation.text for translation in load("model").translate(SOURCES, search=search)]
+    (texts / "own").write_text("".join(line + "\n" for line in translations))
+    options = ["model", "--source", "s", "--reference", "own", "--metric", "bleu", "--set", "search.max_length=2"]
+    run = CliRunner().invoke(app, ["ablate", *options, "--resamples", "40", "-o", "a.svg", "--json"])
     assert run.stderr == "ablating 18 parts\nheat map written to a.svg\n"
-    assert json.loads(run.stdout)["whole"] == pytest.approx(bleu(own, own))
+    assert json.loads(run.stdout)["whole"] == pytest.approx(bleu(translations, translations))
     picture = ET.fromstring((texts / "a.svg").read_text())  # noqa: S314 - our own
     titles = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
     for path in ("encoder.1.self", "decoder.1.self", "decoder.1.cross"):

@@ -61,7 +61,7 @@ def test_problems_are_printed_with_location_count_and_remedy_in_80_columns(clean
     assert run.stderr == ""
     lines = [line.rstrip() for line in run.stdout.splitlines()]
     assert max(len(line) for line in lines) <= int(os.environ.get("COLUMNS", "80"))
-    for kind, count, where in (
+    for kind, count, location in (
         ("swapped", "1 pair", "train.tsv:42"),
         ("spaces", "1 text", "train.tsv:100"),
         ("markup", "1 text", "train.tsv:121"),
@@ -71,7 +71,7 @@ def test_problems_are_printed_with_location_count_and_remedy_in_80_columns(clean
         title, _, remedy = ADVICE[kind]
         heading = next(number for number, line in enumerate(lines) if title in line)
         assert lines[heading].endswith(count)
-        assert lines[heading + 1].lstrip().startswith(where)
+        assert lines[heading + 1].lstrip().startswith(location)
         assert remedy[:40] in " ".join(lines[heading:])
     assert any("also train.tsv:8" in line for line in lines)
     assert r"[bold]&amp;\x1b[31m" in run.stdout
@@ -84,8 +84,8 @@ def test_doctor_json_is_one_object_and_reads_standard_input(clean: list[str]) ->
     report = as_json("--pairs", "-", "--preset", "small", *SETTINGS, stdin=text)
     assert report["training"] == [{"name": "standard-input.tsv", "pairs": 301}]
     assert [(finding["kind"], finding["count"]) for finding in report["findings"]] == [("empty", 1)]
-    where = {"file": "standard-input.tsv", "line": 301, "texts": ["", "Vide."], "also": ""}
-    assert report["findings"][0]["examples"] == [where]
+    example = {"file": "standard-input.tsv", "line": 301, "texts": ["", "Vide."], "also": ""}
+    assert report["findings"][0]["examples"] == [example]
     assert {(statistics["side"], statistics["unit"]) for statistics in report["lengths"]} >= {
         ("source", "words"),
         ("target", "tokens"),
@@ -181,8 +181,8 @@ def test_the_plan_for_documents_counts_their_segments(clean: list[str], tmp_path
     texts = [line.split("\t")[1] for line in clean]
     options = ("--task", "language-model", *SETTINGS, "--set", "data.max_tokens=50")
     lines = as_json(*options, "--text", table(tmp_path / "lines", texts))["plan"]
-    whole = as_json(*options, "--text", table(tmp_path / "one", texts), "--set", "data.documents=true")["plan"]
-    assert whole["steps_per_epoch"] == pytest.approx(lines["steps_per_epoch"], rel=0.1)
+    document_plan = as_json(*options, "--text", table(tmp_path / "one", texts), "--set", "data.documents=true")["plan"]
+    assert document_plan["steps_per_epoch"] == pytest.approx(lines["steps_per_epoch"], rel=0.1)
 
 
 def test_doctor_reports_label_counts(clean: list[str], tmp_path: Path) -> None:

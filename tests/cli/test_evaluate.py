@@ -109,24 +109,24 @@ def test_against_prints_both_systems_side_by_side() -> None:
     assert f"other bad, {different} sentences differ" in lines
     assert len(report["furthest_apart"]) == 2
     for disagreement in report["furthest_apart"]:
-        place = disagreement["line"] - 1
+        index = disagreement["line"] - 1
         for title, name, text in (
-            ("source", "source", SOURCES[place]),
-            ("reference", "reference", REFERENCES[place]),
-            ("this", "hypothesis", GOOD[place]),
-            ("other", "against", BAD[place]),
+            ("source", "source", SOURCES[index]),
+            ("reference", "reference", REFERENCES[index]),
+            ("this", "hypothesis", GOOD[index]),
+            ("other", "against", BAD[index]),
         ):
             assert disagreement[name] == text
             assert " ".join(f"{title} {text}".split())[:60] in "\n".join(lines)
         assert (
-            f"line {place + 1}: chrF2 {disagreement['chrf2']:.1f} (this), {disagreement['against_chrf2']:.1f} (other)"
+            f"line {index + 1}: chrF2 {disagreement['chrf2']:.1f} (this), {disagreement['against_chrf2']:.1f} (other)"
             in lines
         )
 
 
 def test_a_model_is_scored_and_its_scores_are_written_into_its_card(texts: Path, model: Path) -> None:
-    form = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
-    run = command(*form, "--out", f"{texts}/out", "--json", "--resamples", "40")
+    arguments = ("evaluate", str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r")
+    run = command(*arguments, "--out", f"{texts}/out", "--json", "--resamples", "40")
     assert run.returncode == 0, run.stderr
     messages = run.stderr.splitlines()
     assert (messages[0], messages[-1]) == ("translating 3 sentences …", f"scores written to {model}/README.md")
@@ -141,18 +141,18 @@ def test_a_model_is_scored_and_its_scores_are_written_into_its_card(texts: Path,
     assert card.count("| few.s + few.r (") == len(KEYS)
     assert f"| BLEU | {report['scores']['bleu']['value']:.2f} |" in card
     assert (texts / "out").read_text().count("\n") == 3
-    again = json.loads(
+    second_report = json.loads(
         evaluate("--hypothesis", f"{texts}/out", "--reference", f"{texts}/few.r", "--json", "--resamples", "40")
     )
-    assert again["scores"] == report["scores"]
+    assert second_report["scores"] == report["scores"]
 
 
 def test_no_card_is_written_with_no_card_or_if_it_cannot_be_written(texts: Path, model: Path) -> None:
-    form = [str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r", "--resamples", "40"]
+    options = [str(model), "--source", f"{texts}/few.s", "--reference", f"{texts}/few.r", "--resamples", "40"]
     before = {file.name: file.read_bytes() for file in model.iterdir()}
-    evaluate(*form, "--no-card")
+    evaluate(*options, "--no-card")
     (model / ".manifest.json.writing").mkdir()  # a folder that cannot be written, even by root
-    run = CliRunner().invoke(app, ["evaluate", *form])
+    run = CliRunner().invoke(app, ["evaluate", *options])
     assert run.exit_code == 0
     assert f"note: the scores could not be written to {model}/README.md: [Errno 21] Is a directory" in run.stderr
     assert {file.name: file.read_bytes() for file in model.iterdir() if file.is_file()} == before
@@ -193,10 +193,10 @@ def test_an_empty_reference_is_an_error(texts: Path) -> None:
 
 def test_references_that_are_already_tokenised_get_a_note(texts: Path) -> None:
     (texts / "tokenised").write_text("a dog runs .\ntwo men sit .\n")
-    form = ["evaluate", "--hypothesis", "tokenised", "--reference", "tokenised", "--resamples", "40"]
+    arguments = ["evaluate", "--hypothesis", "tokenised", "--reference", "tokenised", "--resamples", "40"]
     note = "note: 2 of 2 references end in ' .', so the text seems to be tokenised already; papers compute BLEU"
-    assert note in CliRunner().invoke(app, form).stderr
-    assert CliRunner().invoke(app, [*form, "--tokenize", "none"]).stderr == ""
+    assert note in CliRunner().invoke(app, arguments).stderr
+    assert CliRunner().invoke(app, [*arguments, "--tokenize", "none"]).stderr == ""
 
 
 def _lines(printed: str) -> list[str]:

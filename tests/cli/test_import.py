@@ -65,8 +65,8 @@ def test_an_imported_model_can_be_trained_further_and_then_exported(model: Path,
     (tmp_path / "pairs.tsv").write_text("".join(lines))
     options = ["training.max_steps=2", "training.checkpoint_every=2", "training.tokens_per_batch=200"]
     sets = [word for option in options for word in ("--set", option)]
-    where = ["--pairs", f"{tmp_path}/pairs.tsv", "--out", f"{tmp_path}/run", "--cache", f"{tmp_path}/cache"]
-    process = heed("train", "--init-from", str(model), *where, *sets)
+    paths = ["--pairs", f"{tmp_path}/pairs.tsv", "--out", f"{tmp_path}/run", "--cache", f"{tmp_path}/cache"]
+    process = heed("train", "--init-from", str(model), *paths, *sets)
     assert process.returncode == 0, process.stderr
     before, after = read_model_folder(model), read_model_folder(tmp_path / "run")
     assert after.run.model == before.run.model

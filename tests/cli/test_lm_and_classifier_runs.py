@@ -24,19 +24,19 @@ LABELS = {"up": "abc", "down": "xyz"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Texts of two kinds of letters, with and without labels."""
-    place = tmp_path_factory.mktemp("halves")
+    folder = tmp_path_factory.mktemp("halves")
     draw = random.Random(3)
     for name, count in (("train", 200), ("valid", 40)):
         rows = [
             (label, "".join(draw.choices(LABELS[label] + " ", k=8)) + ".")
             for label in draw.choices(list(LABELS), k=count)
         ]
-        (place / f"{name}.txt").write_text("".join(f"{text}\n" for _, text in rows))
-        (place / f"{name}.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows))
-        (place / f"{name}.jsonl").write_text(
+        (folder / f"{name}.txt").write_text("".join(f"{text}\n" for _, text in rows))
+        (folder / f"{name}.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in rows))
+        (folder / f"{name}.jsonl").write_text(
             "".join(json.dumps({"label": label, "text": text, "text2": "q"}) + "\n" for label, text in rows)
         )
-    return place
+    return folder
 
 
 def train(folder: Path, out: str, steps: int, *options: str) -> subprocess.CompletedProcess[str]:
@@ -96,12 +96,12 @@ def test_generate_prints_one_text_per_line_and_the_same_for_the_same_seed(langua
     rows = [line.split("\t") for line in greedy.stdout.splitlines()]
     assert [text[:1] for _, text in rows] == ["a", "x"]
     assert all(float(score) < 0 for score, _ in rows)
-    drawn = [
+    samples = [
         heed("generate", str(language_model), "--count", "3", "--seed", seed, "--max-length", "12").stdout
         for seed in ("5", "5", "6")
     ]
-    assert len(drawn[0].splitlines()) == 3
-    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(samples[0].splitlines()) == 3
+    assert samples[0] == samples[1] != samples[2]
     streamed = heed("generate", str(language_model), "--stream", "--seed", "5", "--max-length", "12")
     assert streamed.stdout.rstrip("\n") == heed(
         "generate", str(language_model), "--seed", "5", "--max-length", "12"
@@ -112,8 +112,8 @@ def test_a_classifier_is_scored_on_chosen_columns_and_rows_without_a_label_are_c
     classifier: Path, folder: Path, tmp_path: Path
 ) -> None:
     rows = (folder / "valid.tsv").read_text().splitlines()
-    turned = [",".join(reversed(row.split("\t"))) for row in rows]
-    (tmp_path / "valid.csv").write_text("\n".join(["text,label", *turned, "no label,"]) + "\n")
+    reversed_rows = [",".join(reversed(row.split("\t"))) for row in rows]
+    (tmp_path / "valid.csv").write_text("\n".join(["text,label", *reversed_rows, "no label,"]) + "\n")
     options = ["--json", "--resamples", "50", "--no-card"]
     plain = heed("evaluate", str(classifier), "--pairs", f"{folder}/valid.tsv", *options)
     chosen = heed("evaluate", str(classifier), "--pairs", f"{tmp_path}/valid.csv", "--columns", "label,text", *options)
@@ -175,14 +175,16 @@ def test_init_from_a_model_of_another_kind_is_refused(language_model: Path, fold
 
 @pytest.mark.parametrize("task", ["language-model", "masked", "classify"])
 def test_resume_equals_uninterrupted_for_every_task(task: str, folder: Path) -> None:
-    given = pairs(folder) if task == "classify" else texts(folder)
-    options = ("--task", task, *given, "--set", "model.dropout=0.2")
+    text_options = pairs(folder) if task == "classify" else texts(folder)
+    options = ("--task", task, *text_options, "--set", "model.dropout=0.2")
     assert train(folder, f"whole-{task}", 9, *options).returncode == 0
     assert train(folder, f"parts-{task}", 4, *options).returncode == 0
     resumed = train(folder, f"parts-{task}", 9, *options, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    whole, parts = (read_tensors(folder / f"{name}-{task}" / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+    uninterrupted, resumed_weights = (
+        read_tensors(folder / f"{name}-{task}" / "model.safetensors") for name in ("whole", "parts")
+    )
+    assert all(torch.equal(weight, resumed_weights[name]) for name, weight in uninterrupted.items())
     losses = [
         [entry["loss"] for entry in read_journal(folder / f"{name}-{task}" / "journal.jsonl") if "loss" in entry]
         for name in ("whole", "parts")

@@ -22,16 +22,18 @@ FOR = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a few steps for each task, in a folder of the task's name, and the texts."""
-    where = tmp_path_factory.mktemp("halves")
+    folder = tmp_path_factory.mktemp("halves")
     sentences = [example.source for example in corpus("train", 200)]
-    (where / "text").write_text("".join(f"{text}\n" for text in sentences))
+    (folder / "text").write_text("".join(f"{text}\n" for text in sentences))
     rows = [f"{'long' if len(text) > 45 else 'short'}\t{text}\n" for text in sentences]
-    (where / "labels.tsv").write_text("".join(rows))
+    (folder / "labels.tsv").write_text("".join(rows))
     for task in TASKS:
-        text = ["--pairs", f"{where}/labels.tsv"] if task == "classify" else ["--text", f"{where}/text"]
-        made = heed("train", "--task", task, *text, "--out", f"{where}/{task}", "--cache", f"{where}/cache", *BRIEF)
-        assert made.returncode == 0, made.stderr
-    return where
+        text = ["--pairs", f"{folder}/labels.tsv"] if task == "classify" else ["--text", f"{folder}/text"]
+        process = heed(
+            "train", "--task", task, *text, "--out", f"{folder}/{task}", "--cache", f"{folder}/cache", *BRIEF
+        )
+        assert process.returncode == 0, process.stderr
+    return folder
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -47,8 +49,8 @@ def test_translation_verbs_refuse_other_models_and_name_the_right_verb(runs: Pat
         ["pronouns", model],
         *(["export", model, "--to", to, "--out", f"{runs}/out"] for to in ("marian", "ctranslate2")),
     ):
-        done = heed(*command)
-        assert (done.returncode, done.stderr) == (2, expected), command
+        process = heed(*command)
+        assert (process.returncode, process.stderr) == (2, expected), command
     with pytest.raises(library.InputError) as error:
         library.load(runs / task)
     assert f"error: {error.value}\n" == expected
@@ -58,27 +60,27 @@ def test_translation_verbs_refuse_other_models_and_name_the_right_verb(runs: Pat
 def test_encoder_only_and_decoder_only_models_are_exported_as_one_onnx_graph(runs: Path, task: str) -> None:
     pytest.importorskip("onnx")
     out = runs / f"{task}-onnx"
-    done = heed("export", str(runs / task), "--to", "onnx", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    process = heed("export", str(runs / task), "--to", "onnx", "--out", str(out))
+    assert process.returncode == 0, process.stderr
     graphs = sorted(file.name for file in out.glob("*.onnx"))
     assert graphs == ["decoder.onnx" if task == "language-model" else "encoder.onnx"]
-    refused = heed("translate", str(out), "--text", "a")
-    assert refused.returncode == 2
-    assert f"{out} is a model of kind" in refused.stderr
+    translation = heed("translate", str(out), "--text", "a")
+    assert translation.returncode == 2
+    assert f"{out} is a model of kind" in translation.stderr
 
 
 def test_bench_engines_needs_an_encoder_decoder_model(runs: Path) -> None:
     race = ["bench", "engines", str(runs / "masked"), str(runs / "text"), "--engine", "heed-int8", "--rounds", "1"]
-    done = heed(*race, "--sentences", "1")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"error: {runs / 'masked'} is an encoder-only model")
+    process = heed(*race, "--sentences", "1")
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1].startswith(f"error: {runs / 'masked'} is an encoder-only model")
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_checkpoints_of_any_task_are_averaged(runs: Path, task: str) -> None:
     out = runs / f"mean-of-{task}"
-    done = heed("average", str(runs / task), "--last", "2", "--out", str(out))
-    assert done.returncode == 0, done.stderr
+    process = heed("average", str(runs / task), "--last", "2", "--out", str(out))
+    assert process.returncode == 0, process.stderr
     assert json.loads((out / "config.json").read_text())["data"]["task"] == task
     assert heed("look", str(out), "The cat sees a bird.", "-o", str(out / "look.json")).returncode == 0
 
@@ -102,9 +104,9 @@ def test_look_shows_the_predictions_of_encoder_only_and_decoder_only_models(
         out = runs / f"{task}.{ending}"
         assert heed("look", str(runs / task), "The cat.", "-o", str(out)).returncode == 0
         assert out.stat().st_size > 1000
-    wrong = heed("look", str(runs / task), "The cat.", "--target", "b")
-    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    assert "takes one text, found a target too: 'b'" in wrong.stderr
+    with_target = heed("look", str(runs / task), "The cat.", "--target", "b")
+    assert (with_target.returncode, with_target.stderr.count("\n")) == (2, 1)
+    assert "takes one text, found a target too: 'b'" in with_target.stderr
 
 
 def test_a_classifiers_labels_are_printed_with_their_share(runs: Path) -> None:

@@ -69,12 +69,12 @@ def test_look_is_coloured_on_a_terminal_and_escapes_control_characters(model: Pa
     settings = {**ONE_THREAD, "TERM": "xterm-256color", "COLUMNS": "80"}
     run = subprocess.Popen(command, stdout=theirs, env=settings)
     os.close(theirs)
-    written = b""
+    output_bytes = b""
     while chunk := _read(ours):
-        written += chunk
+        output_bytes += chunk
     os.close(ours)
     assert run.wait() == 0
-    output = written.decode()
+    output = output_bytes.decode()
     assert "\x1b[1m" in output
     assert "\x1b[2J" not in output
     assert "a ‹001B›[2Jdog" in output

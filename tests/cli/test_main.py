@@ -42,8 +42,8 @@ def test_every_verb_accepts_h_for_help() -> None:
     group = typer.main.get_group(app)
     with group.make_context("heed", [], resilient_parsing=True) as context:
         for name, verb in group.commands.items():
-            with verb.make_context(name, [], parent=context, resilient_parsing=True) as own:
-                assert set(verb.get_help_option_names(own)) == {"-h", "--help"}
+            with verb.make_context(name, [], parent=context, resilient_parsing=True) as verb_context:
+                assert set(verb.get_help_option_names(verb_context)) == {"-h", "--help"}
     for arguments in (["-h"], ["train", "-h"], ["bench", "train", "-h"]):
         run = heed(*arguments)
         assert (run.returncode, run.stderr) == (0, "")

@@ -29,8 +29,8 @@ def test_antecedents_come_with_their_label_first(split: DatasetSplit) -> None:
 
 
 def test_one_language_is_sampled_with_repetitions() -> None:
-    form = ("--split", "test", "--count", "3000", "--seed", "5")
-    english, french = microworld("--what", "english", *form), microworld("--what", "french", *form)
+    options = ("--split", "test", "--count", "3000", "--seed", "5")
+    english, french = microworld("--what", "english", *options), microworld("--what", "french", *options)
     assert len(set(english)) < len(english) == len(french) == 3000
     for source, target in list(zip(english, french, strict=True))[:20]:
         (example,) = derivations(source)

@@ -19,9 +19,9 @@ def pronouns(*arguments: str) -> str:
 
 def test_the_tables_have_the_numbers_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", -40)  # an untrained model never predicts EOS
-    form = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
-    report = json.loads(pronouns(*form, "--json"))
-    printed = pronouns(*form)
+    options = (str(write_model(tmp_path / "model")), "--sentences", "4", "--seed", "5")
+    report = json.loads(pronouns(*options, "--json"))
+    printed = pronouns(*options)
     assert max(map(len, printed.splitlines())) <= 80
     lines = [" ".join(line.split()) for line in printed.splitlines()]
 

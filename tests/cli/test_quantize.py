@@ -32,8 +32,8 @@ def test_an_int8_folder_is_a_model_folder_of_a_quarter_of_the_size(model: Path, 
     names = {file.name for file in quantized.iterdir()}
     assert names == {file.name for file in model.iterdir()} - {"model.safetensors"} | {"model.int8.safetensors"}
     before, after = (
-        (place / name).stat().st_size
-        for place, name in ((model, "model.safetensors"), (quantized, "model.int8.safetensors"))
+        (folder / name).stat().st_size
+        for folder, name in ((model, "model.safetensors"), (quantized, "model.int8.safetensors"))
     )
     assert after < before / 2  # in a small model, many weights are not in matrices
     assert "quantised to int8 by `heed quantize`" in (quantized / "README.md").read_text()
@@ -49,17 +49,23 @@ def test_int8_weights_are_the_quantised_weights_of_the_model(model: Path, quanti
 
 
 def test_an_int8_folder_is_decoded_in_int8_by_default(model: Path, quantized: Path) -> None:
-    opened, plain = load(quantized), load(quantized, engine="heed")
-    again = load(quantized, engine="heed-int8")
-    by_default, in_float32, in_int8 = (translator.translate(TEXTS, beam=2) for translator in (opened, plain, again))
-    assert [translator.backend.choice.dtype for translator in (opened, plain, again)] == ["int8", "float32", "int8"]
+    opened, with_float32 = load(quantized), load(quantized, engine="heed")
+    with_int8 = load(quantized, engine="heed-int8")
+    by_default, in_float32, in_int8 = (
+        translator.translate(TEXTS, beam=2) for translator in (opened, with_float32, with_int8)
+    )
+    assert [translator.backend.choice.dtype for translator in (opened, with_float32, with_int8)] == [
+        "int8",
+        "float32",
+        "int8",
+    ]
     assert [translation.score for translation in by_default] == [translation.score for translation in in_int8]
     assert any(translation.score != other.score for translation, other in zip(by_default, in_float32, strict=True))
     ours = load(model).translate(TEXTS, beam=2)
     assert all(abs(translation.score - other.score) < 0.5 for translation, other in zip(by_default, ours, strict=True))
-    written = heed("translate", str(quantized), "--beam", "2", stdin="\n".join(TEXTS) + "\n")
-    assert written.returncode == 0, written.stderr
-    assert written.stdout == "".join(" ".join(translation.text.splitlines()) + "\n" for translation in by_default)
+    process = heed("translate", str(quantized), "--beam", "2", stdin="\n".join(TEXTS) + "\n")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "".join(" ".join(translation.text.splitlines()) + "\n" for translation in by_default)
 
 
 def test_score_evaluate_and_look_work_on_an_int8_model(quantized: Path, tmp_path: Path) -> None:

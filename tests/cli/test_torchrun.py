@@ -18,7 +18,7 @@ from tests.cli.training_runs import losses, train
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "heed"]
 
 
-def torchrun_command(train_options: list[str], out: Path, steps: int, *more: str) -> list[str]:
+def torchrun_command(train_options: list[str], out: Path, steps: int, *extra_options: str) -> list[str]:
     options = [
         *train_options,
         "--out",
@@ -28,11 +28,13 @@ def torchrun_command(train_options: list[str], out: Path, steps: int, *more: str
         "--set",
         "training.accumulate=1",
     ]
-    return [*TORCHRUN, "train", *options, *more]
+    return [*TORCHRUN, "train", *options, *extra_options]
 
 
-def run_torchrun(train_options: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
-    command = torchrun_command(train_options, out, steps, *more)
+def run_torchrun(
+    train_options: list[str], out: Path, steps: int, *extra_options: str
+) -> subprocess.CompletedProcess[str]:
+    command = torchrun_command(train_options, out, steps, *extra_options)
     return subprocess.run(command, capture_output=True, text=True, check=False, env=ONE_THREAD, timeout=120)
 
 

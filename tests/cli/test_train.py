@@ -137,9 +137,9 @@ def test_resume_needs_only_out_and_names_differing_options(
 ) -> None:
     """Without a checkpoint --resume starts a run and prints a note, so that a script can always pass it."""
     out = tmp_path / "cut"
-    begun = train(train_options, out, 5, "--resume")
-    assert begun.returncode == 0, begun.stderr
-    assert f"there is no checkpoint in {out} yet: training starts from the beginning" in begun.stderr
+    first = train(train_options, out, 5, "--resume")
+    assert first.returncode == 0, first.stderr
+    assert f"there is no checkpoint in {out} yet: training starts from the beginning" in first.stderr
     other = ["--set", "training.max_steps=12", "--set", "training.patience=none"]
     resumed = heed("train", "--resume", "--out", str(out), *other)
     assert resumed.returncode == 0, resumed.stderr
@@ -148,10 +148,10 @@ def test_resume_needs_only_out_and_names_differing_options(
     assert "training.patience was 10 and is now none" in notes
     assert "bit-exact" not in resumed.stderr
     assert checkpoint_bytes(out, 12) == checkpoint_bytes(run_copy, 12)
-    again = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
-    assert again.returncode == 0, again.stderr
-    assert " was " not in again.stderr
-    assert "done after step 12" in again.stderr
+    last = heed("train", "--resume", "--out", str(out))  # the last settings are those recorded
+    assert last.returncode == 0, last.stderr
+    assert " was " not in last.stderr
+    assert "done after step 12" in last.stderr
 
 
 def test_a_folder_without_a_recorded_run_is_an_error(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], r
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("extra_options", "message"),
     [
         (["--set", "training.max_step=3"], "unknown setting 'max_step' in TrainingConfig: did you mean 'max_steps'?"),
         (["--set", "trainin.max_steps=3"], "unknown section 'trainin': did you mean 'training'?"),
@@ -213,9 +213,9 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(train_options: list[str], r
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invalid_train_options_are_errors(
-    train_options: list[str], tmp_path: Path, more: list[str], message: str
+    train_options: list[str], tmp_path: Path, extra_options: list[str], message: str
 ) -> None:
-    run = train(train_options, tmp_path / "out", 12, *more)
+    run = train(train_options, tmp_path / "out", 12, *extra_options)
     assert run.returncode == 2
     line = run.stderr.splitlines()[-1]
     assert line.startswith("error: ")
@@ -261,7 +261,7 @@ def test_missing_training_or_validation_text_is_an_error(train_options: list[str
 
 
 @pytest.mark.parametrize(
-    ("names", "more", "codes", "message"),
+    ("names", "extra_options", "codes", "message"),
     [
         ("train.en train.de", [], ("en", "de"), "languages: en → de, from the file names"),
         ("train.en train.de", ["--target-language", "de-AT"], ("en", "de-AT"), "en → de-AT, from the file names"),
@@ -275,13 +275,13 @@ def test_missing_training_or_validation_text_is_an_error(train_options: list[str
     ],
 )
 def test_languages_come_from_file_names_or_options_and_are_printed(
-    train_options: list[str], tmp_path: Path, names: str, more: list[str], codes: tuple[str, str], message: str
+    train_options: list[str], tmp_path: Path, names: str, extra_options: list[str], codes: tuple[str, str], message: str
 ) -> None:
     files = [
         shutil.copy(train_options[number], tmp_path / name) for number, name in zip((1, 3), names.split(), strict=True)
     ]
-    given = ["--source", str(files[0]), "--target", str(files[1]), *train_options[8:]]
-    run = train(given, tmp_path / "out", 1, *more)
+    text_options = ["--source", str(files[0]), "--target", str(files[1]), *train_options[8:]]
+    run = train(text_options, tmp_path / "out", 1, *extra_options)
     assert run.returncode == 0, run.stderr
     assert message in run.stderr
     data = read_model_folder(tmp_path / "out").run.data
@@ -319,9 +319,11 @@ def test_without_validation_text_some_training_pairs_are_held_out_or_a_note_is_p
     going_on = heed("train", "--resume", "--out", f"{tmp_path}/out", "--set", "training.max_steps=8")
     assert going_on.returncode == 0, going_on.stderr
     assert checkpoint_bytes(tmp_path / "out", 8) == checkpoint_bytes(whole_of(many, tmp_path / "whole", 8), 8)
-    for more, why in (([], "100 are too few to hold some out"), (["--set", "data.hold_out=0"], "as set")):
-        run = train([*train_options[:4], *train_options[8:], *more], tmp_path / f"few{len(more)}", 1)
-        assert f"validation: none ({why}): no early stopping, and the last checkpoint becomes the model" in run.stderr
+    for extra_options, reason in (([], "100 are too few to hold some out"), (["--set", "data.hold_out=0"], "as set")):
+        run = train([*train_options[:4], *train_options[8:], *extra_options], tmp_path / f"few{len(extra_options)}", 1)
+        assert (
+            f"validation: none ({reason}): no early stopping, and the last checkpoint becomes the model" in run.stderr
+        )
     run = train(train_options, tmp_path / "both", 1, "--set", "data.hold_out=5")
     assert run.stderr.endswith("error: data.hold_out = 5 is for runs without validation text, and some is given\n")
 

@@ -66,8 +66,8 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_columns_and_unknown_keys_pass_through(model: Path, tmp_path: Path) -> None:
     translator = heed.load(model)
     (tmp_path / "in.tsv").write_text("a b\tkept\nc\n")
-    written = translate(model, b"", str(tmp_path / "in.tsv")).stdout.decode()
-    assert written.splitlines() == [f"a b\tkept\t{_line(translator('a b'))}", f"c\t{_line(translator('c'))}"]
+    output = translate(model, b"", str(tmp_path / "in.tsv")).stdout.decode()
+    assert output.splitlines() == [f"a b\tkept\t{_line(translator('a b'))}", f"c\t{_line(translator('c'))}"]
     rows: list[dict[str, object]] = [{"id": 7, "text": "a b", "é": [1, {"x": None}]}, {"text": ""}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--source-key", "text", "--target-key", "out", "--nbest", "2", "--scores", "--alignment"]
@@ -125,9 +125,9 @@ def test_split_and_truncated_lines_are_counted_in_notes(model: Path) -> None:
     ]
     apart = translate(model, b"A b.\nC a.\nB.\n", "--set", "search.max_length=2").stdout.decode().split("\n")
     assert run.stdout.decode().split("\n")[1] == " ".join(apart[:3])
-    whole = translate(model, b"A b. C a. B.\n", "--set", "search.max_length=2", "--split", "line")
-    assert b"parts" not in whole.stderr
-    assert len(whole.stdout) < len(run.stdout)
+    unsplit = translate(model, b"A b. C a. B.\n", "--set", "search.max_length=2", "--split", "line")
+    assert b"parts" not in unsplit.stderr
+    assert len(unsplit.stdout) < len(run.stdout)
 
 
 @pytest.mark.parametrize("lines", ["1", "2", "512"])
@@ -188,12 +188,12 @@ def test_translate_prompts_for_lines_on_a_terminal(model: Path) -> None:
     command = [sys.executable, "-m", "heed", "translate", str(model)]
     run = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ONE_THREAD)
     os.write(ours, b"a b\n\x04")
-    written, messages = run.communicate(timeout=60)
+    output, messages = run.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
     assert run.returncode == 0
     assert messages.startswith(b"type a line to translate it; end with Ctrl-D")
-    assert written.decode() == f"> {_line(heed.load(model)('a b'))}\n> "
+    assert output.decode() == f"> {_line(heed.load(model)('a b'))}\n> "
 
 
 def test_score_equals_the_log_probability_of_the_search(model: Path, tmp_path: Path) -> None:

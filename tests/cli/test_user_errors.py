@@ -113,16 +113,16 @@ def test_a_defect_keeps_its_traceback() -> None:
 
 
 def test_only_paths_given_by_the_user_become_error_lines() -> None:
-    named = ["quantize", "m", "--out=some/where"]
-    refused = OSError(errno.EACCES, "Permission denied", "/x")
-    assert path_error(refused, named) == "/x: Permission denied"
+    arguments = ["quantize", "m", "--out=some/where"]
+    denied = OSError(errno.EACCES, "Permission denied", "/x")
+    assert path_error(denied, arguments) == "/x: Permission denied"
     beside = OSError(errno.ENOENT, "No such file or directory", "some/.where.writing")
-    assert path_error(beside, named) == "some/.where.writing: No such file or directory"
+    assert path_error(beside, arguments) == "some/.where.writing: No such file or directory"
     elsewhere = OSError(errno.ENOENT, "No such file or directory", "m/checkpoints/lost")
-    assert path_error(elsewhere, named) is None
-    assert path_error(OSError(errno.ENOSPC, "No space left on device"), named) == "No space left on device"
-    assert path_error(OSError(errno.EACCES, "Permission denied"), named) is None
-    assert path_error(ConnectionResetError(errno.ECONNRESET, "reset"), named) is None
+    assert path_error(elsewhere, arguments) is None
+    assert path_error(OSError(errno.ENOSPC, "No space left on device"), arguments) == "No space left on device"
+    assert path_error(OSError(errno.EACCES, "Permission denied"), arguments) is None
+    assert path_error(ConnectionResetError(errno.ECONNRESET, "reset"), arguments) is None
 
 
 def test_an_empty_out_option_is_an_error(folder: Path) -> None:

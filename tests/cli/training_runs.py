@@ -7,8 +7,8 @@ from heed.training.step_log import read_journal
 from tests.cli.command import heed
 
 
-def train(train_options: list[str], out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
-    return heed("train", *train_options, "--out", str(out), "--set", f"training.max_steps={steps}", *more)
+def train(train_options: list[str], out: Path, steps: int, *extra_options: str) -> subprocess.CompletedProcess[str]:
+    return heed("train", *train_options, "--out", str(out), "--set", f"training.max_steps={steps}", *extra_options)
 
 
 def checkpoint_bytes(out: Path, step: int) -> dict[str, bytes]:

@@ -30,23 +30,23 @@ def test_a_clear_difference_is_found_and_the_p_value_is_sacrebleus_own() -> None
 
 def test_both_systems_scores_are_those_they_have_alone() -> None:
     comparisons = compare(GOOD, BAD, REFERENCES, resamples=100)
-    for ours, alone in zip(
+    for ours, single in zip(
         (comparison.this for comparison in comparisons), score(GOOD, REFERENCES, resamples=100), strict=True
     ):
-        assert (ours.value, ours.signature) == (alone.value, alone.signature)
-        assert (ours.mean, ours.half_width) == pytest.approx((alone.mean, alone.half_width))
+        assert (ours.value, ours.signature) == (single.value, single.signature)
+        assert (ours.mean, ours.half_width) == pytest.approx((single.mean, single.half_width))
     assert [comparison.other for comparison in comparisons] == score(BAD, REFERENCES, resamples=100)
 
 
 def test_the_p_value_of_a_rate_equals_a_plain_paired_bootstrap() -> None:
     count, resamples = len(REFERENCES), 300
-    right = [
+    matches = [
         np.array([text == reference for text, reference in zip(texts, REFERENCES, strict=True)])
         for texts in (ALIKE, GOOD, BAD)
     ]
-    drawn = np.random.default_rng(12345).choice(count, size=(resamples, count))
-    for this, other, ours, theirs in ((GOOD, BAD, right[1], right[2]), (GOOD, ALIKE, right[1], right[0])):
-        gaps = np.abs(ours[drawn].mean(1) - theirs[drawn].mean(1))
+    samples = np.random.default_rng(12345).choice(count, size=(resamples, count))
+    for this, other, ours, theirs in ((GOOD, BAD, matches[1], matches[2]), (GOOD, ALIKE, matches[1], matches[0])):
+        gaps = np.abs(ours[samples].mean(1) - theirs[samples].mean(1))
         larger = (gaps - gaps.mean() > abs(ours.mean() - theirs.mean())).sum()
         comparisons = {
             comparison.this.metric: comparison for comparison in compare(this, other, REFERENCES, resamples=resamples)
@@ -79,10 +79,10 @@ def test_the_sentences_furthest_apart_come_first() -> None:
         for good, bad, reference in zip(GOOD, BAD, REFERENCES, strict=True)
     ]
     assert {disagreement.index: disagreement.this - disagreement.other for disagreement in disagreeing} == {
-        place: gap for place, gap in enumerate(gaps) if gap
+        index: gap for index, gap in enumerate(gaps) if gap
     }
     assert [disagreement.index for disagreement in disagreeing] == sorted(
-        (disagreement.index for disagreement in disagreeing), key=lambda place: -abs(gaps[place])
+        (disagreement.index for disagreement in disagreeing), key=lambda index: -abs(gaps[index])
     )
     assert disagreements(GOOD, BAD, REFERENCES, 3) == disagreeing[:3]
 

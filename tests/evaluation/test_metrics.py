@@ -147,24 +147,24 @@ def test_a_rates_interval_equals_a_plain_bootstrap() -> None:
 
 
 def test_the_interval_of_exact_match_is_the_binomials() -> None:
-    right, count = 100, 400
-    rate = by_name(score(["a"] * right + ["b"] * (count - right), ["a"] * count, resamples=1000))["exact match"]
-    share = right / count
+    matches, count = 100, 400
+    rate = by_name(score(["a"] * matches + ["b"] * (count - matches), ["a"] * count, resamples=1000))["exact match"]
+    share = matches / count
     assert rate.mean == pytest.approx(100 * share, abs=0.2)
     assert rate.half_width == pytest.approx(196 * math.sqrt(share * (1 - share) / count), rel=0.1)
 
 
 def test_unequal_counts_are_refused() -> None:
-    for refused in (bleu, score):
+    for function in (bleu, score):
         with pytest.raises(DataError, match="2 translations cannot be scored against 1 references"):
-            refused(["a", "b"], ["a"])
+            function(["a", "b"], ["a"])
 
 
 @pytest.mark.parametrize("references", [[], ["", " "]])
 def test_empty_references_are_refused(references: list[str]) -> None:
-    for refused in (bleu, score):
+    for function in (bleu, score):
         with pytest.raises(DataError, match=f"nothing to score against: all {len(references)} references are empty"):
-            refused(["a"] * len(references), references)
+            function(["a"] * len(references), references)
 
 
 def test_more_resamples_than_memory_holds_are_refused() -> None:

@@ -37,11 +37,11 @@ def test_batching_never_changes_a_label_and_probabilities_sum_to_one() -> None:
 @pytest.mark.parametrize("kind", ["encoder", "encoder-decoder", "decoder"])
 def test_batching_never_changes_an_embedding(kind: str) -> None:
     model = model_of(kind)
-    together = embed(model, BYTES, TEXTS)
-    alone = np.concatenate([embed(model, BYTES, [text]) for text in TEXTS])
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-    assert together.shape == (4, 16)
-    assert len({tuple(row) for row in together.round(4).tolist()}) == 4
+    batched = embed(model, BYTES, TEXTS)
+    single = np.concatenate([embed(model, BYTES, [text]) for text in TEXTS])
+    np.testing.assert_allclose(batched, single, atol=1e-5)
+    assert batched.shape == (4, 16)
+    assert len({tuple(row) for row in batched.round(4).tolist()}) == 4
 
 
 def test_an_embedding_is_the_mean_or_the_first_hidden_state_of_the_encoder() -> None:

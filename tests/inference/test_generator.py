@@ -31,16 +31,16 @@ def uncached(model: Transformer, ids: list[int]) -> torch.Tensor:
 def test_cached_generation_equals_uncached(positions: str) -> None:
     model = language_model(positions=positions)
     (generation,) = Generator(model, BYTES, SearchConfig(beam=1, max_length=30)).generate(["ab"])[0]
-    written = list(BYTES.encode(["ab"])[0])
-    while len(written) < 30:
-        log_probs = uncached(model, written)[-1]
+    ids = list(BYTES.encode(["ab"])[0])
+    while len(ids) < 30:
+        log_probs = uncached(model, ids)[-1]
         log_probs[:2] = -math.inf
         if (token := int(log_probs.argmax())) == 2:
             break
-        written.append(token)
-    assert list(generation.ids) == written
-    forced = uncached(model, written)
-    total = sum(forced[place, token].item() for place, token in enumerate([*written, 2]))
+        ids.append(token)
+    assert list(generation.ids) == ids
+    forced = uncached(model, ids)
+    total = sum(forced[position, token].item() for position, token in enumerate([*ids, 2]))
     assert generation.log_prob == pytest.approx(total, abs=1e-4)
 
 

@@ -16,9 +16,9 @@ def test_look_into_is_a_public_name() -> None:
 def test_look_into_traces_a_folder_of_any_kind(tmp_path: Path) -> None:
     classes = look_into(make_lm_or_classifier(tmp_path / "c", "classify"), "A dog")
     assert {candidate.token for candidate in classes.top()[0]} == set(LABELS)
-    written = look_into(make_lm_or_classifier(tmp_path / "lm", "language-model"), "A dog")
-    assert written.predicted_tokens == (*"A dog", "⟨/s⟩")
-    assert written.predicted_ids[:-1] == tuple(TOKENIZER.encode(["A dog"])[0])
+    trace = look_into(make_lm_or_classifier(tmp_path / "lm", "language-model"), "A dog")
+    assert trace.predicted_tokens == (*"A dog", "⟨/s⟩")
+    assert trace.predicted_ids[:-1] == tuple(TOKENIZER.encode(["A dog"])[0])
     assert len(look_into(make_lm_or_classifier(tmp_path / "m", "masked"), "A dog").holes().top) == 5
     ende = make_folder(tmp_path / "ende")
     forced = look_into(ende, "A dog", "ab", {"beam": 1})
@@ -30,9 +30,9 @@ def test_search_settings_are_those_of_the_folder_or_given_ones_and_are_checked(t
     text_model, translator = load_text_model(ende)
     assert translator is not None
     assert text_model.search == translator.search == heed.load(ende).search
-    alone, none = load_text_model(make_lm_or_classifier(tmp_path / "lm", "language-model"), {"beam": 2})
-    assert (none, alone.search.beam) == (None, 2)
-    assert isinstance(alone.search, SearchConfig)
+    model, none = load_text_model(make_lm_or_classifier(tmp_path / "lm", "language-model"), {"beam": 2})
+    assert (none, model.search.beam) == (None, 2)
+    assert isinstance(model.search, SearchConfig)
     for folder in (ende, tmp_path / "lm"):
         with pytest.raises(ConfigError, match="beam"):
             load_text_model(folder, {"beam": 0})

@@ -63,7 +63,7 @@ def test_500_paragraphs_are_translated_without_loss(language: str) -> None:
     splitter = Splitter(256, trained, language)
     translator = Translator([], (TOKENIZER, TOKENIZER), engine=Forgetful(language), splitter=splitter)
     texts = paragraphs(language, 500)
-    whole = [translation.text for translation in translator.translate(texts, align=False)]
-    assert whole == texts
+    translations = [translation.text for translation in translator.translate(texts, align=False)]
+    assert translations == texts
     at_once = [translation.text for translation in translator.translate(texts, align=False, split="line")]
     assert counted(texts, language) > 2 * counted(at_once, language)  # without splitting, sentences are lost

@@ -49,22 +49,22 @@ def test_white_space_is_kept(translator: Translator) -> None:
 
 def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(translator: Translator) -> None:
     sentences = ["a dog runs.", "the cat sees a bird.", "the old dog and the cat run."]
-    whole = translator.translate(["  ".join(sentences) + "\n\na dog\n"])[0]
+    translation = translator.translate(["  ".join(sentences) + "\n\na dog\n"])[0]
     pieces = translator.translate([*sentences, "a dog"])
     texts = [piece.text for piece in pieces]
-    assert whole.text == "  ".join(texts[:3]) + "\n\n" + texts[3] + "\n"
-    assert whole.log_prob == pytest.approx(sum(piece.log_prob for piece in pieces))
-    assert whole.tokens == tuple(token for piece in pieces for token in piece.tokens)
-    assert all(source < len(whole.source_tokens) for source, _ in whole.alignment)
-    assert [target for _, target in whole.alignment] == list(range(len(whole.tokens)))
+    assert translation.text == "  ".join(texts[:3]) + "\n\n" + texts[3] + "\n"
+    assert translation.log_prob == pytest.approx(sum(piece.log_prob for piece in pieces))
+    assert translation.tokens == tuple(token for piece in pieces for token in piece.tokens)
+    assert all(source < len(translation.source_tokens) for source, _ in translation.alignment)
+    assert [target for _, target in translation.alignment] == list(range(len(translation.tokens)))
 
 
 def test_segments_say_which_part_of_the_translation_belongs_to_which_of_the_text(translator: Translator) -> None:
     text = " a dog runs.  the cat sees a bird.\n\nA dog"
-    (whole,) = translator.translate([text])
-    sources = [text[slice(*segment.source)] for segment in whole.segments]
+    (translation,) = translator.translate([text])
+    sources = [text[slice(*segment.source)] for segment in translation.segments]
     assert sources == ["a dog runs.", "the cat sees a bird.", "A dog"]
-    assert [whole.text[slice(*segment.target)] for segment in whole.segments] == translator(sources)
+    assert [translation.text[slice(*segment.target)] for segment in translation.segments] == translator(sources)
 
 
 def test_a_line_or_a_whole_text_can_be_translated_without_splitting(translator: Translator) -> None:
@@ -84,16 +84,16 @@ def test_a_line_or_a_whole_text_can_be_translated_without_splitting(translator: 
 def test_a_line_as_long_as_training_lines_is_one_piece() -> None:
     trained = SourceLengths(sentences=3, common=40, longest=40)
     translator = Translator([make()], (TOKENIZER, TOKENIZER), splitter=Splitter(40, trained), max_tokens=40)
-    (whole,) = translator.translate(["a dog runs.  the cat sees a bird. the old dog and the cat run."])
-    assert [segment.source for segment in whole.segments] == [(0, 33), (34, 62)]
+    (translation,) = translator.translate(["a dog runs.  the cat sees a bird. the old dog and the cat run."])
+    assert [segment.source for segment in translation.segments] == [(0, 33), (34, 62)]
 
 
 def test_sentences_without_a_space_between_them_get_one_where_the_translation_needs_it(
     translator: Translator,
 ) -> None:
-    (whole,) = translator.translate(["犬。猫。"])
+    (translation,) = translator.translate(["犬。猫。"])
     first, second = translator(["犬。", "猫。"])
-    assert whole.text == f"{first} {second}"
+    assert translation.text == f"{first} {second}"
     assert "".join(translator.stream("犬。猫。")) == whole_greedy(translator, "犬。猫。")
 
 
@@ -124,7 +124,7 @@ def all_texts(translation: heed.Translation) -> tuple[str, ...]:
 def test_the_sample_of_a_line_depends_only_on_its_index(translator: Translator) -> None:
     search = SearchConfig(sample=True, nbest=2, max_length=8)
     texts = ["a dog. the cat.", "", "dog", "the cat", "a bird. a dog."]
-    whole = [all_texts(translation) for translation in translator.translate(texts, search=search, align=False)]
+    expected = [all_texts(translation) for translation in translator.translate(texts, search=search, align=False)]
     for size in (1, 2, 3):
         samples = [
             all_texts(translation)
@@ -133,8 +133,8 @@ def test_the_sample_of_a_line_depends_only_on_its_index(translator: Translator) 
                 texts[first : first + size], search=search, align=False, first=first
             )
         ]
-        assert samples == whole
-    assert translator.translate(["dog"], search=search, first=1)[0].text != whole[2][0]
+        assert samples == expected
+    assert translator.translate(["dog"], search=search, first=1)[0].text != expected[2][0]
 
 
 def test_the_score_of_a_translation_equals_forced_decoding(translator: Translator) -> None:
@@ -152,7 +152,7 @@ def test_score_is_the_log_probability_of_the_text(translator: Translator) -> Non
     for source, target, score in zip(sources, targets, scores, strict=True):
         src, tgt = (TOKENIZER.encode([text])[0] for text in (source, target))
         logits = translator.model(torch.tensor([[*src, 2]]), torch.tensor([[1, *tgt]])).log_softmax(-1)
-        expected = sum(logits[0, place, token].item() for place, token in enumerate([*tgt, 2]))
+        expected = sum(logits[0, position, token].item() for position, token in enumerate([*tgt, 2]))
         assert score == pytest.approx(expected, abs=1e-4)
     with pytest.raises(InputError, match="found 3 sources and 2 targets"):
         translator.score(sources, targets[:2])
@@ -173,12 +173,12 @@ def test_a_stream_is_the_greedy_translation(translator: Translator) -> None:
 
 
 def test_a_stream_comes_token_by_token(translator: Translator) -> None:
-    seen = 0
+    received = 0
 
     class Counting(Transformer):
         def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
-            nonlocal seen
-            seen += 1
+            nonlocal received
+            received += 1
             return super().step(*arguments, **more)  # type: ignore[arg-type]
 
     model = Counting(translator.model.config).eval()
@@ -186,7 +186,7 @@ def test_a_stream_comes_token_by_token(translator: Translator) -> None:
     stream = Translator([model], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12)).stream("a dog", prefix="the")
     for letter, steps in (("t", 1), ("h", 2), ("e", 3)):
         assert next(stream) == letter
-        assert seen == steps
+        assert received == steps
 
 
 def test_alternatives_keep_the_prefix_and_differ_in_the_next_token(translator: Translator) -> None:
@@ -253,18 +253,18 @@ def test_every_method_refuses_what_is_not_text(tmp_path: Path) -> None:
 
 def test_samples_depend_on_seed_and_index_not_on_the_batch(translator: Translator) -> None:
     drawing = SearchConfig(sample=True, max_length=12, nbest=2)
-    alone = translator.translate(["a dog"], search=drawing)[0]
+    single = translator.translate(["a dog"], search=drawing)[0]
     first = translator.translate(["a dog", "the cat sees a bird"], search=drawing)[0]
-    assert (alone.text, alone.alternatives[0].text) == (first.text, first.alternatives[0].text)
+    assert (single.text, single.alternatives[0].text) == (first.text, first.alternatives[0].text)
     other = translator.translate(["a dog"], search=drawing.model_copy(update={"seed": 2}))[0]
-    assert other.text != alone.text
+    assert other.text != single.text
 
 
 def test_an_ensemble_averages_the_probabilities_of_its_models() -> None:
     first, second = make(0), make(1)
     search = SearchConfig(max_length=12)
-    alone = Translator([first], (TOKENIZER, TOKENIZER), search)
-    assert Translator([first, first], (TOKENIZER, TOKENIZER), search)(TEXTS) == alone(TEXTS)
+    single = Translator([first], (TOKENIZER, TOKENIZER), search)
+    assert Translator([first, first], (TOKENIZER, TOKENIZER), search)(TEXTS) == single(TEXTS)
     ensemble_score = Translator([first, second], (TOKENIZER, TOKENIZER), search).score(["a dog"], ["cat"])[0]
     source, target = TOKENIZER.encode(["a dog"]), TOKENIZER.encode(["cat"])
     parts = [token_log_probs([model], source, target)[0] for model in (first, second)]

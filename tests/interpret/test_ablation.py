@@ -24,16 +24,16 @@ NORMS = ("post", "pre", "sandwich")
 
 def model_of(norm: str, device: torch.device, **settings: Any) -> tuple[Transformer, dict[str, Tensor]]:
     config = ModelConfig.model_validate({**SHAPE, "norm": norm, **settings})
-    given = {name: padded(side) for name, side in both_sides(config, device).items()}
-    return make(config, device), given
+    inputs = {name: padded(side) for name, side in both_sides(config, device).items()}
+    return make(config, device), inputs
 
 
-def logits(model: Transformer, given: dict[str, Tensor], *chosen: Component) -> Tensor:
+def logits(model: Transformer, inputs: dict[str, Tensor], *chosen: Component) -> Tensor:
     with torch.no_grad():
         if not chosen:
-            return model(**given)
+            return model(**inputs)
         with ablated(model, chosen[0]):
-            return logits(model, given, *chosen[1:])
+            return logits(model, inputs, *chosen[1:])
 
 
 def modules(model: Transformer, path: str) -> tuple[Any, Any]:
@@ -66,8 +66,8 @@ def test_components_are_kinds_layers_sublayers_and_heads() -> None:
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_ablating_a_head_equals_zeroing_its_columns_of_the_output_matrix(norm: str, device: torch.device) -> None:
-    model, given = model_of(norm, device, positions="rotary")
-    whole = logits(model, given)
+    model, inputs = model_of(norm, device, positions="rotary")
+    full = logits(model, inputs)
     for piece in components(model.config):
         if piece.head is not None:
             copy = deepcopy(model)
@@ -75,14 +75,14 @@ def test_ablating_a_head_equals_zeroing_its_columns_of_the_output_matrix(norm: s
             width = model.config.head_width
             with torch.no_grad():
                 attention.output.weight[:, (piece.head - 1) * width : piece.head * width] = 0
-            output = logits(model, given, piece)
-            torch.testing.assert_close(output, logits(copy, given), msg=piece.name)
-            assert not torch.allclose(output, whole), piece.name
+            output = logits(model, inputs, piece)
+            torch.testing.assert_close(output, logits(copy, inputs), msg=piece.name)
+            assert not torch.allclose(output, full), piece.name
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_ablating_a_sublayer_equals_zeroing_its_last_weights(norm: str, device: torch.device) -> None:
-    model, given = model_of(norm, device)
+    model, inputs = model_of(norm, device)
     for piece in components(model.config):
         if piece.head is None:
             copy = deepcopy(model)
@@ -91,31 +91,31 @@ def test_ablating_a_sublayer_equals_zeroing_its_last_weights(norm: str, device: 
                 last = around.outer_norm or (sublayer.narrow if path.endswith("feed_forward") else sublayer.output)
                 for parameter in last.parameters():
                     torch.nn.init.zeros_(parameter)
-            torch.testing.assert_close(logits(model, given, piece), logits(copy, given), msg=piece.name)
+            torch.testing.assert_close(logits(model, inputs, piece), logits(copy, inputs), msg=piece.name)
 
 
 def test_ablating_a_layer_or_kind_ablates_all_its_sublayers(device: torch.device) -> None:
-    model, given = model_of("pre", device)
+    model, inputs = model_of("pre", device)
     single = {component.name: component for component in components(model.config) if component.group == "sub-layer"}
     for piece in components(model.config):
         if piece.group in ("kind", "layer"):
-            alone = [single[path] for path in piece.sublayers]
-            assert torch.equal(logits(model, given, piece), logits(model, given, *alone)), piece.name
+            sublayers = [single[path] for path in piece.sublayers]
+            assert torch.equal(logits(model, inputs, piece), logits(model, inputs, *sublayers)), piece.name
 
 
 def test_without_cross_attention_the_source_does_not_matter(device: torch.device) -> None:
-    model, given = model_of("post", device)
-    other = given | {"src": given["src"].flip(0)}
+    model, inputs = model_of("post", device)
+    other = inputs | {"src": inputs["src"].flip(0)}
     (cross,) = (component for component in components(model.config) if component.name == "decoder.*.cross")
-    assert not torch.allclose(logits(model, given), logits(model, other))
-    assert torch.equal(logits(model, given, cross), logits(model, other, cross))
+    assert not torch.allclose(logits(model, inputs), logits(model, other))
+    assert torch.equal(logits(model, inputs, cross), logits(model, other, cross))
 
 
 @pytest.mark.parametrize("name", ["encoder.2.self.1", "decoder.1.self.2", "decoder.2.cross.1", "decoder.1"])
 def test_ablation_also_applies_to_cached_decoding(name: str, device: torch.device) -> None:
-    model, given = model_of("pre", device)
+    model, inputs = model_of("pre", device)
     (piece,) = (component for component in components(model.config) if component.name == name)
-    src, tgt_in = given["src"][:1], given["tgt_in"][:1, :4]
+    src, tgt_in = inputs["src"][:1], inputs["tgt_in"][:1, :4]
     with ablated(model, piece):
         cache = model.start(src)
         for step in range(4):
@@ -124,8 +124,8 @@ def test_ablation_also_applies_to_cached_decoding(name: str, device: torch.devic
 
 
 def test_nothing_stays_on_the_model_when_measuring_is_interrupted(device: torch.device) -> None:
-    model, given = model_of("pre", device)
-    whole = logits(model, given)
+    model, inputs = model_of("pre", device)
+    full = logits(model, inputs)
 
     def interrupted(piece: Component) -> None:
         with ablated(model, piece):
@@ -134,7 +134,7 @@ def test_nothing_stays_on_the_model_when_measuring_is_interrupted(device: torch.
     for piece in components(model.config):
         with pytest.raises(KeyboardInterrupt):
             interrupted(piece)
-    assert torch.equal(logits(model, given), whole)
+    assert torch.equal(logits(model, inputs), full)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -185,7 +185,7 @@ def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
     targets = ["DIE KATZE", "HUND"] * 20
     chosen = components(translator.model.config)[:2]
     report = ablate(translator, sources, targets, chosen=chosen, resamples=2000)
-    whole = translator.token_scores(sources, targets)
+    full_scores = translator.token_scores(sources, targets)
     draw = np.random.default_rng(1)
     for change in report.changes:
         with ablated(translator.model, change.piece):
@@ -193,8 +193,8 @@ def test_intervals_are_those_of_a_plain_paired_bootstrap() -> None:
         leads = []
         for _ in range(2000):
             rows = draw.integers(len(sources), size=len(sources))
-            tokens = sum(len(whole[row]) for row in rows)
-            leads.append(sum(sum(without[row]) - sum(whole[row]) for row in rows) / tokens)
+            tokens = sum(len(full_scores[row]) for row in rows)
+            leads.append(sum(sum(without[row]) - sum(full_scores[row]) for row in rows) / tokens)
         near = 0.3 * float(np.std(leads))  # five standard errors of a quantile of this many samples
         np.testing.assert_allclose([change.low, change.high], np.quantile(leads, (0.025, 0.975)), atol=near)
         assert change.low < change.change < change.high

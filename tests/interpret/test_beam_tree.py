@@ -42,15 +42,15 @@ def test_the_tree_equals_beam_search(seed: int) -> None:
 def assert_consistent(tree: BeamTree, config: SearchConfig) -> None:
     children = Counter(node.parent for node in tree.nodes)
     ranks: dict[int, list[float]] = {}
-    for place, node in enumerate(tree.nodes):
-        assert (node.fate == "went on") == (children[place] > 0)
+    for index, node in enumerate(tree.nodes):
+        assert (node.fate == "went on") == (children[index] > 0)
         assert (node.score is not None) == (node.fate in ("ended", "greatest length"))
         if node.parent is None:
-            assert place == 0
+            assert index == 0
             continue
         parent = tree.nodes[node.parent]
-        assert node.parent < place
-        assert node.step == parent.step + 1 == len(tree.written(place))
+        assert node.parent < index
+        assert node.step == parent.step + 1 == len(tree.written(index))
         assert node.total == parent.total + node.log_prob
         ranks.setdefault(node.step, []).append(node.total)
         assert node.rank == len(ranks[node.step])
@@ -81,13 +81,13 @@ class SmallTable(Tables):
 
 def test_every_branch_says_why_it_ended() -> None:
     tree = tree_of(SmallTable(0, 4), 5, SearchConfig(beam=2, length_penalty=0.0))
-    fates = {tree.written(place): node.fate for place, node in enumerate(tree.nodes)}
+    fates = {tree.written(index): node.fate for index, node in enumerate(tree.nodes)}
     assert fates[()] == fates[2,] == fates[3,] == "went on"
     assert fates[EOS,] == "fell out of the beam"
     assert fates[2, EOS] == "ended"
     assert fates[3, 2] == fates[3, 3] == "could not win any more"
     assert fates[3, EOS] == "fell out of the beam"
-    best = next(node for place, node in enumerate(tree.nodes) if tree.written(place) == (2, EOS))
+    best = next(node for index, node in enumerate(tree.nodes) if tree.written(index) == (2, EOS))
     assert (best.token, best.step, best.rank, best.place) == (str(EOS), 2, 1, 1)
     assert [best.total, best.score] == pytest.approx([-0.6, -0.6])
     assert tree.nodes[0].token == str(FIRST)

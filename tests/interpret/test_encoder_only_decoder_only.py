@@ -46,9 +46,9 @@ def test_a_text_pair_is_one_input_with_eos_after_each_text(classifier: TextModel
     assert trace.source_tokens == (*"a dog", "⟨/s⟩", *"the cat", "⟨/s⟩")
     assert "".join(trace.source.text[slice(*span)] for span in trace.source.spans) == "a dogthe cat"
     assert trace.source.spans[6] == (6, 7)
-    for wrong in ("a dog\t", "\ta dog"):
+    for invalid in ("a dog\t", "\ta dog"):
         with pytest.raises(InputError, match="look takes one line that is not blank"):
-            look(classifier, wrong)
+            look(classifier, invalid)
 
 
 def test_occlusion_of_a_classifier_is_of_the_most_probable_label(classifier: TextModel) -> None:
@@ -56,11 +56,11 @@ def test_occlusion_of_a_classifier_is_of_the_most_probable_label(classifier: Tex
     ids, best = list(trace.source_ids), int(trace.logits.argmax())
     removal = trace.removal()
     assert (removal.rows, removal.columns) == (("the text",), trace.source_tokens)
-    for place in range(len(ids)):
+    for index in range(len(ids)):
         with torch.no_grad():
-            without = classifier.model(torch.tensor([ids[:place] + ids[place + 1 :]]))[0].log_softmax(-1)
+            without = classifier.model(torch.tensor([ids[:index] + ids[index + 1 :]]))[0].log_softmax(-1)
         lost = float(without[best]) - float(trace.log_probs[0, best])
-        assert removal.values[0, place] == pytest.approx(lost, abs=1e-5)
+        assert removal.values[0, index] == pytest.approx(lost, abs=1e-5)
 
 
 def test_masked_predictions_do_not_depend_on_the_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +68,15 @@ def test_masked_predictions_do_not_depend_on_the_masked_token(monkeypatch: pytes
     trace = look(masked, "a dog")
     holes = trace.holes(3)
     assert len(holes.top) == len(holes.log_probs) == 5  # EOS is never masked
-    for place, best_candidates in enumerate(holes.top):
+    for index, best_candidates in enumerate(holes.top):
         ids = list(trace.source_ids)
-        ids[place] = 1
+        ids[index] = 1
         with torch.no_grad():
-            logits = masked.model(torch.tensor([ids]))[0, place]
+            logits = masked.model(torch.tensor([ids]))[0, index]
         logits[:3] = -torch.inf
         best = logits.log_softmax(-1)
         assert [candidate.id for candidate in best_candidates] == best.topk(3).indices.tolist()
-        assert holes.log_probs[place] == pytest.approx(float(best[trace.source_ids[place]]), abs=1e-5)
+        assert holes.log_probs[index] == pytest.approx(float(best[trace.source_ids[index]]), abs=1e-5)
     monkeypatch.setattr("heed.interpret.lens._TOKENS_PER_CHUNK", 7)
     np.testing.assert_allclose(trace.holes().log_probs, holes.log_probs, atol=1e-5)
 
@@ -105,8 +105,8 @@ def test_a_saved_trace_has_the_labels_or_the_masked_predictions_of_its_model(
     assert trace_document(look(small_model(kind="decoder"), "EIN"))["holes"] is None
     for ending in ("html", "json", "svg"):
         look(classifier, "a dog").save(tmp_path / f"look.{ending}", full=ending == "json")
-    whole = json.loads((tmp_path / "look.json").read_text())
-    assert [part["shape"] for part in whole["parts"][-3:]] == [[1, 16], [1, 3], [1, 3]]
+    full_document = json.loads((tmp_path / "look.json").read_text())
+    assert [part["shape"] for part in full_document["parts"][-3:]] == [[1, 16], [1, 3], [1, 3]]
 
 
 def test_the_page_of_a_classifier_embeds_its_labels(classifier: TextModel) -> None:

@@ -39,15 +39,15 @@ def sentence_statistics(path: str, weights: np.ndarray) -> dict[str, list[float]
     rows, columns = weights.shape
     favourites = []
     for row in range(rows):
-        seen = row + 1 if path.startswith("decoder") and path.endswith("self") else columns
-        if seen == 1:
+        visible = row + 1 if path.startswith("decoder") and path.endswith("self") else columns
+        if visible == 1:
             continue
-        numbers["entropy"].append(-sum(w * log2(w) for w in weights[row, :seen]))
-        numbers["evenness"].append(numbers["entropy"][-1] / log2(seen))
+        numbers["entropy"].append(-sum(w * log2(w) for w in weights[row, :visible]))
+        numbers["evenness"].append(numbers["entropy"][-1] / log2(visible))
         if path.endswith("self"):
-            numbers["distance"].append(sum(weights[row, column] * abs(row - column) for column in range(seen)))
+            numbers["distance"].append(sum(weights[row, column] * abs(row - column) for column in range(visible)))
             for name, column in (("previous", row - 1), ("same", row), ("next", row + 1)):
-                if 0 <= column < seen:
+                if 0 <= column < visible:
                     numbers[name].append(weights[row, column])
         if path.startswith("decoder") and path.endswith("self"):
             numbers["start"].append(weights[row, 0])
@@ -104,7 +104,7 @@ def test_batching_does_not_change_the_statistics(monkeypatch: pytest.MonkeyPatch
         assert vars(together_row) == pytest.approx(vars(split_row), abs=1e-6)
 
 
-def shown(path: str, weights: np.ndarray) -> HeadStatistics:
+def statistics_of(path: str, weights: np.ndarray) -> HeadStatistics:
     """The statistics of one hand-built matrix."""
     rows, columns = weights.shape
     is_causal = path == "decoder.1.self"
@@ -150,11 +150,11 @@ ONE_COLUMN = lambda _: 2  # noqa: E731
     ],
 )
 def test_heads_are_described_by_what_they_attend_to(path: str, weights: np.ndarray, description: str) -> None:
-    assert shown(path, weights).description == description
+    assert statistics_of(path, weights).description == description
 
 
 def test_statistics_of_a_hand_built_matrix_are_exact() -> None:
-    statistics = shown("encoder.1.self", np.eye(4)[[1, 2, 3, 3]])
+    statistics = statistics_of("encoder.1.self", np.eye(4)[[1, 2, 3, 3]])
     assert vars(statistics) == {
         "path": "encoder.1.self",
         "head": 1,
@@ -178,18 +178,20 @@ def test_rows_with_a_single_key_are_refused() -> None:
 
 
 def test_encoder_only_and_decoder_only_heads_are_measured() -> None:
-    whole = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
+    encoder_decoder = make(ModelConfig.model_validate(SHAPE), torch.device("cpu"))
     encoder = make(ModelConfig.model_validate({**SHAPE, "kind": "encoder"}), torch.device("cpu"))
-    is_causal = {name: value for name, value in whole.state_dict().items() if name in encoder.state_dict()}
-    encoder.load_state_dict(is_causal)
+    encoder_weights = {
+        name: value for name, value in encoder_decoder.state_dict().items() if name in encoder.state_dict()
+    }
+    encoder.load_state_dict(encoder_weights)
     texts: list[list[int]] = [[5, 6, 7, 8], [9, 10], [11, 5, 6]]
     nothing: list[list[int]] = [[] for _ in texts]
-    both_sides = head_statistics(whole, batches(whole, texts, texts))
-    alone = head_statistics(encoder, batches(encoder, texts, nothing))
-    assert [head_row.path for head_row in alone] == [
+    both_sides = head_statistics(encoder_decoder, batches(encoder_decoder, texts, texts))
+    encoder_only = head_statistics(encoder, batches(encoder, texts, nothing))
+    assert [head_row.path for head_row in encoder_only] == [
         head_row.path for head_row in both_sides if head_row.path.startswith("encoder")
     ]
-    for head_row, expected_row in zip(alone, both_sides, strict=False):
+    for head_row, expected_row in zip(encoder_only, both_sides, strict=False):
         assert vars(head_row) == pytest.approx(vars(expected_row))
     decoder = make(ModelConfig.model_validate({**SHAPE, "kind": "decoder"}), torch.device("cpu"))
     statistics = head_statistics(decoder, batches(decoder, nothing[:1], texts[:1]))

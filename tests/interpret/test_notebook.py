@@ -58,8 +58,8 @@ def test_the_numbers_shown_are_the_first_of_the_first_head() -> None:
 def test_text_in_notebook_html_is_escaped(trace: Trace) -> None:
     values = np.array([[np.nan]], dtype=np.float32)
     matrix = Matrix(HOSTILE, HOSTILE, ("T", "S"), values, (HOSTILE,), (HOSTILE,), None)
-    for shown in (matrix, replace(matrix, values=np.ones_like(values))):
-        html = shown._repr_html_()
+    for displayed in (matrix, replace(matrix, values=np.ones_like(values))):
+        html = displayed._repr_html_()
         _pictures(html)
         assert "<script" not in html
         assert "&lt;script&gt;" in html

@@ -22,8 +22,8 @@ def rows(config: ModelConfig, device: torch.device) -> dict[str, Any]:
 
 @cache
 def observed(config: ModelConfig, device: torch.device) -> tuple[Transformer, dict[str, Any], dict[str, Tensor]]:
-    model, given = make(config, device), rows(config, device)
-    return model, given, observe(model, **given)
+    model, inputs = make(config, device), rows(config, device)
+    return model, inputs, observe(model, **inputs)
 
 
 def hooks(model: Transformer) -> int:
@@ -34,22 +34,22 @@ def hooks(model: Transformer) -> int:
 def test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(
     config: ModelConfig, device: torch.device
 ) -> None:
-    model, given, tensors = observed(config, device)
-    seen = {name: value.cpu().numpy() for name, value in tensors.items()}
+    model, inputs, tensors = observed(config, device)
+    observation = {name: value.cpu().numpy() for name, value in tensors.items()}
     described = parts(config)
-    assert list(seen) == list(described)
-    lengths = sizes(config, *(given[name].shape[1] if name in given else 0 for name in ("src", "tgt_in")))
-    assert {name: value.shape[1:] for name, value in seen.items()} == {
+    assert list(observation) == list(described)
+    lengths = sizes(config, *(inputs[name].shape[1] if name in inputs else 0 for name in ("src", "tgt_in")))
+    assert {name: value.shape[1:] for name, value in observation.items()} == {
         name: part.shape(lengths) for name, part in described.items()
     }
     weights = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
-    ids = {{"src": "encoder", "tgt_in": "decoder"}[name]: value.cpu().numpy() for name, value in given.items()}
-    recomputed = dict(expected(config, weights, seen, ids))
+    ids = {{"src": "encoder", "tgt_in": "decoder"}[name]: value.cpu().numpy() for name, value in inputs.items()}
+    recomputed = dict(expected(config, weights, observation, ids))
     assert sorted(recomputed) == sorted(described)
     for name, value in recomputed.items():
-        np.testing.assert_allclose(seen[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(observation[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
     for path in attentions(config):
-        np.testing.assert_allclose(seen[f"{path}.weights"].sum(-1), 1, atol=1e-12)
+        np.testing.assert_allclose(observation[f"{path}.weights"].sum(-1), 1, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -60,15 +60,17 @@ def test_every_part_of_a_classifier_follows_from_the_parts_before_it(norm: str, 
 
 @every_combination
 def test_observing_never_changes_the_logits(config: ModelConfig, device: torch.device) -> None:
-    model, given, seen = observed(config, device)
+    model, inputs, observation = observed(config, device)
     with torch.no_grad():
-        plain, fused = model(**given, attend=plain_attention), model(**given)
-    assert torch.equal(seen["logits"], plain)
-    torch.testing.assert_close(seen["logits"], fused)
-    assert torch.equal(observe(model, **given, attend=fused_attention, names=["logits"])["logits"], fused)
+        plain, fused = model(**inputs, attend=plain_attention), model(**inputs)
+    assert torch.equal(observation["logits"], plain)
+    torch.testing.assert_close(observation["logits"], fused)
+    assert torch.equal(observe(model, **inputs, attend=fused_attention, names=["logits"])["logits"], fused)
     for side in ("encoder", "decoder"):
-        if f"{side}.sum" in seen:
-            assert torch.equal(seen[f"{side}.sum"], seen[f"{side}.embedding"] + seen[f"{side}.positions"])
+        if f"{side}.sum" in observation:
+            assert torch.equal(
+                observation[f"{side}.sum"], observation[f"{side}.embedding"] + observation[f"{side}.positions"]
+            )
     assert hooks(model) == 0
 
 
@@ -80,8 +82,8 @@ def test_one_forward_pass_equals_step_by_step_decoding(
 ) -> None:
     config = ModelConfig.model_validate({**SHAPE, "kind": kind, "positions": positions, "norm": norm})
     model = make(config, device)
-    given = {name: side[:1] for name, side in rows(config, device).items()}
-    seen = observe(model, **given)
+    inputs = {name: side[:1] for name, side in rows(config, device).items()}
+    observation = observe(model, **inputs)
     paths = attentions(config)
     stepwise: list[Tensor] = []
 
@@ -89,20 +91,20 @@ def test_one_forward_pass_equals_step_by_step_decoding(
         stepwise.append(attention_weights(q, k, pattern))
         return plain_attention(q, k, v, pattern, dropout)
 
-    tgt_in = given["tgt_in"][given["tgt_in"] != config.pad_id][None]
-    start = {"src": given["src"]} if config.has_encoder else {"rows": 1}
+    tgt_in = inputs["tgt_in"][inputs["tgt_in"] != config.pad_id][None]
+    start = {"src": inputs["src"]} if config.has_encoder else {"rows": 1}
     cache = model.start(**start, attend=attend_and_keep)
     for step in range(tgt_in.shape[1]):
         logits, cache = model.step(tgt_in[:, step : step + 1], cache, attend=attend_and_keep)
-        torch.testing.assert_close(logits[:, 0], seen["logits"][:, step])
+        torch.testing.assert_close(logits[:, 0], observation["logits"][:, step])
     of_decoder = [path for path in paths if path.startswith("decoder")]
     encoder, steps = stepwise[: len(paths) - len(of_decoder)], stepwise[len(paths) - len(of_decoder) :]
     for path, weights in zip(paths, encoder, strict=False):
-        torch.testing.assert_close(weights, seen[f"{path}.weights"])
+        torch.testing.assert_close(weights, observation[f"{path}.weights"])
     for number, weights in enumerate(steps):
         step, path = number // len(of_decoder), of_decoder[number % len(of_decoder)]
-        whole = seen[f"{path}.weights"][:, :, step : step + 1]
-        torch.testing.assert_close(weights, whole if path.endswith("cross") else whole[..., : step + 1])
+        full_weights = observation[f"{path}.weights"][:, :, step : step + 1]
+        torch.testing.assert_close(weights, full_weights if path.endswith("cross") else full_weights[..., : step + 1])
 
 
 def test_only_requested_parts_are_recorded_in_order_of_computation(device: torch.device) -> None:
@@ -126,8 +128,8 @@ def test_nothing_stays_on_the_model_when_a_pass_fails(device: torch.device) -> N
 
 def test_unknown_parts_and_training_mode_are_refused(device: torch.device) -> None:
     model = make(COMBINATIONS[0], device)
-    given = rows(COMBINATIONS[0], device)
+    inputs = rows(COMBINATIONS[0], device)
     with pytest.raises(InputError, match=r"no part 'encoder.0.self.query': did you mean 'encoder.\d.self.query'\?"):
-        observe(model, **given, names=["encoder.0.self.query"])
+        observe(model, **inputs, names=["encoder.0.self.query"])
     with pytest.raises(InputError, match=r"call model.eval\(\) first"):
-        observe(model.train(), **given)
+        observe(model.train(), **inputs)

@@ -83,10 +83,10 @@ def test_words_of_any_number_of_tokens_are_located(kind: TokenizerType) -> None:
         example = case.example
         nouns = [example.subject, example.object][:: 1 if example.antecedent == "subject" else -1]
         adjective = example.source.rstrip(".").split()[-1]
-        for places, word in zip(
+        for positions, word in zip(
             (case.it, case.antecedent, case.other, case.adjective), ("it", *nouns, adjective), strict=True
         ):
-            assert tokenizer(kind).decode([[case.ids[place] for place in places]])[0].strip() == word
+            assert tokenizer(kind).decode([[case.ids[position] for position in positions]])[0].strip() == word
 
 
 def test_attention_to_nouns_set_by_hand_is_counted() -> None:
@@ -101,8 +101,8 @@ def test_attention_to_nouns_set_by_hand_is_counted() -> None:
             parameter.zero_()
         for case in cases():
             for number, noun in enumerate(("subject", "object")):
-                places = case.antecedent if case.example.antecedent == noun else case.other
-                planted.vocabulary.embedding.weight[case.ids[places[0]], number] = 1
+                positions = case.antecedent if case.example.antecedent == noun else case.other
+                planted.vocabulary.embedding.weight[case.ids[positions[0]], number] = 1
         for head in (0, 1):
             attention.query.bias[head * 4] = 3
             attention.key.weight[head * 4, head] = 1
@@ -110,8 +110,8 @@ def test_attention_to_nouns_set_by_hand_is_counted() -> None:
     assert weights.shape == (24, len(QUERY_WORDS), 1, 2, 2)
     is_subject = np.array([example.antecedent == "subject" for example in EXAMPLES])
     for looker in range(len(QUERY_WORDS)):
-        right = weights[:, looker, 0, :, 0] > weights[:, looker, 0, :, 1]
-        assert right.tolist() == np.stack((is_subject, ~is_subject), 1).tolist()
+        on_antecedent = weights[:, looker, 0, :, 0] > weights[:, looker, 0, :, 1]
+        assert on_antecedent.tolist() == np.stack((is_subject, ~is_subject), 1).tolist()
     assert weights[is_subject, :, 0, 0, 0].min() > 0.5
 
 
@@ -166,7 +166,7 @@ def shortened(case: PronounSentence, removed: Occluded) -> list[int]:
         "other noun": case.other,
         "adjective": case.adjective,
     }
-    return [token for place, token in enumerate(case.ids) if place not in gone[removed]]
+    return [token for position, token in enumerate(case.ids) if position not in gone[removed]]
 
 
 def test_occluding_a_word_equals_a_source_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,13 +180,13 @@ def test_occluding_a_word_equals_a_source_without_it(monkeypatch: pytest.MonkeyP
         for case, log_odds_of_case, text in zip(chosen, odds, texts, strict=True):
             (source,) = of_source.decode([shortened(case, removed)])
             assert of_source.encode([source]) == [shortened(case, removed)]
-            before, right = case.example.target.split("parce qu'")
-            pronoun = right.split()[0]
-            wrong = "elle" if pronoun == "il" else "il"
-            place = len(of_target.encode([before + "parce qu'"])[0])
+            before, after_conjunction = case.example.target.split("parce qu'")
+            pronoun = after_conjunction.split()[0]
+            other_pronoun = "elle" if pronoun == "il" else "il"
+            position = len(of_target.encode([before + "parce qu'"])[0])
             (il,) = translator.token_scores([source], [f"{before}parce qu'{pronoun}"])
-            (elle,) = translator.token_scores([source], [f"{before}parce qu'{wrong}"])
-            assert log_odds_of_case == pytest.approx(il[place] - elle[place], abs=1e-5)
+            (elle,) = translator.token_scores([source], [f"{before}parce qu'{other_pronoun}"])
+            assert log_odds_of_case == pytest.approx(il[position] - elle[position], abs=1e-5)
             assert text == translator(source)
 
 
@@ -196,14 +196,14 @@ def test_rates_count_forced_and_written_pronouns(monkeypatch: pytest.MonkeyPatch
     sentences = [pronoun_sentence(example, tokenizer("words")) for example in chosen]
     removed = {tuple(case.without(name, 0)): name for case in sentences for name in OCCLUDED}
     forced = dict(zip(OCCLUDED, (6, 1, 5, 3), strict=True))
-    written = dict(zip(OCCLUDED, (6, 2, 4, 0), strict=True))
+    written_counts = dict(zip(OCCLUDED, (6, 2, 4, 0), strict=True))
 
     def planted_odds(_: TextModel, _examples: list[Example], sources: list[list[int]]) -> list[float]:
         count = forced[removed[tuple(sources[0])]]
         return [0.5] * count + [-0.5] * (6 - count)
 
     def planted_texts(_: TextModel, sources: list[list[int]]) -> list[str]:
-        count = written[removed[tuple(sources[0])]]
+        count = written_counts[removed[tuple(sources[0])]]
         return [example.target for example in chosen[:count]] + ["Je ne sais pas."] * (6 - count)
 
     monkeypatch.setattr("heed.interpret.pronouns.log_odds", planted_odds)

@@ -37,11 +37,11 @@ def unpacked(data: dict[str, Any]) -> dict[str, np.ndarray]:
     scales = np.frombuffer(content, "<f4", sum(rows.values()))
     low, high = np.frombuffer(content, np.uint8, offset=4 * len(scales)).reshape(2, -1)
     numbers = low.astype(np.int16) | (high.astype(np.int16) << 8)
-    arrays, row, place = {}, 0, 0
+    arrays, row, offset = {}, 0, 0
     for name, shape in shapes.items():
-        some = numbers[place : place + int(np.prod(shape))].reshape(-1, shape[-1])
-        arrays[name] = (some * scales[row : row + rows[name], None]).reshape(shape)
-        row, place = row + rows[name], place + some.size
+        block = numbers[offset : offset + int(np.prod(shape))].reshape(-1, shape[-1])
+        arrays[name] = (block * scales[row : row + rows[name], None]).reshape(shape)
+        row, offset = row + rows[name], offset + block.size
     return arrays
 
 
@@ -71,10 +71,10 @@ def test_embedded_activations_equal_the_models_to_three_digits(settings: dict[st
         rows = values.reshape(len(values), -1)
         assert (np.abs(activations[name] - rows).max(-1) <= np.abs(rows).max(-1) / 1000).all()
     hidden = json.loads(inflated(data["document"]))["hidden"]["encoder.2.feed_forward.hidden"]
-    whole = trace.part("encoder.2.feed_forward.hidden").values
-    assert hidden["active"] == (whole > 0).sum(-1).tolist()
-    kept = np.take_along_axis(whole, np.array(hidden["units"]), -1)
-    assert np.abs(activations["encoder.2.feed_forward.hidden"] - kept).max() <= np.abs(whole).max() / 1000
+    full_hidden = trace.part("encoder.2.feed_forward.hidden").values
+    assert hidden["active"] == (full_hidden > 0).sum(-1).tolist()
+    top_units = np.take_along_axis(full_hidden, np.array(hidden["units"]), -1)
+    assert np.abs(activations["encoder.2.feed_forward.hidden"] - top_units).max() <= np.abs(full_hidden).max() / 1000
 
 
 def test_a_page_of_39_tokens_is_smaller_than_500_kb() -> None:
@@ -133,9 +133,9 @@ def tags(page: str) -> list[str]:
     | st.sampled_from(["</script>", "<!--", "<!--<script>", "]]>"])
 )
 def test_no_text_can_become_markup(text: str) -> None:
-    alone = json_for_script({"text": text})
-    assert not set(alone) & set("<>&\u2028\u2029")
-    assert json.loads(alone) == {"text": text}
+    script_json = json_for_script({"text": text})
+    assert not set(script_json) & set("<>&\u2028\u2029")
+    assert json.loads(script_json) == {"text": text}
     page = assemble({"document": deflated_json([text]), "text": text})
     assert tags(page) == tags(assemble({}))
     assert json.loads(inflated(embedded(page)["document"])) == [text]

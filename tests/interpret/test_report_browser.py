@@ -155,12 +155,12 @@ def with_hostile_tokens(data: dict[str, Any]) -> dict[str, Any]:
     """A copy of a trace document whose tokens, candidates and texts are all hostile."""
     data = copy.deepcopy(data)
     for side in ("source", "target", "predicted"):
-        data[side]["tokens"] = [HOSTILE[place % len(HOSTILE)] for place in range(len(data[side]["tokens"]))]
+        data[side]["tokens"] = [HOSTILE[index % len(HOSTILE)] for index in range(len(data[side]["tokens"]))]
         data[side]["text"] = " ".join(HOSTILE)
-    candidates = [each for row in data["top"] for each in row]
-    candidates += [each for layer in data["lens"]["top"] for row in layer for each in row]
-    for place, each in enumerate([*candidates, *data["beam"]["nodes"]]):
-        each["token"] = HOSTILE[place % len(HOSTILE)]
+    candidates = [candidate for row in data["top"] for candidate in row]
+    candidates += [candidate for layer in data["lens"]["top"] for row in layer for candidate in row]
+    for index, item in enumerate([*candidates, *data["beam"]["nodes"]]):
+        item["token"] = HOSTILE[index % len(HOSTILE)]
     return data
 
 

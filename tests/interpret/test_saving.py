@@ -38,10 +38,10 @@ def test_a_trace_is_saved_as_json(tmp_path: Path, trace: Trace) -> None:
     assert max(digits) == 4
     assert "values" not in document["parts"][0]
     trace.save(str(path), full=True)
-    whole = trace.parts()
+    parts = trace.parts()
     for part in json.loads(path.read_text())["parts"]:
         assert list(np.array(part["values"]).shape) == part["shape"]
-        np.testing.assert_allclose(part["values"], whole[part["name"]].values, rtol=5.1e-4)
+        np.testing.assert_allclose(part["values"], parts[part["name"]].values, rtol=5.1e-4)
 
 
 def test_a_trace_is_saved_as_a_page_and_as_a_picture(tmp_path: Path, trace: Trace) -> None:

@@ -17,9 +17,9 @@ def test_each_token_has_its_span_of_the_text() -> None:
     assert tokens.tokens == (" the", " old", " cat", "⟨/s⟩")
     # The space that the tokenizer adds before the text is in no span.
     assert tokens.spans == ((0, 3), (3, 7), (7, 11), (11, 11))
-    begun = TokenizedText.of(TOKENIZERS["words"], tokens.ids[:-1], before=(1,))
-    assert (begun.ids[0], begun.tokens[0], begun.spans[0]) == (1, "⟨s⟩", (0, 0))
-    assert begun.spans[1:] == tokens.spans[:-1]
+    with_bos = TokenizedText.of(TOKENIZERS["words"], tokens.ids[:-1], before=(1,))
+    assert (with_bos.ids[0], with_bos.tokens[0], with_bos.spans[0]) == (1, "⟨s⟩", (0, 0))
+    assert with_bos.spans[1:] == tokens.spans[:-1]
 
 
 def test_the_bytes_of_one_character_all_have_its_span() -> None:
@@ -33,19 +33,19 @@ def test_the_bytes_of_one_character_all_have_its_span() -> None:
 def test_spans_cover_any_text_from_its_beginning_to_its_end(kind: TokenizerType, text: str) -> None:
     tokens = TokenizedText.of(TOKENIZERS[kind], TOKENIZERS[kind].encode([text])[0])
     assert tokens.text == text
-    place = 0
+    covered = 0
     for token, (start, end) in zip(tokens.tokens, tokens.spans, strict=True):
-        assert place - 1 <= start <= place <= end
+        assert covered - 1 <= start <= covered <= end
         if "�" not in token + text:
             assert text[start:end] in (token, token[1:])
-        place = end
-    assert place == len(text)
+        covered = end
+    assert covered == len(text)
 
 
 @given(ids=st.lists(st.integers(3, TOKENIZERS["bytes"].vocab_size - 1), max_size=12))
 def test_spans_cover_output_that_is_not_valid_utf_8(ids: list[int]) -> None:
     tokens = TokenizedText.of(TOKENIZERS["bytes"], ids)
-    touched = {place for start, end in tokens.spans for place in range(start, end)}
+    touched = {index for start, end in tokens.spans for index in range(start, end)}
     assert touched == set(range(len(tokens.text)))
     assert all(end - start == 1 for start, end in tokens.spans)
 

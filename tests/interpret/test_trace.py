@@ -83,8 +83,8 @@ def test_the_log_probabilities_are_those_of_scoring(translator: Translator, trac
     assert trace.predicted_log_probs.tolist() == pytest.approx(expected, abs=1e-5)
     for row, candidates in zip(trace.log_probs, trace.top(3), strict=True):
         best = np.argsort(-row, kind="stable")[:3]
-        assert [each.id for each in candidates] == best.tolist()
-        assert [each.probability for each in candidates] == pytest.approx(np.exp(row[best]).tolist())
+        assert [candidate.id for candidate in candidates] == best.tolist()
+        assert [candidate.probability for candidate in candidates] == pytest.approx(np.exp(row[best]).tolist())
         assert candidates[0].token == trace.part("logits").columns[best[0]]  # type: ignore[index]
 
 
@@ -125,12 +125,12 @@ def test_occlusion_equals_the_change_without_the_token(positions: str, monkeypat
     removal = trace.removal()
     assert (removal.rows, removal.columns) == (trace.target_tokens, trace.source_tokens)
     model, tgt_in = trace.text_model.model, torch.tensor([trace.target_ids])
-    for place in range(len(trace.source_ids)):
-        rest = [token for number, token in enumerate(trace.source_ids) if number != place]
+    for index in range(len(trace.source_ids)):
+        rest = [token for number, token in enumerate(trace.source_ids) if number != index]
         with torch.no_grad():
             without = model(torch.tensor([rest]), tgt_in)[0].log_softmax(-1)
         lost = without[range(4), list(trace.predicted_ids)].numpy() - trace.predicted_log_probs
-        np.testing.assert_allclose(removal.values[:, place], lost, atol=1e-5)
+        np.testing.assert_allclose(removal.values[:, index], lost, atol=1e-5)
     monkeypatch.setattr("heed.interpret.lens._TOKENS_PER_CHUNK", 9)
     np.testing.assert_allclose(trace.removal().values, removal.values, atol=1e-5)
 
@@ -186,16 +186,19 @@ def test_a_trace_without_target_has_the_translation_of_the_engine(translator: Tr
 
 
 def test_bertviz_arguments_have_the_shapes_it_expects(trace: Trace) -> None:
-    given = trace.for_bertviz()
-    assert [layer.shape for layer in given["encoder_attention"]] == [(1, 2, 11, 11)] * 2
-    assert [layer.shape for layer in given["decoder_attention"]] == [(1, 2, 4, 4)] * 3
-    assert [layer.shape for layer in given["cross_attention"]] == [(1, 2, 4, 11)] * 3
-    assert (given["encoder_tokens"], given["decoder_tokens"]) == (list(trace.source_tokens), list(trace.target_tokens))
+    arguments = trace.for_bertviz()
+    assert [layer.shape for layer in arguments["encoder_attention"]] == [(1, 2, 11, 11)] * 2
+    assert [layer.shape for layer in arguments["decoder_attention"]] == [(1, 2, 4, 4)] * 3
+    assert [layer.shape for layer in arguments["cross_attention"]] == [(1, 2, 4, 11)] * 3
+    assert (arguments["encoder_tokens"], arguments["decoder_tokens"]) == (
+        list(trace.source_tokens),
+        list(trace.target_tokens),
+    )
     for kind, tokens in (("encoder", (*TEXT, "⟨/s⟩")), ("decoder", ("⟨s⟩", " EIN"))):
-        alone = look(small_model(kind=kind), TEXT if kind == "encoder" else "EIN").for_bertviz()
-        assert sorted(alone) == ["attention", "tokens"]
-        assert alone["tokens"] == list(tokens)
-        assert all(layer.shape == (1, 2, len(tokens), len(tokens)) for layer in alone["attention"])
+        one_sided = look(small_model(kind=kind), TEXT if kind == "encoder" else "EIN").for_bertviz()
+        assert sorted(one_sided) == ["attention", "tokens"]
+        assert one_sided["tokens"] == list(tokens)
+        assert all(layer.shape == (1, 2, len(tokens), len(tokens)) for layer in one_sided["attention"])
 
 
 @pytest.mark.parametrize("view", ["head_view", "model_view"])

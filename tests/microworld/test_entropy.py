@@ -70,14 +70,14 @@ def test_no_noun_adjective_or_determiner_changes_how_many_choices_follow() -> No
 
     choose = Shape()
     seen: dict[tuple[object, ...], list[int]] = {}
-    again = 0
+    repeated = 0
     for _ in range(20_000):
         choose.start()
         sentence(choose)
         shape = tuple(choose.chosen)
-        again += shape in seen
+        repeated += shape in seen
         assert seen.setdefault(shape, choose.options) == choose.options
-    assert again > 10_000
+    assert repeated > 10_000
 
 
 def test_sentence_frequencies_match_their_probabilities() -> None:

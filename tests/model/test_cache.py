@@ -49,8 +49,8 @@ def test_prefixes_of_different_lengths_can_be_continued(config: ModelConfig, dev
     _, cache = model.step(padded(sides["tgt_in"]), start(model, sides))
     more = sentences([3, 3, 3, 3], device)
     logits, _ = model.step(padded(more), cache)
-    whole = [torch.cat(pair) for pair in zip(sides["tgt_in"], more, strict=True)]
-    for row, expected in zip(logits, full_logits(model, sides.get("src"), whole), strict=True):
+    all_ids = [torch.cat(pair) for pair in zip(sides["tgt_in"], more, strict=True)]
+    for row, expected in zip(logits, full_logits(model, sides.get("src"), all_ids), strict=True):
         torch.testing.assert_close(row, expected[-3:], rtol=0, atol=1e-12)
 
 
@@ -68,11 +68,11 @@ def test_a_reordered_cache_continues_the_selected_hypotheses(config: ModelConfig
 
     sentence_of, row_of = [2, 2, 2, 0, 0, 0], [1, 0, 0, 5, 3, 4]
     src = [sides["src"][number] for number in sentence_of] if "src" in sides else None
-    whole = [
+    all_ids = [
         torch.cat((sides["tgt_in"][number], second[row], last))
         for number, row, last in zip(sentence_of, row_of, third, strict=True)
     ]
-    for row, expected in zip(logits, full_logits(model, src, whole), strict=True):
+    for row, expected in zip(logits, full_logits(model, src, all_ids), strict=True):
         torch.testing.assert_close(row, expected[-1:], rtol=0, atol=1e-12)
 
 
@@ -85,8 +85,8 @@ def test_a_cache_can_be_continued_twice_with_the_same_result(device: torch.devic
     again, _ = model.step(token, cache)
     assert torch.equal(again, first)
     follow, _ = model.step(other, after_first)
-    whole = [torch.cat((row, token[0], other[0])) for row in sides["tgt_in"]]
-    for row, expected in zip(follow, full_logits(model, sides["src"], whole), strict=True):
+    all_ids = [torch.cat((row, token[0], other[0])) for row in sides["tgt_in"]]
+    for row, expected in zip(follow, full_logits(model, sides["src"], all_ids), strict=True):
         torch.testing.assert_close(row, expected[-1:], rtol=0, atol=1e-12)
 
 
@@ -141,9 +141,9 @@ def test_cross_mask_is_per_hypothesis_in_a_beam(device: torch.device) -> None:
     mask = torch.rand(6, 1, src.shape[1], device=device) > 0.4
     step, _ = model.step(padded(ids), cache, cross_mask=mask)
     sentence_of = [0, 0, 0, 1, 1, 1]
-    whole = torch.stack([torch.cat((prefix[number], last)) for number, last in zip(sentence_of, ids, strict=True)])
+    all_ids = torch.stack([torch.cat((prefix[number], last)) for number, last in zip(sentence_of, ids, strict=True)])
     everything = torch.ones(6, 2, src.shape[1], dtype=torch.bool, device=device)
-    full = model(src[sentence_of], whole, cross_mask=torch.cat((everything, mask), 1))
+    full = model(src[sentence_of], all_ids, cross_mask=torch.cat((everything, mask), 1))
     torch.testing.assert_close(step, full[:, -1:], rtol=0, atol=1e-12)
 
 

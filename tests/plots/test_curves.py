@@ -33,9 +33,9 @@ def validation(number: int, loss: float, bleu: float | None = None, **more: obje
 
 def journal(folder: Path, entries: list[dict[str, Any]], after_step: int = 0) -> Path:
     folder.mkdir(exist_ok=True)
-    written = Journal(folder / "journal.jsonl", after_step)
+    writer = Journal(folder / "journal.jsonl", after_step)
     for entry in entries:
-        written.write(entry)
+        writer.write(entry)
     return folder
 
 
@@ -79,10 +79,11 @@ def names(svg: ElementTree.Element) -> set[str]:
     return {path.get("class", "") for path in svg.iter(f"{SVG}path")}
 
 
-def assert_straight(values: list[float], places: list[float]) -> None:
+def assert_straight(values: list[float], coordinates: list[float]) -> None:
     """Check that coordinates are a linear function of the values."""
-    slope, offset = np.polyfit(values, places, 1)
-    np.testing.assert_allclose(places, slope * np.array(values) + offset, atol=0.011)  # coordinates have two decimals
+    slope, offset = np.polyfit(values, coordinates, 1)
+    # The SVG has coordinates of two decimals.
+    np.testing.assert_allclose(coordinates, slope * np.array(values) + offset, atol=0.011)
 
 
 def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> None:
@@ -96,8 +97,8 @@ def test_every_validation_is_drawn_where_the_journal_says(tmp_path: Path) -> Non
             assert len(points) == 5
             minutes = [sum(6.0 + n % 2 for n in range(1, s + 1)) for s in curves.validation_steps]
             x = curves.validation_steps if by == "steps" else minutes
-            assert_straight(list(x), [place for place, _ in points])
-            assert_straight(list(values), [place for _, place in points])
+            assert_straight(list(x), [x_coordinate for x_coordinate, _ in points])
+            assert_straight(list(values), [y_coordinate for _, y_coordinate in points])
     assert "minutes of training" in svg_texts(svg)
 
 
@@ -236,8 +237,8 @@ def test_a_resumed_run_is_drawn_like_an_uninterrupted_one(tmp_path: Path) -> Non
     cut = example_run(tmp_path / "a", 27)
     entries = [entry for entry in read_entries(example_run(tmp_path / "b")) if entry["step"] > 12]
     journal(cut, entries, after_step=12)
-    resumed, whole = read_curves([cut, tmp_path / "b"])
-    for name, value in vars(whole).items():
+    resumed, uninterrupted = read_curves([cut, tmp_path / "b"])
+    for name, value in vars(uninterrupted).items():
         assert name == "name" or np.array_equal(value, vars(resumed)[name]), name
 
 
@@ -262,11 +263,15 @@ def test_smoothing_is_a_gaussian_weighted_mean_that_skips_gaps() -> None:
     values = np.random.default_rng(0).normal(5, 1, 200)
     values[[3, 50, 51, 199]] = np.nan
     expected = np.full(200, np.nan)
-    for here in range(200):
-        near = [there for there in range(200) if abs(there - here) <= 12 and np.isfinite(values[there])]
-        weights = [math.exp(-(((there - here) / 4) ** 2) / 2) for there in near]
-        if np.isfinite(values[here]):
-            expected[here] = sum(w * values[there] for w, there in zip(weights, near, strict=True)) / sum(weights)
+    for index in range(200):
+        near = [
+            neighbour for neighbour in range(200) if abs(neighbour - index) <= 12 and np.isfinite(values[neighbour])
+        ]
+        weights = [math.exp(-(((neighbour - index) / 4) ** 2) / 2) for neighbour in near]
+        if np.isfinite(values[index]):
+            expected[index] = sum(w * values[neighbour] for w, neighbour in zip(weights, near, strict=True)) / sum(
+                weights
+            )
     points, means = smoothed(values)
     assert list(points) == list(range(200))
     np.testing.assert_allclose(means, expected)
@@ -291,9 +296,12 @@ def test_a_long_run_is_a_small_file_that_keeps_every_peak() -> None:
 
 @given(st.lists(st.tuples(st.floats(-50, 250), st.sampled_from([14.0, 26.0])), min_size=1, max_size=7))
 def test_labels_never_overlap_and_stay_beside_the_panel(labels: list[tuple[float, float]]) -> None:
-    requested, heights = [place for place, _ in sorted(labels)], [height for _, height in sorted(labels)]
+    requested, heights = (
+        [height_of_label for height_of_label, _ in sorted(labels)],
+        [height for _, height in sorted(labels)],
+    )
     placed = spread_labels(requested, heights, available=200.0)
-    edges = [(place - height / 2, place + height / 2) for place, height in zip(placed, heights, strict=True)]
+    edges = [(centre - height / 2, centre + height / 2) for centre, height in zip(placed, heights, strict=True)]
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 200 + 1e-9
     assert all(above[0] >= below[1] - 1e-9 for below, above in pairwise(edges))

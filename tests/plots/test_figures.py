@@ -195,8 +195,8 @@ def overlapping(svg: Element) -> list[tuple[str | None, str | None]]:
         turn, box = text_box(text)
         x, y = numbers(text, "x", "y")
         slope = complex(math.cos(math.radians(turn)), -math.sin(math.radians(turn)))
-        moved = complex(x, y) * slope - complex(x, y)  # the position with the rotation undone
-        boxes.append((turn, box + [moved.real, moved.imag] * 2, text.text))
+        shift = complex(x, y) * slope - complex(x, y)  # the position with the rotation undone
+        boxes.append((turn, box + [shift.real, shift.imag] * 2, text.text))
     return [
         (first[2], second[2])
         for first, second in combinations(boxes, 2)
@@ -268,9 +268,9 @@ def test_a_token_is_shown_with_visible_spaces_and_control_characters(token: str,
 
 
 def test_the_tooltip_of_a_truncated_token_has_all_of_it() -> None:
-    whole = "antidisestablishmentarianism" * 2
-    svg = parsed(heat_map(np.ones((1, 1)), [whole], [" dog"]))
-    assert [tooltip(group) for group in svg.findall(f"{SVG}g") if group.get("class") is None] == [whole, "␣dog"]
+    long_token = "antidisestablishmentarianism" * 2
+    svg = parsed(heat_map(np.ones((1, 1)), [long_token], [" dog"]))
+    assert [tooltip(group) for group in svg.findall(f"{SVG}g") if group.get("class") is None] == [long_token, "␣dog"]
 
 
 @pytest.mark.parametrize(
@@ -313,9 +313,9 @@ def test_a_heat_map_has_a_cell_per_weight_whose_tooltip_names_row_and_column() -
     pairs = [(row, column) for row in ("Hund", "Katze") for column in ("the", "dog", "cat")]
     expected = [f"{row} → {column}: {weight:.3g}" for (row, column), weight in zip(pairs, weights.flat, strict=True)]
     assert [tooltip(cell) for cell in cells] == expected
-    places = np.array([numbers(cell, "x", "y") for cell in cells]).reshape(2, 3, 2)
-    assert (np.diff(places[..., 0], axis=1) > 0).all()
-    assert (np.diff(places[..., 1], axis=0) > 0).all()
+    coordinates = np.array([numbers(cell, "x", "y") for cell in cells]).reshape(2, 3, 2)
+    assert (np.diff(coordinates[..., 0], axis=1) > 0).all()
+    assert (np.diff(coordinates[..., 1], axis=0) > 0).all()
 
 
 def test_opacity_grows_with_the_weight() -> None:

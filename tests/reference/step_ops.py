@@ -146,10 +146,10 @@ def _turned(x: Float[Tensor, "R H K"], turns: Float[Tensor, "2 R half"]) -> Floa
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
 
 
-def _attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+def _attention(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
     """Attention of queries (N, Q, H, K) to the keys (N, S, H, K) where seen (N, S) is True."""
     scores = torch.einsum("nqhk,nshk->nhqs", q, keys) / math.sqrt(q.shape[-1])
-    weights = scores.masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)
+    weights = scores.masked_fill(~visible[:, None, None], -torch.inf).softmax(-1)
     return torch.einsum("nhqs,nshk->nqhk", weights, values)
 
 

@@ -16,8 +16,8 @@ MANY = ("--set", "serve.requests_per_minute=1000000", "--set", "serve.burst=1000
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Models for English to German and German to English."""
-    where = tmp_path_factory.mktemp("models")
-    return make_folder(where / "ende"), make_folder(where / "deen", "de", "en", seed=1)
+    folder = tmp_path_factory.mktemp("models")
+    return make_folder(folder / "ende"), make_folder(folder / "deen", "de", "en", seed=1)
 
 
 @pytest.fixture(scope="session")

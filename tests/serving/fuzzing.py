@@ -113,14 +113,14 @@ def fuzz(server: Running, examples: int, routes: Sequence[str] = ROUTES) -> int:
     @given(
         st.sampled_from(routes), fields, st.sampled_from(["json", "json", "data", "params"]), st.booleans(), encodings
     )
-    def any_fields(route: str, given: dict[str, Any], where: str, escaped: bool, encoding: str) -> None:
-        if where == "json":
-            text = json.dumps(given, ensure_ascii=escaped)
+    def any_fields(route: str, values_sent: dict[str, Any], keyword: str, escaped: bool, encoding: str) -> None:
+        if keyword == "json":
+            text = json.dumps(values_sent, ensure_ascii=escaped)
             body = text.encode(encoding, "surrogatepass" if encoding == "utf-8" else "replace")
             send(route, content=body, headers={"Content-Type": "application/json"})
         else:
-            flat = {name: str(value).encode("utf-8", "surrogatepass")[:3000] for name, value in given.items()}
-            send(route, **{where: flat})
+            flat = {name: str(value).encode("utf-8", "surrogatepass")[:3000] for name, value in values_sent.items()}
+            send(route, **{keyword: flat})
 
     @profile
     @given(st.sampled_from(routes), st.binary(max_size=200), st.sampled_from(KINDS))

@@ -39,14 +39,14 @@ def translator(folders: tuple[Path, Path]) -> Translator:
 
 def hold(batcher: Batcher) -> Callable[[], None]:
     """Keep the thread busy until the returned function is called."""
-    begun, released = threading.Event(), threading.Event()
+    started, released = threading.Event(), threading.Event()
 
     def wait(_: Callable[[], None]) -> None:
-        begun.set()
+        started.set()
         assert released.wait(60)
 
     batcher.submit([Job(CancelToken(), 1, call=wait)])
-    assert begun.wait(60)
+    assert started.wait(60)
     return released.set
 
 
@@ -130,10 +130,10 @@ def test_a_long_batch_is_preempted_by_short_jobs(batcher: Batcher, translator: T
 
 def test_a_call_is_preempted_once_it_has_run_many_steps(batcher: Batcher, translator: Translator) -> None:
     """Its steps are counted, whatever its declared length."""
-    short, begun = pieces(["a dog"], TranslationJobType(translator, translator.search)), threading.Event()
+    short, started = pieces(["a dog"], TranslationJobType(translator, translator.search)), threading.Event()
 
     def endless(between_steps: Callable[[], None]) -> bool:
-        begun.set()
+        started.set()
         while not short[0].future.done():
             time.sleep(0.001)
             between_steps()
@@ -141,7 +141,7 @@ def test_a_call_is_preempted_once_it_has_run_many_steps(batcher: Batcher, transl
 
     job: Job[bool] = Job(CancelToken(), 1, call=endless)
     batcher.submit([job])
-    assert begun.wait(60)
+    assert started.wait(60)
     batcher.submit(short)
     assert short[0].future.result(60).text == translator("a dog")  # type: ignore[attr-defined]
     assert job.future.result(60)
@@ -208,11 +208,11 @@ def test_a_cancelled_call_ends_within_a_step(translator: Translator, route: str)
 
 
 def test_a_trace_does_not_block_translations(translator: Translator) -> None:
-    begun, hurry = threading.Event(), threading.Event()
+    started, hurry = threading.Event(), threading.Event()
 
     class Held(Transformer):
         def step(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
-            begun.set()
+            started.set()
             assert hurry.wait(60)
             return super().step(*arguments, **more)  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ def test_a_trace_does_not_block_translations(translator: Translator) -> None:
         looking = asyncio.ensure_future(
             service.look(LookRequest(q="A dog", source="en", target="de"), model, cancel_token)
         )
-        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.to_thread(started.wait, 60)
         (answer,) = await service.translate(TranslateRequest(q="Die Katze", source="de", target="en"), CancelToken())
         assert answer.text == translator("Die Katze")
         assert not looking.done()
@@ -254,10 +254,10 @@ def test_concurrent_traces_and_translations_do_not_affect_each_other(
         answers = await service.translate(TranslateRequest(q=texts, source="en", target="de"), CancelToken())
         return await looks, [answer.text for answer in answers]
 
-    alone = asyncio.run(service.look(request, model, CancelToken()))
+    single_look = asyncio.run(service.look(request, model, CancelToken()))
     looks, answers = asyncio.run(ask())
     service.close()
-    assert set(looks) == {alone}
+    assert set(looks) == {single_look}
     assert answers == model.translator(texts)
 
 
@@ -335,8 +335,8 @@ def test_classification_is_batched_across_requests(batcher: Batcher, tmp_path: P
     release()
     probabilities = [job.future.result(60).probabilities for job in jobs]  # type: ignore[attr-defined]
     assert batcher.batches - before == 1
-    for batched, alone in zip(probabilities, classifier.classify(texts), strict=True):
-        assert batched == pytest.approx(alone.probabilities, abs=1e-5)
+    for batched, single in zip(probabilities, classifier.classify(texts), strict=True):
+        assert batched == pytest.approx(single.probabilities, abs=1e-5)
 
 
 def test_generation_is_batched_and_cancelling_one_text_does_not_change_the_others(

@@ -23,10 +23,10 @@ browser = browsing.browser
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server of three models; the name of one contains markup."""
-    where = tmp_path_factory.mktemp("others")
-    models = [make_lm_or_classifier(where / "lm", "language-model"), make_lm_or_classifier(where / "c", "classify")]
-    hostile = where / HOSTILE_NAME
-    shutil.copytree(make_lm_or_classifier(where / "m", "masked"), hostile)
+    folder = tmp_path_factory.mktemp("others")
+    models = [make_lm_or_classifier(folder / "lm", "language-model"), make_lm_or_classifier(folder / "c", "classify")]
+    hostile = folder / HOSTILE_NAME
+    shutil.copytree(make_lm_or_classifier(folder / "m", "masked"), hostile)
     with serving(*models, hostile, *MANY) as running:
         yield running
 
@@ -45,8 +45,8 @@ def test_the_page_continues_a_text_as_generate_does(browser: Browser, site: Runn
         page.fill("#text", "The cat")
         page.click("#run")
         page.wait_for_selector("#panes:not(.waiting)")
-        whole = site.post("/generate", prompt="The cat", model="lm").json()["text"]
-        assert page.text_content("#output") == whole
+        generated = site.post("/generate", prompt="The cat", model="lm").json()["text"]
+        assert page.text_content("#output") == generated
         assert page.text_content("#output .prompt") == "The cat"
         assert '"prompt":"The cat"' in page.inner_text("#curl-command")
         page.fill("#text", "a" * 70)

@@ -24,9 +24,9 @@ OFFERED = "Supported: lm: /generate, /embed, /look; c: /classify, /embed, /look;
 
 @pytest.fixture(scope="module")
 def by_name(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    where = tmp_path_factory.mktemp("models")
+    folder = tmp_path_factory.mktemp("models")
     tasks: dict[str, Task] = {"lm": "language-model", "c": "classify", "m": "masked"}
-    return {name: make_lm_or_classifier(where / name, task) for name, task in tasks.items()}
+    return {name: make_lm_or_classifier(folder / name, task) for name, task in tasks.items()}
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def test_generate_equals_the_generator_without_a_server(site: Running, generator
         assert answer["text"].startswith(prompt)
     short = site.post("/generate", prompt="The cat", max_length=9).json()["text"]
     assert len(short) <= 9
-    form = CLIENT.post(f"{site.address}/generate", data={"prompt": "The cat", "max_length": "9"})
-    assert form.json()["text"] == short
+    form_response = CLIENT.post(f"{site.address}/generate", data={"prompt": "The cat", "max_length": "9"})
+    assert form_response.json()["text"] == short
 
 
 def test_a_seed_reproduces_a_sample_and_without_one_samples_differ(site: Running, generator: Generator) -> None:
@@ -79,10 +79,10 @@ def test_a_streamed_text_equals_the_unstreamed_one(site: Running, how: dict[str,
     with CLIENT.stream("POST", f"{site.address}/generate", json={**fields, "stream": True}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         *pieces, last = answer.read().decode().split("\n\n")[:-1]
-    whole = site.post("/generate", **fields).json()["text"]
-    assert json.loads(last.removeprefix("event: done\ndata: ")) == {"text": whole}
+    unstreamed = site.post("/generate", **fields).json()["text"]
+    assert json.loads(last.removeprefix("event: done\ndata: ")) == {"text": unstreamed}
     texts = [json.loads(piece.removeprefix("data: "))["text"] for piece in pieces]
-    assert "".join(texts) == whole
+    assert "".join(texts) == unstreamed
     assert texts[0].startswith("The cat sees")
     assert len(texts) > 3
 
@@ -130,8 +130,8 @@ def test_embed_equals_the_model_without_a_server(site: Running, by_name: dict[st
     vectors = embed(folder.model(), folder.tokenizers[1], texts)
     answer = site.post("/embed", q=texts, model=name).json()
     assert [item["embedding"] for item in answer] == [pytest.approx(vector, abs=1e-4) for vector in vectors.tolist()]
-    alone = site.post("/embed", q=texts[1], model=name).json()
-    assert alone == {"embedding": pytest.approx(answer[1]["embedding"], abs=1e-4)}
+    single = site.post("/embed", q=texts[1], model=name).json()
+    assert single == {"embedding": pytest.approx(answer[1]["embedding"], abs=1e-4)}
     first = site.post("/embed", q=texts[0], model=name, pooling="first")
     if name == "lm":
         assert first.json()["error"].startswith("Invalid request: pooling = 'first' needs an encoder")

@@ -170,10 +170,10 @@ def test_joining_unchanged_segments_restores_the_document(document: str) -> None
 @given(st.text(max_size=100))
 def test_escaped_text_never_becomes_a_tag(text: str) -> None:
     document = f"<p>{html.escape(text)}</p>"
-    seen = _Tags()
-    seen.feed(uppercased(document))
-    seen.close()
-    assert seen.found == ["p"]
+    parser = _Tags()
+    parser.feed(uppercased(document))
+    parser.close()
+    assert parser.found == ["p"]
 
 
 def test_hostile_documents_are_split_in_linear_time() -> None:

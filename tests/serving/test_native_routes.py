@@ -24,9 +24,9 @@ def events(server: Running, **fields: object) -> list[tuple[str, dict[str, str]]
 
 
 def test_a_stream_comes_piece_by_piece_and_is_the_greedy_translation(server: Running, translator: Translator) -> None:
-    *pieces, (last, whole) = events(server, **GOOD)
+    *pieces, (last, final) = events(server, **GOOD)
     greedy = translator.translate([str(GOOD["q"])], beam=1)[0].text
-    assert (last, whole) == ("done", {"translatedText": greedy})
+    assert (last, final) == ("done", {"translatedText": greedy})
     assert len(pieces) > 5
     assert {name for name, _ in pieces} == {"message"}
     assert "".join(data["text"] for _, data in pieces) == greedy
@@ -48,9 +48,9 @@ def test_alternatives_continue_the_prefix(server: Running, translator: Translato
     assert [alternative["text"] for alternative in answer] == [alternative.text for alternative in expected]
     assert all(alternative["text"].startswith("ab") for alternative in answer)
     assert all(alternative["text"][2:].lstrip().startswith(alternative["next"]) for alternative in answer)
-    wrong = server.post("/alternatives", **{**fields, "q": "two\nlines"})
-    assert wrong.status_code == 400
-    assert wrong.json()["error"].startswith("Invalid request: a prefix needs a text that is not split (one line")
+    multi_line = server.post("/alternatives", **{**fields, "q": "two\nlines"})
+    assert multi_line.status_code == 400
+    assert multi_line.json()["error"].startswith("Invalid request: a prefix needs a text that is not split (one line")
     many = server.post("/alternatives", **{**fields, "alternatives": 6})
     assert many.json() == {"error": "Invalid request: alternatives parameter must be <= 5"}
 
@@ -114,8 +114,8 @@ def test_look_as_html_equals_the_report_of_the_command(server: Running, translat
     assert answer.content == html_report(trace, trace_document(trace))
     assert "'unsafe" not in answer.headers["content-security-policy"]
     assert "sha256" not in answer.headers["content-security-policy"]  # opened on its own, the page runs no script
-    wrong = server.post("/look", q="A dog", source="en", target="de", format="pdf")
-    assert wrong.json() == {"error": "pdf format is not supported"}
+    pdf = server.post("/look", q="A dog", source="en", target="de", format="pdf")
+    assert pdf.json() == {"error": "pdf format is not supported"}
 
 
 def test_alternatives_have_details_only_if_requested(server: Running, translator: Translator) -> None:

@@ -185,17 +185,19 @@ WORD_SPANS = """() => {
 
 def expected_source_words(text: str, translation: str, details: dict[str, Any], start: int, end: int) -> list[str]:
     """The source words aligned with a target span, computed from characters: each token is a character here."""
-    source_letters = [place for place, letter in enumerate(text) if not letter.isspace()]
-    target_letters = [place for place, letter in enumerate(translation) if not letter.isspace()]
-    seen = [[at for at, token in enumerate(details[side]) if token.strip()] for side in ("source_tokens", "tokens")]
-    source_index = dict(zip(seen[0], source_letters, strict=True))
-    target_index = dict(zip(seen[1], target_letters, strict=True))
-    places = {
+    source_letters = [index for index, letter in enumerate(text) if not letter.isspace()]
+    target_letters = [index for index, letter in enumerate(translation) if not letter.isspace()]
+    token_indices = [
+        [at for at, token in enumerate(details[side]) if token.strip()] for side in ("source_tokens", "tokens")
+    ]
+    source_index = dict(zip(token_indices[0], source_letters, strict=True))
+    target_index = dict(zip(token_indices[1], target_letters, strict=True))
+    aligned = {
         source_index[source_token]
         for source_token, target_token in details["alignment"]
         if source_token in source_index and start <= target_index.get(target_token, -1) < end
     }
-    return [word[0] for word in re.finditer(r"\w+", text) if places & set(range(*word.span()))]
+    return [word[0] for word in re.finditer(r"\w+", text) if aligned & set(range(*word.span()))]
 
 
 @needs_chromium
@@ -222,8 +224,8 @@ def test_choosing_an_alternative_replaces_its_segment_only(browser: Browser, sit
         page.keyboard.press("ArrowUp")  # from the first to the last
         page.keyboard.press("Enter")
         chosen = offered[-1]["text"]
-        place = before.rindex(line)
-        assert page.text_content("#announcement") == before[:place] + chosen + before[place + len(line) :]
+        start = before.rindex(line)
+        assert page.text_content("#announcement") == before[:start] + chosen + before[start + len(line) :]
         page.evaluate("document.getElementById('text').setSelectionRange(99, 99)")
         page.click("#look")
         page.frame_locator("#look-frame").locator(f"#target:has-text({json.dumps(chosen)})").wait_for()

@@ -143,10 +143,10 @@ def test_truncation_is_reported_and_long_texts_are_translated_in_full(browser: B
     with open_page(browser, site) as page:
         text = "The cat. " * 40
         fields = {"q": text, "source": "en", "target": "de"}
-        whole = site.post("/translate", **fields).json()
-        assert translate_on_page(page, text) == whole["translatedText"]
+        response = site.post("/translate", **fields).json()
+        assert translate_on_page(page, text) == response["translatedText"]
         assert page.inner_text("#status") == ""
-        mock_response(page, "/translate", whole | {"truncated": True, "details": NO_DETAILS})
+        mock_response(page, "/translate", response | {"truncated": True, "details": NO_DETAILS})
         page.fill("#text", "A cat")
         wait_for_status(page, "Truncated: the output")
         assert page.locator("#status.error").count() == 1

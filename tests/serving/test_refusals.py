@@ -313,8 +313,8 @@ def test_every_route_needs_a_key_unless_it_is_public(strict: tuple[Running, str]
             else:
                 expected = {"error": "Please contact the server operator to get an API key"}
                 assert (answer.status_code, answer.json()) == (400, expected), route
-    wrong = server.post("/translate", **GOOD, api_key=key[:-1])
-    assert (wrong.status_code, wrong.json()) == (403, {"error": "Invalid API key"})
+    wrong_key = server.post("/translate", **GOOD, api_key=key[:-1])
+    assert (wrong_key.status_code, wrong_key.json()) == (403, {"error": "Invalid API key"})
     assert server.post("/translate", **GOOD, api_key=key).status_code == 200
     assert CLIENT.post(f"{server.address}/translate", params={**GOOD, "api_key": key}).status_code == 200
     assert CLIENT.get(f"{server.address}/models", headers={"Authorization": f"Bearer {key}"}).status_code == 200

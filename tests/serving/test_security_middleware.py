@@ -19,8 +19,8 @@ ALLOWED = "https://good.example"
 
 
 def is_refused(origins: CorsPolicy, method: str = "POST", **headers: str) -> bool:
-    named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    problem = origins.rejection({"type": "http", "method": method, "headers": named})
+    header_list = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    problem = origins.rejection({"type": "http", "method": method, "headers": header_list})
     assert problem is None or problem.status == 403
     return problem is not None
 
@@ -161,20 +161,20 @@ def test_names_and_addresses_that_can_never_match_are_refused(settings: dict[str
     ],
 )
 def test_x_forwarded_for_is_trusted_from_trusted_proxies_only(peer: str, forwarded: str, client: str) -> None:
-    seen: list[str] = []
+    clients: list[str] = []
 
     async def ask(trusted: list[str]) -> None:
         nothing: Any = None
         await behind_proxies(app, trusted)(dict(scope), nothing, nothing)
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
-        seen.append(scope["client"][0])
+        clients.append(scope["client"][0])
 
     headers = [(b"x-forwarded-for", forwarded.encode()), (b"forwarded", b"for=7.7.7.7")]
     scope = {"type": "http", "client": (peer, 1), "scheme": "http", "headers": headers}
     for trusted, expected in ((["10.0.0.0/8"], client), ([], peer)):
         asyncio.run(ask(trusted))
-        assert seen.pop() == expected
+        assert clients.pop() == expected
 
 
 def ask(server: Running, key: str, host: str, client: str) -> int:

@@ -30,12 +30,12 @@ def test_a_paragraph_is_translated_as_without_a_server(
 
 
 def test_text_is_split_into_sentences_by_default_and_white_space_stays(server: Running) -> None:
-    whole = server.post("/translate", q=PARAGRAPH, source="en", target="de").json()["translatedText"]
-    alone = [
+    translation = server.post("/translate", q=PARAGRAPH, source="en", target="de").json()["translatedText"]
+    sentences = [
         server.post("/translate", q=sentence, source="en", target="de").json()["translatedText"]
         for sentence in ("A dog runs.", "The cat sees a bird!", "Is this the house?", "Two men sit.", "They see him.")
     ]
-    assert whole == "{} {}  {}\n\n{} \t{}\n".format(*alone)
+    assert translation == "{} {}  {}\n\n{} \t{}\n".format(*sentences)
     document = f"<p>{PARAGRAPH}</p>"
     translated = server.post("/translate", q=document, source="en", target="de", format="html").json()
     assert translated["translatedText"].count("\n\n") == 1
@@ -52,9 +52,9 @@ def test_a_text_that_must_not_be_split_and_is_too_long_is_refused(server: Runnin
 
 
 def test_pieces_without_letters_stay_as_they_are(server: Running) -> None:
-    alone = server.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
+    sentence = server.post("/translate", q="A dog runs.", source="en", target="de").json()["translatedText"]
     response = server.post("/translate", q="😀\nA dog runs.\n---\n3.14\n", source="en", target="de").json()
-    assert response["translatedText"] == f"😀\n{alone}\n---\n3.14\n"
+    assert response["translatedText"] == f"😀\n{sentence}\n---\n3.14\n"
 
 
 @pytest.fixture(scope="module")

@@ -82,8 +82,8 @@ def test_another_host_needs_keys_or_insecure(folders: tuple[Path, Path]) -> None
     )
     with serving(folders[0], "--host", "127.0.0.2", "--insecure") as server:
         assert server.address.startswith("http://127.0.0.2:")
-        named = CLIENT.get(f"{server.address}/health", headers={"Host": "translate.example"})
-        assert named.status_code == 200
+        response = CLIENT.get(f"{server.address}/health", headers={"Host": "translate.example"})
+        assert response.status_code == 200
 
 
 def test_without_a_host_the_server_listens_on_loopback(server: Running) -> None:

@@ -41,11 +41,11 @@ def test_a_batch_stays_within_its_budget_and_a_longer_sentence_goes_alone(tmp_pa
 
 def test_a_corpus_weight_is_how_often_its_pairs_are_seen_per_epoch(tmp_path: Path) -> None:
     pairs = prepared(tmp_path, [random_corpus(100, 2.0), random_corpus(40, 0.5)])
-    seen = [Counter((np.concatenate(Batches(pairs, 100, 1).epoch(epoch)) % 140).tolist()) for epoch in range(2)]
-    for counts in seen:
+    index_counts = [Counter((np.concatenate(Batches(pairs, 100, 1).epoch(epoch)) % 140).tolist()) for epoch in range(2)]
+    for counts in index_counts:
         assert all(counts[index] == 2 for index in range(100))
         assert sum(counts[index] for index in range(100, 140)) == 20
-    assert {index for index in seen[0] if index >= 100} != {index for index in seen[1] if index >= 100}
+    assert {index for index in index_counts[0] if index >= 100} != {index for index in index_counts[1] if index >= 100}
 
 
 def test_the_decoder_input_is_the_target_shifted_right() -> None:
@@ -104,9 +104,9 @@ def test_mixed_batches_have_sentences_of_all_lengths_and_every_pair_once(tmp_pat
 def test_a_weight_below_one_pair_per_epoch_is_exact_over_many_epochs(tmp_path: Path) -> None:
     pairs = prepared(tmp_path, [random_corpus(20), random_corpus(20, 0.01)])
     batches = Batches(pairs, 100, 1)
-    seen = [sum((indices >= 20).sum() for indices in batches.epoch(epoch)) for epoch in range(50)]
-    assert sum(seen) == 50 * 0.01 * 20
-    assert max(seen) == 1
+    counts = [sum((indices >= 20).sum() for indices in batches.epoch(epoch)) for epoch in range(50)]
+    assert sum(counts) == 50 * 0.01 * 20
+    assert max(counts) == 1
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_every_task_is_timed_with_its_own_batches(
 def test_a_batch_that_does_not_fit_into_memory_is_halved_and_scaled_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole, step = estimated(), module._Trial.step
+    full_batch, step = estimated(), module._Trial.step
     monkeypatch.setattr("gc.collect", lambda: 0)  # slow among the objects of all tests, and needed on a GPU only
 
     def step_with_little_memory(self: module._Trial, tokens: int) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved_and_scaled_up(
     monkeypatch.setattr(module._Trial, "step", step_with_little_memory)
     result = estimated()
     assert result.tokens_timed == 25
-    assert result.memory == pytest.approx(whole.memory, rel=0.2)
+    assert result.memory == pytest.approx(full_batch.memory, rel=0.2)
     monkeypatch.setattr(module._Trial, "step", lambda trial, _tokens: step_with_little_memory(trial, 41))
     with pytest.raises(TrainingError, match="does not fit into the memory of CPU"):
         estimated()

@@ -25,10 +25,10 @@ def test_the_smoothed_cross_entropy_equals_its_formula_in_numpy(smoothing: float
 
 def test_the_losses_of_micro_batches_add_up_to_that_of_the_batch() -> None:
     logits, tgt_out = torch.randn(6, 5, 7, dtype=torch.float64), torch.randint(0, 7, (6, 5))
-    whole = smoothed_cross_entropy(logits, tgt_out, 0, 0.1)
+    full_batch = smoothed_cross_entropy(logits, tgt_out, 0, 0.1)
     parts = [smoothed_cross_entropy(logits[i : i + 2], tgt_out[i : i + 2], 0, 0.1) for i in range(0, 6, 2)]
-    torch.testing.assert_close(sum(total for total, _ in parts), whole[0])
-    assert sum(tokens for _, tokens in parts) == whole[1]
+    torch.testing.assert_close(sum(total for total, _ in parts), full_batch[0])
+    assert sum(tokens for _, tokens in parts) == full_batch[1]
 
 
 def test_symmetric_kl_is_the_mean_of_both_divergences() -> None:

@@ -53,10 +53,10 @@ def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path, after_step=0)
     journal.write({"step": 1, "sample": "été"})
-    whole = len(path.read_bytes())
+    complete = len(path.read_bytes())
     journal.write({"step": 2, "sample": "été"})
     content = path.read_bytes()
-    for cut in range(whole, len(content)):
+    for cut in range(complete, len(content)):
         path.write_bytes(content[:cut])
         assert read_journal(path) == [{"step": 1, "sample": "été"}], content[:cut]
     assert read_journal(tmp_path / "missing") == []

@@ -80,7 +80,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(texts: dict[str, Any], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Recorder]:
+def uninterrupted(texts: dict[str, Any], cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Recorder]:
     """An uninterrupted run of six steps, and what its listener recorded."""
     recorder = Recorder()
     out = tmp_path_factory.mktemp("whole") / "run"
@@ -94,9 +94,9 @@ def weights(folder: Path, step: int) -> dict[str, bytes]:
 
 
 def test_train_returns_a_folder_that_translates_the_best_validation_and_the_history(
-    whole: tuple[Any, Recorder],
+    uninterrupted: tuple[Any, Recorder],
 ) -> None:
-    run, _ = whole
+    run, _ = uninterrupted
     verify(run.folder)
     assert isinstance(heed.load(run.folder)("abc"), str)
     assert run.history == read_journal(run.folder / "journal.jsonl")
@@ -106,8 +106,8 @@ def test_train_returns_a_folder_that_translates_the_best_validation_and_the_hist
     assert run.best.metric == "bleu"
 
 
-def test_a_listener_is_called_for_text_steps_validations_and_notes(whole: tuple[Any, Recorder]) -> None:
-    run, recorder = whole
+def test_a_listener_is_called_for_text_steps_validations_and_notes(uninterrupted: tuple[Any, Recorder]) -> None:
+    run, recorder = uninterrupted
     assert recorder.work_done == {"reading", "training the tokenizer", "tokenising"}
     assert [report.step for report in recorder.steps] == [1, 2, 3, 4, 5, 6]
     assert {report.max_steps for report in recorder.steps} == {6}
@@ -127,19 +127,19 @@ def test_without_a_listener_nothing_is_printed(texts: dict[str, Any], cache: Pat
 
 
 def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
+    texts: dict[str, Any], cache: Path, uninterrupted: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     out, recorder = tmp_path / "resumed", Recorder()
     heed.train(**texts, out=out, settings={**SETTINGS, "training.max_steps": 3}, cache=cache)
     torch.manual_seed(99)  # must have no effect
     run = heed.train(out=out, settings={"training": {"max_steps": 6}}, resume=True, listener=recorder)
     assert "resuming after step 3" in recorder.notes
-    assert weights(out, 6) == weights(whole[0].folder, 6)
+    assert weights(out, 6) == weights(uninterrupted[0].folder, 6)
     assert [line["step"] for line in run.history if "loss" in line] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_command_line_trains_the_same_weights(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
+    texts: dict[str, Any], cache: Path, uninterrupted: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     files = [word for name in ("source", "target") for word in (f"--{name}", str(texts[name]))]
     files += [word for name in ("source", "target") for word in (f"--valid-{name}", str(texts[f"valid_{name}"][0]))]
@@ -147,13 +147,15 @@ def test_the_command_line_trains_the_same_weights(
     options = ["--preset", "tiny", "--cache", str(cache), "--out", str(tmp_path / "run")]
     process = command("train", *files, *options, *sets)
     assert process.returncode == 0, process.stderr
-    assert weights(tmp_path / "run", 6) == weights(whole[0].folder, 6)
-    ours, theirs = (read_tensors(folder / "model.safetensors") for folder in (tmp_path / "run", whole[0].folder))
+    assert weights(tmp_path / "run", 6) == weights(uninterrupted[0].folder, 6)
+    ours, theirs = (
+        read_tensors(folder / "model.safetensors") for folder in (tmp_path / "run", uninterrupted[0].folder)
+    )
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
 def test_training_in_another_thread_gives_the_same_weights_and_leaves_signal_handlers_alone(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
+    texts: dict[str, Any], cache: Path, uninterrupted: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     before, runs = signal.getsignal(signal.SIGINT), []
 
@@ -164,12 +166,12 @@ def test_training_in_another_thread_gives_the_same_weights_and_leaves_signal_han
     thread.start()
     thread.join()
     assert len(runs) == 1
-    assert weights(tmp_path / "run", 6) == weights(whole[0].folder, 6)
+    assert weights(tmp_path / "run", 6) == weights(uninterrupted[0].folder, 6)
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ctrl_c_saves_a_checkpoint_to_resume_from_and_raises(
-    texts: dict[str, Any], cache: Path, whole: tuple[Any, Recorder], tmp_path: Path
+    texts: dict[str, Any], cache: Path, uninterrupted: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     class Interrupting(heed.Listener):
         def step(self, report: StepReport) -> None:
@@ -181,7 +183,7 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from_and_raises(
         heed.train(**texts, out=out, settings=SETTINGS, cache=cache, listener=Interrupting())
     assert [line["step"] for line in read_journal(out / "journal.jsonl") if "loss" in line] == [1, 2, 3, 4]
     heed.train(out=out, resume=True)
-    assert weights(out, 6) == weights(whole[0].folder, 6)
+    assert weights(out, 6) == weights(uninterrupted[0].folder, 6)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +212,12 @@ def test_bad_input_raises_with_the_offending_value(
 
 
 def test_missing_training_text_and_an_existing_run_are_refused(
-    texts: dict[str, Any], whole: tuple[Any, Recorder], tmp_path: Path
+    texts: dict[str, Any], uninterrupted: tuple[Any, Recorder], tmp_path: Path
 ) -> None:
     with pytest.raises(heed.DataError, match="there is no training text"):
         heed.train(out=tmp_path)
     with pytest.raises(heed.FolderError, match=r"already holds a run, up to step-00000006: resume it \(--resume, or"):
-        heed.train(**texts, out=whole[0].folder)
+        heed.train(**texts, out=uninterrupted[0].folder)
 
 
 def test_a_warning_reaches_the_logger_and_the_listener(
