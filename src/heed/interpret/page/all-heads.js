@@ -47,7 +47,7 @@ function smallHeatMap(kind, layer, head, openHead) {
   );
 }
 
-/* The largest weight of a row, averaged over rows; without the first of the decoder, which can attend only to itself. */
+/* The largest weight of a row, averaged over rows; not the decoder’s first row, which can attend only to itself. */
 function meanPeak(kind, { rows, columns, values }) {
   const first = kind === "decoder" && rows > 1 ? 1 : 0;
   let sum = 0;

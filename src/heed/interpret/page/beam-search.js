@@ -96,11 +96,12 @@ function finishedHypotheses(nodes) {
       make("td", { class: node.place ? "match" : null }, make("bdi", {}, joinTokens(tokens))),
     );
   });
-  return make(
-    "div",
-    { class: "scroll" },
-    table([{ content: "score", isNumeric: true }, { content: "log-prob.", isNumeric: true }, "finished hypothesis"], rows),
-  );
+  const headers = [
+    { content: "score", isNumeric: true },
+    { content: "log-prob.", isNumeric: true },
+    "finished hypothesis",
+  ];
+  return make("div", { class: "scroll" }, table(headers, rows));
 }
 
 /* A row of nodes per step, by rank, and an edge from each node to its parent. */

@@ -2,8 +2,8 @@
 
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
-/* attributes: a function becomes an event listener, --name a CSS property, null is left out. children: elements, strings,
-   null or arrays of these. */
+/* attributes: a function becomes an event listener, --name a CSS property, null is left out. children: elements,
+   strings, null or arrays of these. */
 function configure(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
@@ -33,6 +33,6 @@ function table(headers, rows, attributes = {}) {
 
 /* A horizontal bar, filled to a fraction from 0 to 1. isNegative: in the colour of negative numbers. */
 function meter(fraction, isNegative = false) {
-  const attributes = { class: isNegative ? "meter negative" : "meter", "--fraction": Math.min(1, Math.max(0, fraction)) };
-  return make("div", attributes);
+  const clamped = Math.min(1, Math.max(0, fraction));
+  return make("div", { class: isNegative ? "meter negative" : "meter", "--fraction": clamped });
 }

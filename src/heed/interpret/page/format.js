@@ -11,7 +11,7 @@ function visibleText(text) {
   return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, visibleCharacter);
 }
 
-/* The label of a token: without its leading space, and with a visible symbol for every invisible character and space. */
+/* The label of a token: without its leading space, with a visible symbol for every invisible character and space. */
 function tokenLabel(token) {
   const text = /^ \S/u.test(token) ? token.slice(1) : token;
   const visible = visibleText(text).replace(/\p{Zs}/gu, "␣");

@@ -1,4 +1,4 @@
-/* The tab "Heads", one head at a time: queries on the left, keys on the right, and a line for every attention weight. */
+/* The tab "Heads", one head at a time: queries on the left, keys on the right, a line for every attention weight. */
 
 const ROW_HEIGHT = 36; // pixels, as --row in report.css
 const headSelection = { kind: null, layer: 1, head: 1 }; // head 0: the mean of all. Other tabs set it to open a head
@@ -59,8 +59,8 @@ function headControls(refresh) {
   return Object.values(groups);
 }
 
-/* Two columns of tokens and the lines between them. Hovering over or focusing a token shows only its lines; clicking pins
-   them. summary: the element for the text about them. */
+/* Two columns of tokens and the lines between them. Hovering over or focusing a token shows only its lines; clicking
+   pins them. summary: the element for the text about them. */
 function attentionLines(weights, kind, summary) {
   const { rows, columns } = ATTENTION_KINDS[kind];
   const svg = makeSvg("svg", { "aria-hidden": "true", preserveAspectRatio: "none" });

@@ -1,7 +1,7 @@
 /* Starts the report: header, tabs and theme. The view of a tab is built when it is first opened. */
 
-/* Id, title, and the function that builds the view; it returns {view, refresh}: the element, and a function that shows a
-   changed selection, where the view has one. */
+/* Id, title, and the function that builds the view; it returns {view, refresh}: the element and, where the view has a
+   selection, a function that shows a changed one. */
 const VIEWS = [
   ["overview", "Overview", () => overviewView(goTo)],
   ["heads", "Heads", headsView],
@@ -90,7 +90,8 @@ function fillHeader() {
     document.getElementById("target").append(make("bdi", {}, visibleText(trace.target.text)));
   if (trace.labels.length) {
     const [best] = trace.top[0];
-    document.getElementById("target").append(make("bdi", {}, visibleText(best.token)), ` ${formatPercent(best.probability)}`);
+    const label = make("bdi", {}, visibleText(best.token));
+    document.getElementById("target").append(label, ` ${formatPercent(best.probability)}`);
   }
   const layers = [
     trace.source.tokens.length ? `${model.encoder_layers} encoder` : "",

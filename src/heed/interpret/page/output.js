@@ -30,17 +30,14 @@ function outputView() {
   const controls = make("div", {});
   const panels = make("div", { class: "columns" });
   const refresh = () => {
-    controls.replaceChildren(
-      make(
-        "div",
-        { "data-field": "position" },
-        tokenRadioGroup(side === "target" ? "the decoder reads" : "position", side, outputSelection.position, (position) => {
-          outputSelection.position = position;
-          refresh();
-          focusRadioGroup("position");
-        }),
-      ),
-    );
+    const selectPosition = (position) => {
+      outputSelection.position = position;
+      refresh();
+      focusRadioGroup("position");
+    };
+    const legend = side === "target" ? "the decoder reads" : "position";
+    const tokens = tokenRadioGroup(legend, side, outputSelection.position, selectPosition);
+    controls.replaceChildren(make("div", { "data-field": "position" }, tokens));
     panels.replaceChildren(...predictionPanels(outputSelection.position));
   };
   refresh();
@@ -108,14 +105,14 @@ function labelAttributionPanel() {
 
 /* The prediction at a position with the token there masked (trace.holes). */
 function maskedPredictionPanel(position) {
-  const tokenId = trace.source.ids[position];
+  const { ids, tokens } = trace.source;
   const probability = Math.exp(trace.holes.log_probs[position]);
   return make(
     "div",
     { class: "panel" },
     make("h3", {}, "Most probable tokens with this one masked"),
-    candidateTable("token", trace.holes.top[position], tokenId),
-    make("p", { class: "faint" }, tokenElement(trace.source.tokens[position]), ` itself: ${formatPercent(probability)}.`),
+    candidateTable("token", trace.holes.top[position], ids[position]),
+    make("p", { class: "faint" }, tokenElement(tokens[position]), ` itself: ${formatPercent(probability)}.`),
   );
 }
 
@@ -144,7 +141,13 @@ function attributionPanel(position) {
       make("td", {}, meter(Math.abs(changes[index]) / largest, changes[index] > 0)),
     ),
   );
-  const headers = ["source token", { content: "attention", isNumeric: true }, "", { content: "leave-one-out", isNumeric: true }, ""];
+  const headers = [
+    "source token",
+    { content: "attention", isNumeric: true },
+    "",
+    { content: "leave-one-out", isNumeric: true },
+    "",
+  ];
   return make(
     "div",
     { class: "panel" },
@@ -175,7 +178,11 @@ function logitLensPanel(position) {
         { class: "faint" },
         [second, third]
           .filter(Boolean)
-          .flatMap((other, rank) => [rank ? ", " : "", tokenElement(other.token), ` ${formatPercent(other.probability)}`]),
+          .flatMap(({ token, probability }, rank) => [
+            rank ? ", " : "",
+            tokenElement(token),
+            ` ${formatPercent(probability)}`,
+          ]),
       ),
       make("td", { class: "numeric" }, formatPercent(Math.exp(trace.lens.log_probs[index][position]))),
     );

@@ -1,5 +1,5 @@
-/* The tab "Overview": the layer stacks of the model. Every block is a button that shows what it computes, its shapes, and
-   a link to the tab for it. */
+/* The tab "Overview": the layer stacks of the model. Every block is a button that shows what it computes, its shapes,
+   and a link to the tab for it. */
 
 /* Title and description of each type of block. */
 
@@ -11,7 +11,10 @@ const BLOCKS = {
     "Each token attends to the tokens of its own side and sums up their values. Only self- and cross-attention mix tokens.",
   ],
   cross: ["Cross-attention", "Each target token attends to the source tokens: the encoder’s output."],
-  feed_forward: ["Feed-forward", "Each token on its own: projected to d_ff, through the activation function, and back to d_model."],
+  feed_forward: [
+    "Feed-forward",
+    "Each token on its own: projected to d_ff, through the activation function, and back to d_model.",
+  ],
   output: ["Output", "The output of the last layer."],
   mean: ["Mean", "The mean of all tokens’ hidden states: one embedding of the whole text."],
   logits: ["Softmax", "A logit for every vocabulary entry, turned into probabilities by a softmax."],
@@ -26,7 +29,8 @@ const MODEL_DESCRIPTIONS = {
     "The encoder reads the whole source at once; the decoder reads the target so far and, at each position, predicts the next token.",
   decoder: "The decoder reads the text so far and, at each position, predicts the next token.",
   encoder: "The encoder reads the whole text at once and, at each position, predicts the token there.",
-  classifier: "The encoder reads the whole text at once; a linear layer maps the mean of its hidden states to the labels.",
+  classifier:
+    "The encoder reads the whole text at once; a linear layer maps the mean of its hidden states to the labels.",
 };
 
 function overviewView(goTo) {

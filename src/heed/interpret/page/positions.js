@@ -16,17 +16,19 @@ function positionsView() {
       "A row per position: the cosine of the angle by which each pair of dimensions of a query or key is rotated. Nothing is added to the embedding.",
     ],
   }[kind];
-  const canvas = heatMapCanvas(encodings.length, encodings[0].length, Float32Array.from(encodings.flatMap((encoding) => [...encoding])));
+  const [rows, columns] = [encodings.length, encodings[0].length];
+  const values = Float32Array.from(encodings.flatMap((encoding) => [...encoding]));
+  const canvas = heatMapCanvas(rows, columns, values);
   const readout = make("output", { class: "faint" }, "Point at the picture to read it.");
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `encodings of ${encodings.length} positions, ${encodings[0].length} dimensions each`);
+  canvas.setAttribute("aria-label", `encodings of ${rows} positions, ${columns} dimensions each`);
   canvas.addEventListener("pointermove", (event) => {
     const { row: position, column: dimension } = cellAtPointer(event, canvas);
     const token = position < tokens.length ? `, ${isolatedLabel(tokens[position])}` : "";
     const value = formatNumber(encodings[position][dimension]);
     readout.textContent = `position ${position}${token}, dimension ${dimension}: ${value}`;
   });
-  canvas.style.height = `${Math.min(26, Math.max(4, 384 / encodings.length)) * encodings.length}px`;
+  canvas.style.height = `${Math.min(26, Math.max(4, 384 / rows)) * rows}px`;
   const dotProducts = dotProductsByDistance(encodings, kind);
   const view = make(
     "section",
@@ -38,7 +40,7 @@ function positionsView() {
       "div",
       { class: "panel" },
       canvas,
-      make("p", { class: "faint" }, `${encodings.length} positions down, ${encodings[0].length} dimensions across. `, readout),
+      make("p", { class: "faint" }, `${rows} positions down, ${columns} dimensions across. `, readout),
     ),
     make("h3", {}, "Similarity of two positions"),
     make(
@@ -55,7 +57,8 @@ function positionsView() {
 
 /* A row per position; for rotary positions, the cosine of each angle. Learned encodings: those of this sentence. */
 function positionalEncodings(kind, side, count) {
-  if (kind === "learned") return Array.from({ length: count }, (_, position) => arrayRow(`${side}.positions`, position));
+  if (kind === "learned")
+    return Array.from({ length: count }, (_, position) => arrayRow(`${side}.positions`, position));
   const positions = Array.from({ length: Math.max(64, count) }, (_, position) => position);
   if (kind === "sinusoidal") return positions.map((position) => sinusoidalEncoding(position, trace.model.d_model));
   const headWidth = trace.model.d_model / trace.model.heads;

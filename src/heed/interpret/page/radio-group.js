@@ -2,7 +2,7 @@
 
 let radioGroups = 0; // created so far, for unique names
 
-/* options: [{value, content, note, disabled, label, title}]; label: for screen readers. onChange: called with a value. */
+/* options: [{value, content, note, disabled, label, title}]; label: for screen readers. onChange: given a value. */
 function radioGroup(legend, options, selected, onChange) {
   const name = `radio-group-${radioGroups++}`;
   const buttons = options.map((option) => {

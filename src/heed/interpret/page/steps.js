@@ -220,7 +220,8 @@ function feedForwardSteps(path, position, subLayer) {
   const largest = [...values.slice(0, 5)]
     .map((value, index) => `${hidden.units[position][index] + 1}: ${formatNumber(value)}`)
     .join(",  ");
-  const before = trace.model.norm === "post" ? [] : [normStep("Norm before feed-forward", subLayer.input, subLayer.norm)];
+  const before =
+    trace.model.norm === "post" ? [] : [normStep("Norm before feed-forward", subLayer.input, subLayer.norm)];
   return [
     ...before,
     step(
@@ -241,7 +242,9 @@ function finalSteps(side, { layer, position }, stream) {
   const more = remaining
     ? `${remaining === 1 ? "One more layer does" : `${remaining} more layers do`} the same with weights of their own.`
     : "This was the last layer.";
-  const output = arrays.has(`${side}.output`) ? [vectorStrip(`output of the ${side}`, arrayRow(`${side}.output`, position))] : [];
+  const output = arrays.has(`${side}.output`)
+    ? [vectorStrip(`output of the ${side}`, arrayRow(`${side}.output`, position))]
+    : [];
   const steps = [
     step(
       "The rest of the stack",
