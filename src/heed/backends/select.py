@@ -213,11 +213,11 @@ def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str)
         return BackendChoice("reference", weight_dtype, str(device), changed)
     if device.type != "cpu":
         return BackendChoice("reference", weight_dtype, str(device), f"no CUDA graphs: {no_gpu}")
-    backend, why = _cpu_backend(model, dtype)
+    backend, reason = _cpu_backend(model, dtype)
     if dtype == "int8":
-        why += f"; int8 because {'requested' if request.engine == 'heed-int8' else 'the folder is quantised'}"
+        reason += f"; int8 because {'requested' if request.engine == 'heed-int8' else 'the folder is quantised'}"
         no_gpu = "int8 is for CPUs" if has_gpu() else no_gpu
-    return BackendChoice(backend, dtype, "cpu", f"{why}; the GPU is not used because {no_gpu}")
+    return BackendChoice(backend, dtype, "cpu", f"{reason}; the GPU is not used because {no_gpu}")
 
 
 def search_ops(device: torch.device) -> SearchOps:

@@ -136,9 +136,9 @@ def start_from(
     forbidden = torch.tensor([config.pad_id, config.bos_id], device=device)
 
     def step(ids: Int[Tensor, "R"], state: EnsembleState) -> tuple[Float[Tensor, "R V"], EnsembleState]:
-        outputs = [stepper.step(ids, each) for stepper, each in zip(steppers, state.states, strict=True)]
+        outputs = [stepper.step(ids, old) for stepper, old in zip(steppers, state.states, strict=True)]
         log_probs = _log_mean_exp([_log_softmax(logits) for logits, _ in outputs])
-        return log_probs.index_fill_(-1, forbidden, -torch.inf), EnsembleState(tuple(each for _, each in outputs))
+        return log_probs.index_fill_(-1, forbidden, -torch.inf), EnsembleState(tuple(new for _, new in outputs))
 
     first = torch.full((len(sources),), config.bos_id, device=device)
     state = EnsembleState(tuple(stepper.start(src) for stepper in steppers))

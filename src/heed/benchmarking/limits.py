@@ -114,17 +114,17 @@ class MachineLimits:
 def measure_limits(device: torch.device) -> MachineLimits:
     """Measure all limits. bfloat16 on a CPU runs in another process: some CPUs report support but crash with SIGILL."""
     operations: dict[MatmulDtype, float] = {"float32": matmul_throughput("float32", device)}
-    without: dict[MatmulDtype, str] = {}
+    unsupported: dict[MatmulDtype, str] = {}
     if device.type == "cuda":
         operations["bfloat16"] = matmul_throughput("bfloat16", device)
     else:
-        said, wrong = run_in_subprocess(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _PROCESS_TIMEOUT)
-        if wrong:
-            without["bfloat16"] = wrong
+        output, problem = run_in_subprocess(_BFLOAT16_CODE.format(threads=torch.get_num_threads()), _PROCESS_TIMEOUT)
+        if problem:
+            unsupported["bfloat16"] = problem
         else:
-            operations["bfloat16"] = float(said)
+            operations["bfloat16"] = float(output)
         operations["int8"] = matmul_throughput("int8", device)
-    return MachineLimits(device_name(device), operations, memory_bandwidth(device), without)
+    return MachineLimits(device_name(device), operations, memory_bandwidth(device), unsupported)
 
 
 def matmul_throughput(dtype: MatmulDtype, device: torch.device) -> float:

@@ -159,7 +159,7 @@ def _check_machine(preset: str | None, settings: NestedSettings, *, as_json: boo
     from heed.backends.machine import describe_machine  # noqa: PLC0415 - torch takes seconds to import
 
     with Console(stderr=True).status("checking this machine"):
-        here = describe_machine()
+        machine = describe_machine()
         run_estimate = None
         if preset is not None or any(settings.values()):
             sizes = (settings["data"].get("vocab_size", _ASSUMED_VOCAB_SIZE),) * 2
@@ -170,12 +170,12 @@ def _check_machine(preset: str | None, settings: NestedSettings, *, as_json: boo
     if as_json:
         typer.echo(
             json.dumps(
-                {"machine": asdict(here), "plan": None if run_estimate is None else asdict(run_estimate)}, indent=2
+                {"machine": asdict(machine), "plan": None if run_estimate is None else asdict(run_estimate)}, indent=2
             )
         )
         return
     console = Console(highlight=False)
-    show_machine(console, here)
+    show_machine(console, machine)
     if run_estimate is not None:
         assumed = f"sentences of {_ASSUMED_SENTENCE_TOKENS} tokens and a vocabulary of {run_estimate.vocab_size:,}"
         show_estimate(console, run_estimate, f" Assumes {assumed}: pass your corpus for a better estimate.")

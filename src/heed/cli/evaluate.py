@@ -73,7 +73,7 @@ def evaluate(
         int, typer.Option(min=0, help="Number of sentences to print: those in which --against differs most.")
     ] = 5,
     out: Annotated[Path | None, out_option("File to write the model's translations to.")] = None,
-    together: EnsembleOption = [],
+    ensemble: EnsembleOption = [],
     split: SplitOption = None,
     set_: SearchSetOption = [],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
@@ -99,7 +99,7 @@ def evaluate(
     _check_tokenizer(tokenize, lines["reference"])
     counts: dict[str, int] = {}
     if model is not None:
-        translator = open_translator(model, together, search, engine=None)
+        translator = open_translator(model, ensemble, search, engine=None)
         lines["hypothesis"], counts = _translated(translator, lines["source"], split)
         if out is not None:
             out.write_text("".join(f"{line}\n" for line in lines["hypothesis"]), encoding="utf-8")
@@ -109,7 +109,7 @@ def evaluate(
         typer.echo(json.dumps(inputs | counts | result.as_json(lines), indent=2, ensure_ascii=False))
     else:
         result.print_tables(_titles(model, files, lines), lines)
-    if model is not None and card and not together:  # an ensemble's score is not the model's
+    if model is not None and card and not ensemble:  # an ensemble's score is not the model's
         test_set = " + ".join(Path(_display_name(files[name])).name for name in ("source", "reference"))
         decoding = ", ".join(f"{name}={value}" for name, value in sorted(search.items()))
         write_card(model, test_set, (lines["source"], lines["reference"]), result.scores, decoding)
@@ -120,8 +120,8 @@ def _check_options(model: Path | None, files: Mapping[str, str], out: Path | Non
     if "reference" not in files:
         raise DataError("no reference: expected --reference, --text or --pairs")
     if (model is None) == ("hypothesis" not in files):
-        found = "neither" if model is None else f"both {model} and {files['hypothesis']}"
-        raise DataError(f"expected a model folder, or --hypothesis with translations to score: found {found}")
+        inputs = "neither" if model is None else f"both {model} and {files['hypothesis']}"
+        raise DataError(f"expected a model folder, or --hypothesis with translations to score: found {inputs}")
     if model is not None and "source" not in files:
         raise DataError(f"{model} needs source text to translate: expected --source")
     if model is None and (out is not None or search):
@@ -204,16 +204,16 @@ class _Result:
                 for pair, (name, other) in zip(self.comparisons, others, strict=True)
             }
             result["furthest_apart"] = [
-                {"line": apart.index + 1, "chrf2": apart.this, "against_chrf2": apart.other}
-                | {name: texts[apart.index] for name, texts in lines.items()}
-                for apart in self.disagreements
+                {"line": disagreement.index + 1, "chrf2": disagreement.this, "against_chrf2": disagreement.other}
+                | {name: texts[disagreement.index] for name, texts in lines.items()}
+                for disagreement in self.disagreements
             ]
         return result
 
     def print_tables(self, titles: Table, lines: Lines) -> None:
         console = output_console()
         console.print(titles, self._comparison_table() if self.comparisons else interval_table(self.scores), sep="")
-        sentences = (_disagreement(lines, apart) for apart in self.disagreements)
+        sentences = (_disagreement(lines, disagreement) for disagreement in self.disagreements)
         console.print(signature_table(self.scores), *sentences, sep="\n")
 
     def _comparison_table(self) -> Table:
@@ -221,8 +221,8 @@ class _Result:
         table.caption = "p: sacreBLEU's paired bootstrap, one-sided\n"
         table.caption_justify = "left"
         for pair in self.comparisons:
-            both = (number for score in (pair.this, pair.other) for number in (score.value, score.half_width))
-            numbers = (f"{number:.2f}" for number in both)
+            values = (number for score in (pair.this, pair.other) for number in (score.value, score.half_width))
+            numbers = (f"{number:.2f}" for number in values)
             table.add_row(metric_label(pair.this), *numbers, f"{pair.difference:+.2f}", f"{pair.p_value:.3f}")
         return table
 
@@ -254,13 +254,15 @@ def _titles(model: Path | None, files: Mapping[str, str], lines: Lines) -> Table
     return titles
 
 
-def _disagreement(lines: Lines, apart: "Disagreement") -> Group:
+def _disagreement(lines: Lines, disagreement: "Disagreement") -> Group:
     texts = Table.grid(padding=(0, 2))
     titles = {"source": "source", "reference": "reference", "hypothesis": "this", "against": "other"}
     for name, title in titles.items():
         if name in lines:
-            texts.add_row(title, Text(lines[name][apart.index]))
-    heading = f"\nline {apart.index + 1:,}: chrF2 {apart.this:.1f} (this), {apart.other:.1f} (other)"
+            texts.add_row(title, Text(lines[name][disagreement.index]))
+    heading = (
+        f"\nline {disagreement.index + 1:,}: chrF2 {disagreement.this:.1f} (this), {disagreement.other:.1f} (other)"
+    )
     return Group(Text(heading), texts)
 
 

@@ -63,7 +63,7 @@ def translate(
         list[str], typer.Argument(help="Files to translate, one text per line; default: standard input.")
     ] = [],
     text: Annotated[list[str], typer.Option(help="A text to translate; may be given several times.")] = [],
-    together: EnsembleOption = [],
+    ensemble: EnsembleOption = [],
     engine: EngineOption = None,
     format_: Annotated[
         InputFormat | None,
@@ -102,7 +102,7 @@ def translate(
     search = search_settings(set_, beam=beam, nbest=nbest)
     if text and files:
         raise DataError(f"expected --text or files to translate, not both: found --text and {files[0]}")
-    translator = open_translator(model, together, search, engine)
+    translator = open_translator(model, ensemble, search, engine)
     if verbose:
         print_notes([f"backend {translator.backend.choice}"])
     output = _OutputOptions(translator.search.nbest, scores, alignment, target_key)
@@ -247,7 +247,7 @@ def score(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     source: Annotated[str, typer.Option(help="Source text, one sentence per line.")],
     target: Annotated[str, typer.Option(help="Translations to score: line n translates line n of the source.")],
-    together: EnsembleOption = [],
+    ensemble: EnsembleOption = [],
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Print one JSON object per line, with each token's log-probability.")
     ] = False,
@@ -257,7 +257,7 @@ def score(
     The end-of-sentence token is included.
     """
     pairs = list(read_pairs(Corpus(source, target)))
-    translator = open_translator(model, together, {})
+    translator = open_translator(model, ensemble, {})
     total, count = 0.0, 0
     for start in range(0, len(pairs), 1000):
         batch = pairs[start : start + 1000]

@@ -66,9 +66,9 @@ def classification_scores(
 
     def macro_f1(sample: Int[np.ndarray, "texts"]) -> float:
         hits = np.bincount(true[sample][true[sample] == predicted[sample]], minlength=len(labels))
-        both = np.bincount(true[sample], minlength=len(labels)) + np.bincount(predicted[sample], minlength=len(labels))
-        present = both > 0  # labels that are neither true nor predicted are left out of the mean
-        return 100 * float((2 * hits[present] / both[present]).mean())
+        counts = np.bincount(np.concatenate((true[sample], predicted[sample])), minlength=len(labels))
+        present = counts > 0  # labels that are neither true nor predicted are left out of the mean
+        return 100 * float((2 * hits[present] / counts[present]).mean())
 
     all_texts = np.arange(len(true_labels))
     long = f"texts:{len(true_labels)}|labels:{len(labels)}|bs:{resamples}|seed:{SEED}|version:heed-{__version__}"

@@ -128,11 +128,11 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
 def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> InferenceRequest:
     """The request to `select`. int8 on a CPU without it: an error if requested by name, else a fallback to float32."""
     request = InferenceRequest(engine, precision, is_quantized=all(is_quantized(folder.path) for folder in folders))
-    if request.dtype == "float32" or (why := why_no_int8()) is None:
+    if request.dtype == "float32" or (reason := why_no_int8()) is None:
         return request
     if engine == "heed-int8":
-        raise InputError(f"{why}: use --engine heed")
-    note_fallback(f"{folders[0].path} is quantised and runs in float32: {why}")
+        raise InputError(f"{reason}: use --engine heed")
+    note_fallback(f"{folders[0].path} is quantised and runs in float32: {reason}")
     return InferenceRequest("heed", precision, is_quantized=True)
 
 

@@ -220,11 +220,13 @@ def check(scorer: Scorer, sources: Sequence[str], references: Sequence[str]) -> 
 
 
 def _intervals(
-    each: Float[np.ndarray, "systems sentences statistics"], value: Callable[[np.ndarray], float], resamples: int
+    per_sentence: Float[np.ndarray, "systems sentences statistics"],
+    value: Callable[[np.ndarray], float],
+    resamples: int,
 ) -> list[tuple[float, float]]:
     """The 95 % interval of the score of each system but the first, minus the first system's."""
-    systems, sentences, statistics = each.shape
-    flat = each.transpose(1, 0, 2).reshape(sentences, -1)
+    systems, sentences, statistics = per_sentence.shape
+    flat = per_sentence.transpose(1, 0, 2).reshape(sentences, -1)
     generator = np.random.default_rng(_SEED)
     differences = []
     for start in range(0, resamples, _RESAMPLES_PER_CHUNK):
@@ -233,8 +235,8 @@ def _intervals(
         draws = generator.multinomial(sentences, np.full(sentences, 1 / sentences), count)
         sums = (draws.astype(flat.dtype) @ flat).reshape(count, systems, statistics)
         for resample in sums:
-            first, *others = map(value, resample)
-            differences.append([other - first for other in others])
+            first, *rest = map(value, resample)
+            differences.append([other - first for other in rest])
     low, high = np.quantile(np.array(differences), (0.025, 0.975), axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 

@@ -49,16 +49,16 @@ def observe(
     """
     if model.training:
         raise InputError("the model is in training mode, with dropout: call model.eval() first")
-    known = parts(model.config)
-    requested = set(known if names is None else names)
+    specs = parts(model.config)
+    requested = set(specs if names is None else names)
     for name in requested:
-        if name not in known:
-            raise InputError(f"this model has no part {name!r}: {did_you_mean(name, known)}")
+        if name not in specs:
+            raise InputError(f"this model has no part {name!r}: {did_you_mean(name, specs)}")
     activations: Activations = {}
     with ExitStack() as hooks:
         for name, module, end in _hook_points(model):
             if name in requested:
-                heads = model.config.heads if known[name].axes[0] == "H" else None
+                heads = model.config.heads if specs[name].axes[0] == "H" else None
                 hooks.enter_context(module.register_forward_hook(partial(_record, activations, name, end, heads)))
         logits = model(src, tgt_in, attend=_recording(attend, iter(attentions(model.config)), requested, activations))
     if model.classes is not None:  # a classifier's output has one row
@@ -70,7 +70,7 @@ def observe(
     for side, stack, ids in (("encoder", model.encoder, src), ("decoder", model.decoder, tgt_in)):
         if stack is not None and ids is not None:
             activations |= _positions(side, stack, ids, model)
-    return {name: activations[name] for name in known if name in requested}
+    return {name: activations[name] for name in specs if name in requested}
 
 
 def _record(

@@ -115,9 +115,9 @@ def json_for_script(data: Any) -> str:
 def embedded_layers(trace: "heed.interpret.trace.Trace", *, full: bool = False) -> int:
     """The number of layers, from the first, whose activations the page embeds."""
     config = trace.config
-    known, lengths = parts(config), sizes(config, len(trace.source.ids), len(trace.target.ids))
+    specs, lengths = parts(config), sizes(config, len(trace.source.ids), len(trace.target.ids))
     for layers in range(max(_layers(config).values()), 1, -1):
-        shapes = (known[name].shape(lengths) for name in _names(config, layers) if not name.endswith(".hidden"))
+        shapes = (specs[name].shape(lengths) for name in _names(config, layers) if not name.endswith(".hidden"))
         if full or sum(int(np.prod(shape)) for shape in shapes) <= BUDGET:
             return layers
     return 1

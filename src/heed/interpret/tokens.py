@@ -125,9 +125,13 @@ def _spans(pieces: Sequence[bytes], text: str) -> list[Span]:
     spans: list[Span] = []
     for start, end in pairwise(accumulate(map(len, pieces), initial=0)):
         covered = [index - offset for index in characters[start:end]]
-        here = spans[-1][1] if spans else 0
-        inside = [min(max(index, 0), len(text)) for index in (covered[0], covered[-1] + 1)] if covered else [here, here]
-        spans.append((inside[0], inside[1]))
+        previous_end = spans[-1][1] if spans else 0
+        bounds = (
+            [min(max(index, 0), len(text)) for index in (covered[0], covered[-1] + 1)]
+            if covered
+            else [previous_end, previous_end]
+        )
+        spans.append((bounds[0], bounds[1]))
     return spans
 
 

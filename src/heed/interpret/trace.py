@@ -137,8 +137,8 @@ class Trace:
         """Several matrices in one forward pass; no names: all of them, `size()` bytes."""
         model = self.text_model.model
         values = observe(model, _ids(model, self.source), _ids(model, self.target), names=names)
-        known = parts(self.config)
-        return {name: self._labelled(known[name], _array(value[0])) for name, value in values.items()}
+        specs = parts(self.config)
+        return {name: self._labelled(specs[name], _array(value[0])) for name, value in values.items()}
 
     def lens(self, count: int = 5) -> Lens:
         """The logit lens: the top-k tokens of each decoder layer."""

@@ -85,7 +85,7 @@ def cross_entropy(split: DatasetSplit, side: CorpusLanguage = "french") -> float
     for template, probability in _templates():
         mean = _entropy(template, side) - math.log(probability)
         derivations = list(_derivations(template, _combinations if template is because else one_word_per_class))
-        mean_log_probability = sum(each.share * each.log_probability for each in derivations)
+        mean_log_probability = sum(derivation.share * derivation.log_probability for derivation in derivations)
         for derivation in derivations:
             held_out = held_out_share(derivation.result)
             share = probability * derivation.share * (1 - held_out if split == "train" else held_out)
@@ -115,7 +115,7 @@ def _entropy(template: Template, side: CorpusLanguage) -> float:
     it negates a noun whose plural equals its singular (`n'entend pas d'ours`): nothing else shows the number there.
     """
     derivations = _derivations(template, one_word_per_class)
-    of_derivations = -sum(each.share * each.log_probability for each in derivations)
+    of_derivations = -sum(derivation.share * derivation.log_probability for derivation in derivations)
     if side == "english" or template is not negation:
         return of_derivations
     return of_derivations - sum(map(_negation_ambiguity, words.SCENES)) / len(words.SCENES)
@@ -129,10 +129,11 @@ def _negation_ambiguity(scene: words.Scene) -> float:
 
     probabilities: dict[str, float] = defaultdict(float)
     derivations = list(_derivations(goal, lambda options: options))
-    for each in derivations:
-        probabilities[each.result.french] += each.share
+    for derivation in derivations:
+        probabilities[derivation.result.french] += derivation.share
     return sum(
-        each.share * (math.log(probabilities[each.result.french]) - each.log_probability) for each in derivations
+        derivation.share * (math.log(probabilities[derivation.result.french]) - derivation.log_probability)
+        for derivation in derivations
     )
 
 

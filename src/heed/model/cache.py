@@ -42,10 +42,10 @@ class LayerKVCache:
         self, new: tuple[Float[Tensor, "R T H K"], Float[Tensor, "R T H K"]]
     ) -> tuple[Float[Tensor, "R C H K"], Float[Tensor, "R C H K"]]:
         """Append the keys and values of T tokens; returns those of all C tokens so far."""
-        both = torch.stack(new).transpose(2, 3)  # (2, R, H, T, K)
-        buffer = self._reserve(both)
-        end = self.length + both.shape[3]
-        buffer.slots[:, :, :, self.length : end] = both
+        new_kv = torch.stack(new).transpose(2, 3)  # (2, R, H, T, K)
+        buffer = self._reserve(new_kv)
+        end = self.length + new_kv.shape[3]
+        buffer.slots[:, :, :, self.length : end] = new_kv
         buffer.filled = self.length = end
         self._buffer = buffer
         keys, values = buffer.slots[:, :, :, :end].transpose(2, 3)
@@ -59,14 +59,14 @@ class LayerKVCache:
 
     def _reserve(self, new: Float[Tensor, "2 R H T K"]) -> _Buffer:
         """A buffer that holds this prefix and has free slots for the new tokens."""
-        both, rows, heads, length, width = new.shape
+        _, rows, heads, length, width = new.shape
         needed = self.length + length
         if self._buffer is None:
-            return _Buffer(new.new_empty(both, rows, heads, max(_INITIAL_CAPACITY, needed), width), 0)
+            return _Buffer(new.new_empty(2, rows, heads, max(_INITIAL_CAPACITY, needed), width), 0)
         capacity = self._buffer.slots.shape[3]
         if self._buffer.filled == self.length and needed <= capacity:
             return self._buffer
-        slots = new.new_empty(both, rows, heads, capacity if needed <= capacity else 2 * needed, width)
+        slots = new.new_empty(2, rows, heads, capacity if needed <= capacity else 2 * needed, width)
         slots[:, :, :, : self.length] = self._buffer.slots[:, :, :, : self.length]
         return _Buffer(slots, self.length)
 

@@ -134,8 +134,8 @@ def thinned(x: Points, y: Points) -> OtherLine:
         return x, y
     kept: list[int] = []
     for bin_ in np.array_split(np.arange(len(y)), MAX_BINS):
-        there = bin_[np.isfinite(y[bin_])]
-        kept += sorted({int(there[y[there].argmin()]), int(there[y[there].argmax()])}) if len(there) else [bin_[0]]
+        finite = bin_[np.isfinite(y[bin_])]
+        kept += sorted({int(finite[y[finite].argmin()]), int(finite[y[finite].argmax()])}) if len(finite) else [bin_[0]]
     return x[kept], y[kept]
 
 
@@ -264,8 +264,8 @@ def curve(
 def last_point(points: Line) -> tuple[float, float] | None:
     """Where a line ends; none where it has no point."""
     x, y = points
-    there = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-    return (float(x[there[-1]]), float(y[there[-1]])) if len(there) else None
+    finite = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
+    return (float(x[finite[-1]]), float(y[finite[-1]])) if len(finite) else None
 
 
 def _checked(name: str, points: tuple[SeriesValues, SeriesValues]) -> Line:
@@ -274,7 +274,7 @@ def _checked(name: str, points: tuple[SeriesValues, SeriesValues]) -> Line:
         raise InputError(
             f"found x of shape {x.shape} and y of {y.shape} for the line {name!r}: expected two equal lists"
         )
-    there = np.isfinite(x) & np.isfinite(y)
-    if not there.any():
+    finite = np.isfinite(x) & np.isfinite(y)
+    if not finite.any():
         raise InputError(f"found no point with finite numbers on the line {name!r}: expected one or more")
-    return np.where(there, x, np.nan), np.where(there, y, np.nan)
+    return np.where(finite, x, np.nan), np.where(finite, y, np.nan)

@@ -88,20 +88,20 @@ class Curves:
 def curves_from_journal(name: str, entries: Sequence[dict[str, Any]]) -> Curves:
     """The curves of a run, from the entries of its journal."""
     trained = [entry for entry in entries if "loss" in entry]
-    tried = [entry for entry in entries if "validation_loss" in entry]
-    loss, validation_loss = _numbers(trained, "loss"), _numbers(tried, "validation_loss")
-    metric = next((name for name in SCORES if any(name in entry for entry in tried)), "bleu")
+    validations = [entry for entry in entries if "validation_loss" in entry]
+    loss, validation_loss = _numbers(trained, "loss"), _numbers(validations, "validation_loss")
+    metric = next((name for name in SCORES if any(name in entry for entry in validations)), "bleu")
     return Curves(
         name,
         np.array([entry["step"] for entry in trained], dtype=int),
         np.cumsum(np.nan_to_num(_numbers(trained, "seconds"))) / 60,
         np.where(loss > 0, loss, np.nan),  # a log scale has no zero
         _numbers(trained, "rate"),
-        np.array([entry["step"] for entry in tried], dtype=int),
+        np.array([entry["step"] for entry in validations], dtype=int),
         np.where(validation_loss > 0, validation_loss, np.nan),
-        _numbers(tried, metric),
+        _numbers(validations, metric),
         metric,
-        _best(tried, validation_loss),
+        _best(validations, validation_loss),
     )
 
 
@@ -109,11 +109,11 @@ def _numbers(entries: list[dict[str, Any]], key: str) -> Float[np.ndarray, "poin
     return np.array([entry.get(key) for entry in entries], dtype=float)  # None becomes NaN
 
 
-def _best(tried: list[dict[str, Any]], losses: Float[np.ndarray, "validations"]) -> int | None:
+def _best(validations: list[dict[str, Any]], losses: Float[np.ndarray, "validations"]) -> int | None:
     """The last validation marked best in the journal; if none is, the first with the lowest loss."""
-    called = [number for number, entry in enumerate(tried) if entry.get("best")]
+    marked = [number for number, entry in enumerate(validations) if entry.get("best")]
     lowest = None if np.isnan(losses).all() else int(np.nanargmin(losses))
-    return called[-1] if called else lowest
+    return marked[-1] if marked else lowest
 
 
 def smoothed(y: Float[np.ndarray, "steps"]) -> tuple[Int[np.ndarray, "points"], Float[np.ndarray, "points"]]:
@@ -151,8 +151,8 @@ def draw(runs: Sequence[Curves], by: By, theme: Theme = LIGHT) -> str:
     """The figure: panels for the loss, for each score there is, and for the learning rate. No run may be blank."""
     panels: dict[str, list[_Series]] = {name: [] for name in _HEIGHTS}
     for number, run in enumerate(runs):
-        for name, one in _series(run, number, by, theme, alone=len(runs) == 1):
-            panels[name].append(one)
+        for name, curve in _series(run, number, by, theme, single_run=len(runs) == 1):
+            panels[name].append(curve)
     panels = {name: series for name, series in panels.items() if series}
     scales = {name: _scale(name, series) for name, series in panels.items()}
     left = EDGE + 8 + max(max_width(map(format_number, numbers), SMALL) for *_, numbers in scales.values())
@@ -163,7 +163,7 @@ def draw(runs: Sequence[Curves], by: By, theme: Theme = LIGHT) -> str:
     furthest, bottom = x.end + max_width(map(format_number, x_ticks), SMALL) / 2, content_top("any") - 16
     for name, series in panels.items():
         top = bottom + _BETWEEN
-        bottom = top + max(_HEIGHTS[name], sum(label_height(one.under) for one in series if one.label))
+        bottom = top + max(_HEIGHTS[name], sum(label_height(curve.under) for curve in series if curve.label))
         low, high, numbers = scales[name]
         y = Axis(low, high, bottom, top, log=name == "loss")
         drawn, reached = _panel(series, x, y)
@@ -178,39 +178,44 @@ def draw(runs: Sequence[Curves], by: By, theme: Theme = LIGHT) -> str:
     return svg_document((furthest, bottom + 36), title, theme, parts)
 
 
-def _series(run: Curves, number: int, by: By, theme: Theme, *, alone: bool) -> Iterator[tuple[str, _Series]]:
+def _series(run: Curves, number: int, by: By, theme: Theme, *, single_run: bool) -> Iterator[tuple[str, _Series]]:
     """The lines of a run and the panels they belong to. A single run has a colour per kind of line; each of several has
     its own colour, and no pale line of every step.
     """
-    thin, thick = ({**stroke(one, theme), "stroke-width": wide} for one, wide in _pens(number, alone=alone))
-    x, tried = run.along(by, run.steps), run.along(by, run.validation_steps)
+    thin, thick = (
+        {**stroke(colour, theme), "stroke-width": stroke_width}
+        for colour, stroke_width in _pens(number, single_run=single_run)
+    )
+    x, validation_x = run.along(by, run.steps), run.along(by, run.validation_steps)
     points, means = smoothed(run.loss)
     validated = run.best is not None and bool(np.isfinite(run.validation_loss).any())
-    if alone:
+    if single_run:
         pale = {**thin, "stroke-width": 0.7, "stroke-opacity": 0.25}
         yield "loss", _Series(f"loss-{number}", (x, run.loss), pale, "training, every step", clip_outliers=True)
-    label = "" if validated and not alone else _label(run, "training", f"{_last(means):.4g}", alone=alone)
+    label = (
+        "" if validated and not single_run else _label(run, "training", f"{_last(means):.4g}", single_run=single_run)
+    )
     yield "loss", _Series(f"smoothed-{number}", (x[points], means), thin, f"{run.name}: training, smoothed", label)
-    dots = alone and len(tried) <= 50
+    dots = single_run and len(validation_x) <= 50
     for panel, values, digits in (("loss", run.validation_loss, ".4g"), (run.metric, run.score, _digits(run.metric))):
         if run.best is not None and np.isfinite(values).any():
-            label = _label(run, "validation", f"{_last(values):{digits}}", alone=alone)
+            label = _label(run, "validation", f"{_last(values):{digits}}", single_run=single_run)
             step = run.validation_steps[run.best]
             best = f"○ {'best: ' * (panel == 'loss')}{values[run.best]:{digits}} at step {step:,}"
             under = best if np.isfinite(values[run.best]) else ""
             name, hint = f"validation-{panel}-{number}", f"{run.name}: validation"
-            yield panel, _Series(name, (tried, values), thick, hint, label, under, run.best, dots)
+            yield panel, _Series(name, (validation_x, values), thick, hint, label, under, run.best, dots)
     if np.isfinite(run.rate).any():
         yield "rate", _Series(f"rate-{number}", (x, run.rate), thin, f"{run.name}: learning rate")
 
 
-def _pens(number: int, *, alone: bool) -> tuple[tuple[int, float], tuple[int, float]]:
+def _pens(number: int, *, single_run: bool) -> tuple[tuple[int, float], tuple[int, float]]:
     """Colour and width of training and of validation."""
-    return ((0, 1.2), (1, 2.2)) if alone else ((number, 1.0), (number, 2.2))
+    return ((0, 1.2), (1, 2.2)) if single_run else ((number, 1.0), (number, 2.2))
 
 
-def _label(run: Curves, kind: str, value: str, *, alone: bool) -> str:
-    return f"{kind if alone else bidi_isolate(fitted(run.name, _LONGEST_NAME, TEXT))} {value}"
+def _label(run: Curves, kind: str, value: str, *, single_run: bool) -> str:
+    return f"{kind if single_run else bidi_isolate(fitted(run.name, _LONGEST_NAME, TEXT))} {value}"
 
 
 def _last(values: Float[np.ndarray, "points"]) -> float:
@@ -230,7 +235,9 @@ def _title(name: str, runs: Sequence[Curves]) -> str:
 
 def _scale(name: str, series: Sequence[_Series]) -> tuple[float, float, list[float]]:
     """What a y axis spans, and its ticks."""
-    usual = [np.nanpercentile(one.points[1], (0.2, 99)) if one.clip_outliers else one.points[1] for one in series]
+    usual = [
+        np.nanpercentile(curve.points[1], (0.2, 99)) if curve.clip_outliers else curve.points[1] for curve in series
+    ]
     values = np.concatenate(usual)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if name == "loss":
@@ -244,17 +251,17 @@ def _panel(series: Sequence[_Series], x: Axis, y: Axis) -> tuple[list[Element], 
     """The lines of a panel and their labels, and where the labels end."""
     parts: list[Element] = []
     labels = []
-    for one in series:
-        drawn = x(one.points[0]), y(one.points[1])
-        if one.clip_outliers:
+    for curve in series:
+        drawn = x(curve.points[0]), y(curve.points[1])
+        if curve.clip_outliers:
             drawn = clipped(*drawn, y.end, y.start)
-        parts += line(drawn, one.look, one.name, one.hint, one.dots)
-        if one.best is not None and np.isfinite(drawn[1][one.best]):
-            ring = {"d": circle(float(drawn[0][one.best]), float(drawn[1][one.best]), 5.0), "fill": "none"}
-            look = {"class": f"best {one.name}", "stroke": one.look["stroke"], "stroke-width": 1.4}
-            parts.append(element("path", {**ring, **look}, tooltip(one.under)))
-        if one.label:
+        parts += line(drawn, curve.look, curve.name, curve.hint, curve.dots)
+        if curve.best is not None and np.isfinite(drawn[1][curve.best]):
+            ring = {"d": circle(float(drawn[0][curve.best]), float(drawn[1][curve.best]), 5.0), "fill": "none"}
+            look = {"class": f"best {curve.name}", "stroke": curve.look["stroke"], "stroke-width": 1.4}
+            parts.append(element("path", {**ring, **look}, tooltip(curve.under)))
+        if curve.label:
             end = last_point(drawn) or (x.end, y.start)
-            labels.append(EndLabel(end, one.look["stroke"], one.label, one.under, one.hint))
+            labels.append(EndLabel(end, curve.look["stroke"], curve.label, curve.under, curve.hint))
     named, reached = end_labels(labels, x.end, (y.end, y.start))
     return [*parts, *named], reached

@@ -123,15 +123,15 @@ def head_grid(
     for layer, maps in enumerate(weights):
         y = above + layer * pitch_down
         parts.append(small_text(left - 8, y + down * unit / 2, f"layer {layer + 1}", "end"))
-        for head, one in enumerate(maps):
+        for head, matrix in enumerate(maps):
             x = left + head * pitch_across
             if layer == 0:
                 parts.append(small_text(x, above - 10, f"head {head + 1}"))
-            hint = element("g", {"fill-opacity": 0.0}, *_strongest(x, y, unit, one, row_words, column_words))
+            hint = element("g", {"fill-opacity": 0.0}, *_strongest(x, y, unit, matrix, row_words, column_words))
             shown = [
                 tooltip(f"layer {layer + 1}, head {head + 1}"),
                 panel_background(x, y, across * unit, down * unit),
-                raster_image(x, y, (unit, unit), np.minimum(1, one / top), theme),
+                raster_image(x, y, (unit, unit), np.minimum(1, matrix / top), theme),
             ]
             parts.append(element("g", {"class": "head"}, *shown, *[hint] * bool(rows)))
     right, below = left + heads * pitch_across - 10, above + layers * pitch_down

@@ -88,8 +88,8 @@ def width(words: str, size: float) -> float:
 
 
 def _ems(character: str) -> float:
-    if known := _WIDTHS.get(character):
-        return known
+    if width_in_ems := _WIDTHS.get(character):
+        return width_in_ems
     category = unicodedata.category(character)
     if category in ("Mn", "Me", "Cf"):
         return 0.0

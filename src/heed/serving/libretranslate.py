@@ -115,7 +115,7 @@ def _translate_response(fields: TranslateRequest, answers: list[TranslatedText])
     if fields.details and fields.format == "text":
         values["details"] = [_details(answer) for answer in answers]
     return TranslateResponse.model_validate(
-        {name: each[0] if isinstance(fields.q, str) else each for name, each in values.items()}
+        {name: value[0] if isinstance(fields.q, str) else value for name, value in values.items()}
     )
 
 

@@ -48,8 +48,8 @@ class ApiKeys:
         self._reload()
         digest = _digest(key)
         is_known = False
-        for known in self._digests:
-            is_known |= hmac.compare_digest(known, digest)
+        for accepted in self._digests:
+            is_known |= hmac.compare_digest(accepted, digest)
         return digest if is_known else None
 
     def _reload(self) -> None:

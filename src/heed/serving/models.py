@@ -136,8 +136,8 @@ class ServedLmOrClassifier:
 
     @cached_property
     def _traced(self) -> TextModel:
-        both = (self.tokenizer, self.tokenizer)
-        return TextModel(copy_sharing_weights(self.model), both, max_tokens=self.max_tokens, labels=self.labels)
+        tokenizers = (self.tokenizer, self.tokenizer)
+        return TextModel(copy_sharing_weights(self.model), tokenizers, max_tokens=self.max_tokens, labels=self.labels)
 
 
 ServedModel = ServedTranslator | ServedLmOrClassifier
@@ -155,15 +155,17 @@ def open_models(
     folders = [read_model_folder(path) for path in paths]
     translating = [folder.path for folder in folders if folder.run.model.kind == "encoder-decoder"]
     translators = open_translators(translating, languages, search, open_model)
-    others = [ServedLmOrClassifier.from_folder(folder, search) for folder in folders if folder.path not in translating]
-    models: list[ServedModel] = [*translators, *others]
-    for model in others:
+    lms_and_classifiers = [
+        ServedLmOrClassifier.from_folder(folder, search) for folder in folders if folder.path not in translating
+    ]
+    models: list[ServedModel] = [*translators, *lms_and_classifiers]
+    for model in lms_and_classifiers:
         same = [other.path for other in models if other.name == model.name]
         if len(same) > 1:
             raise ConfigError(
                 f"{same[0]} and {same[1]} are both named {model.name}, and requests select models by name: rename one"
             )
-    return translators, others
+    return translators, lms_and_classifiers
 
 
 def open_translators(

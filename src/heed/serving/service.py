@@ -271,9 +271,9 @@ class Service:
             if request.format == "html":
                 return html_report(trace, contents)
             if request.parts:
-                known = trace.names()
+                names = trace.names()
                 for name in request.parts:
-                    if name not in known:
+                    if name not in names:
                         raise InputError(f"unknown part {name[:50]!r}")
                 contents["values"] = {name: rounded(part.values) for name, part in trace.parts(request.parts).items()}
             return json.dumps(contents, ensure_ascii=False, allow_nan=False).encode()

@@ -44,14 +44,14 @@ def run_worker(
 ) -> None:
     """Load the models and answer requests until the socket closes."""
     try:
-        translators, others = open_models(models, languages, search, open_model)
+        translators, lms_and_classifiers = open_models(models, languages, search, open_model)
     except HeedError as error:
         connection.sendall(pack_message({"error": str(error)}))
         return
     except OSError as error:  # a path without access permission
         connection.sendall(pack_message({"error": f"{error.filename}: {error.strerror}"}))
         return
-    service = Service(Directions(translators), config, others)
+    service = Service(Directions(translators), config, lms_and_classifiers)
     health = HealthMonitor(service)
     app = make_routes(service, health, key_required=key_required)
     with log_only_heed_errors():

@@ -103,8 +103,12 @@ def _from_two_names(source: str, target: str) -> tuple[str, str] | None:
     for separators in (r"[/\\.]", r"[/\\._-]"):
         source_parts, target_parts = re.split(separators, source), re.split(separators, target)
         if len(source_parts) == len(target_parts):
-            both = zip(source_parts, target_parts, strict=True)
-            differences = {(_code(ours), _code(theirs)) for ours, theirs in both if ours != theirs}
+            parts = zip(source_parts, target_parts, strict=True)
+            differences = {
+                (_code(source_part), _code(target_part))
+                for source_part, target_part in parts
+                if source_part != target_part
+            }
             if len(differences) == 1 and (codes := _distinct(*differences.pop())):
                 return codes
     return _distinct(*(_last_code(name) for name in (source, target)))  # a.en and b.de

@@ -147,8 +147,8 @@ def _rename_unless_taken(building: Path, folder: Path) -> bool:
 
 def _with_names(prepared: Prepared, corpora: SurveyedCorpora, notes: list[str]) -> Prepared:
     """Replace the cached corpus names, since files of other names may have the same text."""
-    both = zip(prepared.corpora, corpora, strict=True)
-    renamed = tuple(replace(counts, name=corpus.name) for counts, (corpus, _) in both)
+    pairs = zip(prepared.corpora, corpora, strict=True)
+    renamed = tuple(replace(counts, name=corpus.name) for counts, (corpus, _) in pairs)
     return replace(prepared, corpora=renamed, notes=tuple(notes))
 
 

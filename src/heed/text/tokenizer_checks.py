@@ -161,8 +161,8 @@ def _tokens_of_scored_vocabulary(model: dict[str, Any]) -> list[str]:
 
 def _check_bytes(names: list[str]) -> None:
     """Raise unless every byte has a token, so that any text can be encoded, and every token is made of bytes."""
-    known = set(names)
-    if missing := [byte for symbol, byte in BYTE_VALUES.items() if symbol not in known]:
+    tokens = set(names)
+    if missing := [byte for symbol, byte in BYTE_VALUES.items() if symbol not in tokens]:
         raise DataError(f"the tokenizer has no token for {len(missing)} of the 256 bytes, the first is {missing[0]}")
     for name in names[len(SPECIAL) :]:
         if not name or not BYTE_VALUES.keys() >= set(name):

@@ -218,9 +218,9 @@ def _check_weights(pairs: Prepared) -> None:
     """Raise where the weights leave an epoch without pairs, or with more than memory holds."""
     count = sum(corpus.weight * corpus.kept for corpus in pairs.corpora)
     if not 1 <= count <= _MAX_PAIRS:
-        each = ", ".join(f"{corpus.weight:g} x {corpus.kept:,}" for corpus in pairs.corpora)
+        sizes = ", ".join(f"{corpus.weight:g} x {corpus.kept:,}" for corpus in pairs.corpora)
         raise DataError(
-            f"an epoch would have {count:.3g} pairs (weight times pairs: {each}), expected 1 to {_MAX_PAIRS:.0e}: "
+            f"an epoch would have {count:.3g} pairs (weight times pairs: {sizes}), expected 1 to {_MAX_PAIRS:.0e}: "
             f"give a {'larger' if count < 1 else 'smaller'} weight"
         )
 

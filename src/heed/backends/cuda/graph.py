@@ -27,12 +27,12 @@ def capture(work: Callable[[], None], device: torch.device, pool: Any = None, wa
     pool: whose memory it may use for temporaries; graphs that share one must not run at the same time. warm_up: calls
     before the capture, in which kernels are built and libraries take the memory they want.
     """
-    aside, now = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    aside.wait_stream(now)
-    with torch.cuda.stream(aside):
+    side_stream, current_stream = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    side_stream.wait_stream(current_stream)
+    with torch.cuda.stream(side_stream):
         for _ in range(warm_up):
             work()
-    now.wait_stream(aside)
+    current_stream.wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         work()

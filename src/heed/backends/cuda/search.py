@@ -215,18 +215,19 @@ def _set_rules(slots: Slots, config: SearchConfig) -> None:
     slots.rules.copy_(torch.tensor([config.min_length, config.stop == "first" or config.beam == 1], device="cpu"))
 
 
-def _read_hypotheses(slots: Slots, chosen: Sequence[int], config: SearchConfig) -> Iterator[list[Hypothesis]]:
+def _read_hypotheses(slots: Slots, slot_indices: Sequence[int], config: SearchConfig) -> Iterator[list[Hypothesis]]:
     """The finished hypotheses of some slots, their tokens backtracked from the last to the first."""
-    index = torch.tensor(chosen, device="cpu").to(slots.finished.device)
+    index = torch.tensor(slot_indices, device="cpu").to(slots.finished.device)
     _, scores, log_probs = slots.beam_scores[:, index].cpu().numpy()
     order, lasts, truncated = slots.finished_info[:, index].cpu().numpy()
     tokens, parents = slots.history[:, index].cpu().numpy()
     scores = np.where(np.isfinite(scores), scores, -np.inf)
     best = np.lexsort((order, -scores))[:, : config.nbest]  # ties go to the one that finished first
     scores, log_probs, order, hypothesis, truncated = (
-        np.take_along_axis(each, best, 1) for each in (scores, log_probs, order, lasts, truncated != 0)
+        np.take_along_axis(values, best, 1) for values in (scores, log_probs, order, lasts, truncated != 0)
     )
-    lengths, sentence = np.where(np.isfinite(scores), order // slots.shape.beam, 0), np.arange(len(chosen))[:, None]
+    lengths = np.where(np.isfinite(scores), order // slots.shape.beam, 0)
+    sentence = np.arange(len(slot_indices))[:, None]
     outputs = np.empty((*lengths.shape, lengths.max()), dtype=np.int64)
     for time in reversed(range(outputs.shape[-1])):
         outputs[..., time] = tokens[sentence, time, hypothesis]
