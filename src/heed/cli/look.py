@@ -75,7 +75,7 @@ def _print_attribution(console: Console, trace: "Trace") -> None:
     console.print("\nSource tokens that each target token depends on")
     console.print(
         f"attention:     cross-attention weight, layer {layer}, mean of its heads\n"
-        "leave-one-out: change of the target token's log-probability without the source token\n"
+        "leave-one-out: change of the target's log-probability without the source token\n"
         "The two may differ: attention is not an explanation.",
         style="dim",
     )
