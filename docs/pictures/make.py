@@ -18,7 +18,8 @@ def draw(folder: str) -> None:
 
     trace = heed.load(folder).look(SENTENCE)
     rows = [
-        f"{read} → {predicted}" for read, predicted in zip(trace.target_tokens, trace.predicted_tokens, strict=True)
+        f"{read.strip()}→{predicted.strip()}"
+        for read, predicted in zip(trace.target_tokens, trace.predicted_tokens, strict=True)
     ]
     removal = trace.removal()
     encodings = sinusoids(torch.arange(60), 64).numpy()
