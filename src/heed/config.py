@@ -39,7 +39,8 @@ def model_preset(name: str) -> dict[str, Any]:
 PositiveInt = Annotated[int, Field(gt=0)]
 # Settings also come in model folders from elsewhere: these limits bound the time and memory of a search.
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
-OutputLength = Annotated[int, Field(gt=0, le=10_000)]
+MAX_OUTPUT_LENGTH = 10_000
+OutputLength = Annotated[int, Field(gt=0, le=MAX_OUTPUT_LENGTH)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -282,9 +283,17 @@ class SearchConfig(Settings):
         "exact",
         description="Stop when no hypothesis can win any more (exact), or when nbest have finished (first; faster).",
     )
-    min_length: Annotated[int, Field(ge=0, le=10_000)] = Field(0, description="Minimum tokens per translation.")
+    min_length: Annotated[int, Field(ge=0, le=MAX_OUTPUT_LENGTH)] = Field(
+        0, description="Minimum tokens per translation."
+    )
     max_length: OutputLength | None = Field(
-        None, description="Maximum tokens per translation; none: source length + 50."
+        None, description="Maximum tokens per translation; none: max_length_ratio × source tokens + max_length_extra."
+    )
+    max_length_ratio: Annotated[float, Field(ge=0, le=1000)] = Field(
+        1.0, description="Maximum tokens per translation for each source token; training raises it to fit its text."
+    )
+    max_length_extra: Annotated[int, Field(ge=0, le=MAX_OUTPUT_LENGTH)] = Field(
+        50, description="Maximum tokens per translation beyond max_length_ratio; training raises it to fit its text."
     )
     no_repeat_ngram: PositiveInt | None = Field(
         None, description="Allow no n-gram of this length twice; none: no restriction."
@@ -310,6 +319,10 @@ class SearchConfig(Settings):
         if self.max_length is not None and self.max_length < self.min_length:
             raise ConfigError(f"max_length = {self.max_length} is less than min_length = {self.min_length}")
         return self
+
+    def greedy(self) -> Self:
+        """These settings with greedy search."""
+        return self.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
 
 
 class TranslateConfig(Settings):

@@ -73,6 +73,14 @@ def test_a_translation_may_be_fifty_tokens_longer_than_its_source() -> None:
     assert max_output_lengths([model.config], sources, SearchConfig(max_length=7)) == [7, 7, 7]
 
 
+def test_a_fitted_bound_limits_the_output_length_by_the_source_length() -> None:
+    config = ModelConfig.model_validate(SMALL)
+    bound = SearchConfig(max_length_ratio=2.5, max_length_extra=3)
+    assert max_output_lengths([config], [[5] * 3, [], [5] * 40], bound) == [11, 3, 103]
+    assert max_output_lengths([config], [[]], SearchConfig(max_length_ratio=0, max_length_extra=0)) == [1]
+    assert max_output_lengths([config], [[5] * 600], SearchConfig(max_length_ratio=100)) == [10_000]
+
+
 def test_learned_positions_limit_the_output_length(device: torch.device) -> None:
     model = make(ModelConfig.model_validate({**SMALL, "positions": "learned", "max_length": 9}), device)
     with torch.no_grad():

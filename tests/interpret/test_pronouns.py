@@ -42,7 +42,7 @@ def text_model(segments: TokenizerType = "words", **settings: Any) -> TextModel:
     torch.manual_seed(0)
     words = tokenizer(segments)
     config = ModelConfig.model_validate({**SHAPE, "vocab_size": words.vocab_size, **settings})
-    return TextModel(Transformer(config).eval(), (words, words), SearchConfig(beam=1))
+    return TextModel(Transformer(config).eval(), (words, words), SearchConfig(beam=1, max_length_extra=2))
 
 
 def cases(kind: TokenizerType = "words") -> list[PronounSentence]:
@@ -169,8 +169,7 @@ def shortened(case: PronounSentence, removed: Occluded) -> list[int]:
     return [token for position, token in enumerate(case.ids) if position not in gone[removed]]
 
 
-def test_occluding_a_word_equals_a_source_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heed.decoding.engine.MAX_EXTRA_TOKENS", 2)
+def test_occluding_a_word_equals_a_source_without_it() -> None:
     model, (of_source, of_target) = text_model(), (tokenizer("words"), tokenizer("words"))
     chosen, translator = cases()[:2], Translator([model.model], model.tokenizers, model.search)
     for removed in OCCLUDED:

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from heed.cli.options import SearchSetOption, open_translator, out_option, search_settings
 from heed.cli.output import output_console
-from heed.config import SearchConfig
 from heed.errors import ConfigError, DataError, InputError
 from heed.text.corpus import Corpus, read_lines, read_pairs
 
@@ -181,7 +180,7 @@ def _encode(
     if targets is not None:
         return source_ids, target_tokenizer.encode(targets)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
-    translations = translator.translate(sources, search=SearchConfig(beam=1), align=False)
+    translations = translator.translate(sources, search=translator.search.greedy(), align=False)
     return source_ids, [translation.ids for translation in translations]
 
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heed.config import SearchConfig
+from heed.text.length_bound import LengthBound
 
 if TYPE_CHECKING:
     from heed.evaluation.metrics import Score
@@ -65,7 +66,8 @@ class TranslationCounts:
                 f"{self.segments:,} segments; --split line translates each line at once"
             )
         if self.truncated:
-            limit = "source tokens + 50" if search.max_length is None else f"{search.max_length} tokens"
+            bound = LengthBound(search.max_length_ratio, search.max_length_extra)
+            limit = bound if search.max_length is None else f"{search.max_length} tokens"
             notes.append(
                 f"{self.truncated:,} of {self.texts:,} translations reached the length limit ({limit}) and are "
                 "truncated; raise it with --set search.max_length=…"

@@ -6,6 +6,7 @@ A cancelled sentence is forced to end: every token but eos gets log-probability 
 as it drops any finished one, and its rows are free.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.base import Backend, Hypothesis, Prefixes, SearchMonitor, Sources, Start, State
-from heed.config import ModelConfig, SearchConfig
+from heed.config import MAX_OUTPUT_LENGTH, ModelConfig, SearchConfig
 from heed.decoding.decode import greedy_search, sample
 from heed.decoding.search import beam_search
-
-MAX_EXTRA_TOKENS = 50  # a translation is at most this much longer than its source, as in the paper
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,11 @@ def run_search(
 
 
 def max_output_lengths(configs: Sequence[ModelConfig], sources: Sources, config: SearchConfig) -> list[int]:
-    """The maximum number of tokens of each translation: `max_length`, or the length of the source plus 50.
+    """The maximum number of tokens of each translation: `max_length`, or what the length of its source allows.
 
     At least `min_length`, and at most one less than the positions of a model with learned positions: bos takes one.
     """
     positions = [model.max_length - 1 for model in configs if model.positions == "learned"]
-    lengths = [config.max_length or max(len(ids) + MAX_EXTRA_TOKENS, config.min_length) for ids in sources]
-    return [min(length, *positions) if positions else length for length in lengths]
+    by_source = (math.ceil(config.max_length_ratio * len(ids)) + config.max_length_extra for ids in sources)
+    lengths = [config.max_length or max(length, config.min_length, 1) for length in by_source]
+    return [min(length, MAX_OUTPUT_LENGTH, *positions) for length in lengths]

@@ -32,7 +32,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.select import inference_backend
-from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search
 from heed.decoding.engine import max_output_lengths
 from heed.decoding.forced_decoding import teacher_forcing_batch, token_log_probs
@@ -302,7 +301,7 @@ def _around_pronoun(target: str) -> tuple[str, str, str]:
 
 def greedy(text_model: TextModel, sources: Sequence[Sequence[int]]) -> list[str]:
     """Greedy translations of ids that may have padding among them."""
-    models, search, pad_id = [text_model.model], SearchConfig(beam=1), text_model.config.pad_id
+    models, search, pad_id = [text_model.model], text_model.search.greedy(), text_model.config.pad_id
     without_padding = [[token for token in ids if token != pad_id] for ids in sources]
     start = inference_backend(models, whole_search=False).start(sources)
     max_lengths = max_output_lengths([text_model.config], without_padding, search)
