@@ -64,3 +64,13 @@ def test_a_missing_json_key_is_named(pairs: list[str], tmp_path: Path) -> None:
     assert f"{tmp_path}/pairs.jsonl:1: no key 'target', the keys are 'en', 'de', 'id'" in run.stderr
     run = heed("prepare", "--cache", f"{tmp_path}/cache")
     assert run.stderr == "error: there is no training text: give --source and --target, --pairs, or --text\n"
+
+
+def test_prepare_and_train_choose_the_same_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "sums.tsv").write_text("".join(f"{a}+{b}\t{a + b}\n" for a in range(300, 340) for b in range(9)))
+    options = ["--pairs", f"{tmp_path}/sums.tsv", *SMALL, "--cache", f"{tmp_path}/cache"]
+    choice = "data.tokenizer = characters: 100% of the words in one half of the text are new"
+    assert choice in heed("prepare", *options).stderr
+    trained = heed("train", *options, "--out", f"{tmp_path}/run")
+    assert choice in trained.stderr
+    assert "training the tokenizer" not in trained.stderr

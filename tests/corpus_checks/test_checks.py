@@ -11,7 +11,6 @@ from heed.config import DataConfig
 from heed.corpus_checks import checks
 from heed.corpus_checks.checks import check_corpora
 from heed.corpus_checks.text_errors import CorpusReport, TextErrorType
-from heed.decoding import engine as decoding_engine
 from heed.errors import DataError
 from heed.text.corpus import Corpus
 from tests.corpus_checks.planted_errors import PLANTED_ERRORS, SentencePairs, clean_pairs, generated_pairs
@@ -28,7 +27,7 @@ def write_corpus(folder: Path, name: str, sentences: SentencePairs) -> Corpus:
 
 def report_on(folder: Path, training: SentencePairs, validation: SentencePairs | None = None) -> CorpusReport:
     held_out = [] if validation is None else [write_corpus(folder, "valid", validation)]
-    return check_corpora([write_corpus(folder, "train", training)], held_out, DATA)
+    return check_corpora([write_corpus(folder, "train", training)], held_out, DATA, max_length=60)
 
 
 def counts(report: CorpusReport) -> dict[TextErrorType, int]:
@@ -277,15 +276,14 @@ def test_swapped_label_and_text_columns_are_reported(tmp_path: Path) -> None:
 def test_targets_beyond_the_maximum_translation_length_are_counted_with_the_setting_that_allows_them(
     tmp_path: Path,
 ) -> None:
-    assert checks._EXTRA_TOKENS == decoding_engine.MAX_EXTRA_TOKENS
     sentences = clean_pairs(300)
     for line in (5, 7):
         sentences[line] = PLANTED_ERRORS["cut_off"][0](sentences[line])
     corpus = write_corpus(tmp_path, "train", sentences)
-    for max_length, count in ((None, {"cut_off": 2}), (400, {})):
+    for max_length, count in ((None, {}), (60, {"cut_off": 2}), (400, {})):
         report = check_corpora([corpus], [], DATA, max_length=max_length)
         assert counts(report) == count
-    (finding,) = check_corpora([corpus], [], DATA).findings
+    (finding,) = check_corpora([corpus], [], DATA, max_length=60).findings
     assert finding.advice == "search.max_length=200 would allow all of them."
     short = check_corpora([corpus], [], DATA, max_length=10)
     assert counts(short)["cut_off"] > 290

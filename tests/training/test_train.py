@@ -18,6 +18,7 @@ import heed
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
 from heed.artifacts.weights import read_tensors
+from heed.decoding.engine import max_output_lengths
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
 
@@ -232,6 +233,60 @@ def test_a_warning_reaches_the_logger_and_the_listener(
     (warning,) = caplog.messages
     assert "step-00000002 is damaged: model.safetensors does not match manifest.json" in warning
     assert warning in recorder.notes
+
+
+def test_outputs_many_times_as_long_as_their_sources_are_within_the_fitted_limit(cache: Path, tmp_path: Path) -> None:
+    rows = [
+        f"{word} {count}\t{' '.join([word] * count)}\n" for word in ("red", "blue", "green") for count in range(1, 90)
+    ]
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
+    recorder = Recorder()
+    settings = {**SETTINGS, "data.tokenizer": "words", "training.max_steps": 1}
+    run = heed.train(
+        pairs=tmp_path / "pairs.tsv", out=tmp_path / "run", cache=cache, settings=settings, listener=recorder
+    )
+    translator = heed.load(run.folder)
+    (limit,) = max_output_lengths(
+        [translator.model.config], translator.tokenizers[0].encode(["red 89"]), translator.search
+    )
+    assert limit >= 1.2 * 89
+    (note,) = [note for note in recorder.notes if note.startswith("output length: ")]
+    assert note.endswith("; the longest training target has 89")
+
+
+def test_many_pairs_over_the_token_limit_and_words_split_into_letters_are_warned_of(
+    texts: dict[str, Any], cache: Path, tmp_path: Path
+) -> None:
+    settings = {
+        **SETTINGS,
+        "data.tokenizer": "bpe",
+        "data.vocab_size": 259,
+        "data.max_tokens": 5,
+        "training.max_steps": 1,
+    }
+    recorder = Recorder()
+    heed.train(**texts, out=tmp_path / "run", cache=cache, settings=settings, listener=recorder)
+    left_out, letters = (
+        [note for note in recorder.notes if end in note]
+        for end in ("Raise data.max_tokens", "splits words into letters")
+    )
+    assert len(letters) == 1
+    (note,) = left_out
+    assert " of 70 pairs (" in note
+    assert "more than data.max_tokens = 5 tokens and are left out" in note
+
+
+def test_a_resumed_run_keeps_the_settings_chosen_when_it_began(
+    texts: dict[str, Any], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {name: value for name, value in SETTINGS.items() if name != "training.tokens_per_batch"}
+    arguments: dict[str, Any] = {**texts, "out": tmp_path / "run", "cache": cache}
+    heed.train(**arguments, settings={**settings, "training.max_steps": 2})
+    monkeypatch.setattr("heed.text.corpus_defaults._RATE", 1.0)  # as if another version of heed chose otherwise
+    monkeypatch.setattr("heed.text.corpus_defaults._PREDICTABLE_RATE", 1.0)
+    heed.train(**arguments, settings={**settings, "training.max_steps": 3}, resume=True)
+    rates = {line["rate"] for line in read_journal(tmp_path / "run" / "journal.jsonl") if "rate" in line}
+    assert max(rates) < 0.1
 
 
 def test_language_models_and_classifiers_train_from_python(texts: dict[str, Any], cache: Path, tmp_path: Path) -> None:

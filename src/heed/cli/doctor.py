@@ -21,15 +21,20 @@ from heed.cli.remedies import advice_on
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameter_counts
+from heed.text.corpus_defaults import Hardware, choose_settings
+from heed.text.length_bound import fit_length_bound
 from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
 from heed.training.presets import NestedSettings, merge_settings, preset_for, setting_layers, training_preset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from heed.corpus_checks.text_errors import CorpusReport
     from heed.text.corpus import Corpus
+    from heed.text.text_statistics import TextStatistics
     from heed.training.estimate import Estimate
 
 _ASSUMED_SENTENCE_TOKENS, _ASSUMED_VOCAB_SIZE = 25, 32_000  # for an estimate without a corpus
@@ -44,6 +49,8 @@ class RunEstimate:
     vocab_size: int
     steps_per_epoch: int | None  # None without a corpus
     estimate: "Estimate"
+    choices: tuple[str, ...] = ()  # settings that training would choose for this corpus, each with its reason
+    output_length: str | None = None  # the limit that training would fit to the lengths of its targets
 
 
 def doctor(
@@ -107,7 +114,12 @@ def _check_corpora(
             check_writable(write, [*training, *validation], "texts" if training[0].text else "pairs")
         max_length = SearchConfig.model_validate(settings["search"]).max_length
         report = check_corpora(
-            training, validation, data, lambda doing, done: status.update(f"{doing}: {done:,}"), max_length
+            training,
+            validation,
+            data,
+            lambda doing, done: status.update(f"{doing}: {done:,}"),
+            max_length,
+            tokenizer_is_set="tokenizer" in settings["data"],
         )
         cleaned = None if write is None else write_clean(write, training, report)
         report = _without_temporary_folder(spool, report)
@@ -192,7 +204,14 @@ def _estimate_for_corpus(
         return None
     pairs = round(report.pairs * len(lengths) / len(report.tokens))
     labels = data.labels or tuple(sorted(label for label, (in_training, _) in report.labels.items() if in_training))
-    return _estimate_run(preset or preset_for(report.pairs), settings, labels, report.vocab_sizes, lengths, pairs)
+    name, sizes = preset or preset_for(report.pairs), report.vocab_sizes
+    if report.form != "pairs":
+        return _estimate_run(name, settings, labels, sizes, lengths, pairs)
+    bound = fit_length_bound(lengths[:, 0], lengths[:, 1])
+    return replace(
+        _estimate_run(name, settings, labels, sizes, lengths, pairs, report.sides),
+        output_length=f"at most {bound} tokens; the longest target has {lengths[:, 1].max():,}",
+    )
 
 
 def _segment_lengths(lengths: "NDArray[np.int64]", max_tokens: int) -> "NDArray[np.int64]":
@@ -211,6 +230,7 @@ def _estimate_run(
     vocab_sizes: tuple[int, int],
     lengths: "NDArray[np.int64]",
     pairs: int | None,
+    sides: "Sequence[TextStatistics]" = (),
 ) -> RunEstimate:
     from heed.backends.select import default_device  # noqa: PLC0415 - torch takes seconds to import
     from heed.training.estimate import estimate  # noqa: PLC0415
@@ -223,15 +243,17 @@ def _estimate_run(
     if data.separate_vocabularies:
         model["source_vocab_size"] = vocab_sizes[0]
     start = {"model": model_preset(name), "training": training_preset(name)}
-    config = RunConfig.model_validate(
-        merge_settings(start, task.defaults, settings, {"model": model, "data": {"labels": data.labels}})
-    )
-    measured = estimate(config, lengths, default_device())
+    device = default_device()
+    merged = merge_settings(start, task.defaults, settings, {"data": {"labels": data.labels}})
+    choices = choose_settings(sides, merged, settings, Hardware(device.type == "cuda")) if sides else ()
+    chosen = tuple(map(str, choices))
+    config = RunConfig.model_validate(merge_settings(merged, {"model": model}))
+    measured = estimate(config, lengths, device)
     side_lengths = lengths[:, 1 if "target" in task.sides else 0]
     tokens = None if pairs is None else pairs * (side_lengths.mean() + 1)
     steps = None if tokens is None else max(1, round(tokens / measured.tokens_per_step))
     total = sum(part.total for part in parameter_counts(config.model))
-    return RunEstimate(name, total, config.model.vocab_size, steps, measured)
+    return RunEstimate(name, total, config.model.vocab_size, steps, measured, chosen)
 
 
 def _as_json(report: "CorpusReport") -> dict[str, Any]:

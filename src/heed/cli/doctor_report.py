@@ -214,7 +214,12 @@ def show_estimate(console: Console, run: "RunEstimate", note: str = "") -> None:
     else:
         steps = run.steps_per_epoch
         rows["epoch"] = f"{_duration(steps * estimate.seconds_per_step)}: {counted(steps, 'step')}"
+    if run.output_length is not None:
+        rows["output length"] = run.output_length
     _show_facts(console, rows)
+    if run.choices:
+        console.print("  Settings chosen for this corpus:")
+        console.print(Padding(Text("\n".join(run.choices)), (0, 2, 1, 4)))
     reliability = (
         f"Estimated from the fastest of several steps of {estimate.tokens_timed:,} tokens, without validation and "
         "checkpoints."

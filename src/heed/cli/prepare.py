@@ -35,6 +35,7 @@ def prepare(
         prepare_texts,
         survey_all,
         train_tokenizers,
+        with_tokenizer,
         with_validation,
     )
     from heed.training.tasks import task_named  # noqa: PLC0415
@@ -54,15 +55,15 @@ def prepare(
         training, validation = (
             survey_all([task_spec.corpus(corpus, data) for corpus in split], progress.work) for split in corpora
         )
+        data = with_tokenizer(data, settings, training, progress)
         training, validation = with_validation(training, validation, data, progress)
         data = task_spec.complete_data_config(data, (corpus for corpus, _ in training))
         tokenizers = train_tokenizers(training, data, task_spec.sides, folder, progress)
         sizes = ", ".join(f"{tokenizer.vocab_size:,}" for tokenizer in dict.fromkeys(tokenizers))
         progress.note(f"vocabulary: {sizes} tokens")
+        encoders = task_spec.encoders(tokenizers, data)
         for surveyed in filter(None, (training, validation)):
-            encoders = task_spec.encoders(tokenizers, data)
             prepared = prepare_texts(surveyed, encoders, data.max_tokens, folder, progress.work)
             for line in (*prepared.notes, *prepared.corpora):
                 progress.note(str(line))
-            tokens = prepared.source.ids.size + prepared.target.ids.size
-            progress.note(f"{tokens:,} tokens written to {prepared.folder}")
+            progress.note(f"{prepared.tokens:,} tokens written to {prepared.folder}")

@@ -69,7 +69,7 @@ ADVICE: dict[str, Advice] = {
     "cut_off": Advice(
         "Target probably longer than the length limit of translations",
         "pair",
-        "A translation this long would be truncated: the limit is search.max_length, by default source tokens + 50.",
+        "A translation this long would be truncated: raise search.max_length, or leave it unset to have it fitted.",
     ),
     "unequal": Advice(
         "Source and target differ greatly in length",

@@ -79,6 +79,8 @@ class TrainingProgress(Listener):
     def validation(self, step: int, result: Validation, best: bool) -> None:
         """Print loss, score and a sample translation."""
         score = "" if result.score is None else f"  {METRICS[result.metric].format(result.score)}"
+        if result.outputs:
+            score += f"  exact match {result.exact / result.outputs:.1%}"
         self.note(f"step {step:,}  validation loss {result.loss:.4f}{score}{'  best so far' if best else ''}")
         if result.truncated:
             self.note(

@@ -34,8 +34,10 @@ from heed.corpus_checks.text_errors import (
 )
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair
+from heed.text.corpus_defaults import choose_tokenizer
 from heed.text.labels import too_many_labels
 from heed.text.language_identification import SideLanguages
+from heed.text.text_statistics import text_statistics
 from heed.text.tokenizer import suitable_vocab_size
 
 _ERROR_LOCATION = re.compile(r"(.*?):(\d+): (.*)", re.DOTALL)  # file, line and reason of an error
@@ -44,7 +46,6 @@ CheckProgress = Callable[[str, int], None]  # the stage, and the number of pairs
 
 SIDES = ("source", "target")
 _MAX_EXAMPLES, _MAX_UNREADABLE = 3, 1000  # examples of each error type, and of unreadable rows
-_EXTRA_TOKENS = 50  # a translation is at most this much longer than its source, unless search.max_length is set
 _BATCH_PAIRS = 5_000  # pairs checked together
 _SAMPLE = 8_000_000  # characters, approximately, to train a tokenizer on
 _LANGUAGE_SAMPLE = 5_000  # pairs of the sample for language statistics
@@ -58,11 +59,20 @@ def check_corpora(
     data: DataConfig,
     report: CheckProgress = lambda _stage, _pairs: None,
     max_length: int | None = None,
+    *,
+    tokenizer_is_set: bool = True,
 ) -> CorpusReport:
-    """Check all data. max_length: search.max_length. A file that cannot be opened or has no valid row raises."""
+    """Check all data. A file that cannot be opened or has no valid row raises.
+
+    max_length: search.max_length. tokenizer_is_set: count tokens with `data.tokenizer`, else with the one that training
+    would choose for this text.
+    """
     checks = _CorpusChecks([*training, *validation], len(training), report)
     checks.first_pass()
     checks.find_repeated_texts()
+    sides = tuple(text_statistics(getattr(pair, side) for pair in checks.sample) for side in SIDES)
+    if not tokenizer_is_set and checks.form == "pairs":
+        data = data.model_copy(update={"tokenizer": choose_tokenizer(sides).value})
     report("training a tokenizer", 0)
     tokens, vocab_sizes = count_tokens(
         checks.sample, checks.form, data, suitable_vocab_size(checks.starts[len(training)])
@@ -75,7 +85,7 @@ def check_corpora(
     in_training, in_validation = tuple(named[: len(training)]), tuple(named[len(training) :])
     return CorpusReport(
         checks.form, in_training, in_validation, lengths, tokens, vocab_sizes, checks.both_labels(), findings,
-        tuple(checks.notes), np.frombuffer(checks.dropped.codes, np.uint8)[: checks.starts[len(training)]],
+        tuple(checks.notes), sides, np.frombuffer(checks.dropped.codes, np.uint8)[: checks.starts[len(training)]],
     )  # fmt: skip
 
 
@@ -273,7 +283,9 @@ class _CorpusChecks:
                     relative = lengths / mean_characters + 0.2  # short texts may differ by a larger factor
                     unequal = complete & (relative.max(1) > _MAX_LENGTH_RATIO * relative.min(1))
                     self._mark("unequal", batch, unequal)
-                    self._mark_cut_off(batch, complete & ~unequal & ~long, lengths * tokens_per_character, max_length)
+                    if max_length is not None:
+                        candidates = complete & ~unequal & ~long
+                        self._mark_cut_off(batch, candidates, lengths * tokens_per_character, max_length)
                     if check_languages:
                         self._check_languages(batch, complete)
                 for offset, kinds in self._pending_examples[corpus_index].items():
@@ -282,10 +294,9 @@ class _CorpusChecks:
                         self._add(kind, corpus, batch.pairs[index], also=also, count=0)  # already counted
 
     def _mark_cut_off(
-        self, batch: PairBatch, candidates: NDArray[np.bool_], tokens: NDArray[np.float64], max_length: int | None
+        self, batch: PairBatch, candidates: NDArray[np.bool_], tokens: NDArray[np.float64], max_length: int
     ) -> None:
-        limit = tokens[:, 0] + _EXTRA_TOKENS if max_length is None else max_length
-        cut_off = candidates & (tokens[:, 1] > limit)
+        cut_off = candidates & (tokens[:, 1] > max_length)
         self._mark("cut_off", batch, cut_off)
         if cut_off.any():
             self.longest = max(self.longest, -(-int(tokens[cut_off, 1].max() + 1) // 100) * 100)

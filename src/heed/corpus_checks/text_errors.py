@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
+from heed.text.text_statistics import TextStatistics
 
 TextErrorType = Literal[
     "unreadable", "leaked", "leaked_source", "leaked_target", "swapped", "source_foreign", "target_foreign", "copied",
@@ -126,6 +127,7 @@ class CorpusReport:
     labels: dict[str, tuple[int, int]]  # counts in training and validation, most frequent first
     findings: tuple[TextErrorSummary, ...]
     notes: tuple[str, ...]  # checks that could not be made, and why
+    sides: tuple[TextStatistics, ...]  # source and target
     dropped: NDArray[np.uint8]  # the code of each training pair, as in `DropMarks`
 
     @property

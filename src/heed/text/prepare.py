@@ -28,6 +28,7 @@ from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair, read_pairs
 from heed.text.prepared import FORMAT, CorpusCounts, IdType, Prepared, SideWriter, open_prepared, write_description
 from heed.text.sentence_split import SentenceCounter
+from heed.text.text_statistics import TextSampler, TextStatistics, combined
 from heed.text.tokenizer import Tokenizer
 from heed.text.word_cache import ConcatenatedIds, Int64Array, WordCache, concatenate_ids
 
@@ -73,23 +74,32 @@ class Survey:
 
     pairs: int
     digest: str
+    sides: tuple[TextStatistics, TextStatistics]  # source and target
     sentences: int = 1  # per source line, 95th percentile
 
 
 SurveyedCorpora = list[tuple[Corpus, Survey]]
 
 
+def both_sides(surveyed: SurveyedCorpora) -> list[TextStatistics]:
+    """The statistics of all sources and of all targets."""
+    return [combined([survey.sides[side] for _, survey in surveyed]) for side in (0, 1)]
+
+
 def survey(corpus: Corpus, report: PairProgress = lambda _pairs: None) -> Survey:
     """Read a whole corpus once, so that an invalid line raises a DataError before any other work is done."""
     digest, count, sentences = _Digest(), 0, SentenceCounter()
+    source, target = TextSampler(), TextSampler()
     for pair in read_pairs(corpus):
         digest.add(pair)
         sentences.add(pair.source)
+        source.add(pair.source)
+        target.add(pair.target)
         count += 1
         if count % _CHUNK_PAIRS == 0:
             report(count)
     report(count)
-    return Survey(count, digest.hex(), sentences.percentile_95())
+    return Survey(count, digest.hex(), (source.statistics(), target.statistics()), sentences.percentile_95())
 
 
 class _Digest:

@@ -76,6 +76,11 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.source.ends)
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens on both sides."""
+        return self.source.ids.size + self.target.ids.size
+
 
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

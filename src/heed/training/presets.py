@@ -35,7 +35,7 @@ def training_preset(name: str) -> dict[str, Any]:
             "max_steps": 10_000,
             "schedule": "inverse-sqrt",
             "learning_rate": 5e-3,
-            "warmup_steps": 1000,
+            "warmup_steps": 400,
             "ema_decay": 0.999,
         },
         "small": {**small_batches, "max_steps": 50_000, "tokens_per_batch": 8192},

@@ -21,6 +21,7 @@ from heed.backends.select import TrainingPlan
 from heed.config import RunConfig
 from heed.errors import ConfigError, DataError, FolderError
 from heed.text.corpus import Corpus
+from heed.text.corpus_defaults import CHOSEN
 from heed.training.optimizer import learning_rate
 from heed.training.presets import NestedSettings
 from heed.training.step_log import Listener
@@ -73,6 +74,18 @@ class RunRecord:
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise FolderError(f"{file} is damaged: {error!r}. Give all arguments of the run again") from None
+
+
+def recorded_choices(folder: Path) -> NestedSettings:
+    """The settings in `run.json` that were chosen for its corpus; none where that file is missing or damaged."""
+    try:
+        settings = RunRecord.read(folder).settings
+    except (DataError, FolderError):
+        return {}
+    return {
+        section: {name: settings[section][name] for name in names if name in settings.get(section, {})}
+        for section, names in CHOSEN.items()
+    }
 
 
 def _described(corpora: Sequence[Corpus]) -> list[dict[str, object]]:

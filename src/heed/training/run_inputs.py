@@ -17,19 +17,22 @@ from heed.artifacts.folder import read_model_folder
 from heed.config import DataConfig, RunConfig, model_preset
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
+from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizer, letters_warning
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import infer_languages
-from heed.text.prepare import Encoders, SurveyedCorpora, prepare, survey
+from heed.text.length_bound import LengthBound, fit_length_bound
+from heed.text.prepare import Encoders, SurveyedCorpora, both_sides, prepare, survey
 from heed.text.prepared import Prepared, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
 from heed.text.tokenizer import Tokenizer, TokenizerPair
 from heed.text.tokenizer_training import train_or_load_tokenizers
 from heed.training.presets import NestedSettings, check_positions, merge_settings, preset_for, training_preset
-from heed.training.resume import RunRecord, checkpoint_of, differences
+from heed.training.resume import RunRecord, checkpoint_of, differences, recorded_choices
 from heed.training.step_log import Listener
 from heed.training.tasks import task_named
 from heed.training.tasks.base import Task
 
+_MANY_LEFT_OUT = 0.01  # share of pairs
 _SAMPLES = 1000  # validation sentences translated for BLEU; the loss is over all of them
 
 ReportWork = Callable[[str, int, int | None], None]  # `Listener.work`: activity, pairs done, total pairs if known
@@ -86,6 +89,7 @@ def gather_inputs(
     start: RunRecord,
     preset: str | None,
     layers: Sequence[NestedSettings],
+    hardware: Hardware,
     listener: Listener,
     *,
     resume: bool,
@@ -100,9 +104,9 @@ def gather_inputs(
     is_translation = data.task == "translate"
     languages, language_note = language_settings(start.training, start.validation, data) if is_translation else ({}, "")
     defaults = merge_settings(task.defaults, languages)
-    settings, settings_note = _settings(folder, start, preset, defaults, layers, count_pairs(training))
+    settings, notes = _settings(folder, start, preset, defaults, layers, training, hardware, resume=resume)
     validation = survey_all([task.corpus(corpus, data) for corpus in start.validation], listener.work)
-    for note in filter(None, (settings_note, language_note)):
+    for note in filter(None, (*notes, language_note)):
         listener.note(note)
     record = replace(start, settings=settings)
     inputs = _prepare_all(folder, record, training, validation, listener, resume=resume)
@@ -116,18 +120,39 @@ def _settings(
     preset: str | None,
     defaults: NestedSettings,
     layers: Sequence[NestedSettings],
-    pairs: int,
-) -> tuple[NestedSettings, str]:
-    """The complete settings, and a note on where they come from."""
+    training: SurveyedCorpora,
+    hardware: Hardware,
+    *,
+    resume: bool,
+) -> tuple[NestedSettings, list[str]]:
+    """The complete settings, and notes on where they come from."""
     if start.settings:
         presets = [] if preset is None else [{"training": training_preset(preset), "model": model_preset(preset)}]
         note = f"texts and settings: as recorded in {folder}; settings given now override them"
-        return merge_settings(start.settings, *presets, *layers), note
-    name = preset or preset_for(pairs)
+        return merge_settings(start.settings, *presets, *layers), [note]
+    name = preset or preset_for(count_pairs(training))
     model = {"model": model_preset(name)} if start.init_from is None else read_model_folder(start.init_from).settings()
     settings = merge_settings({"training": training_preset(name)}, model, defaults, *layers)
-    given = "" if preset is not None else ", chosen by the size of the corpus"
-    return settings, f"settings: preset {name}{given}"
+    notes = [f"settings: preset {name}{'' if preset is not None else ', chosen by the size of the corpus'}"]
+    if start.init_from is None and settings["data"].get("task", "translate") == "translate":
+        user = merge_settings(*layers)
+        if resume:  # repeating the command of a run must not choose anew, on another machine or by another version
+            user = merge_settings(chosen := recorded_choices(folder), user)
+            settings = merge_settings(settings, chosen, *layers)
+        choices = choose_settings(both_sides(training), settings, user, hardware)
+        notes += [f"  {choice}" for choice in choices]
+    return settings, notes
+
+
+def with_tokenizer(
+    data: DataConfig, settings: NestedSettings, training: SurveyedCorpora, listener: Listener
+) -> DataConfig:
+    """The data settings with the tokenizer that `train` would choose for this text, unless `settings` decide it."""
+    if data.task != "translate" or settings["data"].keys() & {"tokenizer", "bpe_dropout"}:
+        return data
+    choice = choose_tokenizer(both_sides(training))
+    listener.note(str(choice))
+    return data.model_copy(update={"tokenizer": choice.value})
 
 
 def survey_all(corpora: Iterable[Corpus], report: ReportWork) -> SurveyedCorpora:
@@ -236,6 +261,10 @@ def _prepare_all(
     held_out = prepare_texts(validation, encoders, data.max_tokens, cache, listener.work) if validation else None
     for note in (*pairs.notes, *map(str, pairs.corpora), *(held_out.notes if held_out else ())):
         listener.note(note)
+    _warn_of_left_out(pairs, data, listener)
+    if data.task == "translate":
+        config = _with_length_bound(config, pairs, listener)
+        _warn_of_letters(training, pairs, tokenizers, listener)
     samples, lengths = _samples(validation, task.sides), _lengths(training, pairs)
     return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, checkpoint)
 
@@ -267,6 +296,38 @@ def _with_vocabulary(settings: NestedSettings, tokenizers: TokenizerPair, task: 
         model["source_vocab_size"] = source.vocab_size
     check_positions(model, data.max_tokens)
     return RunConfig.model_validate({**settings, "model": model})
+
+
+def _with_length_bound(config: RunConfig, pairs: Prepared, listener: Listener) -> RunConfig:
+    """The settings with a limit for the length of outputs that all training targets keep to."""
+    search, targets = config.search, pairs.target.lengths()
+    bound = fit_length_bound(pairs.source.lengths(), targets)
+    bound = LengthBound(max(bound.ratio, search.max_length_ratio), max(bound.extra, search.max_length_extra))
+    if search.max_length is None:
+        listener.note(f"output length: at most {bound} tokens; the longest training target has {targets.max():,}")
+    search = search.model_copy(update={"max_length_ratio": bound.ratio, "max_length_extra": bound.extra})
+    return config.model_copy(update={"search": search})
+
+
+def _warn_of_left_out(pairs: Prepared, data: DataConfig, listener: Listener) -> None:
+    """Warn where so many pairs are too long that the model misses a part of the task."""
+    too_long = sum(corpus.too_long for corpus in pairs.corpora)
+    total = too_long + sum(corpus.kept + corpus.empty for corpus in pairs.corpora)
+    if too_long > _MANY_LEFT_OUT * total:
+        listener.warning(
+            f"{too_long:,} of {total:,} pairs ({too_long / total:.1%}) have a side of more than data.max_tokens = "
+            f"{data.max_tokens} tokens and are left out: the model will not learn such texts. Raise data.max_tokens"
+        )
+
+
+def _warn_of_letters(training: SurveyedCorpora, pairs: Prepared, tokenizers: TokenizerPair, listener: Listener) -> None:
+    """Warn, once, of tokenizers that split words into letters although they should not."""
+    for side, ids, tokenizer in zip(both_sides(training), (pairs.source, pairs.target), tokenizers, strict=True):
+        if tokenizer.kind in ("bpe", "unigram", "words"):
+            warning = letters_warning(side, float(ids.lengths().mean()), tokenizer.vocab_size)
+            if warning is not None:
+                listener.warning(warning)
+                return
 
 
 def _samples(validation: SurveyedCorpora, sides: tuple[str, ...]) -> list[list[str]]:

@@ -50,6 +50,7 @@ class Validation:
     metric: str = "bleu"  # one of METRICS
     outputs: int = 0  # translations made for the score
     truncated: int = 0  # of these, translations that the length limit ended
+    exact: int = 0  # of these, translations equal to their reference
 
 
 class Listener:
@@ -72,8 +73,15 @@ class Listener:
         self.note(message)
 
 
+class WarningLog(Listener):
+    """Sends warnings to the logger `heed.training`."""
+
+    def warning(self, message: str) -> None:
+        _LOG.warning(message)
+
+
 class Listeners(Listener):
-    """Forwards to several listeners; warnings also go to the logger `heed.training`."""
+    """Forwards to several listeners."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
@@ -95,7 +103,6 @@ class Listeners(Listener):
             listener.note(message)
 
     def warning(self, message: str) -> None:
-        _LOG.warning(message)
         for listener in self._listeners:
             listener.warning(message)
 

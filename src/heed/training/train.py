@@ -13,13 +13,15 @@ from heed.artifacts.writing import publish
 from heed.errors import ConfigError
 from heed.model.size import parameter_counts
 from heed.paths import cache_folder
+from heed.text.corpus_defaults import Hardware
 from heed.training.corpora import PairFileOptions, Paths, TextFiles, training_corpora, validation_corpora
+from heed.training.diagnosis import Diagnosis
 from heed.training.distributed import ProcessGroup, join
 from heed.training.presets import NestedSettings, nest_settings, setting_layers
 from heed.training.resume import RunRecord
 from heed.training.run import Run, prepare_run
 from heed.training.run_inputs import RunInputs, gather_inputs
-from heed.training.step_log import JOURNAL, Listener, Listeners, read_journal, tensorboard_listener
+from heed.training.step_log import JOURNAL, Listener, Listeners, WarningLog, read_journal, tensorboard_listener
 from heed.training.tasks import task_of
 from heed.training.trainer import run_training
 
@@ -101,7 +103,8 @@ def train(  # noqa: PLR0913 - the options of `heed train`
         cache=start.cache if cache is None else Path(cache),
     )
     with join() as group:
-        forwarding = Listeners(*([] if listener is None else [listener])) if group.is_first else Listener()
+        listeners = [WarningLog()] if listener is None else [WarningLog(), listener]
+        forwarding = Listeners(*(listeners if group.is_first else []))
         return _train(folder, start, preset, layers, group, forwarding, resume=resume)
 
 
@@ -116,7 +119,8 @@ def _train(
     resume: bool,
 ) -> TrainedRun:
     if group.is_first:
-        inputs = gather_inputs(folder, start, preset, layers, listener, resume=resume)
+        hardware = Hardware(group.device().type == "cuda", group.size)
+        inputs = gather_inputs(folder, start, preset, layers, hardware, listener, resume=resume)
         group.broadcast(inputs.to_bytes())
     else:
         inputs = RunInputs.from_bytes(group.broadcast(b""))
@@ -125,7 +129,8 @@ def _train(
     run, progress = prepare_run(folder, inputs, group, listener, init_from)
     _describe(run, progress, listener)
     tensorboard = tensorboard_listener(folder, progress.step) if group.is_first else None
-    progress = run_training(run, progress, listener if tensorboard is None else Listeners(listener, tensorboard))
+    watching = [listener, Diagnosis(run.config.training, listener), *([] if tensorboard is None else [tensorboard])]
+    progress = run_training(run, progress, Listeners(*watching))
     if group.is_first:
         _publish(folder, progress, listener)
     group.broadcast(b"")  # a barrier: no process returns before the model is in its folder

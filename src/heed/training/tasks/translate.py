@@ -82,12 +82,11 @@ class TranslationValidator:
         """BLEU is of greedy translations; the sample is one of them and changes with the step."""
         model.eval()
         samples = self._held_out.samples
-        greedy = self._config.search.model_copy(update={"beam": 1, "nbest": 1, "sample": False})
         data, lengths = self._config.data, self._held_out.lengths
         translator = Translator(
             [model],
             self._tokenizers,
-            greedy,
+            self._config.search.greedy(),
             data.max_tokens,
             engine=Engine(inference_backend([model], whole_search=False)),
             splitter=Splitter(data.max_tokens, lengths, data.source_language),
@@ -101,7 +100,9 @@ class TranslationValidator:
         results = distributed_map([source for source, _ in samples], translate, self._group)
         translations, truncated = [text for text, _ in results], sum(is_truncated for _, is_truncated in results)
         source, reference = samples[index := sample_index(step, samples)]
-        score = bleu(translations, [reference for _, reference in samples])
+        references = [reference for _, reference in samples]
+        score = bleu(translations, references)
+        exact = sum(text.strip() == reference.strip() for text, reference in zip(translations, references, strict=True))
         loss = mean_loss(model, self._task, self._config, self._held_out.pairs, self._group)
         sample = (source, reference, translations[index])
-        return Validation(loss, score, sample, outputs=len(results), truncated=truncated)
+        return Validation(loss, score, sample, outputs=len(results), truncated=truncated, exact=exact)

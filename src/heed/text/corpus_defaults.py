@@ -1,0 +1,136 @@
+"""Default settings that depend on the corpus, the model's width, the batch size or the device, each with its reason.
+
+Enters: statistics of the training text (text_statistics.py), the settings so far, and those that the user set, which
+are never changed. Leaves: `Choice`s. All other defaults are constants, in config.py and in the presets.
+
+    data.tokenizer              characters for short strings of ever new words (spelling, numbers, dates), else BPE
+    model.dropout               0.1 for predictable text: such strings, and text with a closed vocabulary
+    training.label_smoothing    0 for predictable text
+    training.tokens_per_batch   at least 16,384 on a GPU
+    training.learning_rate      inversely proportional to the width, proportional to the square root of the batch size
+
+The last two apply to the preset tiny only: the others have the paper's schedule, whose learning rate has its own rule.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heed.config import ModelConfig, TrainingConfig
+from heed.text.text_statistics import TextStatistics
+
+Sections = Mapping[str, dict[str, Any]]  # settings by section, then by name
+
+CHOSEN = {  # the names of all settings that may be chosen, by section
+    "data": ("tokenizer",),
+    "model": ("dropout",),
+    "training": ("label_smoothing", "tokens_per_batch", "learning_rate"),
+}
+
+_MANY_NEW_WORDS = 0.5  # share of words that are in one half of the text only: more than in sentences of any language
+_CLOSED_VOCABULARY = 0.002  # share of words that are in one half of the text only: fewer than in any natural language
+_SHORT = 60  # characters per text, on average
+_LARGE_ALPHABET = 400  # distinct characters: of Chinese, for example, too many and too rare to be tokens of their own
+_LETTERS = 0.8  # tokens per character from which nearly every letter is a token of its own
+_REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
+_RATE, _PREDICTABLE_RATE = 5e-3, 2.5e-3  # peak learning rates for the reference width and batch
+_GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly takes longer than with 4,096
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a run is trained on."""
+
+    has_gpu: bool
+    processes: int = 1  # each has batches of its own in every step
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that was chosen, and why."""
+
+    section: str
+    name: str
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        value = f"{self.value:.3g}" if isinstance(self.value, float) else self.value
+        return f"{self.section}.{self.name} = {value}: {self.reason}"
+
+
+def choose_settings(
+    sides: Sequence[TextStatistics], settings: Sections, user: Sections, hardware: Hardware
+) -> Iterator[Choice]:
+    """The settings that depend on the text of source and target, each put into `settings` before the next is chosen."""
+    for choose in (_tokenizer, _dropout, _label_smoothing, _batch_size, _learning_rate):
+        choice = choose(sides, settings, hardware)
+        if choice is not None and choice.name not in user[choice.section]:
+            settings[choice.section][choice.name] = choice.value
+            yield choice
+
+
+def choose_tokenizer(sides: Sequence[TextStatistics]) -> Choice:
+    """Characters where the spelling of words matters more than their identity; else BPE."""
+    new = max(side.new_words for side in sides)
+    if new <= _MANY_NEW_WORDS:
+        reason = f"{1 - new:.0%} of the words in one half of the text are also in the other half"
+        return Choice("data", "tokenizer", "bpe", reason)
+    lengths = " and ".join(f"{side.characters:.0f}" for side in sides)
+    reason = f"{new:.0%} of the words in one half of the text are new, and texts have {lengths} characters on average"
+    is_short = all(side.characters <= _SHORT and side.alphabet <= _LARGE_ALPHABET for side in sides)
+    return Choice("data", "tokenizer", "characters" if is_short else "bpe", reason)
+
+
+def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: int) -> str | None:
+    """A warning where a vocabulary is so small that nearly every letter is a token of its own."""
+    if side.alphabet > _LARGE_ALPHABET or tokens_per_text < _LETTERS * side.characters:
+        return None
+    return (
+        f"a vocabulary of {vocab_size:,} tokens splits words into letters: {tokens_per_text:.0f} tokens for "
+        f"{side.characters:.0f} characters per text. Raise data.vocab_size, or set data.tokenizer=characters"
+    )
+
+
+def _tokenizer(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
+    return None if settings["data"].get("bpe_dropout") else choose_tokenizer(sides)
+
+
+def _dropout(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
+    reason = _predictable(sides, settings)
+    return Choice("model", "dropout", 0.1, reason) if reason else None
+
+
+def _label_smoothing(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
+    reason = _predictable(sides, settings)
+    return Choice("training", "label_smoothing", 0.0, reason) if reason else None
+
+
+def _predictable(sides: Sequence[TextStatistics], settings: Sections) -> str:
+    """Why a model for this text hardly overfits; empty for other text."""
+    if settings["data"].get("tokenizer") == "characters":
+        return "short strings, character by character"
+    if max(side.new_words for side in sides) < _CLOSED_VOCABULARY:
+        return "a closed vocabulary, since one half of the text has hardly a word that the other has not"
+    return ""
+
+
+def _batch_size(_: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Choice | None:
+    training = TrainingConfig.model_validate(settings["training"])
+    if not hardware.has_gpu or training.schedule == "paper" or training.tokens_per_batch >= _GPU_BATCH:
+        return None
+    reason = f"on a GPU a step takes hardly longer than with {training.tokens_per_batch:,}"
+    return Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
+
+
+def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Choice | None:
+    """The peak learning rate; the paper's schedule has its own rule."""
+    training = TrainingConfig.model_validate(settings["training"])
+    if training.schedule == "paper":
+        return None
+    width = settings["model"].get("d_model", ModelConfig.model_fields["d_model"].default)
+    batch = training.tokens_per_batch * training.accumulate * hardware.processes
+    rate = _PREDICTABLE_RATE if _predictable(sides, settings) else _RATE
+    value = rate * _REFERENCE_WIDTH / width * math.sqrt(batch / _REFERENCE_BATCH)
+    return Choice("training", "learning_rate", value, f"for width {width} and batches of {batch:,} target tokens")

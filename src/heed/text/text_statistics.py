@@ -1,0 +1,62 @@
+"""Statistics of a corpus that its default settings depend on: length of texts, alphabet, and share of new words.
+
+Enters: the texts of one side, as a stream. Leaves: `TextStatistics`. Only a bounded sample is held in memory.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_SAMPLE = 20_000  # texts, at most twice as many
+_MAX_CHARACTERS = 500  # of each text
+
+
+@dataclass(frozen=True)
+class TextStatistics:
+    """What the texts of one side are like."""
+
+    texts: int  # in the sample
+    characters: float  # per text, on average
+    alphabet: int  # distinct characters
+    new_words: float  # share of the words of one half of the texts that do not occur in the other half
+
+
+class TextSampler:
+    """Collects a bounded sample of texts, evenly spread over a stream of unknown length."""
+
+    def __init__(self) -> None:
+        self._texts, self._seen, self._stride = list[str](), 0, 1
+
+    def add(self, text: str) -> None:
+        if self._seen % self._stride == 0:
+            self._texts.append(text[:_MAX_CHARACTERS])
+            if len(self._texts) == 2 * _SAMPLE:
+                self._texts, self._stride = self._texts[::2], 2 * self._stride
+        self._seen += 1
+
+    def statistics(self) -> TextStatistics:
+        texts = self._texts
+        characters = sum(map(len, texts)) / max(1, len(texts))
+        alphabet = len(set().union(*texts)) if texts else 0
+        known = {word for text in texts[::2] for word in text.split()}
+        words = [word for text in texts[1::2] for word in text.split()]
+        new = sum(word not in known for word in words) / max(1, len(words))
+        return TextStatistics(len(texts), characters, alphabet, new)
+
+
+def text_statistics(texts: Iterable[str]) -> TextStatistics:
+    """The statistics of the texts of one side."""
+    sampler = TextSampler()
+    for text in texts:
+        sampler.add(text)
+    return sampler.statistics()
+
+
+def combined(parts: Sequence[TextStatistics]) -> TextStatistics:
+    """The statistics of several corpora together: means by number of texts, and the largest alphabet."""
+    texts = max(1, sum(part.texts for part in parts))
+    return TextStatistics(
+        texts,
+        sum(part.texts * part.characters for part in parts) / texts,
+        max(part.alphabet for part in parts),
+        sum(part.texts * part.new_words for part in parts) / texts,
+    )

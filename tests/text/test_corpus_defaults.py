@@ -1,0 +1,127 @@
+from typing import Any
+
+import pytest
+
+from heed.text.corpus_defaults import CHOSEN, Hardware, choose_settings, choose_tokenizer, letters_warning
+from heed.text.text_statistics import TextStatistics, combined, text_statistics
+
+SENTENCES = TextStatistics(texts=1000, characters=70, alphabet=90, new_words=0.05)
+SHORT_STRINGS = TextStatistics(texts=1000, characters=8, alphabet=26, new_words=1.0)
+PHONEMES = TextStatistics(texts=1000, characters=14, alphabet=25, new_words=0.0)
+CLOSED = TextStatistics(texts=1000, characters=70, alphabet=30, new_words=0.0)
+CHINESE = TextStatistics(texts=1000, characters=30, alphabet=3000, new_words=0.98)
+DOCUMENTS = TextStatistics(texts=1000, characters=400, alphabet=90, new_words=0.6)
+
+
+def settings(**training: Any) -> dict[str, dict[str, Any]]:
+    tiny = {"tokens_per_batch": 4096, "schedule": "inverse-sqrt", **training}
+    return {"data": {}, "model": {"d_model": 128, "dropout": 0.3}, "training": tiny}
+
+
+def chosen(
+    *sides: TextStatistics,
+    user: dict[str, dict[str, Any]] | None = None,
+    on_gpu: bool = False,
+    processes: int = 1,
+    **training: Any,
+) -> dict[str, Any]:
+    """The settings chosen for a corpus, by name."""
+    nothing: dict[str, dict[str, Any]] = {section: {} for section in CHOSEN}
+    result = settings(**training)
+    for section, values in (user or {}).items():
+        result[section] |= values
+    choices = list(choose_settings(sides, result, nothing | (user or {}), Hardware(on_gpu, processes)))
+    assert all(choice.name in CHOSEN[choice.section] for choice in choices)
+    assert all(result[choice.section][choice.name] == choice.value for choice in choices)
+    return {choice.name: choice.value for choice in choices}
+
+
+@pytest.mark.parametrize(
+    ("sides", "tokenizer"),
+    [
+        ((SENTENCES, SENTENCES), "bpe"),
+        ((CLOSED, CLOSED), "bpe"),
+        ((SHORT_STRINGS, SHORT_STRINGS), "characters"),
+        ((SHORT_STRINGS, PHONEMES), "characters"),
+        ((CHINESE, SENTENCES), "bpe"),
+        ((DOCUMENTS, DOCUMENTS), "bpe"),
+    ],
+)
+def test_only_short_strings_of_new_words_are_tokenised_by_character(
+    sides: tuple[TextStatistics, TextStatistics], tokenizer: str
+) -> None:
+    assert choose_tokenizer(sides).value == tokenizer
+
+
+def test_sentences_keep_the_regularisation_of_the_preset() -> None:
+    assert chosen(SENTENCES, SENTENCES) == {"tokenizer": "bpe", "learning_rate": 5e-3}
+
+
+@pytest.mark.parametrize("side", [SHORT_STRINGS, CLOSED])
+def test_predictable_text_is_regularised_less_and_learned_more_slowly(side: TextStatistics) -> None:
+    values = chosen(side, side)
+    assert (values["dropout"], values["label_smoothing"], values["learning_rate"]) == (0.1, 0.0, 2.5e-3)
+
+
+def test_the_learning_rate_is_inversely_proportional_to_the_width_and_grows_with_the_root_of_the_batch() -> None:
+    wide = {"model": {"d_model": 512}}
+    assert chosen(SENTENCES, SENTENCES, user=wide)["learning_rate"] == pytest.approx(5e-3 / 4)
+    assert chosen(SENTENCES, SENTENCES, tokens_per_batch=16_384)["learning_rate"] == pytest.approx(1e-2)
+    assert chosen(SENTENCES, SENTENCES, accumulate=2, processes=2)["learning_rate"] == pytest.approx(1e-2)
+
+
+def test_a_gpu_gets_larger_batches() -> None:
+    assert chosen(SENTENCES, SENTENCES, on_gpu=True)["tokens_per_batch"] == 16_384
+    assert "tokens_per_batch" not in chosen(SENTENCES, SENTENCES, on_gpu=True, tokens_per_batch=30_000)
+
+
+def test_the_schedule_of_the_paper_has_its_own_learning_rate_and_batches() -> None:
+    assert chosen(SENTENCES, SENTENCES, on_gpu=True, schedule="paper").keys() == {"tokenizer"}
+
+
+def test_settings_of_the_user_are_never_changed() -> None:
+    user: dict[str, dict[str, Any]] = {
+        "data": {"tokenizer": "words"},
+        "model": {"dropout": 0.2},
+        "training": {"label_smoothing": 0.3, "tokens_per_batch": 100, "learning_rate": 1e-3},
+    }
+    assert chosen(SHORT_STRINGS, SHORT_STRINGS, user=user, on_gpu=True) == {}
+
+
+def test_bpe_dropout_keeps_bpe() -> None:
+    assert "tokenizer" not in chosen(SHORT_STRINGS, SHORT_STRINGS, user={"data": {"bpe_dropout": 0.1}})
+
+
+def test_a_vocabulary_that_splits_words_into_letters_is_reported() -> None:
+    assert letters_warning(SENTENCES, 16.0, 8000) is None
+    assert letters_warning(CHINESE, 30.0, 8000) is None
+    assert letters_warning(SENTENCES, 65.0, 300) == (
+        "a vocabulary of 300 tokens splits words into letters: 65 tokens for 70 characters per text. Raise "
+        "data.vocab_size, or set data.tokenizer=characters"
+    )
+
+
+def test_a_choice_names_setting_value_and_reason() -> None:
+    assert str(choose_tokenizer((SHORT_STRINGS, SHORT_STRINGS))) == (
+        "data.tokenizer = characters: 100% of the words in one half of the text are new, and texts have 8 and 8 "
+        "characters on average"
+    )
+
+
+def test_new_words_are_those_of_one_half_that_the_other_half_does_not_have() -> None:
+    statistics = text_statistics(["a b", "a c", "d b", "b e"])  # known: a, b, d; of a, c, b, e half is new
+    assert statistics == TextStatistics(texts=4, characters=3.0, alphabet=6, new_words=0.5)
+
+
+def test_the_sample_is_bounded_and_evenly_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heed.text.text_statistics._SAMPLE", 10)
+    statistics = text_statistics(f"{number:04}" for number in range(1000))
+    assert 10 <= statistics.texts < 20
+    assert statistics.alphabet == 10
+
+
+def test_statistics_of_several_corpora_are_means_by_their_number_of_texts() -> None:
+    large, small = TextStatistics(300, 10, 26, 0.1), TextStatistics(100, 50, 90, 0.5)
+    both = combined([large, small])
+    assert (both.texts, both.characters, both.alphabet) == (400, 20.0, 90)
+    assert both.new_words == pytest.approx(0.2)
