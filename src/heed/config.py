@@ -41,6 +41,7 @@ PositiveInt = Annotated[int, Field(gt=0)]
 BeamSize = Annotated[int, Field(gt=0, le=1000)]
 MAX_OUTPUT_LENGTH = 10_000
 OutputLength = Annotated[int, Field(gt=0, le=MAX_OUTPUT_LENGTH)]
+TokenCount = Annotated[int, Field(ge=0, le=MAX_OUTPUT_LENGTH)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 TokenId = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -283,16 +284,14 @@ class SearchConfig(Settings):
         "exact",
         description="Stop when no hypothesis can win any more (exact), or when nbest have finished (first; faster).",
     )
-    min_length: Annotated[int, Field(ge=0, le=MAX_OUTPUT_LENGTH)] = Field(
-        0, description="Minimum tokens per translation."
-    )
+    min_length: TokenCount = Field(0, description="Minimum tokens per translation.")
     max_length: OutputLength | None = Field(
         None, description="Maximum tokens per translation; none: max_length_ratio × source tokens + max_length_extra."
     )
     max_length_ratio: Annotated[float, Field(ge=0, le=1000)] = Field(
         1.0, description="Maximum tokens per translation for each source token; training raises it to fit its text."
     )
-    max_length_extra: Annotated[int, Field(ge=0, le=MAX_OUTPUT_LENGTH)] = Field(
+    max_length_extra: TokenCount = Field(
         50, description="Maximum tokens per translation beyond max_length_ratio; training raises it to fit its text."
     )
     no_repeat_ngram: PositiveInt | None = Field(
@@ -334,6 +333,10 @@ class TranslateConfig(Settings):
             "sentences: split lines longer than the training lines into sentences; line: translate each "
             "line as a whole; none: translate each text as a whole, line breaks included."
         ),
+    )
+    normalize: bool = Field(
+        default=True,
+        description="Write ALL CAPS, Title Case and runs of spaces as in the training text before translation.",
     )
 
 

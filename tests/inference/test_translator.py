@@ -13,6 +13,7 @@ from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
 from heed.decoding.forced_decoding import token_log_probs, word_alignment
 from heed.errors import InputError
+from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.tokenizer import Tokenizer
 from tests.serving.folders import make_folder
@@ -45,6 +46,27 @@ def test_white_space_is_kept(translator: Translator) -> None:
     assert translator(["", "  ", "\n"]) == ["", "  ", "\n"]
     translation = translator.translate([" "])[0]
     assert (translation.score, translation.tokens, translation.alignment, translation.alternatives) == (0.0, (), (), ())
+
+
+def test_a_text_in_capitals_is_translated_in_sentence_case_and_its_translation_is_in_capitals() -> None:
+    normalizer = Normalizer(TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0))
+    translator = Translator([make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), 40, normalizer=normalizer)
+    plain, capitals = translator.translate(["a dog runs", " A DOG  RUNS "], nbest=2, beam=2)
+    assert capitals.text == f" {plain.text.upper()} "
+    assert capitals.tokens == tuple(token.upper() for token in plain.tokens)
+    assert [other.text for other in capitals.alternatives] == [f" {plain.alternatives[0].text.upper()} "]
+    assert (capitals.log_prob, capitals.alignment) == (plain.log_prob, plain.alignment)
+    assert (plain.normalized, capitals.normalized) == (False, True)
+    translator.search = SearchConfig(max_length=12, beam=1)
+    assert "".join(translator.stream(" A DOG  RUNS ")) == translator(" A DOG  RUNS ")
+
+
+def test_with_a_prefix_the_case_of_a_text_is_kept() -> None:
+    normalizer = Normalizer(TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0))
+    settings = [make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), 40
+    (changed,) = Translator(*settings, normalizer=normalizer).translate(["A DOG RUNS"], prefixes=["THE"])
+    (unchanged,) = Translator(*settings).translate(["A DOG RUNS"], prefixes=["THE"])
+    assert changed == unchanged
 
 
 def test_a_text_is_translated_sentence_by_sentence_and_nothing_is_dropped(translator: Translator) -> None:

@@ -19,6 +19,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
 from heed.artifacts.weights import read_tensors
 from heed.decoding.engine import max_output_lengths
+from heed.text.normalization import TextStyle
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
 
@@ -252,6 +253,16 @@ def test_outputs_many_times_as_long_as_their_sources_are_within_the_fitted_limit
     assert limit >= 1.2 * 89
     (note,) = [note for note in recorder.notes if note.startswith("output length: ")]
     assert note.endswith("; the longest training target has 89")
+
+
+def test_a_model_folder_has_the_style_of_its_training_sources_unless_normalisation_is_off(
+    texts: dict[str, Any], cache: Path, tmp_path: Path
+) -> None:
+    for normalize in (True, False):
+        settings = {**SETTINGS, "training.max_steps": 1, "translate.normalize": normalize}
+        run = heed.train(**texts, out=tmp_path / f"{normalize}", cache=cache, settings=settings)
+        style = heed.load(run.folder).normalizer.style
+        assert style == (TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0) if normalize else None)
 
 
 def test_many_pairs_over_the_token_limit_and_words_split_into_letters_are_warned_of(

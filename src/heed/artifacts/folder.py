@@ -163,6 +163,7 @@ class Trained(TypedDict, total=False):
     texts: dict[str, list[dict[str, Any]]]
     trigrams: dict[str, str] | None
     lengths: dict[str, int] | None
+    style: dict[str, float] | None
 
 
 _TRAINED = TypeAdapter(Trained)

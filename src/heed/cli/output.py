@@ -48,11 +48,13 @@ class TranslationCounts:
     split: int = 0  # texts translated in segments
     segments: int = 0  # of the split texts
     truncated: int = 0  # texts truncated at the length limit
+    normalized: int = 0  # texts whose case or spaces were changed before translation
 
     def add(self, translations: "Sequence[Translation]") -> None:
         for best in translations:
             self.texts += 1
             self.truncated += best.truncated or any(other.truncated for other in best.alternatives)
+            self.normalized += best.normalized
             if len(best.segments) > 1:
                 self.split += 1
                 self.segments += len(best.segments)
@@ -64,6 +66,11 @@ class TranslationCounts:
             notes.append(
                 f"{self.split:,} of {self.texts:,} texts are longer than the training lines and were translated in "
                 f"{self.segments:,} segments; --split line translates each line at once"
+            )
+        if self.normalized:
+            notes.append(
+                f"{self.normalized:,} of {self.texts:,} texts are in capitals or title case or have runs of spaces, "
+                "which the training text has not, and were translated as it is written (translate.normalize)"
             )
         if self.truncated:
             bound = LengthBound(search.max_length_ratio, search.max_length_extra)

@@ -25,11 +25,12 @@ from heed.errors import ConfigError, InputError
 from heed.fallbacks import note_fallback
 from heed.inference.translator import Translator
 from heed.interop.engine_names import EngineName, engine_family, parse_engine_name
-from heed.interop.folders import engine_files, is_exported, read_exported
+from heed.interop.folders import ExportedFolder, engine_files, is_exported, read_exported
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
+from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import Splitter
 
 
@@ -62,6 +63,7 @@ def with_pytorch_modules(translator: Translator) -> Translator:
         translator.max_tokens,
         splitter=translator.splitter,
         settings=translator.settings,
+        normalizer=translator.normalizer,
     )
 
 
@@ -119,10 +121,7 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
     else:
         files = engine_files(engine, models[0], first.tokenizers)
         backend = other_engine(engine, files, models[0].config, first.tokenizers)
-    run, splitter = first.run, Splitter.from_config(first.run.data, first.trained)
-    return Translator(
-        models, first.tokenizers, run.search, run.data.max_tokens, Engine(backend), splitter, run.translate
-    )
+    return _with_folder_settings(models, first, backend)
 
 
 def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> InferenceRequest:
@@ -148,10 +147,18 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
         raise ConfigError(f"{path} was exported for {exported.engine}, found --engine {name}: leave --engine out")
     files = {file: (path / file).read_bytes() for file in exported.files}
     backend = other_engine(name, files, exported.run.model, exported.tokenizers)
-    run, splitter = exported.run, Splitter.from_config(exported.run.data, exported.trained)
-    return Translator(
-        [], exported.tokenizers, run.search, run.data.max_tokens, Engine(backend), splitter, run.translate
-    )
+    return _with_folder_settings([], exported, backend)
+
+
+def _with_folder_settings(
+    models: list[Transformer], folder: ModelFolder | ExportedFolder, backend: Backend
+) -> Translator:
+    """A translator with the settings and the training record of a folder."""
+    run = folder.run
+    splitter = Splitter.from_config(run.data, folder.trained)
+    normalizer = Normalizer(TextStyle.from_json(folder.trained.get("style")) if run.translate.normalize else None)
+    engine, max_tokens = Engine(backend), run.data.max_tokens
+    return Translator(models, folder.tokenizers, run.search, max_tokens, engine, splitter, run.translate, normalizer)
 
 
 def read_translation_folder(path: str | Path) -> ModelFolder:

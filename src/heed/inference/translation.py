@@ -8,6 +8,7 @@ from heed.backends.base import Backend
 from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
 from heed.decoding.engine import max_output_lengths
+from heed.text.normalization import NormalizedText
 from heed.text.sentence_split import TextSegment
 from heed.text.tokenizer import TokenizerPair
 
@@ -34,6 +35,20 @@ class Translation:
     alternatives: tuple["Translation", ...] = ()  # the other results, if nbest > 1
     truncated: bool = False  # the length limit, not the model, ended it or one of its segments
     segments: tuple[Segment, ...] = ()  # in order
+    normalized: bool = False  # the text, or a segment of it, was changed before translation: case or spaces
+
+
+def restored(translation: Translation, source: NormalizedText) -> Translation:
+    """The translation of a normalised text, in the case and with the outer white space of the original."""
+    if not source.is_changed:
+        return translation
+    return replace(
+        translation,
+        text=source.restore(translation.text),
+        tokens=tuple(map(source.restore_case, translation.tokens)),
+        alternatives=tuple(restored(alternative, source) for alternative in translation.alternatives),
+        normalized=True,
+    )
 
 
 def join_translations(results: Sequence[Translation | None], text_segments: Sequence[TextSegment]) -> Translation:
@@ -66,8 +81,9 @@ def _concatenate(results: Sequence[Translation | None], text_segments: Sequence[
         text += text_segment.after
         source_offset += len(text_segment.text) + len(text_segment.after)
     truncated = any(result.truncated for result in results if result is not None)
-    columns = (tuple(ids), tuple(tokens), tuple(source_tokens), tuple(alignment))
-    return Translation(text, score, log_prob, *columns, truncated=truncated, segments=tuple(segments))
+    normalized = any(result.normalized for result in results if result is not None)
+    columns = (tuple(ids), tuple(tokens), tuple(source_tokens), tuple(alignment), (), truncated, tuple(segments))
+    return Translation(text, score, log_prob, *columns, normalized)
 
 
 def space_before(segment: TextSegment, written: str) -> str:
@@ -78,14 +94,14 @@ def space_before(segment: TextSegment, written: str) -> str:
 
 
 def stream_segment(
-    backend: Backend, tokenizers: TokenizerPair, search: SearchConfig, text: str, prefix: str
+    backend: Backend, tokenizers: TokenizerPair, search: SearchConfig, text: NormalizedText, prefix: str
 ) -> Generator[str, None, tuple[str, bool]]:
     """Yield the greedy translation of one segment as it is decoded.
 
     Returns the whole translation, and whether the length limit truncated it.
     """
     source, target = tokenizers
-    ids, (prefix_ids,) = source.encode([text]), target.encode([prefix])
+    ids, (prefix_ids,) = source.encode([text.text]), target.encode([prefix])
     max_length = max(*max_output_lengths(backend.configs, ids, search), len(prefix_ids))
     written: list[int] = []
     shown = ""
@@ -96,11 +112,11 @@ def stream_segment(
         except StopIteration as end:
             truncated: bool = end.value
             break
-        (decoded,) = target.decode([written])
+        decoded = text.before + text.restore_case(*target.decode([written]))
         if not decoded.endswith("\ufffd") and len(decoded) > len(shown):  # not in the middle of a character
             yield decoded[len(shown) :]
             shown = decoded
-    (whole,) = target.decode([written])
+    whole = text.restore(*target.decode([written]))
     if len(whole) > len(shown):
         yield whole[len(shown) :]
     return whole, truncated

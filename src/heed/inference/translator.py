@@ -17,11 +17,12 @@ from heed.config import SearchConfig, SplitMode, TranslateConfig
 from heed.decoding.engine import Engine, max_output_lengths
 from heed.decoding.forced_decoding import alignment_matrices, argmax_alignment, token_log_probs
 from heed.errors import InputError
-from heed.inference.translation import Translation, join_translations, space_before, stream_segment
+from heed.inference.translation import Translation, join_translations, restored, space_before, stream_segment
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
+from heed.text.normalization import NormalizedText, Normalizer
 from heed.text.sentence_split import Splitter, TextSegment
 from heed.text.tokenizer import TokenizerPair, check_texts
 
@@ -34,6 +35,7 @@ class Translator:
 
     engine: runs the search; none: the backend that `select` chooses for the models. With the engine of another system
     there may be no models, and only translation is supported. splitter: splits long texts; none: at every sentence end.
+    normalizer: changes texts that are written unlike the training text; none: no text is changed.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Translator:
         engine: Engine | None = None,
         splitter: Splitter | None = None,
         settings: TranslateConfig | None = None,
+        normalizer: Normalizer | None = None,
     ) -> None:
         self._models = list(models)
         self.tokenizers = tokenizers
@@ -52,6 +55,7 @@ class Translator:
         self.max_tokens = max_tokens
         self.splitter = splitter or Splitter(max_tokens)
         self.settings = settings or TranslateConfig()
+        self.normalizer = normalizer or Normalizer()
         self.engine = engine or Engine(inference_backend(self._models))
 
     @property
@@ -162,7 +166,7 @@ class Translator:
                 yield before
             if segment.text:
                 written, was_truncated = yield from stream_segment(
-                    self._stepwise_backend, self.tokenizers, self.search, segment.text, prefix
+                    self._stepwise_backend, self.tokenizers, self.search, self._normalized(segment.text, prefix), prefix
                 )
                 truncated = truncated or was_truncated
             if segment.after:
@@ -217,7 +221,11 @@ class Translator:
         return self.backend if self.backend.can_step else inference_backend(models)
 
     def _token_counts(self, texts: Sequence[str]) -> list[int]:
-        return [len(ids) for ids in self.tokenizers[0].encode(texts)]
+        return [len(ids) for ids in self.tokenizers[0].encode([self.normalizer(text).text for text in texts])]
+
+    def _normalized(self, text: str, prefix: object) -> NormalizedText:
+        """The text as it is translated; with a prefix, which is in the case of the translation, unchanged."""
+        return NormalizedText(text) if prefix else self.normalizer(text)
 
     def _split(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, split: SplitMode | None = None
@@ -252,7 +260,8 @@ class Translator:
 
         sentence_ids: seed sampling, and name the texts to `monitor`; none: their indices.
         """
-        ids = self.tokenizers[0].encode(texts)
+        normalized = [self._normalized(text, prefixes) for text in texts]
+        ids = self.tokenizers[0].encode([text.text for text in normalized])
         results: list[Translation | None] = [None] * len(texts)
         beam, done = config.nbest if config.sample else config.beam, 0
         for indices in self._batches([len(sequence) + 1 for sequence in ids], beam, config.tokens_per_batch):
@@ -261,7 +270,7 @@ class Translator:
             batch_ids = indices if sentence_ids is None else [sentence_ids[index] for index in indices]
             hypotheses = self.engine.search(batch, config, batch_ids, batch_prefixes, monitor)
             for index, translation in zip(indices, self._translations(batch, hypotheses, align=align), strict=True):
-                results[index] = translation
+                results[index] = restored(translation, normalized[index])
             done += len(indices)
             if report is not None:
                 report(done, len(texts))

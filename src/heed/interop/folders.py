@@ -45,6 +45,9 @@ def refuse_to_overwrite(out: Path) -> None:
         raise FolderError(f"{out} already exists: choose another --out")
 
 
+_KEPT = ("lengths", "style")  # of a model folder's training record
+
+
 @dataclass(frozen=True)
 class ExportedFolder:
     """The content of an exported folder, except the engine's files."""
@@ -54,7 +57,7 @@ class ExportedFolder:
     run: RunConfig
     tokenizers: TokenizerPair  # source and target
     files: tuple[str, ...]  # the names of those that belong to it
-    trained: dict[str, Any]  # what is kept of the model folder's record: the lengths of its training sources
+    trained: dict[str, Any]  # what is kept of the model folder's record: lengths and style of its training sources
 
 
 def engine_files(name: EngineName, model: Transformer, tokenizers: TokenizerPair) -> Mapping[str, bytes]:
@@ -79,7 +82,11 @@ def export_for(engine: EngineName, path: Path, out: Path) -> None:
     files = {
         **engine_files(engine, folder.model(), folder.tokenizers),
         EXPORTED: json_bytes(
-            {"engine": engine, "lengths": folder.trained.get("lengths"), **folder.run.model_dump(mode="json")}
+            {
+                "engine": engine,
+                **{name: folder.trained.get(name) for name in _KEPT},
+                **folder.run.model_dump(mode="json"),
+            }
         ),
         "tokenizer.json": target.to_json().encode(),
     }
@@ -97,7 +104,7 @@ def read_exported(path: Path) -> ExportedFolder:
     """Open an exported folder after checking it against its manifest."""
     manifest = Manifest.load(path)
     settings = manifest.read_json(EXPORTED)
-    engine, lengths = settings.pop("engine", None), settings.pop("lengths", None)
+    engine, trained = settings.pop("engine", None), {name: settings.pop(name, None) for name in _KEPT}
     if engine not in ENGINES:
         raise FolderError(
             f"{path / EXPORTED} names the engine {short_repr(engine)}, expected one of {', '.join(ENGINES)}"
@@ -105,7 +112,7 @@ def read_exported(path: Path) -> ExportedFolder:
     run = parse_settings(settings, path / EXPORTED)
     tokenizers = read_tokenizers(manifest, run)
     manifest.verify()
-    return ExportedFolder(path, engine, run, tokenizers, tuple(manifest.sums), {"lengths": lengths})
+    return ExportedFolder(path, engine, run, tokenizers, tuple(manifest.sums), trained)
 
 
 def read_json(path: Path) -> dict[str, Any]:

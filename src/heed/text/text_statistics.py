@@ -1,10 +1,14 @@
-"""Statistics of a corpus that its default settings depend on: length of texts, alphabet, and share of new words.
+"""Statistics of the texts of a corpus: their length, alphabet, share of new words, and style.
+
+Default settings depend on them (corpus_defaults.py), and so does the normalisation of inputs (normalization.py).
 
 Enters: the texts of one side, as a stream. Leaves: `TextStatistics`. Only a bounded sample is held in memory.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+from heed.text.normalization import TextStyle, text_style
 
 _SAMPLE = 20_000  # texts, at most twice as many
 _MAX_CHARACTERS = 500  # of each text
@@ -18,6 +22,7 @@ class TextStatistics:
     characters: float  # per text, on average
     alphabet: int  # distinct characters
     new_words: float  # share of the words of one half of the texts that do not occur in the other half
+    style: TextStyle
 
 
 class TextSampler:
@@ -40,7 +45,7 @@ class TextSampler:
         known = {word for text in texts[::2] for word in text.split()}
         words = [word for text in texts[1::2] for word in text.split()]
         new = sum(word not in known for word in words) / max(1, len(words))
-        return TextStatistics(len(texts), characters, alphabet, new)
+        return TextStatistics(len(texts), characters, alphabet, new, text_style(texts))
 
 
 def text_statistics(texts: Iterable[str]) -> TextStatistics:
@@ -54,9 +59,15 @@ def text_statistics(texts: Iterable[str]) -> TextStatistics:
 def combined(parts: Sequence[TextStatistics]) -> TextStatistics:
     """The statistics of several corpora together: means by number of texts, and the largest alphabet."""
     texts = max(1, sum(part.texts for part in parts))
-    return TextStatistics(
-        texts,
-        sum(part.texts * part.characters for part in parts) / texts,
-        max(part.alphabet for part in parts),
-        sum(part.texts * part.new_words for part in parts) / texts,
+
+    def mean(value: Callable[[TextStatistics], float]) -> float:
+        return sum(part.texts * value(part) for part in parts) / texts
+
+    style = TextStyle(
+        mean(lambda part: part.style.capitals),
+        mean(lambda part: part.style.title),
+        mean(lambda part: part.style.spaces),
+        mean(lambda part: part.style.initial),
     )
+    alphabet = max(part.alphabet for part in parts)
+    return TextStatistics(texts, mean(lambda part: part.characters), alphabet, mean(lambda part: part.new_words), style)

@@ -197,6 +197,7 @@ def _model_folder_files(
             "best_validation_loss": progress.best_loss,
             "trigrams": trigrams,
             "lengths": None if inputs.lengths is None else inputs.lengths.to_json(),
+            "style": None if inputs.style is None else inputs.style.to_json(),
         }
         card = _card(inputs.config, inputs.texts, progress, processes)
         return model_files(weights, inputs.config, trained, inputs.tokenizers, card)

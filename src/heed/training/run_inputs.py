@@ -21,6 +21,7 @@ from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenize
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import infer_languages
 from heed.text.length_bound import LengthBound, fit_length_bound
+from heed.text.normalization import TextStyle
 from heed.text.prepare import Encoders, SurveyedCorpora, both_sides, prepare, survey
 from heed.text.prepared import Prepared, open_prepared
 from heed.text.sentence_split import SourceLengths, source_lengths
@@ -49,6 +50,7 @@ class RunInputs:
     samples: list[list[str]]  # source and reference of validation sentences to translate
     texts: dict[str, list[dict[str, Any]]]  # names and digests of the texts, for the model card and for resuming
     lengths: SourceLengths | None  # of the training sources; None where the task has no source
+    style: TextStyle | None  # of the training sources; None where the task has no source
     checkpoint: Path | None  # to resume from
 
     def to_bytes(self) -> bytes:
@@ -61,6 +63,7 @@ class RunInputs:
             "samples": self.samples,
             "texts": self.texts,
             "lengths": None if self.lengths is None else self.lengths.to_json(),
+            "style": None if self.style is None else self.style.to_json(),
             "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
         }
         return json.dumps(content).encode()
@@ -80,6 +83,7 @@ class RunInputs:
             content["samples"],
             content["texts"],
             SourceLengths.from_json(content["lengths"]),
+            TextStyle.from_json(content["style"]),
             None if content["checkpoint"] is None else Path(content["checkpoint"]),
         )
 
@@ -266,7 +270,8 @@ def _prepare_all(
         config = _with_length_bound(config, pairs, listener)
         _warn_of_letters(training, pairs, tokenizers, listener)
     samples, lengths = _samples(validation, task.sides), _lengths(training, pairs)
-    return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, checkpoint)
+    style = None if lengths is None else both_sides(training)[0].style
+    return RunInputs(config, tokenizers, pairs, held_out, samples, texts, lengths, style, checkpoint)
 
 
 def train_tokenizers(

@@ -1,0 +1,124 @@
+"""Normalises texts that are written unlike the training sources: ALL CAPS, Title Case, runs of spaces.
+
+A model has no tokens for a spelling it was not trained on: in capitals every word falls apart into letters, and the
+translation is noise. So such a text is translated in sentence case with single spaces, and its translation gets the
+case and the outer white space of the text. A text like the training sources is not changed.
+
+Enters: a text. Leaves: a `NormalizedText`. The style of the training sources (`TextStyle`) is stored in the model
+folder; without it nothing is changed. Knows nothing of tokenizers or models.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+Case = Literal["as is", "capitals", "title"]
+
+_RARE = 0.01  # share of the training sources below which a style counts as unknown to the model
+_MIN_CAPITALS, _MIN_TITLE = 2, 4  # words: fewer may be an acronym or a name
+_SPACES = re.compile(r"[^\S\n]{2,}")
+_INITIAL = re.compile(r"(?<![\w'’])\w")  # the first letter of a word
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """How texts are written: the share of them in each style."""
+
+    capitals: float  # ALL CAPS
+    title: float  # Title Case
+    spaces: float  # runs of spaces, or spaces at an end
+    initial: float  # beginning with a capital letter
+
+    def to_json(self) -> dict[str, float]:
+        """The JSON object stored in a model folder."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "TextStyle | None":
+        """Parse what `to_json` wrote; None for model folders without it (older or imported)."""
+        names = [field.name for field in fields(cls)]
+        if not isinstance(value, Mapping) or not all(isinstance(value.get(name), int | float) for name in names):
+            return None
+        return cls(*(float(value[name]) for name in names))
+
+
+def text_style(texts: Sequence[str]) -> TextStyle:
+    """The style of a sample of texts."""
+    cases = [_case(text) for text in texts]
+    count = max(1, len(texts))
+    return TextStyle(
+        cases.count("capitals") / count,
+        cases.count("title") / count,
+        sum(_SPACES.search(text) is not None or text != text.strip() for text in texts) / count,
+        sum(text[:1].isupper() for text in texts) / count,
+    )
+
+
+@dataclass(frozen=True)
+class NormalizedText:
+    """A text as the model translates it, and what its translation gets back."""
+
+    text: str
+    case: Case = "as is"
+    before: str = ""  # white space around the text
+    after: str = ""
+    is_changed: bool = False
+
+    def restore(self, translation: str) -> str:
+        """The translation in the case and with the outer white space of the original text."""
+        return f"{self.before}{self.restore_case(translation)}{self.after}"
+
+    def restore_case(self, translation: str) -> str:
+        match self.case:
+            case "capitals":
+                return translation.replace("ß", "ẞ").upper()  # SS would be another word
+            case "title":
+                return _INITIAL.sub(lambda initial: initial[0].upper(), translation)
+            case "as is":
+                return translation
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Normalises texts for a model. style: of its training sources; None: unknown, and nothing is changed."""
+
+    style: TextStyle | None = None
+
+    def __call__(self, text: str) -> NormalizedText:
+        if self.style is None:
+            return NormalizedText(text)
+        before, core, after = "", text, ""
+        if self.style.spaces < _RARE:
+            core = text.strip()
+            start = text.find(core) if core else 0
+            before, after = text[:start], text[start + len(core) :]
+            core = _SPACES.sub(" ", core)
+        case = _case(core)
+        if case == "as is" or getattr(self.style, case) >= _RARE:
+            return NormalizedText(core, "as is", before, after, core != text)
+        lowered = core.lower() if case == "capitals" else _WORD.sub(lambda word: _lower_initial(word[0]), core)
+        if self.style.initial > 0.5:
+            lowered = lowered[:1].upper() + lowered[1:]
+        return NormalizedText(lowered, case, before, after, is_changed=True)
+
+
+def _lower_initial(word: str) -> str:
+    """A word of a title in lower case, unless it has other capitals: NASA and McDonald stay as they are."""
+    return word.lower() if word[1:] == word[1:].lower() else word
+
+
+def _case(text: str) -> Case:
+    cased = [word for word in _WORD.findall(text) if word.lower() != word.upper()]  # no numbers, no caseless scripts
+    if len(cased) >= _MIN_CAPITALS and all(word == word.upper() for word in cased):
+        return "capitals"
+    if len(cased) >= _MIN_TITLE and all(_starts_upper(word) for word in text.split() if word.lower() != word.upper()):
+        return "title"
+    return "as is"
+
+
+def _starts_upper(word: str) -> bool:
+    """Whether the first letter of a word is a capital; what follows a hyphen may not be one."""
+    first = next((letter for letter in word if letter.isalpha()), word[0])
+    return first == first.upper()
