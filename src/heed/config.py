@@ -15,18 +15,9 @@ from heed.settings import Settings, did_you_mean
 
 def model_preset(name: str) -> dict[str, Any]:
     """The settings in which a preset differs from the paper's base model."""
+    regularised = {"dropout": 0.3, "attention_dropout": 0.0, "activation_dropout": 0.0, "norm": "pre"}
     presets: dict[str, dict[str, Any]] = {
-        "tiny": {
-            "d_model": 128,
-            "heads": 4,
-            "encoder_layers": 4,
-            "decoder_layers": 4,
-            "d_ff": 256,
-            "dropout": 0.3,
-            "attention_dropout": 0.0,
-            "activation_dropout": 0.0,
-            "norm": "pre",
-        },
+        "tiny": {"d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256, **regularised},
         "small": {"d_model": 256, "heads": 4, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 1024, "norm": "pre"},
         "base": {},
         "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "dropout": 0.3},
@@ -191,6 +182,9 @@ class DataConfig(Settings):
     bpe_dropout: Probability = Field(
         0.0, description="BPE-dropout: probability of skipping a merge, drawn anew in every epoch; needs bpe."
     )
+    source_noise: Probability = Field(
+        0.0, description="Share of the letters that is misspelt in half of the training sources, anew in every epoch."
+    )
     hold_out: Annotated[int, Field(ge=0)] | None = Field(
         None, description="Pairs held out for validation; none: 5 %, at most 1,000, unless there is validation text."
     )
@@ -201,6 +195,8 @@ class DataConfig(Settings):
     def _check_consistency(self) -> Self:
         if self.bpe_dropout and self.tokenizer != "bpe":
             raise ConfigError(f"bpe_dropout = {self.bpe_dropout} needs tokenizer = 'bpe', found {self.tokenizer!r}")
+        if self.source_noise and self.task != "translate":
+            raise ConfigError(f"source_noise = {self.source_noise} does not apply to task = {self.task!r}")
         return self
 
 

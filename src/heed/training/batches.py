@@ -117,12 +117,15 @@ def target_tokens(pairs: Prepared) -> IntArray:
     return pairs.target.lengths() + 1
 
 
+ChangeIds = Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]  # sentences, and a random key for each
+
+
 @dataclass(frozen=True)
 class Resegment:
-    """BPE dropout: re-segments sentences every epoch. Each function takes sentences and a random key for each."""
+    """Noise and BPE-dropout: other ids for the same sentences in every epoch."""
 
-    source: Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
-    target: Callable[[Sequence[Sequence[int]], Sequence[str]], list[list[int]]]
+    source: ChangeIds
+    target: ChangeIds
     max_tokens: int  # a sentence whose new segmentation is longer keeps the old one
 
 

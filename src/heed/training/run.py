@@ -1,6 +1,6 @@
 """Builds the model, optimiser and batches of a run, new or restored from a checkpoint, and writes checkpoints."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,13 +14,15 @@ from heed.artifacts.checkpoint import Progress, require_finite, restore_checkpoi
 from heed.artifacts.folder import ModelFolder, model_files
 from heed.artifacts.weights import load_weights
 from heed.backends.select import TrainingPlan, bpe_dropout, training_plan
-from heed.config import RunConfig
+from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError
 from heed.model.size import parameter_counts
 from heed.model.torch_state import float32_by_default, torch_defaults
 from heed.model.transformer import Transformer
 from heed.text.language_identification import trigram_profile
-from heed.training.batches import Batches, Resegment
+from heed.text.source_noise import SourceNoise
+from heed.text.tokenizer import TokenizerPair
+from heed.training.batches import Batches, ChangeIds, Resegment
 from heed.training.bucketing import BucketShape
 from heed.training.distributed import ProcessGroup, full_tensor, shard, shard_like
 from heed.training.gradients import Gradients, make_gradients
@@ -159,12 +161,7 @@ def _capture_warning(config: RunConfig, plan: TrainingPlan) -> str | None:
 
 def _batches(inputs: RunInputs, *, mixed: bool) -> Batches:
     settings, data, task = inputs.config.training, inputs.config.data, task_of(inputs.config)
-    resegment = None
-    if data.bpe_dropout:
-        source, target = inputs.tokenizers
-        source_dropout = bpe_dropout(source, data.bpe_dropout)
-        target_dropout = source_dropout if target is source else bpe_dropout(target, data.bpe_dropout)
-        resegment = Resegment(source_dropout, target_dropout, data.max_tokens)
+    resegment = _resegment(inputs.tokenizers, data) if data.bpe_dropout or data.source_noise else None
     return Batches(
         inputs.pairs,
         settings.tokens_per_batch,
@@ -174,6 +171,24 @@ def _batches(inputs: RunInputs, *, mixed: bool) -> Batches:
         collate=task.collate,
         sizes=task.sizes,
     )
+
+
+def _resegment(tokenizers: TokenizerPair, data: DataConfig) -> Resegment:
+    """How sentences change from epoch to epoch: misspelt sources, then BPE-dropout on both sides."""
+    source, target = tokenizers
+    source_dropout: ChangeIds = _unchanged
+    target_dropout: ChangeIds = _unchanged
+    if data.bpe_dropout:
+        source_dropout = bpe_dropout(source, data.bpe_dropout)
+        target_dropout = source_dropout if target is source else bpe_dropout(target, data.bpe_dropout)
+    if not data.source_noise:
+        return Resegment(source_dropout, target_dropout, data.max_tokens)
+    misspell = SourceNoise(source, data.source_noise)
+    return Resegment(lambda ids, keys: source_dropout(misspell(ids, keys), keys), target_dropout, data.max_tokens)
+
+
+def _unchanged(sentences: Sequence[Sequence[int]], _keys: Sequence[str]) -> list[list[int]]:
+    return [list(ids) for ids in sentences]
 
 
 def _validator(inputs: RunInputs, group: ProcessGroup) -> Validate | None:
