@@ -2,6 +2,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
 from heed.decoding.forced_decoding import token_log_probs, word_alignment
 from heed.errors import InputError
+from heed.inference.translation import Translation, restored
 from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.tokenizer import Tokenizer
@@ -54,11 +56,21 @@ def test_a_text_in_capitals_is_translated_in_sentence_case_and_its_translation_i
     plain, capitals = translator.translate(["a dog runs", " A DOG  RUNS "], nbest=2, beam=2)
     assert capitals.text == f" {plain.text.upper()} "
     assert capitals.tokens == tuple(token.upper() for token in plain.tokens)
+    assert capitals.source_tokens == tuple("A DOG RUNS")
     assert [other.text for other in capitals.alternatives] == [f" {plain.alternatives[0].text.upper()} "]
     assert (capitals.log_prob, capitals.alignment) == (plain.log_prob, plain.alignment)
     assert (plain.normalized, capitals.normalized) == (False, True)
     translator.search = SearchConfig(max_length=12, beam=1)
     assert "".join(translator.stream(" A DOG  RUNS ")) == translator(" A DOG  RUNS ")
+
+
+def test_the_tokens_of_a_title_are_spelt_as_its_translation() -> None:
+    source = Normalizer(TextStyle(0.0, 0.0, 0.0, 1.0))("The Dog Ran Away")
+    ids: dict[str, Any] = {"score": 0.0, "log_prob": 0.0, "ids": (3, 4, 5), "alignment": ()}
+    result = restored(Translation("ein Hundchen", **ids, tokens=(" ein", " Hund", "chen"), source_tokens=()), source)
+    assert result.tokens == (" Ein", " Hund", "chen")
+    other = restored(Translation("x", **ids, tokens=("İ",), source_tokens=(" the dog", " ran away")), source)
+    assert other.source_tokens == (" The Dog", " Ran Away")
 
 
 def test_with_a_prefix_the_case_of_a_text_is_kept() -> None:

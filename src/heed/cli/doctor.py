@@ -21,7 +21,7 @@ from heed.cli.remedies import advice_on
 from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameter_counts
-from heed.text.corpus_defaults import Hardware, choose_settings
+from heed.text.corpus_defaults import Hardware, choose_settings, tokenizer_is_set
 from heed.text.length_bound import fit_length_bound
 from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
 from heed.training.presets import NestedSettings, merge_settings, preset_for, setting_layers, training_preset
@@ -119,7 +119,7 @@ def _check_corpora(
             data,
             lambda doing, done: status.update(f"{doing}: {done:,}"),
             max_length,
-            tokenizer_is_set="tokenizer" in settings["data"],
+            tokenizer_is_set=tokenizer_is_set(settings["data"]),
         )
         cleaned = None if write is None else write_clean(write, training, report)
         report = _without_temporary_folder(spool, report)

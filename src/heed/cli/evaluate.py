@@ -173,7 +173,7 @@ def _check_tokenizer(tokenize: str, references: list[str]) -> None:
 def _translated(
     translator: "Translator", sources: list[str], split: SplitMode | None
 ) -> tuple[list[str], dict[str, int]]:
-    """The model's translations, each as one line, and how many were truncated or split."""
+    """The model's translations, each as one line, and how many were truncated, split or normalised."""
     if split is not None:
         translator.settings = TranslateConfig(split=split)
     typer.echo(f"translating {len(sources):,} sentences …", err=True)
@@ -183,7 +183,7 @@ def _translated(
     counts.add(translations)
     print_notes(counts.notes(translator.search, by_default=split is None))
     lines = [" ".join(translation.text.splitlines()) for translation in translations]
-    return lines, {"truncated": counts.truncated, "split": counts.split}
+    return lines, {"truncated": counts.truncated, "split": counts.split, "normalized": counts.normalized}
 
 
 @dataclass(frozen=True)

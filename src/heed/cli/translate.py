@@ -214,8 +214,7 @@ def _as_json(translations: "tuple[Translation, ...]", output: _OutputOptions) ->
         members["score"] = best.score
     if output.alignment:
         members["alignment"] = _pharaoh(best)
-    if best.truncated:
-        members["truncated"] = True
+    members |= {name: True for name in ("truncated", "normalized") if getattr(best, name)}
     if output.nbest > 1:
         members["alternatives"] = [{"text": other.text, "score": other.score} for other in alternatives]
     return members
@@ -241,6 +240,8 @@ def _translate_interactively(translator: "Translator", output: _OutputOptions) -
         typer.echo(_output_rows(_InputLine(line, "text"), best, output, number + 1), nl=False)
         if best.truncated:
             print_notes(["the translation reached the length limit and is truncated"])
+        if best.normalized:
+            print_notes(["case or spaces were changed before translation, as in the training text"])
 
 
 def score(

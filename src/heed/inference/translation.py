@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from unicodedata import east_asian_width
 
 from heed.backends.base import Backend
@@ -40,15 +41,27 @@ class Translation:
 
 def restored(translation: Translation, source: NormalizedText) -> Translation:
     """The translation of a normalised text, in the case and with the outer white space of the original."""
-    if not source.is_changed:
+    if source.original is None:
         return translation
     return replace(
         translation,
         text=source.restore(translation.text),
-        tokens=tuple(map(source.restore_case, translation.tokens)),
+        tokens=_spelt_as(source.restore_case(translation.text), translation.tokens),
+        source_tokens=_spelt_as(source.original, translation.source_tokens),
         alternatives=tuple(restored(alternative, source) for alternative in translation.alternatives),
         normalized=True,
     )
+
+
+def _spelt_as(text: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
+    """The tokens in the case of `text`, which differs from them in nothing else; unchanged if its length differs."""
+    joined, text = "".join(tokens), text.strip()
+    start, end = len(joined) - len(joined.lstrip()), len(joined.rstrip())
+    if end - start != len(text):  # İ, for example, is two characters in lower case
+        return tokens
+    cased = joined[:start] + text + joined[end:]
+    ends = list(accumulate(map(len, tokens)))
+    return tuple(cased[end - len(token) : end] for token, end in zip(tokens, ends, strict=True))
 
 
 def join_translations(results: Sequence[Translation | None], text_segments: Sequence[TextSegment]) -> Translation:

@@ -110,8 +110,9 @@ def _translate_response(fields: TranslateRequest, answers: list[TranslatedText])
         values["detectedLanguage"] = [
             DetectedLanguage(language=answer.language[0], confidence=answer.language[1]) for answer in answers
         ]
-    if any(answer.truncated for answer in answers):
-        values["truncated"] = [answer.truncated for answer in answers]
+    for flag in ("truncated", "normalized"):
+        if any(getattr(answer, flag) for answer in answers):
+            values[flag] = [getattr(answer, flag) for answer in answers]
     if fields.details and fields.format == "text":
         values["details"] = [_details(answer) for answer in answers]
     return TranslateResponse.model_validate(

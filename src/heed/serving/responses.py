@@ -20,6 +20,7 @@ from heed.serving.http_errors import as_http_error
 from heed.serving.limits import Admission
 from heed.serving.provenance import TrainedOn
 
+_NORMALIZED = "Present if case or spaces of a text were changed before translation, as in the training text."
 _TRUNCATED = "Present if some output ended at the length limit instead of an end-of-sentence token."
 
 
@@ -81,6 +82,7 @@ class TranslateResponse(BaseModel):
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815 - LibreTranslate's name
     details: TranslationDetails | list[TranslationDetails] | None = None
     truncated: bool | list[bool] | None = Field(None, description=_TRUNCATED)
+    normalized: bool | list[bool] | None = Field(None, description=_NORMALIZED)
 
 
 class Alternative(BaseModel):

@@ -46,6 +46,7 @@ class TranslatedText:
     language: tuple[str, float]  # source language and confidence in percent
     translation: Translation | None = None  # None: source and target language are the same, or it was HTML
     truncated: bool = False  # some of it ended at the length limit
+    normalized: bool = False  # case or spaces of some of it were changed before translation
 
 
 class Service:
@@ -93,17 +94,16 @@ class Service:
         answers = []
         for number, (model, language) in enumerate(routes):
             translations = translated[number]
+            truncated = any(translation.truncated for translation in translations)
+            normalized = any(translation.normalized for translation in translations)
             if documents is None:
                 (best,) = translations
                 translation = None if model is None else best
-                different = _distinct(best.text, [alternative.text for alternative in best.alternatives])
-                answers.append(TranslatedText(best.text, different, language, translation, best.truncated))
+                text, others = best.text, [alternative.text for alternative in best.alternatives]
             else:
-                best_html, *alternatives = (markup.join_html(documents[number], rank) for rank in _ranks(translations))
-                truncated = any(translation.truncated for translation in translations)
-                answers.append(
-                    TranslatedText(best_html, _distinct(best_html, alternatives), language, truncated=truncated)
-                )
+                translation = None
+                text, *others = (markup.join_html(documents[number], rank) for rank in _ranks(translations))
+            answers.append(TranslatedText(text, _distinct(text, others), language, translation, truncated, normalized))
         return answers
 
     def route(self, text: str, source: str, target: str) -> tuple[ServedTranslator | None, tuple[str, float]]:

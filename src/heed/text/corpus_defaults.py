@@ -83,6 +83,11 @@ def choose_tokenizer(sides: Sequence[TextStatistics]) -> Choice:
     return Choice("data", "tokenizer", "characters" if is_short else "bpe", reason)
 
 
+def tokenizer_is_set(data: Mapping[str, Any]) -> bool:
+    """Whether the user's data settings decide the tokenizer: BPE-dropout needs BPE."""
+    return bool(data.keys() & {"tokenizer", "bpe_dropout"})
+
+
 def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: int) -> str | None:
     """A warning where a vocabulary is so small that nearly every letter is a token of its own."""
     if side.alphabet > _LARGE_ALPHABET or tokens_per_text < _LETTERS * side.characters:
@@ -94,7 +99,7 @@ def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: in
 
 
 def _tokenizer(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
-    return None if settings["data"].get("bpe_dropout") else choose_tokenizer(sides)
+    return None if tokenizer_is_set(settings["data"]) else choose_tokenizer(sides)
 
 
 def _dropout(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:

@@ -64,7 +64,12 @@ class NormalizedText:
     case: Case = "as is"
     before: str = ""  # white space around the text
     after: str = ""
-    is_changed: bool = False
+    original: str | None = None  # the text between them with single spaces, in its own case; None: nothing was changed
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the model translates another text than the user's."""
+        return self.original is not None
 
     def restore(self, translation: str) -> str:
         """The translation in the case and with the outer white space of the original text."""
@@ -97,11 +102,11 @@ class Normalizer:
             core = _SPACES.sub(" ", core)
         case = _case(core)
         if case == "as is" or getattr(self.style, case) >= _RARE:
-            return NormalizedText(core, "as is", before, after, core != text)
+            return NormalizedText(text) if core == text else NormalizedText(core, "as is", before, after, core)
         lowered = core.lower() if case == "capitals" else _WORD.sub(lambda word: _lower_initial(word[0]), core)
         if self.style.initial > 0.5:
             lowered = lowered[:1].upper() + lowered[1:]
-        return NormalizedText(lowered, case, before, after, is_changed=True)
+        return NormalizedText(lowered, case, before, after, core)
 
 
 def _lower_initial(word: str) -> str:

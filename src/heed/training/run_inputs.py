@@ -17,7 +17,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.config import DataConfig, RunConfig, model_preset
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
-from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizer, letters_warning
+from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizer, letters_warning, tokenizer_is_set
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import infer_languages
 from heed.text.length_bound import LengthBound, fit_length_bound
@@ -152,7 +152,7 @@ def with_tokenizer(
     data: DataConfig, settings: NestedSettings, training: SurveyedCorpora, listener: Listener
 ) -> DataConfig:
     """The data settings with the tokenizer that `train` would choose for this text, unless `settings` decide it."""
-    if data.task != "translate" or settings["data"].keys() & {"tokenizer", "bpe_dropout"}:
+    if data.task != "translate" or tokenizer_is_set(settings["data"]):
         return data
     choice = choose_tokenizer(both_sides(training))
     listener.note(str(choice))
