@@ -70,7 +70,7 @@ class TranslationCounts:
         if self.normalized:
             notes.append(
                 f"{self.normalized:,} of {self.texts:,} texts are in capitals or title case or have runs of spaces, "
-                "which the training text has not, and were translated as it is written (translate.normalize)"
+                "unlike the training text, and were translated in its style (translate.normalize)"
             )
         if self.truncated:
             bound = LengthBound(search.max_length_ratio, search.max_length_extra)
