@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heed.interpret.trace import Trace
     from heed.model.transformer import Transformer
     from heed.text.tokenizer import Tokenizer
+    from heed.training.distillation import distil
     from heed.training.step_log import Listener
     from heed.training.train import train
 
@@ -47,6 +48,7 @@ __all__ = [
     "Translation",
     "Translator",
     "__version__",
+    "distil",
     "load",
     "look_into",
     "save",
@@ -62,6 +64,7 @@ _LAZY_IMPORTS = {
     "Translation": "heed.inference.translation",
     "Translator": "heed.inference.translator",
     "Listener": "heed.training.step_log",
+    "distil": "heed.training.distillation",
     "load": "heed.inference.open",
     "look_into": "heed.inference.open",
     "save": "heed.artifacts.save",

@@ -43,8 +43,7 @@ class ModelConfig(Settings):
     """The architecture of a Transformer. The defaults are the paper's base model."""
 
     kind: Literal["encoder-decoder", "decoder", "encoder"] = Field(
-        "encoder-decoder",
-        description="Architecture: encoder-decoder, decoder (decoder-only: a language model) or encoder.",
+        "encoder-decoder", description="Architecture: encoder-decoder, decoder (a language model) or encoder."
     )
     vocab_size: PositiveInt = Field(description="Number of tokens in the (target) vocabulary.")
     source_vocab_size: PositiveInt | None = Field(
@@ -156,8 +155,7 @@ class DataConfig(Settings):
     """How text becomes token ids: task, tokenizer and vocabulary."""
 
     task: Literal["translate", "language-model", "masked", "classify"] = Field(
-        "translate",
-        description="Training task: translate, language-model, masked (masked language modelling) or classify.",
+        "translate", description="Training task: translate, language-model, masked (masked LM) or classify."
     )
     labels: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="Class names; empty: all labels in the training text."
@@ -238,6 +236,9 @@ class TrainingConfig(Settings):
         0.0,
         description="Weight of R-Drop, the KL divergence between two passes with different dropout; its paper uses 5.",
     )
+    cutoff: Probability = Field(
+        0.0, description="SimCut: share of the input tokens that are hidden from the second of R-Drop's two passes."
+    )
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="Decay of the weights' EMA, which is validated and saved instead of them; none: no EMA."
     )
@@ -249,6 +250,9 @@ class TrainingConfig(Settings):
     )
     patience: PositiveInt | None = Field(
         None, description="Early stopping: validations without improvement before training stops; none: never."
+    )
+    stop_when_exact: PositiveInt | None = Field(
+        None, description="Stop after so many validations in a row with all outputs (100 or more) right; none: never."
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",

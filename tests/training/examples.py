@@ -1,5 +1,6 @@
 """Corpora, batches, runs and listeners that the tests of several modules share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,14 +71,19 @@ class RecordingListener(Listener):
         self.notes.append(message)
 
 
-def make_run(folder: Path, losses: list[float] | None = None, device: torch.device = CPU, **settings: object) -> Run:
-    """A tiny run of six steps that saves no weights; losses: those that its validations report."""
+def make_run(
+    folder: Path,
+    validations: Sequence[float | Validation] = (),
+    device: torch.device = CPU,
+    **settings: object,
+) -> Run:
+    """A tiny run of six steps that saves no weights; validations: their results, or only their losses."""
     training = {"max_steps": 6, "tokens_per_batch": 60, "warmup_steps": 2, "checkpoint_every": 2, **settings}
     config = RunConfig(model=MODEL, training=TrainingConfig.model_validate(training))
     torch.manual_seed(0)
     model = Transformer(config.model).to(device)
     pairs = prepared(folder, [random_corpus(40)])
-    given = iter(losses or [])
+    results = (Validation(result) if isinstance(result, float) else result for result in validations)
     return Run(
         folder,
         config,
@@ -85,7 +91,7 @@ def make_run(folder: Path, losses: list[float] | None = None, device: torch.devi
         make_optimizer(model, config),
         Batches(pairs, config.training.tokens_per_batch, config.training.seed),
         lambda _progress, _weights: {"model.safetensors": b""},
-        (lambda _model, _step: Validation(next(given))) if losses else None,
+        (lambda _model, _step: next(results)) if validations else None,
         device,
         training_plan(config, device),
         ema=None if config.training.ema_decay is None else EMA(model, config.training.ema_decay),

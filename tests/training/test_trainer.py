@@ -15,7 +15,7 @@ from heed.training.batches import Batch, Batches
 from heed.training.distributed import ProcessGroup
 from heed.training.gradients import Gradients
 from heed.training.run import Run
-from heed.training.step_log import read_journal
+from heed.training.step_log import Validation, read_journal
 from heed.training.steps import micro_batches, take_step
 from heed.training.trainer import run_training
 from tests.training.examples import RecordingListener, make_run
@@ -65,9 +65,26 @@ def test_a_loss_that_is_not_finite_is_skipped_and_many_in_a_row_end_the_run(tmp_
 
 def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tmp_path: Path) -> None:
     run = make_run(tmp_path, [3.0, 2.0, 2.5, 2.2, 9.9], validate_every=1, patience=2, max_steps=50, keep_last=1)
-    progress = run_training(run, Progress(), RecordingListener())
+    listener = RecordingListener()
+    progress = run_training(run, Progress(), listener)
     assert (progress.step, progress.best_step, progress.best_loss) == (4, 2, 2.0)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000002", "step-00000004"]
+    assert "stopping before max_steps = 50: no improvement in training.patience = 2 validations" in listener.notes
+
+
+def test_training_stops_when_every_output_was_right_in_several_validations_in_a_row(tmp_path: Path) -> None:
+    results = [Validation(1 / step, outputs=100, exact=exact) for step, exact in enumerate((100, 99, 100, 100), 1)]
+    run, listener = make_run(tmp_path, results, validate_every=1, stop_when_exact=2), RecordingListener()
+    assert run_training(run, Progress(), listener).step == 4
+    reason = "every output was right in training.stop_when_exact = 2 validations in a row"
+    assert f"stopping before max_steps = 6: {reason}" in listener.notes
+
+
+def test_too_few_right_outputs_do_not_stop_training(tmp_path: Path) -> None:
+    run = make_run(tmp_path, [Validation(1.0, outputs=99, exact=99)] * 6, validate_every=1, stop_when_exact=1)
+    listener = RecordingListener()
+    assert run_training(run, Progress(), listener).step == 6
+    assert not any("stopping" in note for note in listener.notes)
 
 
 class OverflowingGradients:

@@ -54,18 +54,23 @@ class Progress:
     best_loss: float | None = None
     best_score: float | None = None  # the task's metric at the best step
     stale: Count = 0  # validations since the best one
+    exact: Count = 0  # validations in a row whose outputs all equal their references
     skipped: Count = 0  # steps whose loss or gradient was not finite
     previous: Count | None = None  # step of the checkpoint before this one; None: not recorded
     compiled: bool | None = None  # whether the layers were compiled when the run began; None: not recorded
     arithmetic: dict[str, str] = field(default_factory=dict)  # what else affects the bits (`resume.arithmetic_of`)
 
-    def validated(self, loss: float, score: float | None, *, by_score: bool) -> "Progress":
-        """The progress after a validation: a new best step, or one more validation without improvement."""
+    def validated(self, loss: float, score: float | None, *, by_score: bool, is_exact: bool = False) -> "Progress":
+        """The progress after a validation: a new best step, or one more validation without improvement.
+
+        is_exact: whether all outputs equal their references.
+        """
+        exact = self.exact + 1 if is_exact else 0
         new, best = (score, self.best_score) if by_score else (-loss, self.best_loss and -self.best_loss)
         if new is not None and math.isfinite(new) and (best is None or new > best):
             finite_loss = loss if math.isfinite(loss) else None  # JSON has neither inf nor nan
-            return replace(self, best_step=self.step, best_loss=finite_loss, best_score=score, stale=0)
-        return replace(self, stale=self.stale + 1)
+            return replace(self, best_step=self.step, best_loss=finite_loss, best_score=score, stale=0, exact=exact)
+        return replace(self, stale=self.stale + 1, exact=exact)
 
 
 _PROGRESS = TypeAdapter(Progress)

@@ -23,6 +23,7 @@ from heed.cli.bench import bench
 from heed.cli.convert import average, export, import_model, quantize
 from heed.cli.demo import demo, microworld
 from heed.cli.describe import describe
+from heed.cli.distil import distil
 from heed.cli.doctor import doctor
 from heed.cli.evaluate import evaluate
 from heed.cli.experiments import ablate, heads, pronouns
@@ -46,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": current_spelling},
 )
 _VERBS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train a model": (demo, train, doctor, prepare, plot, average, describe, microworld),
+    "Train a model": (demo, train, distil, doctor, prepare, plot, average, describe, microworld),
     "Use a model": (translate, generate, classify, embed, serve),
     "Look inside a model": (look, heads, ablate, pronouns),
     "Move a model to or from another format": (export, import_model, quantize),

@@ -53,10 +53,21 @@ class TrainingProgress(Listener):
 
     def work(self, doing: str, done: int, total: int | None) -> None:
         """Show the current work on text and how many pairs are done."""
-        if doing != self._activity and not self._live:
-            self.note(f"{doing} …")
+        if not self._live:
+            self._print_work(doing, done, total)
         self._activity = doing
         self._progress.update(self._bar, description=doing, completed=done, total=total, state=f"{done:,} pairs")
+
+    def _print_work(self, doing: str, done: int, total: int | None) -> None:
+        """Print a line when an activity begins, and every few seconds while it lasts."""
+        now = time.monotonic()
+        if doing != self._activity:
+            self.note(f"{doing} …")
+        elif now - self._last_line > _SECONDS_BETWEEN_LINES:
+            self.note(f"{doing}: {done:,} pairs" if total is None else f"{doing}: {done:,} of {total:,} pairs")
+        else:
+            return
+        self._last_line = now
 
     def step(self, report: StepReport) -> None:
         """Advance the bar, or print a line every few seconds."""

@@ -28,7 +28,13 @@ def training_preset(name: str) -> dict[str, Any]:
     base     the paper's base model and its training
     big      the paper's big model and its training
     """
-    small_batches = {"tokens_per_batch": 4096, "validate_every": 500, "checkpoint_every": 500, "patience": 10}
+    small_batches = {
+        "tokens_per_batch": 4096,
+        "validate_every": 500,
+        "checkpoint_every": 500,
+        "patience": 10,
+        "stop_when_exact": 3,
+    }
     presets: dict[str, dict[str, Any]] = {
         "tiny": {
             **small_batches,

@@ -21,6 +21,7 @@ from heed.errors import FolderError
 
 JOURNAL = "journal.jsonl"
 METRICS = {"bleu": "BLEU {:.1f}", "bits_per_byte": "{:.3f} bits per byte", "accuracy": "accuracy {:.1f} %"}
+_ENOUGH_OUTPUTS = 100
 _FLUSH_SECONDS = 10  # of TensorBoard events: as much may be lost when the process is killed
 _LOG = logging.getLogger("heed.training")
 _LOG.addHandler(logging.NullHandler())  # listeners show warnings; the logger prints them only where it is configured
@@ -51,6 +52,11 @@ class Validation:
     outputs: int = 0  # translations made for the score
     truncated: int = 0  # of these, translations that the length limit ended
     exact: int = 0  # of these, translations equal to their reference
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every output equals its reference, and there are enough of them for that to mean something."""
+        return self.exact == self.outputs >= _ENOUGH_OUTPUTS
 
 
 class Listener:

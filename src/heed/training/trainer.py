@@ -29,7 +29,7 @@ _MAX_SKIPPED_IN_A_ROW = 5  # steps whose loss or gradient is not finite, before 
 @torch_defaults()
 @torch.enable_grad()
 def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
-    """Train from `progress` to `max_steps`, or until validation stops improving; returns the final progress.
+    """Train from `progress` to `max_steps` or to an early stop by validation; returns the final progress.
 
     An interrupt (Ctrl-C or SIGTERM) lets the step finish, saves a checkpoint and then raises KeyboardInterrupt.
     """
@@ -38,7 +38,7 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
     log = StepLog(run, journal, listener)
     progress = replace(progress, previous=progress.step)
     with _Interrupts() as interrupts, closing(launch_steps(run, run.gradients(), progress)) as steps:
-        while progress.step < settings.max_steps and not _has_stalled(run, progress):
+        while progress.step < settings.max_steps and _early_stop(run, progress) is None:
             pending = next(steps)
             step = pending.step
             epoch, position = pending.after
@@ -49,7 +49,7 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
             progress = log.read(progress, except_last=0 if read_now else 1)
             progress, improved = _validate_if_due(run, progress, journal, listener)
             interrupted = run.group.sum(interrupts.requested)[0] > 0
-            stopping = interrupted or step == settings.max_steps or _has_stalled(run, progress)
+            stopping = interrupted or step == settings.max_steps or _early_stop(run, progress) is not None
             # After skipped steps there is nothing new to save.
             if improved or stopping or (checkpoint_due and not log.skipped_in_a_row):
                 progress = log.read(progress)
@@ -58,6 +58,8 @@ def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
             if interrupted:
                 listener.note(f"interrupted after step {step}: checkpoint saved, continue with --resume (resume=True)")
                 raise KeyboardInterrupt
+    if (reason := _early_stop(run, progress)) is not None:
+        listener.note(f"stopping before max_steps = {settings.max_steps:,}: {reason}")
     return progress
 
 
@@ -125,7 +127,8 @@ def _validate_if_due(
         return progress, False
     with run.inference_weights():
         result = run.validate(run.model, progress.step)
-    after = progress.validated(result.loss, result.score, by_score=run.config.training.best_by != "loss")
+    by_score = run.config.training.best_by != "loss"
+    after = progress.validated(result.loss, result.score, by_score=by_score, is_exact=result.is_exact)
     improved = after.best_step == progress.step
     entry = {"step": progress.step, "validation_loss": result.loss, result.metric: result.score, "best": improved}
     if result.outputs:
@@ -140,9 +143,16 @@ def _is_validation_due(run: Run, step: int) -> bool:
     return step % run.config.training.validate_every == 0 or step == run.config.training.max_steps
 
 
-def _has_stalled(run: Run, progress: Progress) -> bool:
-    patience = run.config.training.patience
-    return patience is not None and progress.stale >= patience
+def _early_stop(run: Run, progress: Progress) -> str | None:
+    """Why training stops before its last step; None where it goes on."""
+    settings = run.config.training
+    if progress.step >= settings.max_steps:
+        return None
+    if settings.patience is not None and progress.stale >= settings.patience:
+        return f"no improvement in training.patience = {progress.stale} validations"
+    if settings.stop_when_exact is not None and progress.exact >= settings.stop_when_exact:
+        return f"every output was right in training.stop_when_exact = {progress.exact} validations in a row"
+    return None
 
 
 class _Interrupts:

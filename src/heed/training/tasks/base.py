@@ -102,7 +102,7 @@ class Task(ABC):
             hidden = model.hidden(**self.inputs(batch), attend=attend)
             matrix = model.vocabulary.output_projection()
             return fused_loss(hidden, *matrix, batch.tgt_out, pad_id, settings.label_smoothing)
-        doubled = batch.twice() if settings.r_drop else batch
+        doubled = batch.twice(settings.cutoff) if settings.r_drop else batch
         logits = model(**self.inputs(doubled), attend=attend)
         return loss_of_logits(logits, doubled.tgt_out, pad_id, settings.label_smoothing, settings.r_drop)
 

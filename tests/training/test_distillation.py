@@ -1,0 +1,156 @@
+"""`heed.distil`: the student's text, its settings, and what happens when it is interrupted."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heed
+from heed.artifacts.folder import read_model_folder
+from heed.inference.translator import Translator
+from heed.training import distillation
+from tests.training.examples import RecordingListener
+
+SETTINGS: dict[str, Any] = {
+    "model.d_model": 16,
+    "model.heads": 2,
+    "model.encoder_layers": 1,
+    "model.decoder_layers": 1,
+    "model.d_ff": 16,
+    "training.tokens_per_batch": 80,
+    "training.validate_every": 2,
+    "training.checkpoint_every": 2,
+    "training.max_steps": 2,
+}
+
+LONGER = {"training.max_steps": 60, "training.learning_rate": 1e-2, "training.warmup_steps": 10}  # so outputs end
+
+
+def words_and_reversed(count: int) -> list[tuple[str, str]]:
+    draw = random.Random(3)
+    words = ["".join(draw.choices("abcdef", k=draw.randint(3, 6))) for _ in range(count)]
+    return [(word, word[::-1]) for word in words]
+
+
+def write_tsv(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return path
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs on the same two corpora, which differ in their seed."""
+    folder = tmp_path_factory.mktemp("teachers")
+    pairs = words_and_reversed(90)
+    first, second, valid = (
+        write_tsv(folder / name, part)
+        for name, part in (("1.tsv", pairs[:40]), ("2.tsv", pairs[40:70]), ("v.tsv", pairs[70:]))
+    )
+    for seed in (1, 2):
+        heed.train(
+            pairs=[first, second],
+            weight=[1, 2],
+            valid_pairs=valid,
+            settings={**SETTINGS, **LONGER, "training.seed": seed, "search.beam": 2, "data.max_tokens": 50},
+            out=folder / f"s{seed}",
+            cache=folder / "cache",
+        )
+    return [folder / "s1", folder / "s2"]
+
+
+def rows(path: Path) -> list[tuple[str, str]]:
+    return [(row["source"], row["target"]) for row in map(json.loads, path.read_text().splitlines())]
+
+
+def whole_translations(*models: Path, sources: list[str]) -> list[str]:
+    """The translations by an ensemble; those that the length limit truncated are empty."""
+    translations = heed.load(*models).translate(sources)
+    return ["" if translation.truncated else translation.text for translation in translations]
+
+
+def test_the_student_is_trained_on_the_pairs_and_on_the_translations_of_the_ensemble(
+    teachers: list[Path], tmp_path: Path
+) -> None:
+    run = heed.distil(*teachers, out=tmp_path / "student", settings=SETTINGS)
+    text, pairs = tmp_path / "student/distilled", words_and_reversed(90)
+    assert rows(text / "training-1.jsonl") == pairs[:40]
+    assert rows(text / "validation-1.jsonl") == pairs[70:]
+    translated = rows(text / "translated-2.jsonl")
+    sources = [source for source, _ in pairs[40:70]]
+    assert translated == list(zip(sources, whole_translations(*teachers, sources=sources), strict=True))
+    assert translated != list(zip(sources, whole_translations(teachers[0], sources=sources), strict=True))
+    folder = read_model_folder(run.folder)
+    corpora = folder.trained["texts"]["training"]
+    assert [(corpus["pairs"], corpus["weight"]) for corpus in corpora] == [(40, 1), (30, 2), (40, 1), (30, 2)]
+    assert (folder.run.search.beam, folder.run.data.max_tokens) == (2, 50)
+
+
+def test_held_out_pairs_of_a_teacher_are_the_validation_set_of_its_student(tmp_path: Path) -> None:
+    pairs = words_and_reversed(90)
+    settings = {**SETTINGS, "data.hold_out": 20}
+    teacher = heed.train(pairs=write_tsv(tmp_path / "all.tsv", pairs), settings=settings, out=tmp_path / "s1")
+    heed.distil(tmp_path / "s1", out=tmp_path / "student", settings=SETTINGS)
+    text = tmp_path / "student/distilled"
+    held_out = rows(text / "validation-1.jsonl")
+    (validation,) = read_model_folder(teacher.folder).trained["texts"]["validation"]
+    assert len(held_out) == validation["pairs"] > 10
+    assert sorted(held_out + rows(text / "training-1.jsonl")) == sorted(pairs)
+    assert not {source for source, _ in held_out} & {source for source, _ in rows(text / "translated-1.jsonl")}
+
+
+def test_an_interrupted_distillation_resumes_and_gives_the_same_student(
+    teachers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distillation, "_CHUNK", 8)
+    whole = heed.distil(*teachers, out=tmp_path / "whole", settings=SETTINGS)
+    translate, calls = Translator.translate, []
+
+    def interrupted(self: Translator, *texts: Any, **options: Any) -> Any:
+        calls.append(texts)
+        if len(calls) == 7:  # in the middle of the second corpus
+            raise KeyboardInterrupt
+        return translate(self, *texts, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            heed.distil(*teachers, out=tmp_path / "cut", settings=SETTINGS)
+    unfinished = tmp_path / "cut/distilled/.translated-2.jsonl.writing"
+    with unfinished.open("a") as file:
+        file.write('{"source": "abc", "tar')  # a kill in the middle of a line
+    with pytest.raises(heed.FolderError, match="already holds a distillation: resume it"):
+        heed.distil(*teachers, out=tmp_path / "cut", settings=SETTINGS)
+    resumed = heed.distil(*teachers, out=tmp_path / "cut", settings=SETTINGS, resume=True)
+    for name in ("model.safetensors", "distilled/translated-1.jsonl", "distilled/translated-2.jsonl"):
+        assert (whole.folder / name).read_bytes() == (resumed.folder / name).read_bytes()
+
+
+def test_truncated_translations_are_left_out_and_counted(teachers: list[Path], tmp_path: Path) -> None:
+    listener, settings = RecordingListener(), {**SETTINGS, "search.max_length": 1}
+    run = heed.distil(*teachers, out=tmp_path / "student", settings=SETTINGS, listener=listener)
+    assert not any("reached the length limit" in note for note in listener.notes)
+    short = tmp_path / "short"
+    heed.train(pairs=run.folder / "distilled/training-1.jsonl", settings=settings, out=short)
+    heed.distil(short, out=tmp_path / "other", settings=settings, listener=listener)
+    (note,) = (note for note in listener.notes if "reached the length limit" in note)
+    count = int(note.partition(" ")[0])
+    assert sum(not target for _, target in rows(tmp_path / "other/distilled/translated-1.jsonl")) == count > 0
+
+
+def test_teachers_that_cannot_be_distilled_are_errors(
+    teachers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(heed.InputError, match="at least one teacher"):
+        heed.distil(out=tmp_path / "student")
+    with pytest.raises(heed.FolderError, match=rf"{tmp_path} has no run.json, which names the training text"):
+        heed.distil(tmp_path, out=tmp_path / "student")
+    (tmp_path / "text").write_text("a b\nb c\n")
+    settings = {name: value for name, value in SETTINGS.items() if not name.startswith("model.encoder")}
+    heed.train(text=tmp_path / "text", task="language-model", settings=settings, out=tmp_path / "lm")
+    with pytest.raises(heed.ConfigError, match="task = 'language-model': only translation models"):
+        heed.distil(tmp_path / "lm", out=tmp_path / "student")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(heed.ConfigError, match="distil runs in one process"):
+        heed.distil(*teachers, out=tmp_path / "student")
