@@ -120,7 +120,7 @@ def _translate_corpora(
     """Write the teachers' translations of each corpus to a file `translated-NUMBER.jsonl`; returns the paths."""
     files = [folder / f"translated-{number}.jsonl" for number, _ in enumerate(surveyed, 1)]
     if not all(file.exists() for file in files):
-        teacher = load(*map(os.fspath, teachers))
+        teacher = load(*(os.fspath(teacher) for teacher in teachers))
         listener.note(f"translating with backend {teacher.backend.choice}")
         truncated = 0
         for file, (corpus, survey) in zip(files, surveyed, strict=True):
