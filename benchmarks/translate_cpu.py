@@ -54,8 +54,8 @@ def sentences(count: int, vocabulary: int) -> TokenSequences:
 
 def heed_system(folder: Path, name: str) -> Translate:
     """heed's engine; EOS is the 32nd token."""
-    from heed.config import SearchConfig  # noqa: PLC0415 - a process imports what it measures
     from heed.inference.open import load  # noqa: PLC0415
+    from heed.search_config import SearchConfig  # noqa: PLC0415 - a process imports what it measures
 
     engine = load(folder / "heed", engine=name).engine  # type: ignore[arg-type]
 

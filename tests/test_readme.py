@@ -14,8 +14,9 @@ from docs.make_map import MAP, map_text
 from heed import Transformer
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.interop.marian import export_marian
+from heed.search_config import SearchConfig
 from heed.settings import Settings, format_setting
 from heed.text.tokenizer import Tokenizer
 from tests.installed import PROJECT, installed_packages, not_installed

@@ -10,7 +10,8 @@ import pytest
 import typer
 
 from heed.cli.main import app
-from heed.config import DataConfig, ModelConfig, SearchConfig, TrainingConfig, TranslateConfig
+from heed.config import DataConfig, ModelConfig, TrainingConfig
+from heed.search_config import SearchConfig, TranslateConfig
 from heed.serving.config import ServeConfig
 
 ROOT = Path(__file__).parents[1]

@@ -6,8 +6,9 @@ Public names that need torch are imported on first use, so that settings and `he
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig, TranslateConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
+from heed.search_config import SearchConfig, TranslateConfig
 from heed.serving.config import ServeConfig
 from heed.version import __version__
 

@@ -20,6 +20,8 @@ from pydantic import (
 from heed.errors import ConfigError
 from heed.untrusted import short_repr
 
+PositiveInt = Annotated[int, Field(gt=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 NameList = Annotated[  # a list, or comma-separated on the command line
     tuple[str, ...],
     BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value),

@@ -36,6 +36,10 @@ def test_separate_tokenizers_and_decoder_only_and_encoder_only_models_can_be_sav
     pair = heed.save(model_of(source_vocab_size=source.vocab_size), (source, BPE), tmp_path / "pair", card="# Mine\n")
     assert read_model_folder(pair).run.data.separate_vocabularies
     assert (pair / "README.md").read_text() == "# Mine\n"
+    letters = Tokenizer.train(TEXTS, "characters", 300)
+    two_types = heed.save(model_of(source_vocab_size=letters.vocab_size), (letters, BPE), tmp_path / "types")
+    assert read_model_folder(two_types).run.data.tokenizer_types == ("characters", "bpe")
+    assert [tokenizer.kind for tokenizer in heed.load(two_types).tokenizers] == ["characters", "bpe"]
     language_model = heed.save(model_of(kind="decoder"), BPE, tmp_path / "language_model")
     assert heed.Generator.open(language_model).generate(["A"])
     classifier = heed.save(model_of(kind="encoder", labels=2), BPE, tmp_path / "classifier", labels=["up", "down"])
@@ -68,7 +72,9 @@ def test_save_refuses_a_model_that_its_tokenizer_labels_or_folder_do_not_fit(tmp
     with pytest.raises(InputError, match=r"save takes a heed.Tokenizer or a pair of them, found str"):
         unchecked(model_of(), "tokenizer.json", out)
     other = Tokenizer.train(TEXTS, "unigram", 270)
-    with pytest.raises(InputError, match="both tokenizers must have the same type, found 'unigram' and 'bpe'"):
+    with pytest.raises(
+        InputError, match="tokenizers of two types, 'unigram' and 'bpe', need a model with a source_vocab"
+    ):
         heed.save(model_of(), (other, BPE), out)
     poisoned = model_of()
     with torch.no_grad():

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from heed.cli.main import app
-from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.evaluation.metrics import bleu
 from heed.inference.open import load
 from heed.interpret.ablation import ablate as measure
+from heed.search_config import SearchConfig
 from tests.cli.untrained import write_model
 
 SOURCES, REFERENCES = ["a b", "", "b a c"], ["B A", "C", "A B"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from heed.backends.base import Hypothesis
-from heed.config import SearchConfig
+from heed.search_config import SearchConfig
 
 NextLogProbs: TypeAlias = Callable[
     [tuple[int, ...]], Sequence[float]

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed import Transformer
-from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search, greedy_stream
 from heed.decoding.engine import max_output_lengths
 from heed.decoding.search import beam_search
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.decoding.tables import Tables
 from tests.reference.backends import start_search

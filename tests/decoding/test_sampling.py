@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from heed.backends.base import TORCH_OPS
-from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search, sample, sample_tokens, uniform_numbers
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import Tables
 from tests.reference.backends import start_search

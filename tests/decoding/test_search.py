@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from heed import Transformer
 from heed.backends.base import Hypothesis, State
 from heed.backends.torch.search_ops import topk
-from heed.config import SearchConfig
 from heed.decoding.search import beam_search
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 from tests.decoding.reference_beam import NextLogProbs, exhaustive, reference_beam
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.decoding.tables import EOS, EqualTokens, Prefixes, Tables

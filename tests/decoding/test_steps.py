@@ -5,11 +5,11 @@ import torch
 
 from heed import ModelConfig, Transformer
 from heed.backends.base import State
-from heed.config import SearchConfig
 from heed.decoding.decode import greedy_search
 from heed.decoding.engine import max_output_lengths
 from heed.decoding.search import beam_search
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 from tests.decoding.small_models import SMALL, forced_log_probs, small_model
 from tests.model.examples import VOCAB, make
 from tests.reference.backends import start_search

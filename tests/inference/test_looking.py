@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 import heed
-from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.open import load_text_model, look_into
+from heed.search_config import SearchConfig
 from tests.serving.folders import LABELS, TOKENIZER, make_folder, make_lm_or_classifier
 
 

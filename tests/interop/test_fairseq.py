@@ -12,11 +12,11 @@ from torch.nn import functional
 
 import heed
 from heed.artifacts.folder import read_model_folder
-from heed.config import SearchConfig
 from heed.errors import FolderError
 from heed.interop.fairseq import import_fairseq
 from heed.interop.spm import SpmModel, to_spm, tokenizer_from_spm
 from heed.microworld.corpus import corpus
+from heed.search_config import SearchConfig
 
 TEXTS = corpus("test", 60, seed=5)
 SOURCES = [pair.source.replace(".", " .") for pair in TEXTS]

@@ -11,13 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 import heed
 from heed.artifacts.folder import model_files, read_model_folder
 from heed.artifacts.writing import write_folder
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
+from heed.config import DataConfig, ModelConfig, RunConfig
 from heed.errors import ConfigError, FolderError
 from heed.interop.marian import export_marian, import_marian
 from heed.interop.name_mapping import layers_from_heed, layers_to_heed, sines_then_cosines
 from heed.microworld.corpus import corpus
 from heed.model.positions import sinusoids
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 from heed.text.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
@@ -28,10 +29,12 @@ UNUSUAL_TEXTS = ["", "  two  spaces ", "⟨pad⟩ ⟨/s⟩ </s>", "犬 🙂 e\u0
 SMALL: dict[str, Any] = {"d_model": 32, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 48}
 
 
-def write_model(folder: Path, kind: Any = "bpe", *, separate: bool = False, **settings: Any) -> Path:
-    """Write a model folder with random weights, biases included."""
+def write_model(
+    folder: Path, kind: Any = "bpe", *, separate: bool = False, source_kind: Any = None, **settings: Any
+) -> Path:
+    """Write a model folder with random weights, biases included. source_kind: the type of the source tokenizer."""
     target = Tokenizer.train(TARGETS if separate else SOURCES + TARGETS, kind, 400)
-    source = Tokenizer.train(SOURCES, kind, 350) if separate else target
+    source = Tokenizer.train(SOURCES, source_kind or kind, 350) if separate else target
     sizes = {"vocab_size": target.vocab_size, "source_vocab_size": source.vocab_size if separate else None}
     config = ModelConfig.model_validate({**SMALL, **sizes, **settings})
     model = Transformer(config)
@@ -41,7 +44,8 @@ def write_model(folder: Path, kind: Any = "bpe", *, separate: bool = False, **se
         for bias in (model.vocabulary.bias, getattr(model.vocabulary.output, "bias", None)):
             if bias is not None:
                 bias[config.eos_id] += 8  # so that translations end
-    data = DataConfig(tokenizer=kind, separate_vocabularies=separate, source_language="en", target_language="fr")
+    types = {"tokenizer": kind, "source_tokenizer": source_kind}
+    data = DataConfig(**types, separate_vocabularies=separate, source_language="en", target_language="fr")
     write_folder(folder, model_files(model.state_dict(), RunConfig(model=config, data=data), {}, (source, target), ""))
     return folder
 
@@ -52,6 +56,7 @@ VARIANTS = [
     {"kind": "words", "activation": "swish", "tie_embeddings": False},
     {"kind": "characters", "separate": True, "output_bias": True},
     {"kind": "bytes", "separate": True, "tie_embeddings": False},
+    {"kind": "bpe", "source_kind": "characters", "separate": True, "output_bias": True},
 ]
 every_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant["kind"])
 
@@ -104,8 +109,8 @@ def test_exporting_and_importing_again_gives_the_same_model_bit_for_bit(
     import_marian(tmp_path / "theirs", tmp_path / "again")
     ours, imported = (read_model_folder(tmp_path / name) for name in ("ours", "again"))
     assert imported.run.model == ours.run.model
-    languages = {"source_language", "target_language", "tokenizer", "separate_vocabularies"}
-    assert imported.run.data.model_dump(include=languages) == ours.run.data.model_dump(include=languages)
+    kept = {"source_language", "target_language", "tokenizer", "source_tokenizer", "separate_vocabularies"}
+    assert imported.run.data.model_dump(include=kept) == ours.run.data.model_dump(include=kept)
     assert [tokenizer.to_json() for tokenizer in imported.tokenizers] == [
         tokenizer.to_json() for tokenizer in ours.tokenizers
     ]

@@ -15,7 +15,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 import heed
 from heed.artifacts.folder import read_model_folder
-from heed.config import SearchConfig
 from heed.errors import DataError, FolderError
 from heed.inference.translator import Translator
 from heed.interop.marian import import_marian
@@ -23,6 +22,7 @@ from heed.interop.name_mapping import IdMapping
 from heed.interop.spm import read_spm
 from heed.interpret.tokens import TokenizedText
 from heed.microworld.corpus import corpus
+from heed.search_config import SearchConfig
 
 transformers = pytest.importorskip("transformers", reason="Hugging Face transformers is not installed")
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")

@@ -4,10 +4,10 @@ from random import Random
 import pytest
 import torch
 
-from heed.config import SearchConfig
 from heed.decoding.search import beam_search
 from heed.errors import InputError
 from heed.interpret.beam_tree import BeamTree, beam_tree
+from heed.search_config import SearchConfig
 from tests.decoding.small_models import small_model
 from tests.decoding.tables import EOS, FIRST, Tables
 from tests.reference.backends import start_search

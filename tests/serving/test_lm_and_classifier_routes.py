@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from heed.artifacts.folder import read_model_folder
-from heed.config import SearchConfig
 from heed.inference.classifier import Classifier, embed
 from heed.inference.generator import Generator
 from heed.inference.open import look_into
 from heed.interpret.report import html_report
 from heed.interpret.saving import trace_document
+from heed.search_config import SearchConfig
 from tests.serving.conftest import MANY
 from tests.serving.folders import LABELS, Task, make_folder, make_lm_or_classifier
 from tests.serving.fuzzing import fuzz

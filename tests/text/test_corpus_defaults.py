@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from heed.text.corpus_defaults import CHOSEN, Hardware, choose_settings, choose_tokenizer, letters_warning
+from heed.text.corpus_defaults import CHOSEN, Hardware, choose_settings, choose_tokenizers, letters_warning
 from heed.text.normalization import TextStyle
 from heed.text.text_statistics import TextStatistics, combined, text_statistics
 
@@ -10,6 +10,7 @@ STYLE = TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=1.0)
 SENTENCES = TextStatistics(texts=1000, characters=70, alphabet=90, new_words=0.05, style=STYLE)
 SHORT_STRINGS = TextStatistics(texts=1000, characters=8, alphabet=26, new_words=1.0, style=STYLE)
 PHONEMES = TextStatistics(texts=1000, characters=14, alphabet=25, new_words=0.0, style=STYLE)
+STEMS = TextStatistics(texts=1000, characters=14, alphabet=30, new_words=0.3, style=STYLE)  # and their features
 CLOSED = TextStatistics(texts=1000, characters=70, alphabet=30, new_words=0.0, style=STYLE)
 CHINESE = TextStatistics(texts=1000, characters=30, alphabet=3000, new_words=0.98, style=STYLE)
 DOCUMENTS = TextStatistics(texts=1000, characters=400, alphabet=90, new_words=0.6, style=STYLE)
@@ -39,20 +40,22 @@ def chosen(
 
 
 @pytest.mark.parametrize(
-    ("sides", "tokenizer"),
+    ("sides", "tokenizers"),
     [
-        ((SENTENCES, SENTENCES), "bpe"),
-        ((CLOSED, CLOSED), "bpe"),
-        ((SHORT_STRINGS, SHORT_STRINGS), "characters"),
-        ((SHORT_STRINGS, PHONEMES), "characters"),
-        ((CHINESE, SENTENCES), "bpe"),
-        ((DOCUMENTS, DOCUMENTS), "bpe"),
+        ((SENTENCES, SENTENCES), {"tokenizer": "bpe"}),
+        ((CLOSED, CLOSED), {"tokenizer": "bpe"}),
+        ((SHORT_STRINGS, SHORT_STRINGS), {"tokenizer": "characters"}),
+        ((SHORT_STRINGS, STEMS), {"tokenizer": "characters"}),
+        ((SHORT_STRINGS, PHONEMES), {"tokenizer": "bpe", "source_tokenizer": "characters"}),
+        ((PHONEMES, SHORT_STRINGS), {"tokenizer": "characters", "source_tokenizer": "bpe"}),
+        ((CHINESE, SENTENCES), {"tokenizer": "bpe"}),
+        ((DOCUMENTS, DOCUMENTS), {"tokenizer": "bpe"}),
     ],
 )
 def test_only_short_strings_of_new_words_are_tokenised_by_character(
-    sides: tuple[TextStatistics, TextStatistics], tokenizer: str
+    sides: tuple[TextStatistics, TextStatistics], tokenizers: dict[str, str]
 ) -> None:
-    assert choose_tokenizer(sides).value == tokenizer
+    assert {choice.name: choice.value for choice in choose_tokenizers(sides)} == tokenizers
 
 
 def test_sentences_keep_the_regularisation_of_the_preset() -> None:
@@ -61,8 +64,18 @@ def test_sentences_keep_the_regularisation_of_the_preset() -> None:
 
 @pytest.mark.parametrize("side", [SHORT_STRINGS, CLOSED])
 def test_predictable_text_is_regularised_less_and_learned_more_slowly(side: TextStatistics) -> None:
-    values = chosen(side, side)
-    assert (values["dropout"], values["label_smoothing"], values["learning_rate"]) == (0.1, 0.0, 2.5e-3)
+    values = chosen(side, side, on_gpu=True)
+    assert (values["dropout"], values["label_smoothing"], values["learning_rate"]) == (0.1, 0.0, 5e-3)
+
+
+def test_on_a_cpu_predictable_text_gets_more_and_smaller_batches() -> None:
+    values = chosen(CLOSED, CLOSED, max_steps=10_000)
+    assert (values["tokens_per_batch"], values["max_steps"], values["learning_rate"]) == (1024, 40_000, 1.25e-3)
+    own_batches = chosen(CLOSED, CLOSED, user={"training": {"tokens_per_batch": 2048}})
+    assert not own_batches.keys() & {"tokens_per_batch", "max_steps"}
+    own_steps = chosen(CLOSED, CLOSED, user={"training": {"max_steps": 300}})
+    assert "tokens_per_batch" in own_steps
+    assert "max_steps" not in own_steps
 
 
 def test_the_learning_rate_is_inversely_proportional_to_the_width_and_grows_with_the_root_of_the_batch() -> None:
@@ -104,7 +117,8 @@ def test_a_vocabulary_that_splits_words_into_letters_is_reported() -> None:
 
 
 def test_a_choice_names_setting_value_and_reason() -> None:
-    assert str(choose_tokenizer((SHORT_STRINGS, SHORT_STRINGS))) == (
+    (choice,) = choose_tokenizers((SHORT_STRINGS, SHORT_STRINGS))
+    assert str(choice) == (
         "data.tokenizer = characters: 100% of the words in one half of the text are new, and texts have 8 and 8 "
         "characters on average"
     )

@@ -105,6 +105,19 @@ def test_the_sample_is_reported_after_training_and_when_loaded_from_the_cache(
     ] * 2
 
 
+def test_each_side_may_have_a_tokenizer_of_its_own_type(tmp_path: Path) -> None:
+    surveyed = [write(tmp_path / "pairs.tsv", ["abc\tA B C", "cab\tC A B"])]
+    for _ in range(2):  # trained, then from the cache
+        source, target, _notes = train(
+            surveyed, tmp_path / "cache", tokenizer="words", source_tokenizer="characters", vocab_size=300
+        )
+        assert (source.kind, target.kind) == ("characters", "words")
+        assert [source.tokens(*source.encode(["cab"])), target.tokens(*target.encode(["C A B"]))] == [
+            ["c", "a", "b"],
+            [" C", " A", " B"],
+        ]
+
+
 DAMAGES: dict[str, Damage] = {
     "emptied": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),

@@ -326,3 +326,25 @@ def test_language_models_and_classifiers_train_from_python(texts: dict[str, Any]
 def test_importing_heed_and_its_listener_needs_no_torch() -> None:
     code = "import sys, heed; dir(heed); heed.Listener; heed.TrainingConfig; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_spelling_and_a_closed_vocabulary_get_a_tokenizer_each(tmp_path: Path, cache: Path) -> None:
+    draw = random.Random(4)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(3, 7))) for _ in range(400)]
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{word}\t{' '.join(letter.upper() for letter in word)}\n" for word in words))
+    settings = {name: value for name, value in SETTINGS.items() if name not in ("data.vocab_size", "model.dropout")}
+    recorder, out = Recorder(), tmp_path / "run"
+    run = heed.train(pairs=pairs, out=out, settings=settings, cache=cache, listener=recorder)
+    folder = read_model_folder(run.folder)
+    assert folder.run.data.tokenizer_types == ("characters", "bpe")
+    assert any("data.source_tokenizer = characters: 9" in note for note in recorder.notes)
+    source, target = heed.load(run.folder).tokenizers
+    assert source.tokens(*source.encode(["bad"])) == ["b", "a", "d"]
+    assert target.tokens(*target.encode(["B A D"])) == [" B", " A", " D"]
+    resumed = heed.train(out=out, resume=True, settings={"training.max_steps": 8}, cache=cache)
+    assert read_model_folder(resumed.folder).run.data.tokenizer_types == ("characters", "bpe")
+    tuned = heed.train(
+        pairs=pairs, out=tmp_path / "tuned", init_from=run.folder, settings={"training.max_steps": 1}, cache=cache
+    )
+    assert read_model_folder(tuned.folder).run.data.tokenizer_types == ("characters", "bpe")

@@ -27,7 +27,7 @@ from heed.artifacts.manifest import MANIFEST, Manifest, huggingface_hint
 from heed.artifacts.quantization import dequantize_weights
 from heed.artifacts.weights import check_sizes, check_weights, load_weights, read_finite_tensors, read_header
 from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, json_bytes
-from heed.config import RunConfig
+from heed.config import RunConfig, TokenizerName
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer, meta_model
@@ -51,7 +51,7 @@ class ModelFolder:
     def settings(self) -> dict[str, dict[str, Any]]:
         """The settings that a run initialised from this model takes over."""
         architecture = self.run.model.model_dump(exclude={"vocab_size", "source_vocab_size", "labels", "kind"})
-        shared = ("tokenizer", "separate_vocabularies")
+        shared = ("tokenizer", "source_tokenizer", "separate_vocabularies")
         return {"model": architecture, "data": {name: getattr(self.run.data, name) for name in shared}}
 
     @torch_defaults()
@@ -123,14 +123,16 @@ def parse_settings(config: Mapping[str, Any], path: Path) -> RunConfig:
 def read_tokenizers(manifest: Manifest, run: RunConfig) -> TokenizerPair:
     """The source and target tokenizers, checked against the model's settings."""
 
-    def read(name: str) -> Tokenizer:
+    source_type, target_type = run.data.tokenizer_types
+
+    def read(name: str, kind: TokenizerName) -> Tokenizer:
         try:
-            return Tokenizer.from_json(manifest.read_file(name), run.data.tokenizer)
+            return Tokenizer.from_json(manifest.read_file(name), kind)
         except DataError as error:
             raise FolderError(f"{manifest.path / name}: {error}") from None
 
-    target = read(TOKENIZER)
-    source = read(SOURCE_TOKENIZER) if SOURCE_TOKENIZER in manifest else target
+    target = read(TOKENIZER, target_type)
+    source = read(SOURCE_TOKENIZER, source_type) if SOURCE_TOKENIZER in manifest else target
     if run.model.source_vocab_size is not None:
         manifest.require(SOURCE_TOKENIZER)
     check_tokenizers(run, (source, target), manifest.path)

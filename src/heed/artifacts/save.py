@@ -15,10 +15,11 @@ from heed.artifacts.folder import WEIGHTS, check_tokenizers, model_files, read_m
 from heed.artifacts.manifest import MANIFEST
 from heed.artifacts.quantization import quantize_weights
 from heed.artifacts.writing import INT8_WEIGHTS, current_version, write_folder
-from heed.config import DataConfig, RunConfig, SearchConfig
+from heed.config import DataConfig, RunConfig
 from heed.errors import FolderError, InputError
 from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 from heed.text.tokenizer import Tokenizer, TokenizerPair
 
 
@@ -48,11 +49,16 @@ def save(  # noqa: PLR0913 - all but three by name
         )
     source, target = _pair(tokenizer)
     config, path = model.config, Path(folder)
+    if source.kind != target.kind and config.source_vocab_size is None:
+        raise InputError(
+            f"tokenizers of two types, {source.kind!r} and {target.kind!r}, need a model with a source_vocab_size"
+        )
     task = {"encoder-decoder": "translate", "decoder": "language-model"}.get(config.kind, "masked")
     data = {
         "task": task if config.labels is None else "classify",
         "labels": tuple(labels),
         "tokenizer": target.kind,
+        "source_tokenizer": None if source.kind == target.kind else source.kind,
         "separate_vocabularies": config.source_vocab_size is not None,
         "max_tokens": max_tokens,
         "source_language": source_language,
@@ -75,8 +81,6 @@ def _pair(tokenizer: object) -> TokenizerPair:
         case Tokenizer():
             return tokenizer, tokenizer
         case (Tokenizer() as source, Tokenizer() as target):
-            if source.kind != target.kind:
-                raise InputError(f"both tokenizers must have the same type, found {source.kind!r} and {target.kind!r}")
             return source, target
     raise InputError(
         f"save takes a heed.Tokenizer or a pair of them, found {type(tokenizer).__name__}: train one with "

@@ -15,9 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.torch.search_ops import Continuations, argmax, beam_step, topk
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.model.attention import AttentionFn
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 
 S = TypeVar("S", bound="State")
 Sources: TypeAlias = Sequence[Sequence[int]]  # token ids of each source, without special tokens

@@ -23,9 +23,10 @@ import ctranslate2
 import torch
 
 from heed.backends.base import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources, Start
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies
+from heed.search_config import SearchConfig
 from heed.text.tokenizer import TokenizerPair
 
 _PATIENCE = 2  # stops after this many times beam hypotheses: Multi30k, 1: worse in 2 % of sentences; 2: in 0.1 %

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import BackendChoice, Prefixes, SearchMonitor, SearchOps, Sources, Start
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.interop.onnx_export import memory_names, past_names
+from heed.search_config import SearchConfig
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,13 @@ from heed.backends.base import (
     State,
     Stepper,
 )
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.fallbacks import note_fallback
 from heed.model.cache import KVCache
 from heed.model.layers import DecoderLayer
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 
 MakeStepper: TypeAlias = Callable[[Transformer, str], Stepper | None]
 

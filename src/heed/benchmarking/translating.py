@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 
 from heed.benchmarking.limits import SearchWorkload
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.inference.translator import Translator
+from heed.search_config import SearchConfig
 from heed.text.tokenizer import SPECIAL
 
 TokenSequences = list[list[int]]  # ids without special tokens, one list per sentence

@@ -18,9 +18,10 @@ from heed.cli.doctor_report import LengthStatistics, show_cleaned, show_estimate
 from heed.cli.options import from_options
 from heed.cli.output import counted
 from heed.cli.remedies import advice_on
-from heed.config import DataConfig, RunConfig, SearchConfig, model_preset
+from heed.config import DataConfig, RunConfig, model_preset
 from heed.errors import DataError
 from heed.model.size import parameter_counts
+from heed.search_config import SearchConfig
 from heed.text.corpus_defaults import Hardware, choose_settings, tokenizer_is_set
 from heed.text.length_bound import fit_length_bound
 from heed.training.corpora import PairFileOptions, TextFiles, training_corpora, validation_corpora
@@ -240,7 +241,7 @@ def _estimate_run(
     task = task_named(requested.task)
     data = task.complete_data_config(requested, ())
     model: dict[str, Any] = {"vocab_size": vocab_sizes[1], "kind": task.kind, **task.model_settings(data)}
-    if data.separate_vocabularies:
+    if data.has_two_vocabularies:
         model["source_vocab_size"] = vocab_sizes[0]
     start = {"model": model_preset(name), "training": training_preset(name)}
     device = default_device()

@@ -31,8 +31,8 @@ from heed.cli.output import (
     signature_table,
     write_card,
 )
-from heed.config import SplitMode, TranslateConfig
 from heed.errors import DataError
+from heed.search_config import SplitMode, TranslateConfig
 from heed.text.corpus import Corpus, read_lines, read_pairs
 from heed.training.corpora import PairFileOptions
 

@@ -15,8 +15,8 @@ import typer
 
 from heed.cli.options import out_option
 from heed.cli.output import print_notes
-from heed.config import SearchConfig
 from heed.errors import DataError
+from heed.search_config import SearchConfig
 from heed.text.corpus import read_lines
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from heed.config import SearchConfig, SplitMode
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
+from heed.search_config import SearchConfig, SplitMode
 from heed.training.corpora import TextFiles
 from heed.training.presets import NestedSettings
 

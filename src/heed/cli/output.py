@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from heed.config import SearchConfig
+from heed.search_config import SearchConfig
 from heed.text.length_bound import LengthBound
 
 if TYPE_CHECKING:

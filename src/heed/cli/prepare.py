@@ -35,7 +35,7 @@ def prepare(
         prepare_texts,
         survey_all,
         train_tokenizers,
-        with_tokenizer,
+        with_tokenizers,
         with_validation,
     )
     from heed.training.tasks import task_named  # noqa: PLC0415
@@ -55,7 +55,7 @@ def prepare(
         training, validation = (
             survey_all([task_spec.corpus(corpus, data) for corpus in split], progress.work) for split in corpora
         )
-        data = with_tokenizer(data, settings, training, progress)
+        data = with_tokenizers(data, settings, training, progress)
         training, validation = with_validation(training, validation, data, progress)
         data = task_spec.complete_data_config(data, (corpus for corpus, _ in training))
         tokenizers = train_tokenizers(training, data, task_spec.sides, folder, progress)

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from heed.cli.options import from_options
-from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.interop.engine_names import EngineName
+from heed.search_config import SearchConfig
 from heed.serving.config import LOOPBACK, ServeConfig
 from heed.settings import format_setting
 

@@ -25,8 +25,8 @@ from heed.cli.options import (
     search_settings,
 )
 from heed.cli.output import TranslationCounts, TranslationProgress, print_notes
-from heed.config import TranslateConfig
 from heed.errors import DataError, HeedError
+from heed.search_config import TranslateConfig
 from heed.text.corpus import Corpus, location, read_lines, read_pairs
 from heed.text.rows import get_text, parse_object, read_members, write_members
 

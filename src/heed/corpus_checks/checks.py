@@ -34,7 +34,7 @@ from heed.corpus_checks.text_errors import (
 )
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair
-from heed.text.corpus_defaults import choose_tokenizer
+from heed.text.corpus_defaults import choose_tokenizers
 from heed.text.labels import too_many_labels
 from heed.text.language_identification import SideLanguages
 from heed.text.text_statistics import text_statistics
@@ -64,7 +64,7 @@ def check_corpora(
 ) -> CorpusReport:
     """Check all data. A file that cannot be opened or has no valid row raises.
 
-    max_length: search.max_length. tokenizer_is_set: count tokens with `data.tokenizer`, else with the one that training
+    max_length: search.max_length. tokenizer_is_set: count tokens with those of `data`, else with those that training
     would choose for this text.
     """
     checks = _CorpusChecks([*training, *validation], len(training), report)
@@ -72,7 +72,7 @@ def check_corpora(
     checks.find_repeated_texts()
     sides = tuple(text_statistics(getattr(pair, side) for pair in checks.sample) for side in SIDES)
     if not tokenizer_is_set and checks.form == "pairs":
-        data = data.model_copy(update={"tokenizer": choose_tokenizer(sides).value})
+        data = data.model_copy(update={choice.name: choice.value for choice in choose_tokenizers(sides)})
     report("training a tokenizer", 0)
     tokens, vocab_sizes = count_tokens(
         checks.sample, checks.form, data, suitable_vocab_size(checks.starts[len(training)])

@@ -71,8 +71,10 @@ def count_tokens(
         tokens = np.full((len(sample), 2), form == "labelled", np.int64)
         tokens[:, side] = [len(ids) for ids in encoder.encode(sides[side])]
         return tokens, (tokenizer.vocab_size, tokenizer.vocab_size)
-    if data.separate_vocabularies:
-        source, target = (Tokenizer.train(texts, data.tokenizer, size) for texts in sides)
+    if data.has_two_vocabularies:
+        source, target = (
+            Tokenizer.train(texts, kind, size) for texts, kind in zip(sides, data.tokenizer_types, strict=True)
+        )
     else:
         source = target = Tokenizer.train(sides[0] + sides[1], data.tokenizer, size)
     lengths = [

@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.base import Hypothesis, Prefixes, S, SearchOps, Start
-from heed.config import SearchConfig
 from heed.decoding.search import Constraints, score_dtype
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 
 # Chooses a token per row from the constrained log-probabilities, the rows' indices in the batch, and the step.
 ChooseTokens: TypeAlias = Callable[[Float[Tensor, "B V"], Int[Tensor, "B"], int], Int[Tensor, "B"]]

@@ -16,9 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.base import Backend, Hypothesis, Prefixes, SearchMonitor, Sources, Start, State
-from heed.config import MAX_OUTPUT_LENGTH, ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.decoding.decode import greedy_search, sample
 from heed.decoding.search import beam_search
+from heed.search_config import MAX_OUTPUT_LENGTH, SearchConfig
 
 
 @dataclass(frozen=True)

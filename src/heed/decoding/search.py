@@ -22,8 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import Hypothesis, Prefixes, S, SearchOps, Start, length_penalty
 from heed.backends.torch.search_ops import Continuations
-from heed.config import SearchConfig
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 
 
 def score_dtype(device: torch.device) -> torch.dtype:

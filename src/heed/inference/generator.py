@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from heed.backends.base import Hypothesis, SearchMonitor, Start
 from heed.backends.select import search_ops
 from heed.backends.stepping import start_decoder_only
-from heed.config import SearchConfig
 from heed.decoding.decode import decode_steps, sample_tokens, uniform_numbers
 from heed.decoding.engine import monitored, run_search
 from heed.decoding.search import Constraints, score_dtype
@@ -27,6 +26,7 @@ from heed.inference.open import open_folder
 from heed.model.cache import KVCache
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 from heed.text.tokenizer import Tokenizer
 
 _TOKENS = 4096  # per scored batch, padding included

@@ -19,7 +19,6 @@ from heed.backends.select import (
     other_engine,
     why_no_int8,
 )
-from heed.config import SearchConfig
 from heed.decoding.engine import Engine
 from heed.errors import ConfigError, InputError
 from heed.fallbacks import note_fallback
@@ -30,6 +29,7 @@ from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import torch_defaults
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import Splitter
 

@@ -6,9 +6,9 @@ from itertools import accumulate
 from unicodedata import east_asian_width
 
 from heed.backends.base import Backend
-from heed.config import SearchConfig
 from heed.decoding.decode import greedy_stream
 from heed.decoding.engine import max_output_lengths
+from heed.search_config import SearchConfig
 from heed.text.normalization import NormalizedText
 from heed.text.sentence_split import TextSegment
 from heed.text.tokenizer import TokenizerPair

@@ -13,7 +13,6 @@ import torch
 
 from heed.backends.base import Backend, Hypothesis, SearchMonitor
 from heed.backends.select import inference_backend
-from heed.config import SearchConfig, SplitMode, TranslateConfig
 from heed.decoding.engine import Engine, max_output_lengths
 from heed.decoding.forced_decoding import alignment_matrices, argmax_alignment, token_log_probs
 from heed.errors import InputError
@@ -22,6 +21,7 @@ from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig, SplitMode, TranslateConfig
 from heed.text.normalization import NormalizedText, Normalizer
 from heed.text.sentence_split import Splitter, TextSegment
 from heed.text.tokenizer import TokenizerPair, check_texts

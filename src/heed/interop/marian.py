@@ -23,10 +23,17 @@ from torch import Tensor
 
 from heed.artifacts.folder import read_model_folder, refuse_quantized
 from heed.artifacts.writing import json_bytes, write_folder
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig
+from heed.config import DataConfig, ModelConfig, RunConfig
 from heed.errors import ConfigError, FolderError
 from heed.interop.folders import read_json, read_weights, refuse_to_overwrite, refuse_unknown, write_imported
-from heed.interop.marian_tokenizer import LANGUAGES, TOKENIZER_TYPE, TokenizerSpec, read_tokenizers, tokenizer_files
+from heed.interop.marian_tokenizer import (
+    LANGUAGES,
+    SOURCE_TOKENIZER_TYPE,
+    TOKENIZER_TYPE,
+    TokenizerSpec,
+    read_tokenizers,
+    tokenizer_files,
+)
 from heed.interop.name_mapping import (
     IdMapping,
     fold_embedding_scale,
@@ -36,6 +43,7 @@ from heed.interop.name_mapping import (
     suppress_bos,
 )
 from heed.model.positions import sinusoids
+from heed.search_config import SearchConfig
 
 _ACTIVATIONS: dict[str, Literal["relu", "gelu", "swish"]] = {
     "relu": "relu",
@@ -99,6 +107,7 @@ def import_marian(folder: Path, out: Path, weights: str | None = None, languages
     model = _model(config, sizes[1], None if one_vocabulary else sizes[0], _has_bias(marian_weights, config))
     data = DataConfig(
         tokenizer=target.kind,
+        source_tokenizer=None if source.kind == target.kind else source.kind,
         separate_vocabularies=model.source_vocab_size is not None,
         max_tokens=config["max_position_embeddings"] - 1,  # and eos
         source_language=languages[0] or tokenizers[0].language,
@@ -284,6 +293,7 @@ def _config(run: RunConfig) -> dict[str, Any]:
         "dtype": "float32",
         **_special_ids(model),
         TOKENIZER_TYPE: run.data.tokenizer,
+        SOURCE_TOKENIZER_TYPE: run.data.tokenizer_types[0],
         LANGUAGES: [run.data.source_language, run.data.target_language],
     }
 

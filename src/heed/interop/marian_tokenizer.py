@@ -20,7 +20,8 @@ from heed.interop.spm import read_spm, to_spm, tokenizer_from_spm
 from heed.text.imported_tokenizers import UNKNOWN
 from heed.text.tokenizer import EOS, SPECIAL, Tokenizer, TokenizerPair
 
-TOKENIZER_TYPE, LANGUAGES = "heed_tokenizer", "heed_languages"  # keys that heed adds to an exported config.json
+# Keys that heed adds to an exported config.json.
+TOKENIZER_TYPE, SOURCE_TOKENIZER_TYPE, LANGUAGES = "heed_tokenizer", "heed_source_tokenizer", "heed_languages"
 _FAST = "tokenizer.json"
 _FAST_TARGET = "target_tokenizer.json"
 _FILES = ("source.spm", "target.spm", "vocab.json")
@@ -47,9 +48,11 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any]) -> tuple[TokenizerS
     languages = config.get(LANGUAGES, ("", ""))
     if (folder / _FAST).is_file() and TOKENIZER_TYPE in config:
         target_file = _FAST_TARGET if (folder / _FAST_TARGET).is_file() else _FAST
+        target_type = config[TOKENIZER_TYPE]
+        types = config.get(SOURCE_TOKENIZER_TYPE, target_type), target_type
         source, target = (
-            _read_fast_tokenizer(folder / name, config[TOKENIZER_TYPE], language)
-            for name, language in zip((_FAST, target_file), languages, strict=True)
+            _read_fast_tokenizer(folder / name, kind, language)
+            for name, kind, language in zip((_FAST, target_file), types, languages, strict=True)
         )
         return source, target
     missing = [name for name in _FILES if not (folder / name).is_file()]

@@ -17,10 +17,10 @@ import torch
 
 from heed.backends.base import Hypothesis, S, Start, length_penalty
 from heed.backends.torch.search_ops import topk
-from heed.config import SearchConfig
 from heed.decoding.search import Constraints
 from heed.errors import InputError
 from heed.model.torch_state import torch_defaults
+from heed.search_config import SearchConfig
 
 Outcome = Literal[  # also the values in saved traces
     "went on",  # it stayed in the beam, and its expansions are in the tree

@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heed.backends.torch.search_ops import topk
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 from heed.text.tokenizer import SPECIAL, Tokenizer, TokenizerPair
 
 Span = tuple[int, int]  # text[start:end]

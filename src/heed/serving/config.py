@@ -4,9 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from heed.config import PositiveInt
 from heed.errors import ConfigError
-from heed.settings import NameList, Settings
+from heed.settings import NameList, PositiveInt, Settings
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 

@@ -12,12 +12,12 @@ import shutil
 import time
 from typing import Any
 
-from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.fallbacks import fallbacks
 from heed.inference.classifier import Classification
 from heed.inference.generator import Generation
 from heed.inference.translation import Translation
+from heed.search_config import SearchConfig
 from heed.serving.batcher import CancelToken, Job, JobType, ThreadEndedError
 from heed.serving.jobs import ClassificationJobType, EmbeddingJobType, GenerationJobType, TranslationJobType
 from heed.serving.models import ServedModel, ServedTranslator

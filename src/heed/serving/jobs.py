@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heed.backends.base import SearchMonitor
-from heed.config import SearchConfig
 from heed.inference.classifier import Classification, Classifier, embed
 from heed.inference.generator import Generation, Generator
 from heed.inference.translation import Translation
 from heed.inference.translator import Translator
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 from heed.serving.batcher import Job
 from heed.text.tokenizer import Tokenizer
 

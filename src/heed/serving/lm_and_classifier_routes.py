@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from heed.config import SearchConfig
 from heed.errors import HeedError
 from heed.inference.generator import Generation
 from heed.inference.generator import Generator as TextGenerator
+from heed.search_config import SearchConfig
 from heed.serving.batcher import CancelToken, Job
 from heed.serving.http_errors import HttpError
 from heed.serving.jobs import BetweenSteps, ClassificationJobType, EmbeddingJobType, GenerationJobType

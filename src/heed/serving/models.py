@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from heed.artifacts.folder import ModelFolder, read_model_folder
 from heed.backends.base import BackendChoice
 from heed.backends.select import inference_backend
-from heed.config import SearchConfig
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
 from heed.inference.generator import Generator
@@ -18,6 +17,7 @@ from heed.inference.translator import Translator
 from heed.interpret.tokens import TextModel
 from heed.interpret.trace import Trace, look
 from heed.model.transformer import Transformer, copy_sharing_weights
+from heed.search_config import SearchConfig
 from heed.serving.languages import AUTO, is_code, nearest_code
 from heed.serving.provenance import TrainedOn, examples_in, trained_on
 from heed.text.language_identification import LanguageDetector

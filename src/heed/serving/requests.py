@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from heed.config import SplitMode
+from heed.search_config import SplitMode
 from heed.serving.http_errors import HttpError
 
 Fields = dict[str, Any]

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from heed.backends.base import SearchMonitor
 from heed.backends.select import default_device
-from heed.config import SearchConfig, SplitMode
 from heed.errors import InputError
 from heed.inference.translation import Translation, join_translations
 from heed.inference.translator import Translator
 from heed.interpret.report import html_report
 from heed.interpret.saving import rounded, trace_document
+from heed.search_config import SearchConfig, SplitMode
 from heed.serving import markup
 from heed.serving.batcher import Batcher, CancelToken, Job
 from heed.serving.config import ServeConfig

@@ -4,12 +4,15 @@ Enters: statistics of the training text (text_statistics.py), the settings so fa
 are never changed. Leaves: `Choice`s. All other defaults are constants, in config.py and in the presets.
 
     data.tokenizer              characters for short strings of ever new words (spelling, numbers, dates), else BPE
+    data.source_tokenizer       where only one side is such strings, and the other has a closed vocabulary (phonemes)
     model.dropout               0.1 for predictable text: such strings, and text with a closed vocabulary
     training.label_smoothing    0 for predictable text
-    training.tokens_per_batch   at least 16,384 on a GPU
+    training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text
+    training.max_steps          more of them where a CPU has smaller batches
     training.learning_rate      inversely proportional to the width, proportional to the square root of the batch size
 
-The last two apply to the preset tiny only: the others have the paper's schedule, whose learning rate has its own rule.
+The last three apply to the preset tiny only: the others have the paper's schedule, whose learning rate has its own
+rule.
 """
 
 import math
@@ -17,15 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heed.config import ModelConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, TrainingConfig
 from heed.text.text_statistics import TextStatistics
 
 Sections = Mapping[str, dict[str, Any]]  # settings by section, then by name
 
 CHOSEN = {  # the names of all settings that may be chosen, by section
-    "data": ("tokenizer",),
+    "data": ("tokenizer", "source_tokenizer"),
     "model": ("dropout",),
-    "training": ("label_smoothing", "tokens_per_batch", "learning_rate"),
+    "training": ("label_smoothing", "tokens_per_batch", "max_steps", "learning_rate"),
 }
 
 _MANY_NEW_WORDS = 0.5  # share of words that are in one half of the text only: more than in sentences of any language
@@ -36,6 +39,7 @@ _LETTERS = 0.8  # tokens per character from which nearly every letter is a token
 _REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
 _RATE, _PREDICTABLE_RATE = 5e-3, 2.5e-3  # peak learning rates for the reference width and batch
 _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly takes longer than with 4,096
+_SMALL_BATCH = 1024  # target tokens: on a CPU, where a step takes as long as its tokens, predictable text needs no more
 
 
 @dataclass(frozen=True)
@@ -64,28 +68,40 @@ def choose_settings(
     sides: Sequence[TextStatistics], settings: Sections, user: Sections, hardware: Hardware
 ) -> Iterator[Choice]:
     """The settings that depend on the text of source and target, each put into `settings` before the next is chosen."""
-    for choose in (_tokenizer, _dropout, _label_smoothing, _batch_size, _learning_rate):
-        choice = choose(sides, settings, hardware)
-        if choice is not None and choice.name not in user[choice.section]:
-            settings[choice.section][choice.name] = choice.value
-            yield choice
+    for choose in (_tokenizers, _dropout, _label_smoothing, _batch_size, _learning_rate):
+        for choice in choose(sides, settings, hardware):
+            if choice.name not in user[choice.section]:
+                settings[choice.section][choice.name] = choice.value
+                yield choice
 
 
-def choose_tokenizer(sides: Sequence[TextStatistics]) -> Choice:
-    """Characters where the spelling of words matters more than their identity; else BPE."""
+def choose_tokenizers(sides: Sequence[TextStatistics]) -> Iterator[Choice]:
+    """Characters where the spelling of words matters more than their identity; else BPE.
+
+    Where one side is spelt and the other has a closed vocabulary, as in pronunciation, each has its own tokenizer.
+    """
     new = max(side.new_words for side in sides)
+    lengths = " and ".join(f"{side.characters:.0f}" for side in sides)
     if new <= _MANY_NEW_WORDS:
         reason = f"{1 - new:.0%} of the words in one half of the text are also in the other half"
-        return Choice("data", "tokenizer", "bpe", reason)
-    lengths = " and ".join(f"{side.characters:.0f}" for side in sides)
-    reason = f"{new:.0%} of the words in one half of the text are new, and texts have {lengths} characters on average"
+    else:
+        reason = (
+            f"{new:.0%} of the words in one half of the text are new, and texts have {lengths} characters on average"
+        )
     is_short = all(side.characters <= _SHORT and side.alphabet <= _LARGE_ALPHABET for side in sides)
-    return Choice("data", "tokenizer", "characters" if is_short else "bpe", reason)
+    if new <= _MANY_NEW_WORDS or not is_short:
+        yield Choice("data", "tokenizer", "bpe", reason)
+        return
+    reasons = {"characters": reason, "bpe": "a closed vocabulary: nearly every word is in both halves of the text"}
+    source, target = ("bpe" if side.new_words < _CLOSED_VOCABULARY else "characters" for side in sides)
+    yield Choice("data", "tokenizer", target, reasons[target])
+    if source != target:
+        yield Choice("data", "source_tokenizer", source, reasons[source])
 
 
 def tokenizer_is_set(data: Mapping[str, Any]) -> bool:
-    """Whether the user's data settings decide the tokenizer: BPE-dropout needs BPE."""
-    return bool(data.keys() & {"tokenizer", "bpe_dropout"})
+    """Whether the user's data settings decide the tokenizers: BPE-dropout needs BPE."""
+    return bool(data.keys() & {"tokenizer", "source_tokenizer", "bpe_dropout"})
 
 
 def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: int) -> str | None:
@@ -98,44 +114,61 @@ def letters_warning(side: TextStatistics, tokens_per_text: float, vocab_size: in
     )
 
 
-def _tokenizer(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
-    return None if tokenizer_is_set(settings["data"]) else choose_tokenizer(sides)
+def _tokenizers(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
+    if not tokenizer_is_set(settings["data"]):
+        yield from choose_tokenizers(sides)
 
 
-def _dropout(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
-    reason = _predictable(sides, settings)
-    return Choice("model", "dropout", 0.1, reason) if reason else None
+def _dropout(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
+    if reason := _predictable(sides, settings):
+        yield Choice("model", "dropout", 0.1, reason)
 
 
-def _label_smoothing(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Choice | None:
-    reason = _predictable(sides, settings)
-    return Choice("training", "label_smoothing", 0.0, reason) if reason else None
+def _label_smoothing(sides: Sequence[TextStatistics], settings: Sections, _: Hardware) -> Iterator[Choice]:
+    if reason := _predictable(sides, settings):
+        yield Choice("training", "label_smoothing", 0.0, reason)
 
 
 def _predictable(sides: Sequence[TextStatistics], settings: Sections) -> str:
     """Why a model for this text hardly overfits; empty for other text."""
-    if settings["data"].get("tokenizer") == "characters":
+    if "characters" in _tokenizer_types(settings):
         return "short strings, character by character"
     if max(side.new_words for side in sides) < _CLOSED_VOCABULARY:
         return "a closed vocabulary, since one half of the text has hardly a word that the other has not"
     return ""
 
 
-def _batch_size(_: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Choice | None:
+def _tokenizer_types(settings: Sections) -> tuple[str, str]:
+    """Of source and target."""
+    return DataConfig.model_validate(settings["data"]).tokenizer_types
+
+
+def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:
+    """Target tokens per batch, and with smaller batches more steps, so that as many tokens are seen."""
     training = TrainingConfig.model_validate(settings["training"])
-    if not hardware.has_gpu or training.schedule == "paper" or training.tokens_per_batch >= _GPU_BATCH:
-        return None
-    reason = f"on a GPU a step takes hardly longer than with {training.tokens_per_batch:,}"
-    return Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
+    preset = training.tokens_per_batch
+    if training.schedule == "paper":
+        return
+    if hardware.has_gpu:
+        if preset < _GPU_BATCH:
+            reason = f"on a GPU a step takes hardly longer than with {preset:,}"
+            yield Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
+    elif preset > _SMALL_BATCH and _predictable(sides, settings):
+        reason = "predictable text needs no larger batches, and on a CPU a step is the faster"
+        yield Choice("training", "tokens_per_batch", _SMALL_BATCH, reason)
+        if settings["training"]["tokens_per_batch"] == _SMALL_BATCH:  # unless the user has set it
+            steps = training.max_steps * preset // _SMALL_BATCH
+            reason = f"as many tokens as in {training.max_steps:,} batches of {preset:,}"
+            yield Choice("training", "max_steps", steps, reason)
 
 
-def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Choice | None:
+def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:
     """The peak learning rate; the paper's schedule has its own rule."""
     training = TrainingConfig.model_validate(settings["training"])
     if training.schedule == "paper":
-        return None
+        return
     width = settings["model"].get("d_model", ModelConfig.model_fields["d_model"].default)
     batch = training.tokens_per_batch * training.accumulate * hardware.processes
     rate = _PREDICTABLE_RATE if _predictable(sides, settings) else _RATE
     value = rate * _REFERENCE_WIDTH / width * math.sqrt(batch / _REFERENCE_BATCH)
-    return Choice("training", "learning_rate", value, f"for width {width} and batches of {batch:,} target tokens")
+    yield Choice("training", "learning_rate", value, f"for width {width} and batches of {batch:,} target tokens")

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.config import DataConfig, SplitMode
+from heed.config import DataConfig
 from heed.errors import InputError
+from heed.search_config import SplitMode
 from heed.text.sentences import sentence_starts
 
 TokenCounter = Callable[[Sequence[str]], Sequence[int]]  # the number of tokens of each text

@@ -1,7 +1,7 @@
 """Trains the tokenizers of a corpus, or loads them from the cache.
 
 Enters: surveyed corpora (prepare.py) and settings. Leaves: the source and the target tokenizer, which are one object
-unless `data.separate_vocabularies` is set. The cache is keyed by text and settings.
+unless the settings ask for two vocabularies. The cache is keyed by text and settings.
 
 Training needs memory for every distinct word: the `tokenizers` library takes about 115 bytes for each of its bytes.
 Text without spaces consists of long words that hardly ever occur twice. So training uses a sample of the pairs whose
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from heed.config import DataConfig
+from heed.config import DataConfig, TokenizerName
 from heed.errors import DataError
 from heed.text.corpus import read_pairs
 from heed.text.prepare import SurveyedCorpora
@@ -65,19 +65,22 @@ def train_or_load_tokenizers(
     text_sides: the sides of a pair that are text, not labels. on_train: called before a tokenizer is trained, which
     takes a while.
     """
-    side_groups = [(side,) for side in text_sides] if data.separate_vocabularies else [text_sides]
+    types = dict(zip(("source", "target"), data.tokenizer_types, strict=True))
+    groups = (
+        [((side,), types[side]) for side in text_sides] if data.has_two_vocabularies else [(text_sides, data.tokenizer)]
+    )
     size = data.vocab_size or suitable_vocab_size(sum(survey.pairs for _, survey in corpora))
     trained, notes = [], []
-    for sides in side_groups:
-        path = cache / f"{_key(corpora, data, size, sides)}.tokenizer.json"
+    for sides, kind in groups:
+        path = cache / f"{_key(corpora, kind, size, sides)}.tokenizer.json"
         try:
-            tokenizer, note = _load(path, data)
+            tokenizer, note = _load(path, kind)
         except DataError as error:
             if os.path.lexists(path):
                 notes.append(f"{path} {error}: the tokenizer is trained again")
             on_train()
             sample = choose_sample(corpora, sides)
-            tokenizer = Tokenizer.train(_sampled_texts(corpora, sides, sample.every), data.tokenizer, size)
+            tokenizer = Tokenizer.train(_sampled_texts(corpora, sides, sample.every), kind, size)
             note = "" if sample.used == sample.total else f"tokenizer trained on a sample of the text: {sample}"
             notes += _save(path, tokenizer, note)
         trained.append(tokenizer)
@@ -131,12 +134,12 @@ def _is_sampled(pair_index: int, every: int) -> bool:
     return pair_index * _GOLDEN % 2**32 * every < 2**32
 
 
-def _key(corpora: SurveyedCorpora, data: DataConfig, size: int, sides: tuple[str, ...]) -> str:
-    parts = [FORMAT, data.tokenizer, size, sides, [[survey.pairs, survey.digest] for _, survey in corpora]]
+def _key(corpora: SurveyedCorpora, kind: TokenizerName, size: int, sides: tuple[str, ...]) -> str:
+    parts = [FORMAT, kind, size, sides, [[survey.pairs, survey.digest] for _, survey in corpora]]
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
-def _load(path: Path, data: DataConfig) -> tuple[Tokenizer, str]:
+def _load(path: Path, kind: TokenizerName) -> tuple[Tokenizer, str]:
     """The cached tokenizer and its note; a DataError if there is none or it is damaged."""
     if not path.is_file():  # opening a named pipe would block
         raise DataError("is not a regular file")
@@ -149,7 +152,7 @@ def _load(path: Path, data: DataConfig) -> tuple[Tokenizer, str]:
         raise DataError(f"cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(f"is damaged ({type(error).__name__}: {error})") from None
-    return Tokenizer.from_json(text, data.tokenizer), note
+    return Tokenizer.from_json(text, kind), note
 
 
 def _save(path: Path, tokenizer: Tokenizer, note: str) -> list[str]:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heed.config import DataConfig, ModelConfig, RunConfig, SearchConfig, TrainingConfig
+from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError
+from heed.search_config import SearchConfig
 from heed.settings import did_you_mean
 from heed.text.language_codes import check_language_code
 

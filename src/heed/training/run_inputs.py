@@ -17,7 +17,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.config import DataConfig, RunConfig, model_preset
 from heed.errors import ConfigError, DataError
 from heed.text.corpus import Corpus, read_pairs
-from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizer, letters_warning, tokenizer_is_set
+from heed.text.corpus_defaults import Hardware, choose_settings, choose_tokenizers, letters_warning, tokenizer_is_set
 from heed.text.hold_out import hold_out, pairs_to_hold_out
 from heed.text.language_codes import infer_languages
 from heed.text.length_bound import LengthBound, fit_length_bound
@@ -73,7 +73,9 @@ class RunInputs:
         """The inverse of `to_bytes`."""
         content = json.loads(received)
         config = RunConfig.model_validate_json(json.dumps(content["config"]))
-        tokenizers = [Tokenizer.from_json(text, config.data.tokenizer) for text in content["tokenizers"]]
+        texts = content["tokenizers"]
+        types = config.data.tokenizer_types[-len(texts) :]
+        tokenizers = [Tokenizer.from_json(text, kind) for text, kind in zip(texts, types, strict=True)]
         pairs, *validation = (open_prepared(Path(folder)) for folder in content["folders"])
         return cls(
             config,
@@ -148,15 +150,16 @@ def _settings(
     return settings, notes
 
 
-def with_tokenizer(
+def with_tokenizers(
     data: DataConfig, settings: NestedSettings, training: SurveyedCorpora, listener: Listener
 ) -> DataConfig:
-    """The data settings with the tokenizer that `train` would choose for this text, unless `settings` decide it."""
+    """The data settings with the tokenizers that `train` would choose for this text, unless `settings` decide them."""
     if data.task != "translate" or tokenizer_is_set(settings["data"]):
         return data
-    choice = choose_tokenizer(both_sides(training))
-    listener.note(str(choice))
-    return data.model_copy(update={"tokenizer": choice.value})
+    choices = list(choose_tokenizers(both_sides(training)))
+    for choice in choices:
+        listener.note(str(choice))
+    return data.model_copy(update={choice.name: choice.value for choice in choices})
 
 
 def survey_all(corpora: Iterable[Corpus], report: ReportWork) -> SurveyedCorpora:
@@ -297,7 +300,7 @@ def _with_vocabulary(settings: NestedSettings, tokenizers: TokenizerPair, task: 
     model: dict[str, Any] = {**settings["model"], "vocab_size": target.vocab_size, "kind": task.kind}
     model.update(task.model_settings(data))
     # Two tokenizers need not be two vocabularies: an imported model may segment each side differently, to shared ids.
-    if data.separate_vocabularies:
+    if data.has_two_vocabularies:
         model["source_vocab_size"] = source.vocab_size
     check_positions(model, data.max_tokens)
     return RunConfig.model_validate({**settings, "model": model})

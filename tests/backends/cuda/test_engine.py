@@ -16,9 +16,9 @@ from heed.backends.cuda.search import StaticStep
 from heed.backends.cuda.slots import SlotShape, fit_memory
 from heed.backends.select import InferenceRequest, inference_backend
 from heed.backends.stepping import HeedBackend
-from heed.config import SearchConfig
 from heed.decoding.engine import Engine
 from heed.errors import InputError
+from heed.search_config import SearchConfig
 from tests.backends.decoder_steps import DESIGNS, design_name
 from tests.decoding.small_models import small_model
 from tests.model.examples import SHAPE, make, sentences

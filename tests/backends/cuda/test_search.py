@@ -12,9 +12,10 @@ from torch import Tensor
 from heed.backends.cuda.search import StaticStep, static_search
 from heed.backends.cuda.slots import Slots, SlotShape
 from heed.backends.cuda.step_ops import SpecialIds
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.decoding.search import beam_search
 from heed.model.layout import Packed
+from heed.search_config import SearchConfig
 from tests.decoding.tables import EOS, Tables
 from tests.reference.step_ops import REFERENCE
 

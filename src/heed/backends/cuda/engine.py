@@ -19,8 +19,8 @@ from heed.backends.cuda.graph import capture
 from heed.backends.cuda.search import StaticStep, static_search
 from heed.backends.cuda.slots import SlotShape, fit_memory
 from heed.backends.cuda.step_ops import StepOps
-from heed.config import SearchConfig
 from heed.model.transformer import Transformer
+from heed.search_config import SearchConfig
 
 _MAX_ROWS = 2048  # hypotheses at a time: more gain nothing on an H200
 _MAX_BEAM = 16

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from heed.backends.base import Hypothesis, SearchMonitor, length_penalty
 from heed.backends.cuda.slots import Slots
-from heed.config import ModelConfig, SearchConfig
+from heed.config import ModelConfig
 from heed.model.embeddings import check_ids
 from heed.model.layout import Packed
+from heed.search_config import SearchConfig
 
 _ENCODER_TOKENS = 32_768  # source tokens per encoder batch
 _EMPTY = -1

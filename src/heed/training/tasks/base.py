@@ -125,9 +125,10 @@ class TextTask(Task):
 
 
 def check_single_vocabulary(data: DataConfig) -> None:
-    """Raise for separate vocabularies: only translation has text on both sides."""
-    if data.separate_vocabularies:
-        raise ConfigError(f"separate_vocabularies needs task = 'translate', found {data.task!r}: it has one side only")
+    """Raise for settings of a separate source vocabulary: only translation has text on both sides."""
+    for name in ("separate_vocabularies", "source_tokenizer"):
+        if getattr(data, name):
+            raise ConfigError(f"{name} needs task = 'translate', found {data.task!r}: it has one side only")
 
 
 class AccuracyValidator:
