@@ -2,7 +2,14 @@ from typing import Any
 
 import pytest
 
-from heed.text.corpus_defaults import CHOSEN, Hardware, choose_settings, choose_tokenizers, letters_warning
+from heed.text.corpus_defaults import (
+    CHOSEN,
+    Hardware,
+    choose_settings,
+    choose_tokenizers,
+    choose_vocab_size,
+    letters_warning,
+)
 from heed.text.normalization import TextStyle
 from heed.text.text_statistics import TextStatistics, combined, text_statistics
 
@@ -105,6 +112,12 @@ def test_settings_of_the_user_are_never_changed() -> None:
 
 def test_bpe_dropout_keeps_bpe() -> None:
     assert "tokenizer" not in chosen(SHORT_STRINGS, SHORT_STRINGS, user={"data": {"bpe_dropout": 0.1}})
+
+
+def test_a_larger_corpus_gets_a_larger_vocabulary() -> None:
+    assert str(choose_vocab_size(29_000)) == "data.vocab_size = 8048: at most, for 29,000 pairs or texts"
+    assert choose_vocab_size(10).value == 1000
+    assert choose_vocab_size(4_000_000).value == choose_vocab_size(10**9).value == 32_000
 
 
 def test_a_vocabulary_that_splits_words_into_letters_is_reported() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.errors import DataError
-from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer, TokenizerType, suitable_vocab_size
+from heed.text.tokenizer import BYTE_TOKENS, SPECIAL, Tokenizer, TokenizerType
 
 ENGLISH = ["The animal didn't cross the street.", "It was too tired.", "A dog runs  twice.", "⟨pad⟩ <pad> </s>"] * 5
 OTHER_LANGUAGES = ["犬が通りを走る。", "猫が眠る。", "Ελληνικά γράμματα", "naïve café", "🙂🙃"] * 5
@@ -101,12 +101,6 @@ def test_the_vocabulary_is_no_larger_than_requested() -> None:
 def test_an_unknown_tokenizer_type_is_refused_with_the_list_of_types() -> None:
     with pytest.raises(DataError, match="tokenizer = 'wordpiece' is unknown: choose one of bpe, unigram, words, char"):
         Tokenizer.train(ENGLISH, "wordpiece")  # type: ignore[arg-type]
-
-
-def test_a_larger_corpus_gets_a_larger_vocabulary() -> None:
-    assert suitable_vocab_size(29_000) == 8048
-    assert suitable_vocab_size(10) == 1000
-    assert suitable_vocab_size(4_000_000) == suitable_vocab_size(10**9) == 32_000
 
 
 def test_files_that_are_not_heed_tokenizers_are_refused(tmp_path: Path) -> None:

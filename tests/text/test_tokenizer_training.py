@@ -105,6 +105,15 @@ def test_the_sample_is_reported_after_training_and_when_loaded_from_the_cache(
     ] * 2
 
 
+def test_a_vocabulary_size_that_is_not_set_is_chosen_and_reported(tmp_path: Path) -> None:
+    surveyed = [write(tmp_path / "pairs.tsv", ["a dog runs\tdog dog"] * 9)]
+    for _ in range(2):  # trained, then from the cache
+        assert train(surveyed, tmp_path / "cache", vocab_size=None).notes == [
+            "data.vocab_size = 1000: at most, for 9 pairs or texts"
+        ]
+    assert train(surveyed, tmp_path / "cache", vocab_size=None, tokenizer="bytes").notes == []
+
+
 def test_each_side_may_have_a_tokenizer_of_its_own_type(tmp_path: Path) -> None:
     surveyed = [write(tmp_path / "pairs.tsv", ["abc\tA B C", "cab\tC A B"])]
     for _ in range(2):  # trained, then from the cache

@@ -34,11 +34,10 @@ from heed.corpus_checks.text_errors import (
 )
 from heed.errors import DataError
 from heed.text.corpus import Corpus, Pair
-from heed.text.corpus_defaults import choose_tokenizers
+from heed.text.corpus_defaults import choose_tokenizers, choose_vocab_size
 from heed.text.labels import too_many_labels
 from heed.text.language_identification import SideLanguages
 from heed.text.text_statistics import text_statistics
-from heed.text.tokenizer import suitable_vocab_size
 
 _ERROR_LOCATION = re.compile(r"(.*?):(\d+): (.*)", re.DOTALL)  # file, line and reason of an error
 
@@ -74,9 +73,8 @@ def check_corpora(
     if not tokenizer_is_set and checks.form == "pairs":
         data = data.model_copy(update={choice.name: choice.value for choice in choose_tokenizers(sides)})
     report("training a tokenizer", 0)
-    tokens, vocab_sizes = count_tokens(
-        checks.sample, checks.form, data, suitable_vocab_size(checks.starts[len(training)])
-    )
+    vocab_size = data.vocab_size or choose_vocab_size(checks.starts[len(training)]).value
+    tokens, vocab_sizes = count_tokens(checks.sample, checks.form, data, vocab_size)
     checks.second_pass(tokens, data.max_tokens, max_length)
     sizes = np.diff(checks.starts).tolist()
     named = [(corpus.name, size) for corpus, size in zip(checks.corpora, sizes, strict=True)]

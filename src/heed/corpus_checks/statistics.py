@@ -56,27 +56,28 @@ def in_sorted(values: Integers, ranked: Integers) -> NDArray[np.bool_]:
 
 
 def count_tokens(
-    sample: list[Pair], form: CorpusForm, data: DataConfig, suitable: int
+    sample: list[Pair], form: CorpusForm, data: DataConfig, vocab_size: int
 ) -> tuple[Integers, tuple[int, int]]:
     """The token counts of a sample's texts with a tokenizer trained on it, and the tokenizers' vocabulary sizes.
 
     A label is one token; monolingual texts have empty sources.
     """
     sides = [[pair.source for pair in sample], [pair.target for pair in sample]]
-    size = data.vocab_size or suitable
     if form != "pairs":
         (side,) = TEXTS[form]
-        tokenizer = Tokenizer.train([part for text in sides[side] for part in text.split("\t")], data.tokenizer, size)
+        tokenizer = Tokenizer.train(
+            [part for text in sides[side] for part in text.split("\t")], data.tokenizer, vocab_size
+        )
         encoder = TextPairEncoder(tokenizer) if form == "labelled" else tokenizer
         tokens = np.full((len(sample), 2), form == "labelled", np.int64)
         tokens[:, side] = [len(ids) for ids in encoder.encode(sides[side])]
         return tokens, (tokenizer.vocab_size, tokenizer.vocab_size)
     if data.has_two_vocabularies:
         source, target = (
-            Tokenizer.train(texts, kind, size) for texts, kind in zip(sides, data.tokenizer_types, strict=True)
+            Tokenizer.train(texts, kind, vocab_size) for texts, kind in zip(sides, data.tokenizer_types, strict=True)
         )
     else:
-        source = target = Tokenizer.train(sides[0] + sides[1], data.tokenizer, size)
+        source = target = Tokenizer.train(sides[0] + sides[1], data.tokenizer, vocab_size)
     lengths = [
         [len(ids) for ids in tokenizer.encode(texts)] for tokenizer, texts in zip((source, target), sides, strict=True)
     ]

@@ -5,6 +5,7 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
 
     data.tokenizer              characters for short strings of ever new words (spelling, numbers, dates), else BPE
     data.source_tokenizer       where only one side is such strings, and the other has a closed vocabulary (phonemes)
+    data.vocab_size             grows with the number of pairs
     model.dropout               0.1 for predictable text: such strings, and text with a closed vocabulary
     training.label_smoothing    0 for predictable text
     training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text
@@ -97,6 +98,16 @@ def choose_tokenizers(sides: Sequence[TextStatistics]) -> Iterator[Choice]:
     yield Choice("data", "tokenizer", target, reasons[target])
     if source != target:
         yield Choice("data", "source_tokenizer", source, reasons[source])
+
+
+def choose_vocab_size(pairs: int) -> Choice:
+    """The vocabulary size for a corpus of this many pairs: about 8,000 for 30,000 pairs, 32,000 from 4 million on.
+
+    Rare tokens are trained badly, so a small corpus needs a small vocabulary. The exponent interpolates between the
+    sizes that published systems use at those two ends.
+    """
+    size = int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
+    return Choice("data", "vocab_size", size, f"at most, for {pairs:,} pairs or texts")
 
 
 def tokenizer_is_set(data: Mapping[str, Any]) -> bool:

@@ -42,7 +42,6 @@ __all__ = [
     "TokenizerPair",
     "TokenizerType",
     "check_texts",
-    "suitable_vocab_size",
 ]
 
 PAD, BOS, EOS = range(3)
@@ -187,15 +186,6 @@ class Tokenizer:
 
 # Of source and target; the same one twice if they share a vocabulary.
 TokenizerPair: TypeAlias = tuple[Tokenizer, Tokenizer]
-
-
-def suitable_vocab_size(pairs: int) -> int:
-    """The default vocabulary size for a corpus of this many pairs: about 8,000 for 30,000 pairs, 32,000 from 4 million.
-
-    Rare tokens are trained badly, so a small corpus needs a small vocabulary. The exponent interpolates between the
-    sizes that published systems use at those two ends.
-    """
-    return int(max(1000, min(32_000, 32_000 * (pairs / 4_000_000) ** 0.28)) / 8) * 8
 
 
 def _imported(

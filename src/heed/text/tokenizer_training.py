@@ -22,13 +22,15 @@ from typing import NamedTuple
 from heed.config import DataConfig, TokenizerName
 from heed.errors import DataError
 from heed.text.corpus import read_pairs
+from heed.text.corpus_defaults import choose_vocab_size
 from heed.text.prepare import SurveyedCorpora
-from heed.text.tokenizer import Tokenizer, suitable_vocab_size
+from heed.text.tokenizer import Tokenizer
 
 FORMAT = 2
 _MAX_PAIRS = 1_000_000  # in a sample: bounds the training time
 _MAX_DISTINCT_BYTES = 8_000_000  # UTF-8 bytes of a sample's distinct words: bounds the memory to about 1 GB
 _MAX_CHARACTERS = 2**18  # per text in a sample, so that a few huge texts cannot fill it
+_SIZED = ("bpe", "unigram", "words")  # tokenizers that fill the vocabulary size they are given
 _GOLDEN = 0x9E3779B1  # 2**32 / golden ratio: its multiples are evenly spread, whatever period the corpus has
 
 
@@ -69,8 +71,11 @@ def train_or_load_tokenizers(
     groups = (
         [((side,), types[side]) for side in text_sides] if data.has_two_vocabularies else [(text_sides, data.tokenizer)]
     )
-    size = data.vocab_size or suitable_vocab_size(sum(survey.pairs for _, survey in corpora))
-    trained, notes = [], []
+    size, trained, notes = data.vocab_size, [], []
+    if size is None:
+        choice = choose_vocab_size(sum(survey.pairs for _, survey in corpora))
+        size = int(choice.value)
+        notes += [str(choice)] if any(kind in _SIZED for _, kind in groups) else []
     for sides, kind in groups:
         path = cache / f"{_key(corpora, kind, size, sides)}.tokenizer.json"
         try:
