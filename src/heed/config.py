@@ -260,6 +260,9 @@ class TrainingConfig(Settings):
     patience: PositiveInt | None = Field(
         None, description="Early stopping: validations without improvement before training stops; none: never."
     )
+    min_delta: Annotated[float, Field(ge=0)] = Field(
+        5e-4, description="Smallest decrease of the validation loss, or increase of the score, that patience counts."
+    )
     stop_when_exact: PositiveInt | None = Field(
         None, description="Stop after so many validations in a row with all outputs (100 or more) right; none: never."
     )

@@ -121,6 +121,15 @@ def test_a_worse_or_nan_loss_never_replaces_the_best() -> None:
     assert (progress.best_step, progress.best_loss, progress.stale) == (3, 1.0, 0)
 
 
+def test_small_improvements_make_a_new_best_but_count_for_patience_only_together() -> None:
+    progress = Progress()
+    for step, (loss, best, stale) in enumerate(((0.010, 1, 0), (0.008, 2, 1), (0.006, 3, 2), (0.0049, 4, 0)), 1):
+        progress = replace(progress, step=step).validated(loss, None, by_score=False, min_delta=0.005)
+        assert (progress.best_step, progress.best_loss, progress.stale) == (best, loss, stale)
+    old = Progress(step=2, best_step=1, best_loss=1.0)  # of a version that did not record it
+    assert old.validated(0.999, None, by_score=False, min_delta=0.005).stale == 1
+
+
 def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
     save(tmp_path, 1)
     other = Transformer(CONFIG.model_copy(update={"d_ff": 12}))

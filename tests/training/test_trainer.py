@@ -69,7 +69,10 @@ def test_training_stops_when_validation_no_longer_improves_and_keeps_the_best(tm
     progress = run_training(run, Progress(), listener)
     assert (progress.step, progress.best_step, progress.best_loss) == (4, 2, 2.0)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000002", "step-00000004"]
-    assert "stopping before max_steps = 50: no improvement in training.patience = 2 validations" in listener.notes
+    assert (
+        "stopping before max_steps = 50: no improvement of 0.0005 or more in training.patience = 2 validations"
+        in listener.notes
+    )
 
 
 def test_training_stops_when_every_output_was_right_in_several_validations_in_a_row(tmp_path: Path) -> None:

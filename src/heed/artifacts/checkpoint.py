@@ -53,24 +53,33 @@ class Progress:
     best_step: Count | None = None
     best_loss: float | None = None
     best_score: float | None = None  # the task's metric at the best step
-    stale: Count = 0  # validations since the best one
+    stale: Count = 0  # validations since the last improvement that counts for patience
+    improved_to: float | None = None  # by that improvement: the score, or the negative loss
     exact: Count = 0  # validations in a row whose outputs all equal their references
     skipped: Count = 0  # steps whose loss or gradient was not finite
     previous: Count | None = None  # step of the checkpoint before this one; None: not recorded
     compiled: bool | None = None  # whether the layers were compiled when the run began; None: not recorded
     arithmetic: dict[str, str] = field(default_factory=dict)  # what else affects the bits (`resume.arithmetic_of`)
 
-    def validated(self, loss: float, score: float | None, *, by_score: bool, is_exact: bool = False) -> "Progress":
+    def validated(
+        self, loss: float, score: float | None, *, by_score: bool, min_delta: float = 0.0, is_exact: bool = False
+    ) -> "Progress":
         """The progress after a validation: a new best step, or one more validation without improvement.
 
-        is_exact: whether all outputs equal their references.
+        min_delta: a smaller improvement makes a new best step, but does not count for patience. is_exact: whether all
+        outputs equal their references.
         """
-        exact = self.exact + 1 if is_exact else 0
+        progress = replace(self, stale=self.stale + 1, exact=self.exact + 1 if is_exact else 0)
         new, best = (score, self.best_score) if by_score else (-loss, self.best_loss and -self.best_loss)
-        if new is not None and math.isfinite(new) and (best is None or new > best):
+        if new is None or not math.isfinite(new):
+            return progress
+        counted = best if self.improved_to is None else self.improved_to
+        if counted is None or new > counted + min_delta:
+            progress = replace(progress, stale=0, improved_to=new)
+        if best is None or new > best:
             finite_loss = loss if math.isfinite(loss) else None  # JSON has neither inf nor nan
-            return replace(self, best_step=self.step, best_loss=finite_loss, best_score=score, stale=0, exact=exact)
-        return replace(self, stale=self.stale + 1, exact=exact)
+            progress = replace(progress, best_step=self.step, best_loss=finite_loss, best_score=score)
+        return progress
 
 
 _PROGRESS = TypeAdapter(Progress)

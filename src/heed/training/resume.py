@@ -130,6 +130,7 @@ _MAY_CHANGE = (
     "training.max_steps",
     "training.keep_last",
     "training.patience",
+    "training.min_delta",
     "training.stop_when_exact",
     "training.accumulate",
     "training.shard",

@@ -127,8 +127,14 @@ def _validate_if_due(
         return progress, False
     with run.inference_weights():
         result = run.validate(run.model, progress.step)
-    by_score = run.config.training.best_by != "loss"
-    after = progress.validated(result.loss, result.score, by_score=by_score, is_exact=result.is_exact)
+    settings = run.config.training
+    after = progress.validated(
+        result.loss,
+        result.score,
+        by_score=settings.best_by != "loss",
+        min_delta=settings.min_delta,
+        is_exact=result.is_exact,
+    )
     improved = after.best_step == progress.step
     entry = {"step": progress.step, "validation_loss": result.loss, result.metric: result.score, "best": improved}
     if result.outputs:
@@ -149,7 +155,7 @@ def _early_stop(run: Run, progress: Progress) -> str | None:
     if progress.step >= settings.max_steps:
         return None
     if settings.patience is not None and progress.stale >= settings.patience:
-        return f"no improvement in training.patience = {progress.stale} validations"
+        return f"no improvement of {settings.min_delta:g} or more in training.patience = {progress.stale} validations"
     if settings.stop_when_exact is not None and progress.exact >= settings.stop_when_exact:
         return f"every output was right in training.stop_when_exact = {progress.exact} validations in a row"
     return None
