@@ -75,6 +75,14 @@ class ModelConfig(Settings):
     output_bias: bool = Field(
         default=False, description="Add a bias to the tied output projection; an untied one always has a bias."
     )
+    mixer: Literal["attention", "lstm", "gru", "convolution"] = Field(
+        "attention", description="What mixes positions: attention, or for comparison lstm, gru or (gated) convolution."
+    )
+    source_context: Literal["attention", "vector"] = Field(
+        "attention",
+        description="What a decoder of lstm or gru reads of the source: attention to it, or a fixed vector.",
+    )
+    kernel_size: PositiveInt = Field(3, description="Tokens that a convolution reads; odd.")
     max_length: PositiveInt = Field(
         1024, description="Maximum sequence length of learned positions; sinusoidal and rotary have no limit."
     )
@@ -101,8 +109,19 @@ class ModelConfig(Settings):
             raise ConfigError(
                 f"source_vocab_size = {self.source_vocab_size} needs kind = 'encoder-decoder', found {self.kind!r}"
             )
+        self._check_mixer()
         self._check_special_tokens()
         return self
+
+    def _check_mixer(self) -> None:
+        if self.mixer != "attention" and self.kind != "encoder-decoder":
+            raise ConfigError(f"mixer = {self.mixer!r} needs kind = 'encoder-decoder', found {self.kind!r}")
+        if self.source_context == "vector" and self.mixer not in ("lstm", "gru"):
+            raise ConfigError(f"source_context = 'vector' needs mixer = 'lstm' or 'gru', found {self.mixer!r}")
+        if self.mixer in ("lstm", "gru") and self.d_model % 2:
+            raise ConfigError(f"d_model = {self.d_model} is odd: an encoder's {self.mixer} has two directions")
+        if self.kernel_size % 2 == 0:
+            raise ConfigError(f"kernel_size = {self.kernel_size} is even: a convolution is centred on its token")
 
     def _check_special_tokens(self) -> None:
         special = {"pad_id": self.pad_id, "bos_id": self.bos_id, "eos_id": self.eos_id}

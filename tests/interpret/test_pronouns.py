@@ -93,9 +93,10 @@ def test_attention_to_nouns_set_by_hand_is_counted() -> None:
     """Every position attends to the subject with head 1 and to the object with head 2."""
     planted = text_model(d_model=8, encoder_layers=1, positions="learned", max_length=32, norm="pre").model
     with torch.no_grad():
-        assert planted.encoder is not None
-        attention: Any = planted.encoder.layers[0].attention
-        for parameter in (planted.vocabulary.embedding.weight, *planted.encoder.positions.parameters()):
+        encoder, _ = planted.attention_stacks()
+        assert encoder is not None
+        attention: Any = encoder.layers[0].attention
+        for parameter in (planted.vocabulary.embedding.weight, *encoder.positions.parameters()):
             parameter.zero_()
         for parameter in (*attention.query.parameters(), *attention.key.parameters()):
             parameter.zero_()

@@ -28,16 +28,22 @@ KINDS = ("encoder-decoder", "decoder", "encoder")
 NORMS = ("post", "pre", "sandwich")
 POSITIONS = ("sinusoidal", "learned", "rotary")
 ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
+RIVALS: list[dict[str, Any]] = [
+    {"mixer": "lstm"},
+    {"mixer": "lstm", "norm": "pre", "source_context": "vector"},
+    {"mixer": "gru", "norm": "sandwich"},
+    {"mixer": "gru", "source_context": "vector"},
+    {"mixer": "convolution", "norm": "pre"},
+    {"mixer": "convolution", "positions": "learned", "kernel_size": 5},
+]
 
 
 def _configs(indices: Iterable[tuple[int, int, int, int]]) -> list[ModelConfig]:
-    choices = (
+    choices: Iterable[dict[str, Any]] = (
         {"kind": KINDS[i], "norm": NORMS[j], "positions": POSITIONS[k], "activation": ACTIVATIONS[a]}
         for i, j, k, a in indices
     )
-    return [ModelConfig.model_validate({**SHAPE, **choice}) for choice in choices] + [
-        ModelConfig.model_validate({**SHAPE, "output_bias": True})
-    ]
+    return [ModelConfig.model_validate({**SHAPE, **choice}) for choice in (*choices, {"output_bias": True}, *RIVALS)]
 
 
 COMBINATIONS = _configs(product(range(3), range(3), range(3), range(4)))
@@ -47,6 +53,8 @@ COVERING = _configs((i, j, k, (i + j + k) % 4) for i, j, k in product(range(3), 
 
 
 def _name(config: ModelConfig) -> str:
+    if config.mixer != "attention":
+        return f"{config.mixer}-{config.source_context}-{config.norm}"
     return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}" + "-bias" * config.output_bias
 
 

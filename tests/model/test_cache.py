@@ -7,7 +7,7 @@ from torch import Tensor
 
 from heed import ModelConfig, Transformer
 from heed.errors import InputError
-from heed.model.cache import KVCache
+from heed.model.cache import KVCache, LayerKVCache
 from tests.model.examples import (
     SHAPE,
     VOCAB,
@@ -96,7 +96,9 @@ def test_a_growing_cache_is_reallocated_a_logarithmic_number_of_times(device: to
     cache, addresses = model.start(src), []
     for _ in range(140):  # capacities 32, 66, 134, 270
         _, cache = model.step(torch.full((2, 1), 4, device=device), cache)
-        buffer = cache.past[0]._buffer
+        layer = cache.past[0]
+        assert isinstance(layer, LayerKVCache)
+        buffer = layer._buffer
         assert buffer is not None
         addresses.append(buffer.slots.data_ptr())
     assert sum(before != after for before, after in pairwise(addresses)) == 3

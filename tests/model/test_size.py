@@ -1,8 +1,10 @@
+from typing import Any
+
 import pytest
 
 from heed import ModelConfig, Transformer
 from heed.model.size import parameter_counts
-from tests.model.examples import SHAPE, every_combination
+from tests.model.examples import RIVALS, SHAPE, every_combination
 
 
 def count(config: ModelConfig) -> int:
@@ -22,8 +24,9 @@ def test_parameter_counts_are_right_for_every_way_of_tying(tied: bool, source: i
     assert sum(part.total for part in parameter_counts(config)) == count(config)
 
 
-def test_each_formula_evaluates_to_its_count() -> None:
-    for part in parameter_counts(ModelConfig(**SHAPE, norm="sandwich", activation="swiglu", tie_embeddings=False)):
+@pytest.mark.parametrize("settings", [{"norm": "sandwich", "activation": "swiglu", "tie_embeddings": False}, *RIVALS])
+def test_each_formula_evaluates_to_its_count(settings: dict[str, Any]) -> None:
+    for part in parameter_counts(ModelConfig.model_validate({**SHAPE, **settings})):
         assert eval(part.formula.replace("×", "*")) == part.per_copy  # noqa: S307 - our own formula
 
 

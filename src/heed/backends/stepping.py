@@ -184,8 +184,10 @@ def _log_mean_exp(log_probs: list[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]
 
 def why_reference_only(model: Transformer) -> str | None:
     """Why only the reference can run this model; None: a faster stepper can replace it."""
-    if type(model) is not Transformer or model.encoder is None or model.decoder is None:
-        return f"no faster decoder exists for a {type(model).__name__} of kind {model.config.kind!r}"
+    kind, mixer = model.config.kind, model.config.mixer
+    if type(model) is not Transformer or model.encoder is None or model.decoder is None or mixer != "attention":
+        layers = "" if mixer == "attention" else f" with mixer = {mixer!r}"
+        return f"no faster decoder exists for a {type(model).__name__} of kind {kind!r}{layers}"
     if model.training:
         return "the model is in training mode"
     if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):

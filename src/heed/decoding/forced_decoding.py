@@ -55,7 +55,10 @@ AlignmentMatrix = list[list[float]]  # a row per target token, a column per sour
 def alignment_matrices(
     model: Transformer, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
 ) -> list[AlignmentMatrix]:
-    """The attention weight on each source token where each target token is predicted, without eos."""
+    """The attention weight on each source token where each target token is predicted, without eos.
+
+    The rows of a model without cross-attention are empty.
+    """
     by_layer: list[Tensor] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pattern: AttentionPattern, dropout: float) -> Tensor:
@@ -65,6 +68,8 @@ def alignment_matrices(
 
     src, tgt_in, _ = teacher_forcing_batch(model, sources, targets)
     model.hidden(src, tgt_in, attend=attend)
+    if not by_layer:
+        return [[[] for _ in target] for target in targets]
     weights = by_layer[max(0, len(by_layer) - 2)].tolist()
     return [
         [row[: len(source)] for row in rows[: len(target)]]

@@ -66,7 +66,8 @@ def _names(tokenizer: Tokenizer, size: int) -> list[str]:
 
 def _specification(model: Transformer) -> Any:
     config = model.config
-    if model.encoder is None or model.decoder is None:
+    encoder_stack, decoder_stack = model.attention_stacks()
+    if encoder_stack is None or decoder_stack is None:
         raise ConfigError(
             f"kind = {config.kind!r} cannot be exported to ctranslate2: only an 'encoder-decoder' translates"
         )
@@ -97,8 +98,8 @@ def _specification(model: Transformer) -> Any:
         decoder.projection.weight = _copy(embeddings.embedding.weight)
         if embeddings.bias is not None:
             decoder.projection.bias = _copy(embeddings.bias)
-    _stack(encoder, model.encoder, config)
-    _stack(decoder, model.decoder, config)
+    _stack(encoder, encoder_stack, config)
+    _stack(decoder, decoder_stack, config)
     return TransformerSpec(encoder, decoder)
 
 

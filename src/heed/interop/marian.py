@@ -76,6 +76,7 @@ _DEFAULTS: dict[str, Any] = {
 # The values that MarianMT supports, and why no others.
 _EXPORTABLE_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
     "kind": (("encoder-decoder",), "MarianMT is an encoder-decoder"),
+    "mixer": (("attention",), "its layers have self-attention"),
     "norm": (("post",), "MarianMT is post-norm"),
     "positions": (("sinusoidal",), "its positions are sinusoidal"),
     "activation": (("relu", "gelu", "swish"), "its feed-forward network has no gate"),

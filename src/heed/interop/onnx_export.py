@@ -29,6 +29,7 @@ from heed.model.transformer import Transformer
 
 def onnx_files(model: Transformer) -> dict[str, bytes]:
     """The files of the exported model, by name."""
+    model.attention_stacks()  # raises for a model without attention layers
     encoder = _encoder if model.config.has_decoder else _encoder_only
     graphs = {
         "encoder.onnx": encoder if model.config.has_encoder else None,

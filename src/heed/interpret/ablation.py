@@ -164,7 +164,7 @@ def _without_head(head: int, split: tuple[int, int], _: nn.Module, inputs: tuple
 def _sublayers(model: Transformer) -> dict[str, tuple[Residual, MultiHeadAttention | None]]:
     """The residual connection around each sub-layer, and its attention if it has one."""
     sublayers: dict[str, tuple[Residual, MultiHeadAttention | None]] = {}
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+    for side, stack in zip(("encoder", "decoder"), model.attention_stacks(), strict=True):
         for number, module in enumerate(stack.layers if stack is not None else (), 1):
             layer = cast("EncoderLayer | DecoderLayer", module)
             sublayers[f"{side}.{number}.self"] = layer.around_attention, layer.attention

@@ -49,6 +49,7 @@ def observe(
     """
     if model.training:
         raise InputError("the model is in training mode, with dropout: call model.eval() first")
+    encoder, decoder = model.attention_stacks()
     specs = parts(model.config)
     requested = set(specs if names is None else names)
     for name in requested:
@@ -67,7 +68,7 @@ def observe(
     activations["logits"] = logits
     if "probabilities" in requested:
         activations["probabilities"] = logits.float().softmax(-1)
-    for side, stack, ids in (("encoder", model.encoder, src), ("decoder", model.decoder, tgt_in)):
+    for side, stack, ids in (("encoder", encoder, src), ("decoder", decoder, tgt_in)):
         if stack is not None and ids is not None:
             activations |= _positions(side, stack, ids, model)
     return {name: activations[name] for name in specs if name in requested}
@@ -89,7 +90,7 @@ def _record(
 
 def _hook_points(model: Transformer) -> HookPoints:
     """The module and the side of it where each part that is an input or output can be recorded."""
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+    for side, stack in zip(("encoder", "decoder"), model.attention_stacks(), strict=True):
         if stack is None:
             continue
         yield f"{side}.embedding", stack.positions, IN

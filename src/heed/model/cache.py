@@ -7,6 +7,7 @@ Knows nothing of search; `select` is all that a beam needs.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -71,13 +72,24 @@ class LayerKVCache:
         return _Buffer(slots, self.length)
 
 
+@runtime_checkable
+class LayerCache(Protocol):
+    """What one decoder layer keeps of the tokens so far: keys and values, or the state of a recurrence."""
+
+    def copy(self) -> "LayerCache":
+        """A shallow copy that a step may update; no tensor is copied."""
+
+    def select(self, rows: Int[Tensor, "R"]) -> "LayerCache":
+        """The cache of these rows."""
+
+
 @dataclass(frozen=True)
 class KVCache:
     """The decoder's state for R = B·W hypotheses, W per sentence, after C columns of tokens."""
 
     width: int  # W, the beam size
     token_mask: Bool[Tensor, "R C"]  # False where a row has padding
-    past: tuple[LayerKVCache, ...]  # self-attention keys and values, one per decoder layer
+    past: tuple[LayerCache, ...]  # self-attention keys and values, one per decoder layer
     source: Bool[Tensor, "B S"] | None = None  # the source's token mask; None: decoder-only
     memory: tuple[KeysValues, ...] = ()  # cross-attention keys and values, (B, S, H, K), one pair per decoder layer
 

@@ -134,7 +134,7 @@ class Encoder(nn.Module):
         self.positions = PositionalEncoding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.norm = _final_norm(config)
+        self.norm = final_norm(config)
 
     def forward(
         self, embedded: Float[Tensor, "*sources D"], pattern: AttentionPattern, attend: AttentionFn
@@ -155,7 +155,11 @@ class Decoder(nn.Module):
         self.positions = PositionalEncoding(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.norm = _final_norm(config)
+        self.norm = final_norm(config)
+
+    def empty_cache(self) -> tuple[LayerKVCache, ...]:
+        """The KV cache of each layer before the first token."""
+        return tuple(LayerKVCache() for _ in self.layers)
 
     def keys_values(self, memory: Float[Tensor, "*sources D"]) -> tuple[KeysValues, ...]:
         """Each layer's cross-attention keys and values of the memory, computed once per sentence."""
@@ -184,5 +188,6 @@ class Decoder(nn.Module):
         return self.norm(x)
 
 
-def _final_norm(config: ModelConfig) -> nn.Module:
+def final_norm(config: ModelConfig) -> nn.Module:
+    """The norm after the last layer, unless post-norm."""
     return nn.Identity() if config.norm == "post" else nn.LayerNorm(config.d_model, config.norm_eps)

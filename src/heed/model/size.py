@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from heed.config import ModelConfig
 
+_GATES = {"lstm": 4, "gru": 3}  # of a recurrent cell
+
 
 @dataclass(frozen=True)
 class ParameterCount:
@@ -36,7 +38,7 @@ def _embeddings(config: ModelConfig) -> list[ParameterCount]:
     d, v = config.d_model, config.vocab_size
     sides = config.has_encoder + config.has_decoder
     source = 0 if config.shares_embedding else config.source_vocab_size or v
-    learned = sides if config.positions == "learned" else 0
+    learned = sides if config.positions == "learned" and config.mixer not in _GATES else 0
     return [
         ParameterCount("token embedding, target" if source else "token embedding", 1, f"{v} × {d}", v * d),
         ParameterCount("token embedding, source", 1, f"{source} × {d}", source * d),
@@ -48,6 +50,12 @@ def _embeddings(config: ModelConfig) -> list[ParameterCount]:
 
 def _encoder(config: ModelConfig) -> list[ParameterCount]:
     layers = config.encoder_layers if config.has_encoder else 0
+    if config.mixer != "attention":
+        return [
+            _mixer("encoder", layers, config, directions=2),
+            _norms("encoder norms", layers, 1, config),
+            _final_norm("encoder final norm", layers, config),
+        ]
     return [
         _attention("encoder self-attention", layers, config),
         _feed_forward("encoder feed-forward", layers, config),
@@ -59,6 +67,13 @@ def _encoder(config: ModelConfig) -> list[ParameterCount]:
 def _decoder(config: ModelConfig) -> list[ParameterCount]:
     layers = config.decoder_layers if config.has_decoder else 0
     cross_attentions = layers if config.has_encoder else 0
+    if config.mixer != "attention":
+        return [
+            _mixer("decoder", layers, config, directions=1),
+            _source_context(layers, config),
+            _norms("decoder norms", layers, 2, config),
+            _final_norm("decoder final norm", layers, config),
+        ]
     return [
         _attention("decoder self-attention", layers, config),
         _attention("cross-attention", cross_attentions, config),
@@ -76,6 +91,24 @@ def _classifier_head(config: ModelConfig) -> list[ParameterCount]:
 def _attention(name: str, copies: int, config: ModelConfig) -> ParameterCount:
     d = config.d_model
     return ParameterCount(name, copies, f"4 × ({d} × {d} + {d})", 4 * (d * d + d))
+
+
+def _mixer(side: str, copies: int, config: ModelConfig, *, directions: int) -> ParameterCount:
+    """A recurrence, in so many directions, or a gated convolution."""
+    d, name = config.d_model, f"{side} {config.mixer}"
+    if config.mixer == "convolution":
+        k = config.kernel_size
+        return ParameterCount(name, copies, f"2 × {d} × ({k} × {d} + 1)", 2 * d * (k * d + 1))
+    gates, width = _GATES[config.mixer], d // directions
+    formula = f"{directions} × {gates} × {width} × ({d} + {width} + 2)"
+    return ParameterCount(name, copies, formula, directions * gates * width * (d + width + 2))
+
+
+def _source_context(copies: int, config: ModelConfig) -> ParameterCount:
+    d = config.d_model
+    if config.source_context == "attention":
+        return _attention("cross-attention", copies, config)
+    return ParameterCount("fixed vector", copies, f"2 × {d} × {d} + {d}", 2 * d * d + d)
 
 
 def _feed_forward(name: str, copies: int, config: ModelConfig) -> ParameterCount:

@@ -23,10 +23,12 @@ from torch.overrides import TorchFunctionMode
 from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.model.attention import AttentionFn, MultiHeadAttention, fused_attention
-from heed.model.cache import KVCache, LayerKVCache
+from heed.model.cache import KVCache
 from heed.model.embeddings import ClassifierHead, Embeddings, check_ids, check_layout
 from heed.model.layers import Decoder, Encoder
 from heed.model.layout import AttentionPattern, Packed, Padded
+from heed.model.rivals.initialization import initialize_rival
+from heed.model.rivals.layers import RivalDecoder, RivalEncoder
 
 
 def initialize_weights(model: nn.Module, config: ModelConfig) -> None:
@@ -42,6 +44,10 @@ def initialize_weights(model: nn.Module, config: ModelConfig) -> None:
     |                                      | the three were one matrix            | and trains faster                  |
     | every bias                           | 0                                    |                                    |
     | layer norm                           | weight 1, bias 0                     |                                    |
+    | LSTM, GRU: input weights             | Xavier uniform, per gate             | as feed-forward weights            |
+    | LSTM, GRU: recurrent weights         | orthogonal, per gate                 | keeps the norm of the state        |
+    | LSTM: bias of the forget gate        | 1                                    | the cell remembers at first        |
+    | gated convolution                    | normal, std = 2 / √fan_in            | the gate halves the activations    |
     """
     for module in model.modules():
         match module:
@@ -53,6 +59,8 @@ def initialize_weights(model: nn.Module, config: ModelConfig) -> None:
             case nn.LayerNorm():
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
+            case nn.LSTM() | nn.GRU() | nn.Conv1d():
+                initialize_rival(module)
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             for projection in (module.query, module.key, module.value):
@@ -66,6 +74,8 @@ OptionalLayout: TypeAlias = Padded | Packed | None  # None: padded with `pad_id`
 class Transformer(nn.Module):
     """An encoder-decoder, encoder-only or decoder-only Transformer, as `config.kind` says.
 
+    With another `config.mixer` its layers are those of a rival (model/rivals), and nothing else is different.
+
     Every method that attends takes `attend`, the attention function, such as `fused_attention` or `plain_attention`.
     """
 
@@ -73,8 +83,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.vocabulary = Embeddings(config)
-        self.encoder = Encoder(config) if config.has_encoder else None
-        self.decoder = Decoder(config) if config.has_decoder else None
+        attends = config.mixer == "attention"
+        encoder, decoder = (Encoder, Decoder) if attends else (RivalEncoder, RivalDecoder)
+        self.encoder = encoder(config) if config.has_encoder else None
+        self.decoder = decoder(config) if config.has_decoder else None
         self.classes = None if config.labels is None else ClassifierHead(config, config.labels)
         initialize_weights(self, config)
 
@@ -149,7 +161,7 @@ class Transformer(nn.Module):
     ) -> KVCache:
         """Encode the source and return the KV cache before the first step. rows: the batch size, if decoder-only."""
         decoder = self._require_decoder()
-        past = tuple(LayerKVCache() for _ in decoder.layers)
+        past = decoder.empty_cache()
         if self.encoder is None:
             self._reject(src=src)
             if rows is None or rows < 1:
@@ -186,7 +198,14 @@ class Transformer(nn.Module):
         hidden = decoder(self.vocabulary.embed_target(ids), pattern, attend, cache.past, cache.memory, cross_pattern)
         return self.vocabulary.logits(hidden), cache
 
-    def _require_decoder(self) -> Decoder:
+    def attention_stacks(self) -> tuple[Encoder | None, Decoder | None]:
+        """Encoder and decoder, for code that needs their attention layers; raises for a rival, which has none."""
+        encoder, decoder = self.encoder, self.decoder
+        if isinstance(encoder, RivalEncoder) or isinstance(decoder, RivalDecoder):
+            raise InputError(f"this needs a model whose layers attend, found model.mixer = {self.config.mixer!r}")
+        return encoder, decoder
+
+    def _require_decoder(self) -> Decoder | RivalDecoder:
         if self.decoder is None:
             raise InputError("kind = 'encoder' has no decoder: start and step need an 'encoder-decoder' or 'decoder'")
         return self.decoder

@@ -117,10 +117,11 @@ def shard(model: Transformer, group: ProcessGroup) -> None:
     layer, so they are units of their own.
     """
     mesh = init_device_mesh(group.device().type, (group.size,))
-    encoder = [] if model.encoder is None else list(model.encoder.layers)
-    decoder = [] if model.decoder is None else list(model.decoder.layers)
-    keys_values = [] if model.decoder is None else cross_kv_projections(model.decoder)
-    for unit in (*encoder, *keys_values, *decoder, model):
+    encoder, decoder = model.attention_stacks()
+    encoder_layers = [] if encoder is None else list(encoder.layers)
+    decoder_layers = [] if decoder is None else list(decoder.layers)
+    keys_values = [] if decoder is None else cross_kv_projections(decoder)
+    for unit in (*encoder_layers, *keys_values, *decoder_layers, model):
         fully_shard(unit, mesh=mesh)
     for method in ("encode", "start", "step"):
         register_fsdp_forward_method(model, method)

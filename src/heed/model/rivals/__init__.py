@@ -1,0 +1,1 @@
+"""What came before the Transformer: recurrent and convolutional layers in the place of self-attention."""
