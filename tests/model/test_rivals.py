@@ -70,8 +70,9 @@ def embedded(model: Transformer, stack: Any, ids: Tensor) -> Tensor:
 
 def hand_made_logits(model: Any, src: Tensor, tgt_in: Tensor) -> Tensor:
     memory = embedded(model, model.encoder, src)
-    for layer, around in zip(model.encoder.layers, model.encoder.around_layers, strict=True):
-        memory = residual(around, memory, lambda x, layer=layer: hand_made_mixer(layer, x, causal=False))
+    for layer in model.encoder.layers:
+        mixer, around = layer.mixer, layer.around_mixer
+        memory = residual(around, memory, lambda x, mixer=mixer: hand_made_mixer(mixer, x, causal=False))
     memory = model.encoder.norm(memory)
     y = embedded(model, model.decoder, tgt_in)
     for layer in model.decoder.layers:

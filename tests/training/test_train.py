@@ -19,6 +19,7 @@ from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
 from heed.artifacts.weights import read_tensors
 from heed.decoding.engine import max_output_lengths
+from heed.decoding.forced_decoding import token_log_probs
 from heed.text.normalization import TextStyle
 from heed.training.step_log import StepReport, Validation, read_journal
 from tests.cli.command import heed as command
@@ -348,3 +349,31 @@ def test_spelling_and_a_closed_vocabulary_get_a_tokenizer_each(tmp_path: Path, c
         pairs=pairs, out=tmp_path / "tuned", init_from=run.folder, settings={"training.max_steps": 1}, cache=cache
     )
     assert read_model_folder(tuned.folder).run.data.tokenizer_types == ("characters", "bpe")
+
+
+RIVALS: list[dict[str, Any]] = [
+    {"model.mixer": "lstm"},
+    {"model.mixer": "gru", "model.source_context": "vector"},
+    {"model.mixer": "convolution", "training.r_drop": 1.0},
+]
+
+
+@pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: rival["model.mixer"])
+def test_rivals_are_trained_resumed_and_used_like_a_transformer(
+    texts: dict[str, Any], cache: Path, tmp_path: Path, rival: dict[str, Any]
+) -> None:
+    settings = {**SETTINGS, **rival}
+    whole = heed.train(**texts, out=tmp_path / "whole", settings=settings, cache=cache)
+    heed.train(**texts, out=tmp_path / "cut", settings={**settings, "training.max_steps": 4}, cache=cache)
+    resumed = heed.train(out=tmp_path / "cut", settings={"training.max_steps": 6}, resume=True, cache=cache)
+    weights = [read_tensors(run.folder / "model.safetensors") for run in (whole, resumed)]
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    translator = heed.load(whole.folder)
+    assert translator.backend.choice.backend == "reference"
+    (best,) = translator.translate(["abcd"], beam=3, nbest=2)
+    assert len(best.alternatives) == 1
+    assert bool(best.alignment) == (best.ids != () and "model.source_context" not in rival)
+    (log_probs,) = token_log_probs(translator.models, translator.tokenizers[0].encode(["abcd"]), [best.ids])
+    assert sum(log_probs) == pytest.approx(best.log_prob, abs=1e-3)
+    with pytest.raises(heed.InputError, match=f"found model.mixer = '{rival['model.mixer']}'"):
+        translator.look("abcd")

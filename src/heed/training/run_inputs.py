@@ -73,9 +73,8 @@ class RunInputs:
         """The inverse of `to_bytes`."""
         content = json.loads(received)
         config = RunConfig.model_validate_json(json.dumps(content["config"]))
-        texts = content["tokenizers"]
-        types = config.data.tokenizer_types[-len(texts) :]
-        tokenizers = [Tokenizer.from_json(text, kind) for text, kind in zip(texts, types, strict=True)]
+        types = config.data.tokenizer_types[-len(content["tokenizers"]) :]
+        tokenizers = [Tokenizer.from_json(*pair) for pair in zip(content["tokenizers"], types, strict=True)]
         pairs, *validation = (open_prepared(Path(folder)) for folder in content["folders"])
         return cls(
             config,
@@ -156,8 +155,7 @@ def with_tokenizers(
     """The data settings with the tokenizers that `train` would choose for this text, unless `settings` decide them."""
     if data.task != "translate" or tokenizer_is_set(settings["data"]):
         return data
-    choices = list(choose_tokenizers(both_sides(training)))
-    for choice in choices:
+    for choice in (choices := list(choose_tokenizers(both_sides(training)))):
         listener.note(str(choice))
     return data.model_copy(update={choice.name: choice.value for choice in choices})
 

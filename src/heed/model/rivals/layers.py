@@ -58,6 +58,18 @@ class FixedVector(nn.Module):
         return pattern.queries.from_rows(vector.expand(-1, pattern.queries.token_mask.shape[1], -1))
 
 
+class RivalEncoderLayer(nn.Module):
+    """Recurrence in both directions, or a convolution centred on each token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.mixer = _mixer(config, causal=False)
+        self.around_mixer = Residual(config)
+
+    def forward(self, x: Float[Tensor, "*sources D"], pattern: AttentionPattern) -> Float[Tensor, "*sources D"]:
+        return self.around_mixer(x, partial(self.mixer, layout=pattern.queries))
+
+
 class RivalEncoder(nn.Module):
     """N layers that read neighbouring tokens, and a final norm unless post-norm."""
 
@@ -65,8 +77,7 @@ class RivalEncoder(nn.Module):
         super().__init__()
         self.positions = PositionalEncoding(config) if config.mixer == "convolution" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(_mixer(config, causal=False) for _ in range(config.encoder_layers))
-        self.around_layers = nn.ModuleList(Residual(config) for _ in range(config.encoder_layers))
+        self.layers = nn.ModuleList(RivalEncoderLayer(config) for _ in range(config.encoder_layers))
         self.norm = final_norm(config)
 
     def forward(
@@ -74,8 +85,8 @@ class RivalEncoder(nn.Module):
     ) -> Float[Tensor, "*sources D"]:
         """The memory: the encoder's output, one hidden state per source token."""
         x = self.dropout(embedded if self.positions is None else self.positions(embedded, pattern))
-        for layer, around in zip(self.layers, self.around_layers, strict=True):
-            x = around(x, partial(layer, layout=pattern.queries))
+        for layer in self.layers:
+            x = layer(x, pattern)
         return self.norm(x)
 
 
