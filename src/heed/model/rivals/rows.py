@@ -14,7 +14,7 @@ OverRows = Callable[[Float[Tensor, "B T D"], Bool[Tensor, "B T"]], Float[Tensor,
 
 
 def over_rows(x: Float[Tensor, "*tokens D"], layout: Layout, function: OverRows) -> Float[Tensor, "*tokens D"]:
-    """Apply a function to rows of tokens followed by padding, and to their token mask; padding is zero, and stays so."""
+    """Apply a function to rows of tokens followed by padding, which is and stays zero, and to their token mask."""
     rows, mask = layout.to_rows(x), layout.token_mask
     if isinstance(layout, Packed):
         return layout.from_rows(function(rows, mask))
