@@ -20,6 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from heed.cli.bench import bench
+from heed.cli.claims import claims
 from heed.cli.convert import average, export, import_model, quantize
 from heed.cli.demo import demo, microworld
 from heed.cli.describe import describe
@@ -49,7 +50,7 @@ app = typer.Typer(
 _VERBS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train a model": (demo, train, distil, doctor, prepare, plot, average, describe, microworld),
     "Use a model": (translate, generate, classify, embed, serve),
-    "Look inside a model": (look, heads, ablate, pronouns),
+    "Look inside a model": (look, heads, ablate, pronouns, claims),
     "Move a model to or from another format": (export, import_model, quantize),
     "Measure quality and speed": (evaluate, score),
 }

@@ -229,20 +229,25 @@ def curve(
     y_label: str,
     title: str = "",
     theme: Theme = LIGHT,
+    log: str = "",
 ) -> str:
-    """A line per series, with its name at its end; nan is a gap."""
+    """A line per series, with its name at its end; nan is a gap. log: the logarithmic axes, x, y or xy."""
     if not series:
         raise InputError("found no series to draw: expected one or more")
     lines = {name: _checked(name, points) for name, points in series.items()}
     xs, ys = (np.concatenate(both) for both in zip(*lines.values(), strict=True))
     low, high = float(np.nanmin(xs)), float(np.nanmax(xs))
-    x_ticks, y_ticks = ticks(low, high, 6), ticks(float(np.nanmin(ys)), float(np.nanmax(ys)), 5, beyond=True)
+    bottom, top = float(np.nanmin(ys)), float(np.nanmax(ys))
+    x_ticks = log_ticks(low, high) if "x" in log else ticks(low, high, 6)
+    y_ticks = log_ticks(bottom, top) if "y" in log else ticks(bottom, top, 5, beyond=True)
+    if "y" not in log:
+        bottom, top = y_ticks[0], y_ticks[-1]
     left = EDGE + max(
         max_width(map(format_number, y_ticks), SMALL) + 8, max_width(map(format_number, x_ticks), SMALL) / 2
     )
     right, above = left + 520, content_top(title) + 24
     below = above + max(260.0, 15.0 * len(lines))
-    x_axis, y_axis = Axis(low, high, left, right), Axis(y_ticks[0], y_ticks[-1], below, above)
+    x_axis, y_axis = Axis(low, high, left, right, "x" in log), Axis(bottom, top, below, above, "y" in log)
     parts = [
         small_text(EDGE, above - 20, fitted(y_label, 520.0, SMALL)),
         small_text(right, below + 30, fitted(x_label, 520.0, SMALL), "end"),

@@ -1,0 +1,1 @@
+"""Experiments on what is said about attention and about what came before it."""

@@ -1,0 +1,57 @@
+"""A claim: what is said, who says it, and the experiment that measures it.
+
+An experiment has two functions: `measure` gives the numbers, `judge` the verdict and one sentence on them, so that the
+text of the book follows from what was measured.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from heed.claims.result import Panel, Result, Scale, Verdict
+
+_SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 5}
+
+
+@dataclass(frozen=True)
+class Context:
+    """How large an experiment is, where it may write, and whom it tells of its progress."""
+
+    scale: Scale
+    folder: Path  # of the experiment's own files, such as runs
+    report: Callable[[str], None]
+
+    @property
+    def seeds(self) -> range:
+        """The seeds, or measurements, to average over."""
+        return range(1, _SEEDS[self.scale] + 1)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement on attention or on what came before it, and its experiment."""
+
+    name: str
+    statement: str
+    source: str
+    measure: Callable[[Context], list[Panel]]
+    judge: Callable[[list[Panel]], tuple[Verdict, str]]
+
+    def run(self, context: Context) -> Result:
+        """Measure and judge."""
+        began = time.monotonic()
+        panels = self.measure(context)
+        verdict, finding = self.judge(panels)
+        seconds = round(time.monotonic() - began, 1)
+        today = date.today().isoformat()
+        return Result(self.name, context.scale, panels, verdict, finding, _hardware(), today, seconds)
+
+
+def _hardware() -> str:
+    threads = f"{torch.get_num_threads()} threads of {platform.machine()}"
+    return f"{torch.cuda.get_device_name()}, {threads}" if torch.cuda.is_available() else threads

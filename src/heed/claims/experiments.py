@@ -1,0 +1,45 @@
+"""All claims, in the order of the book."""
+
+from heed.claims import bottleneck, length_cost, path_length, scaling, teacher_forcing
+from heed.claims.claim import Claim
+
+CLAIMS = {
+    claim.name: claim
+    for claim in (
+        Claim(
+            "path-length",
+            "The path between any two positions is constant with self-attention; recurrence has vanishing gradients.",
+            "paper, section 4 and table 1",
+            path_length.measure,
+            path_length.judge,
+        ),
+        Claim(
+            "bottleneck",
+            "A fixed context vector is a bottleneck; attention has none.",
+            "Bahdanau et al. 2015, section 1",
+            bottleneck.measure,
+            bottleneck.judge,
+        ),
+        Claim(
+            "teacher-forcing",
+            "All positions are trained in parallel; recurrence computes them one after the other.",
+            "paper, section 1",
+            teacher_forcing.measure,
+            teacher_forcing.judge,
+        ),
+        Claim(
+            "length-cost",
+            "The cost of self-attention grows with the square of the length, that of recurrence in proportion to it.",
+            "paper, table 1",
+            length_cost.measure,
+            length_cost.judge,
+        ),
+        Claim(
+            "scaling",
+            "Dividing by √d_k keeps the softmax from saturating, so that gradients stay healthy.",
+            "paper, section 3.2.1",
+            scaling.measure,
+            scaling.judge,
+        ),
+    )
+}
