@@ -4,6 +4,7 @@ Copying random strings, which leaves nothing to guess: recurrent models with a f
 Transformer, of the same number of parameters within 5 %. Measured are the exact copies of unseen strings, by length.
 """
 
+import json
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +29,7 @@ _SIZES: dict[Scale, dict[str, int]] = {
     "full": {"pairs": 100_000, "tests": 200, "steps": 6000, "width": 128},
 }
 _MODELS: dict[str, dict[str, Any]] = {
-    "LSTM, fixed vector": {"mixer": "lstm", "source_context": "vector"},
+    "LSTM, fixed vector": {"mixer": "lstm", "source_context": "vector", "heads": 1},
     "LSTM, attention": {"mixer": "lstm", "heads": 1},
     "Transformer": {"mixer": "attention"},
 }
@@ -52,8 +53,9 @@ def measure(context: Context) -> list[Panel]:
     """The share of exact copies by length, for each model and seed."""
     lengths, sizes = _LENGTHS[context.scale], _SIZES[context.scale]
     context.folder.mkdir(parents=True, exist_ok=True)
-    pairs = context.folder / "pairs.tsv"
-    pairs.write_text("".join(f"{text}\t{text}\n" for text in _strings(0, sizes["pairs"], range(1, lengths[-1] + 1))))
+    pairs = context.folder / "pairs.jsonl"
+    texts = _strings(0, sizes["pairs"], range(1, lengths[-1] + 1))
+    pairs.write_text("".join(json.dumps({"source": text, "target": text}) + "\n" for text in texts))
     shape: dict[str, Any] = {"d_model": sizes["width"], "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
     shape |= {"d_ff": 4 * sizes["width"], "norm": "pre", "dropout": 0.0, "attention_dropout": 0.0}
     transformer = parameters({**shape, **_MODELS["Transformer"]})

@@ -60,7 +60,8 @@ def judge(panels: list[Panel]) -> tuple[Verdict, str]:
     shares = {series.name: series.at(far) for series in panel.series}
     attention, *rivals = shares.values()
     described = ", ".join(
-        f"{name} {share:.1%}" if share >= 0.001 else f"{name} {share:.0e}" for name, share in shares.items()
+        f"{name} {share:.0%}" if share >= 0.01 else f"{name} {share:.0e}" if share else f"{name} nothing"
+        for name, share in shares.items()
     )
     finding = f"Of the gradient at distance 1, this much is left at distance {far:.0f}: {described}."
     if attention > 0.5 and max(rivals) < 0.1:

@@ -57,19 +57,23 @@ def _softmax(width: int, queries: int, seed: int, *, scaled: bool) -> tuple[floa
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
-    """Whether the entropy collapses without the division and stays with it."""
+    """Whether without the division the weights collapse onto one key, and the gradient becomes very small."""
     jacobian, entropy = panels
-    narrow, wide = entropy.series[0].x[0], entropy.series[0].x[-1]
-    with_division, without = (entropy.named(name).at(wide) for name in (SCALED, UNSCALED))
-    steady = abs(with_division - entropy.named(SCALED).at(narrow)) < 0.1
-    gradients = [jacobian.named(name).at(wide) for name in (SCALED, UNSCALED)]
+    widths = entropy.series[0].x
+    wide, usual = widths[-1], 64.0 if 64.0 in widths else widths[0]
+
+    def both(panel: Panel, width: float) -> list[float]:
+        return [panel.named(name).at(width) for name in (SCALED, UNSCALED)]
+
+    (even, collapsed), (gradient, saturated) = both(entropy, wide), both(jacobian, wide)
     finding = (
-        f"At d_k = {wide:.0f} the weights have {with_division:.0%} of the largest entropy with the division and "
-        f"{without:.0%} without it: nearly all weight on one key. The norm of the softmax's Jacobian is "
-        f"{gradients[0]:.3f} with and {gradients[1]:.3f} without: "
+        f"At d_k = {wide:.0f} the weights have {even:.0%} of the largest entropy with the division and {collapsed:.0%} "
+        f"without it, and the Jacobian's norm is {gradient:.2f} and {saturated:.2f}: the softmax saturates, and "
+        f"{saturated / gradient:.0%} of the gradient is left. "
+        "At d_k = {:.0f} the entropy is {:.0%} and {:.0%}, but the Jacobian's norm {:.2f} and {:.2f}.".format(
+            usual, *both(entropy, usual), *both(jacobian, usual)
+        )
     )
-    smaller = gradients[1] < gradients[0]
-    finding += "the gradient is smaller, as said." if smaller else "saturated, but its mean gradient is not smaller."
-    if steady and without < with_division / 2:
-        return ("holds" if smaller else "holds in part"), finding
-    return "does not hold here", finding
+    if collapsed > even / 2:
+        return "does not hold here", finding
+    return ("holds" if saturated < gradient / 10 else "holds in part"), finding

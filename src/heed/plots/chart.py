@@ -38,6 +38,7 @@ OtherLine = tuple[Float[np.ndarray, "others"], Float[np.ndarray, "others"]]  # o
 
 MAX_BINS = 1000  # a longer line is thinned to its extremes in so many bins: about the chart's width in pixels
 TEXT = 12.0  # the font size of labels
+_MAX_LOG_TICKS = 12
 _MAX_LABEL = 260.0  # width of a label, in SVG units
 
 
@@ -213,7 +214,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         powers = range(floor(log10(low)), ceil(log10(high)) + 1)
         candidates = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
         if len(candidates) >= 5:
-            return candidates
+            return candidates[:: -(-len(candidates) // _MAX_LOG_TICKS)]
     return candidates if len(candidates) > 2 else ticks(low, high, 6)
 
 

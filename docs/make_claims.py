@@ -1,0 +1,74 @@
+"""Write the measured parts of docs/claims.md from the results in docs/pictures/claims.
+
+    heed claims --out claims
+    python -m docs.make_claims claims
+
+copies the results and charts of a folder that `heed claims` wrote, then writes each block between
+`<!-- claim: NAME -->` and `<!-- end -->`: statement, verdict, finding, numbers, chart and where they were measured.
+"""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from heed.claims.experiments import CLAIMS
+from heed.claims.result import Panel, Result
+from heed.claims.run import charts
+
+DOCS = Path(__file__).parent
+PAGE, RESULTS = DOCS / "claims.md", DOCS / "pictures" / "claims"
+MARKED = re.compile(r"(?<=<!-- claim: )(?P<name>[\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+
+def page_text(page: str) -> str:
+    """The page with every block written from its result."""
+    return MARKED.sub(lambda marked: f"{marked['name']} -->\n{_block(marked['name'])}", page)
+
+
+def _block(name: str) -> str:
+    claim, result = CLAIMS[name], Result.read(RESULTS / f"{name}.json")
+    repeats = len(result.panels[0].series[0].values[0])
+    scale = "" if result.scale == "small" else f" --scale {result.scale}"
+    lines = [
+        "",
+        f"> {claim.statement} ({claim.source})",
+        "",
+        f"Verdict: **{result.verdict}**. {result.finding}",
+        "",
+    ]
+    for picture, panel in zip(charts(result), result.panels, strict=True):
+        lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *_table(panel), ""]
+    lines += [
+        f"Means of {repeats} seeds with 95 % intervals; {result.hardware}; {result.date}; {result.seconds:.0f} s; "
+        f"`heed claims {name}{scale}`.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(panel: Panel) -> list[str]:
+    head = [panel.x_label, *(series.name for series in panel.series)]
+    rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    cells = [list(zip(series.means(), series.half_widths(), strict=True)) for series in panel.series]
+    for index, x in enumerate(panel.series[0].x):
+        numbers = (f"{_number(mean)} ± {_number(half)}" for mean, half in (cell[index] for cell in cells))
+        rows.append(f"| {x:,.0f} | {' | '.join(numbers)} |")
+    return rows
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value else "0"
+
+
+def main() -> None:
+    """Take over the results of a folder, if one is given, and write the page."""
+    for folder in map(Path, sys.argv[1:]):
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        for file in (*folder.glob("*.json"), *folder.glob("*.svg")):
+            shutil.copy(file, RESULTS / file.name)
+    PAGE.write_text(page_text(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The experiments of `heed claims`: each runs, its result can be read back, and the book shows what was recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from docs.make_claims import MARKED, PAGE, RESULTS, page_text
+
+from heed.claims.bottleneck import _MODELS, _SIZES, parameters, with_parameters
+from heed.claims.claim import Context
+from heed.claims.experiments import CLAIMS
+from heed.claims.result import Panel, Result, Series
+from heed.claims.run import charts, run_claim
+from heed.claims.scaling import SCALED, UNSCALED, judge, measure
+from heed.errors import ConfigError, FolderError
+from tests.cli.command import heed
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_smallest_version_runs_and_is_not_measured_twice(name: str, tmp_path: Path) -> None:
+    reports: list[str] = []
+    result = run_claim(CLAIMS[name], "smallest", tmp_path, reports.append)
+    assert result.verdict in ("holds", "holds in part", "does not hold here")
+    assert all(len(values) == 2 for panel in result.panels for series in panel.series for values in series.values)
+    for picture, svg in charts(result).items():
+        assert (tmp_path / picture).read_text() == svg
+    assert run_claim(CLAIMS[name], "smallest", tmp_path, reports.append) == result
+    assert reports[-1].startswith(f"{name}: as measured on {result.date}")
+    with pytest.raises(ConfigError, match=r"has the scale 'smallest', not 'small': choose another folder"):
+        run_claim(CLAIMS[name], "small", tmp_path, reports.append)
+
+
+def test_the_book_shows_the_recorded_results_of_every_claim() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [marked["name"] for marked in MARKED.finditer(page)] == list(CLAIMS)
+    assert page_text(page) == page
+    for name in CLAIMS:
+        result = Result.read(RESULTS / f"{name}.json")
+        assert (result.scale != "smallest", len(result.panels[0].series[0].values[0]) >= 3) == (True, True)
+        assert CLAIMS[name].judge(result.panels) == (result.verdict, result.finding)
+        for picture, svg in charts(result).items():
+            assert (RESULTS / picture).read_text(encoding="utf-8") == svg
+
+
+def test_means_have_intervals_of_students_t() -> None:
+    series = Series("a", [1.0], [[1.0, 2.0, 3.0]])
+    assert series.means() == [2.0]
+    assert series.half_widths() == [pytest.approx(4.30 / 3**0.5)]
+    assert Series("a", [1.0], [[1.0]]).half_widths() == [0.0]
+
+
+def test_a_verdict_follows_from_the_numbers(tmp_path: Path) -> None:
+    panels = measure(Context("smallest", tmp_path, lambda _: None))
+    verdict, finding = judge(panels)
+    assert verdict == "holds in part"
+    assert "At d_k = 256 the weights have" in finding
+    both_even = [Panel("x", "y", [Series(name, [4.0, 256.0], [[0.9], [0.9]]) for name in (SCALED, UNSCALED)])] * 2
+    assert judge(both_even)[0] == "does not hold here"
+
+
+@pytest.mark.parametrize("scale", ["small", "full"])
+def test_rivals_have_the_parameters_of_the_transformer_within_five_per_cent(scale: str) -> None:
+    width = _SIZES[scale]["width"]  # type: ignore[index]
+    shape = {"d_model": width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 4 * width, "norm": "pre"}
+    target = parameters({**shape, **_MODELS["Transformer"]})
+    for choice in _MODELS.values():
+        assert abs(parameters(with_parameters({**shape, **choice}, target)) / target - 1) < 0.05
+
+
+def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "scaling.json").write_text(json.dumps({"claim": "scaling"}))
+    with pytest.raises(FolderError, match=r"scaling.json is no result of heed claims: .* Remove it"):
+        run_claim(CLAIMS["scaling"], "small", tmp_path, lambda _: None)
+
+
+def test_the_command_lists_runs_and_refuses(tmp_path: Path) -> None:
+    listed = heed("claims", "--list")
+    assert listed.returncode == 0
+    assert all(name in listed.stdout for name in CLAIMS)
+    measured = heed("claims", "scaling", "--scale", "smallest", "--out", f"{tmp_path}/out")
+    assert measured.returncode == 0, measured.stderr
+    assert "scaling: measuring …" in measured.stderr
+    assert (tmp_path / "out/scaling-2.svg").exists()
+    refused = heed("claims", "scalling")
+    assert refused.returncode == 2
+    assert "there is no claim 'scalling': did you mean 'scaling'?" in refused.stderr
