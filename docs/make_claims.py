@@ -10,6 +10,7 @@ copies the results and charts of a folder that `heed claims` wrote, then writes 
 import re
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 from heed.claims.experiments import CLAIMS
@@ -34,17 +35,23 @@ def _block(name: str) -> str:
         "",
         f"> {claim.statement} ({claim.source})",
         "",
-        f"Verdict: **{result.verdict}**. {result.finding}",
+        _wrapped(f"Verdict: **{result.verdict}**. {result.finding}"),
         "",
     ]
     for picture, panel in zip(charts(result), result.panels, strict=True):
         lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *_table(panel), ""]
     lines += [
-        f"Means of {repeats} seeds with 95 % intervals; {result.hardware}; {result.date}; {result.seconds:.0f} s; "
-        f"`heed claims {name}{scale}`.",
+        _wrapped(
+            f"Means of {repeats} seeds with 95 % intervals; {result.hardware}; {result.date}; {result.seconds:.0f} s; "
+            f"`heed claims {name}{scale}`."
+        ),
         "",
     ]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _table(panel: Panel) -> list[str]:
