@@ -63,8 +63,10 @@ class ModelConfig(Settings):
         "sandwich (before and after each sub-layer).",
     )
     norm_eps: Annotated[float, Field(gt=0)] = Field(1e-5, description="Epsilon added to the variance in layer norm.")
-    positions: Literal["sinusoidal", "learned", "rotary"] = Field(
-        "sinusoidal", description="Positional encoding: sinusoidal (as in the paper), learned, or rotary (RoPE)."
+    positions: Literal["sinusoidal", "learned", "rotary", "index", "none"] = Field(
+        "sinusoidal",
+        description="Positional encoding: sinusoidal (as in the paper), learned or rotary (RoPE); for comparison also "
+        "index (the number of the position is added) or none.",
     )
     tie_embeddings: bool = Field(
         default=True, description="Share one matrix between the embeddings and the output projection."
@@ -152,6 +154,13 @@ class ModelConfig(Settings):
     def shares_embedding(self) -> bool:
         """Whether source and target tokens share one embedding matrix."""
         return self.kind != "encoder-decoder" or (self.tie_embeddings and self.source_vocab_size is None)
+
+    @property
+    def comparison_only(self) -> str | None:
+        """The setting that exists for comparison, and that only the reference model supports; None: there is none."""
+        if self.mixer != "attention":
+            return f"mixer = {self.mixer!r}"
+        return f"positions = {self.positions!r}" if self.positions in ("index", "none") else None
 
     @classmethod
     def preset(cls, name: str, **settings: Any) -> Self:

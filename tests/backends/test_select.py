@@ -106,7 +106,7 @@ def test_encoder_only_and_decoder_only_models_use_the_reference_backend(kind: st
     choice = inference_backend([model], InferenceRequest("heed-int8")).choice
     assert (choice.backend, choice.reason) == (
         "reference",
-        f"no faster decoder exists for a Transformer of kind {kind!r}",
+        f"no faster decoder exists for a Transformer with kind = {kind!r}",
     )
 
 

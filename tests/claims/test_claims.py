@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from docs.make_claims import MARKED, PAGE, RESULTS, page_text
 
-from heed.claims.bottleneck import _MODELS, _SIZES, parameters, with_parameters
+from heed.claims import bottleneck, positions
 from heed.claims.claim import Context
+from heed.claims.copying import SIZES, parameters, with_parameters
 from heed.claims.experiments import CLAIMS
-from heed.claims.result import Panel, Result, Series
+from heed.claims.result import Panel, Result, Scale, Series
 from heed.claims.run import charts, run_claim
 from heed.claims.scaling import SCALED, UNSCALED, judge, measure
 from heed.errors import ConfigError, FolderError
@@ -59,11 +60,10 @@ def test_a_verdict_follows_from_the_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", ["small", "full"])
-def test_rivals_have_the_parameters_of_the_transformer_within_five_per_cent(scale: str) -> None:
-    width = _SIZES[scale]["width"]  # type: ignore[index]
-    shape = {"d_model": width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 4 * width, "norm": "pre"}
-    target = parameters({**shape, **_MODELS["Transformer"]})
-    for choice in _MODELS.values():
+def test_rivals_have_the_parameters_of_the_transformer_within_five_per_cent(scale: Scale) -> None:
+    shape = SIZES[scale].shape()
+    target = parameters(shape)
+    for choice in (*bottleneck.MODELS.values(), *positions.MODELS.values()):
         assert abs(parameters(with_parameters({**shape, **choice}, target)) / target - 1) < 0.05
 
 

@@ -35,6 +35,8 @@ RIVALS: list[dict[str, Any]] = [
     {"mixer": "gru", "source_context": "vector"},
     {"mixer": "convolution", "norm": "pre"},
     {"mixer": "convolution", "positions": "learned", "kernel_size": 5},
+    {"positions": "index"},
+    {"positions": "none", "norm": "pre"},
 ]
 
 
@@ -53,8 +55,8 @@ COVERING = _configs((i, j, k, (i + j + k) % 4) for i, j, k in product(range(3), 
 
 
 def _name(config: ModelConfig) -> str:
-    if config.mixer != "attention":
-        return f"{config.mixer}-{config.source_context}-{config.norm}"
+    if config.comparison_only:
+        return f"{config.mixer}-{config.source_context}-{config.norm}-{config.positions}"
     return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}" + "-bias" * config.output_bias
 
 

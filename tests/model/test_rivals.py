@@ -81,7 +81,9 @@ def hand_made_logits(model: Any, src: Tensor, tgt_in: Tensor) -> Tensor:
     return functional.linear(model.decoder.norm(y), model.vocabulary.embedding.weight)
 
 
-@pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: "-".join(map(str, rival.values())))
+@pytest.mark.parametrize(
+    "rival", [rival for rival in RIVALS if "mixer" in rival], ids=lambda rival: "-".join(map(str, rival.values()))
+)
 @torch.no_grad()
 def test_logits_equal_a_model_of_torchs_own_modules(rival: dict[str, Any]) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **rival}), CPU)
@@ -129,7 +131,7 @@ def test_settings_that_no_rival_has_are_errors(settings: dict[str, Any], message
 
 def test_what_needs_attention_layers_is_refused_by_name() -> None:
     model = make(ModelConfig(**SHAPE, mixer="lstm"), CPU)
-    message = "this needs a model whose layers attend, found model.mixer = 'lstm'"
+    message = "this does not support models with mixer = 'lstm', which exist for comparison"
     (src,), (tgt_in,) = sentences([3], CPU), sentences([2], CPU)
     with pytest.raises(InputError, match=message):
         observe(model, src[None], tgt_in[None])

@@ -375,5 +375,5 @@ def test_rivals_are_trained_resumed_and_used_like_a_transformer(
     assert bool(best.alignment) == (best.ids != () and "model.source_context" not in rival)
     (log_probs,) = token_log_probs(translator.models, translator.tokenizers[0].encode(["abcd"]), [best.ids])
     assert sum(log_probs) == pytest.approx(best.log_prob, abs=1e-3)
-    with pytest.raises(heed.InputError, match=f"found model.mixer = '{rival['model.mixer']}'"):
+    with pytest.raises(heed.InputError, match=f"models with mixer = '{rival['model.mixer']}'"):
         translator.look("abcd")

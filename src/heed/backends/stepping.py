@@ -184,10 +184,10 @@ def _log_mean_exp(log_probs: list[Float[Tensor, "R V"]]) -> Float[Tensor, "R V"]
 
 def why_reference_only(model: Transformer) -> str | None:
     """Why only the reference can run this model; None: a faster stepper can replace it."""
-    kind, mixer = model.config.kind, model.config.mixer
-    if type(model) is not Transformer or model.encoder is None or model.decoder is None or mixer != "attention":
-        layers = "" if mixer == "attention" else f" with mixer = {mixer!r}"
-        return f"no faster decoder exists for a {type(model).__name__} of kind {kind!r}{layers}"
+    setting = model.config.comparison_only
+    if type(model) is not Transformer or model.encoder is None or model.decoder is None or setting is not None:
+        setting = setting or f"kind = {model.config.kind!r}"
+        return f"no faster decoder exists for a {type(model).__name__} with {setting}"
     if model.training:
         return "the model is in training mode"
     if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):

@@ -41,6 +41,7 @@ class Claim:
     source: str
     measure: Callable[[Context], list[Panel]]
     judge: Callable[[list[Panel]], tuple[Verdict, str]]
+    runs: str = ""  # the claim whose trained models it uses too; empty: its own
 
     def run(self, context: Context) -> Result:
         """Measure and judge."""

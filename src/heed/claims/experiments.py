@@ -1,6 +1,6 @@
 """All claims, in the order of the book."""
 
-from heed.claims import bottleneck, length_cost, path_length, scaling, teacher_forcing
+from heed.claims import bottleneck, length_cost, path_length, positions, scaling, teacher_forcing
 from heed.claims.claim import Claim
 
 CLAIMS = {
@@ -19,6 +19,21 @@ CLAIMS = {
             "Bahdanau et al. 2015, section 1",
             bottleneck.measure,
             bottleneck.judge,
+        ),
+        Claim(
+            "positions",
+            "Without positional encodings word order is lost, and just adding the index will not do.",
+            "paper, section 3.5",
+            positions.measure,
+            positions.judge_need,
+        ),
+        Claim(
+            "longer-sequences",
+            "Sinusoidal encodings may allow the model to extrapolate to sequences longer than those of training.",
+            "paper, section 3.5",
+            positions.measure,
+            positions.judge_length,
+            runs="positions",
         ),
         Claim(
             "teacher-forcing",

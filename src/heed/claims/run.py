@@ -19,7 +19,7 @@ def run_claim(claim: Claim, scale: Scale, folder: Path, report: Callable[[str], 
         return result
     folder.mkdir(parents=True, exist_ok=True)
     report(f"{claim.name}: measuring …")
-    context = Context(scale, folder / claim.name, lambda message: report(f"{claim.name}: {message}"))
+    context = Context(scale, folder / (claim.runs or claim.name), lambda message: report(f"{claim.name}: {message}"))
     result = claim.run(context)
     for name, svg in charts(result).items():
         (folder / name).write_text(svg, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Positional encodings: sinusoidal (paper, section 3.5), learned and rotary.
+"""Positional encodings: sinusoidal (paper, section 3.5), learned and rotary; for comparison the bare index, and none.
 
     PE[pos, 2i] = sin(pos / 10000^(2i/d))        PE[pos, 2i+1] = cos(pos / 10000^(2i/d))
 
@@ -68,8 +68,10 @@ class PositionalEncoding(nn.Module):
 
     def forward(self, embedded: Float[Tensor, "*tokens D"], pattern: AttentionPattern) -> Float[Tensor, "*tokens D"]:
         """Add the positional encoding to the embeddings; rotary positions leave them unchanged."""
-        if self.kind == "rotary":
+        if self.kind in ("rotary", "none"):
             return embedded
+        if self.kind == "index":
+            return embedded + pattern.queries.positions[..., None].to(embedded.dtype)
         if self.table is None:
             return embedded + _sinusoids_of(pattern.queries, embedded.shape[-1], embedded.dtype)
         keys = pattern.keys

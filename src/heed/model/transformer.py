@@ -13,7 +13,7 @@ Knows nothing of text, loss or search.
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -199,11 +199,10 @@ class Transformer(nn.Module):
         return self.vocabulary.logits(hidden), cache
 
     def attention_stacks(self) -> tuple[Encoder | None, Decoder | None]:
-        """Encoder and decoder, for code that needs their attention layers; raises for a rival, which has none."""
-        encoder, decoder = self.encoder, self.decoder
-        if isinstance(encoder, RivalEncoder) or isinstance(decoder, RivalDecoder):
-            raise InputError(f"this needs a model whose layers attend, found model.mixer = {self.config.mixer!r}")
-        return encoder, decoder
+        """Encoder and decoder, for code that relies on their structure; raises for models that are for comparison."""
+        if (setting := self.config.comparison_only) is not None:
+            raise InputError(f"this does not support models with {setting}, which exist for comparison")
+        return cast("Encoder | None", self.encoder), cast("Decoder | None", self.decoder)
 
     def _require_decoder(self) -> Decoder | RivalDecoder:
         if self.decoder is None:

@@ -78,7 +78,7 @@ def test_models_in_training_with_hooks_or_of_other_kinds_use_the_reference_only(
 
     assert (
         why_reference_only(Changed(DESIGNS[0]).eval())
-        == "no faster decoder exists for a Changed of kind 'encoder-decoder'"
+        == "no faster decoder exists for a Changed with kind = 'encoder-decoder'"
     )
     assert all(why_reference_only(make(config, CPU)) for config in COMBINATIONS if config.kind != "encoder-decoder")
 
