@@ -81,6 +81,13 @@ def test_invalid_settings_are_rejected_with_name_and_value(settings: dict[str, o
         ModelConfig.model_validate({"vocab_size": 100, **settings})
 
 
+def test_settings_that_need_another_setting_are_rejected_without_it() -> None:
+    with pytest.raises(ConfigError, match=r"cutoff = 0.1 needs r_drop"):
+        TrainingConfig(cutoff=0.1)
+    with pytest.raises(ConfigError, match=r"bpe_dropout = 0.1 needs tokenizer = 'bpe', found 'characters'"):
+        DataConfig(bpe_dropout=0.1, source_tokenizer="characters")
+
+
 def test_several_errors_are_reported_at_once() -> None:
     with pytest.raises(ConfigError, match=r"heads = 0: .*; d_ff = -1: "):
         ModelConfig(vocab_size=100, heads=0, d_ff=-1)

@@ -311,6 +311,12 @@ class TrainingConfig(Settings):
     )
     seed: Seed = Field(1, description="Random seed of the run: initialisation, dropout and order of the batches.")
 
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.cutoff and not self.r_drop:
+            raise ConfigError(f"cutoff = {self.cutoff} needs r_drop, which compares the passes with and without it")
+        return self
+
 
 class RunConfig(Settings):
     """All settings of a training run, as saved in its folder and as read from a TOML file."""
