@@ -45,7 +45,7 @@ def _configs(indices: Iterable[tuple[int, int, int, int]]) -> list[ModelConfig]:
         {"kind": KINDS[i], "norm": NORMS[j], "positions": POSITIONS[k], "activation": ACTIVATIONS[a]}
         for i, j, k, a in indices
     )
-    return [ModelConfig.model_validate({**SHAPE, **choice}) for choice in (*choices, {"output_bias": True}, *RIVALS)]
+    return [ModelConfig.model_validate({**SHAPE, **choice}) for choice in (*choices, {"output_bias": True})]
 
 
 COMBINATIONS = _configs(product(range(3), range(3), range(3), range(4)))
@@ -60,14 +60,17 @@ def _name(config: ModelConfig) -> str:
     return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}" + "-bias" * config.output_bias
 
 
+FOR_COMPARISON = [ModelConfig.model_validate({**SHAPE, **rival}) for rival in RIVALS]
+
+
 def _decoders(configs: list[ModelConfig]) -> list[ModelConfig]:
     return [config for config in configs if config.has_decoder]
 
 
-every_combination = pytest.mark.parametrize("config", COMBINATIONS, ids=_name)
-every_combination_that_decodes = pytest.mark.parametrize("config", _decoders(COMBINATIONS), ids=_name)
-covering_combinations = pytest.mark.parametrize("config", COVERING, ids=_name)
-covering_combinations_that_decode = pytest.mark.parametrize("config", _decoders(COVERING), ids=_name)
+every_combination = pytest.mark.parametrize("config", COMBINATIONS + FOR_COMPARISON, ids=_name)
+every_combination_that_decodes = pytest.mark.parametrize("config", _decoders(COMBINATIONS + FOR_COMPARISON), ids=_name)
+covering_combinations = pytest.mark.parametrize("config", COVERING + FOR_COMPARISON, ids=_name)
+covering_combinations_that_decode = pytest.mark.parametrize("config", _decoders(COVERING + FOR_COMPARISON), ids=_name)
 
 
 def make(config: ModelConfig, device: torch.device, dtype: torch.dtype = torch.float64) -> Transformer:

@@ -4,7 +4,6 @@ An experiment has two functions: `measure` gives the numbers, `judge` the verdic
 text of the book follows from what was measured.
 """
 
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from heed.backends.machine import cpu_instructions
+from heed.backends.select import default_device
 from heed.claims.result import Panel, Result, Scale, Verdict
 
 _SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 5}
@@ -54,5 +55,5 @@ class Claim:
 
 
 def _hardware() -> str:
-    threads = f"{torch.get_num_threads()} threads of {platform.machine()}"
-    return f"{torch.cuda.get_device_name()}, {threads}" if torch.cuda.is_available() else threads
+    threads = f"{torch.get_num_threads()} CPU threads, {cpu_instructions()}"
+    return threads if default_device().type == "cpu" else f"{torch.cuda.get_device_name()}, {threads}"

@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from heed.backends.select import default_device
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Series, Verdict
 from heed.config import ModelConfig
@@ -24,7 +25,7 @@ _SHAPE = {"d_model": 128, "heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder
 def measure(context: Context) -> list[Panel]:
     """Seconds per step by length; each seed is one measurement."""
     lengths = _LENGTHS[context.scale]
-    device = torch.device("cuda" if context.scale == "full" and torch.cuda.is_available() else "cpu")
+    device = default_device() if context.scale == "full" else torch.device("cpu")
     series = []
     for mixer in _MIXERS:
         config = ModelConfig.model_validate({"vocab_size": 100, "norm": "pre", "mixer": mixer, **_SHAPE})
