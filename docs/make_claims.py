@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 from heed.claims.experiments import CLAIMS
-from heed.claims.result import Panel, Result
+from heed.claims.result import ClaimResult, Panel
 from heed.claims.run import charts
 
 DOCS = Path(__file__).parent
@@ -28,7 +28,7 @@ def page_text(page: str) -> str:
 
 
 def _block(name: str) -> str:
-    claim, result = CLAIMS[name], Result.read(RESULTS / f"{name}.json")
+    claim, result = CLAIMS[name], ClaimResult.read(RESULTS / f"{name}.json")
     repeats = len(result.panels[0].series[0].values[0])
     scale = "" if result.scale == "small" else f" --scale {result.scale}"
     lines = [

@@ -10,7 +10,7 @@ from heed.claims import bottleneck, positions
 from heed.claims.claim import Context
 from heed.claims.copying import SIZES, parameters, with_parameters
 from heed.claims.experiments import CLAIMS
-from heed.claims.result import Panel, Result, Scale, Series
+from heed.claims.result import ClaimResult, Panel, Scale, Series
 from heed.claims.run import charts, run_claim
 from heed.claims.scaling import SCALED, UNSCALED, judge, measure
 from heed.errors import ConfigError, FolderError
@@ -36,7 +36,7 @@ def test_the_book_shows_the_recorded_results_of_every_claim() -> None:
     assert [marked["name"] for marked in MARKED.finditer(page)] == list(CLAIMS)
     assert page_text(page) == page
     for name in CLAIMS:
-        result = Result.read(RESULTS / f"{name}.json")
+        result = ClaimResult.read(RESULTS / f"{name}.json")
         assert (result.scale != "smallest", len(result.panels[0].series[0].values[0]) >= 3) == (True, True)
         assert CLAIMS[name].judge(result.panels) == (result.verdict, result.finding)
         for picture, svg in charts(result).items():

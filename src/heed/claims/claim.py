@@ -14,7 +14,7 @@ import torch
 
 from heed.backends.machine import cpu_instructions
 from heed.backends.select import default_device
-from heed.claims.result import Panel, Result, Scale, Verdict
+from heed.claims.result import ClaimResult, Panel, Scale, Verdict
 
 _SEEDS: dict[Scale, int] = {"smallest": 2, "small": 3, "full": 5}
 
@@ -44,14 +44,14 @@ class Claim:
     judge: Callable[[list[Panel]], tuple[Verdict, str]]
     runs: str = ""  # the claim whose trained models it uses too; empty: its own
 
-    def run(self, context: Context) -> Result:
+    def run(self, context: Context) -> ClaimResult:
         """Measure and judge."""
         began = time.monotonic()
         panels = self.measure(context)
         verdict, finding = self.judge(panels)
         seconds = round(time.monotonic() - began, 1)
         today = date.today().isoformat()
-        return Result(self.name, context.scale, panels, verdict, finding, _hardware(), today, seconds)
+        return ClaimResult(self.name, context.scale, panels, verdict, finding, _hardware(), today, seconds)
 
 
 def _hardware() -> str:

@@ -75,7 +75,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Result:
+class ClaimResult:
     """What an experiment found."""
 
     claim: str
@@ -95,7 +95,7 @@ class Result:
         new.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> "Result":
+    def read(cls, path: Path) -> "ClaimResult":
         """The inverse of `write`."""
         try:
             content = parse_json(read_regular(path))

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from heed.claims.claim import Claim, Context
-from heed.claims.result import Result, Scale
+from heed.claims.result import ClaimResult, Scale
 from heed.errors import ConfigError
 
 
-def run_claim(claim: Claim, scale: Scale, folder: Path, report: Callable[[str], None]) -> Result:
+def run_claim(claim: Claim, scale: Scale, folder: Path, report: Callable[[str], None]) -> ClaimResult:
     """The result of a claim, read from the folder if it is there, else measured and written to it."""
     file = folder / f"{claim.name}.json"
     if file.exists():
-        result = Result.read(file)
+        result = ClaimResult.read(file)
         if result.scale != scale:
             raise ConfigError(f"{file} has the scale {result.scale!r}, not {scale!r}: choose another folder")
         report(f"{claim.name}: as measured on {result.date} ({file})")
@@ -28,7 +28,7 @@ def run_claim(claim: Claim, scale: Scale, folder: Path, report: Callable[[str], 
     return result
 
 
-def charts(result: Result) -> dict[str, str]:
+def charts(result: ClaimResult) -> dict[str, str]:
     """The chart of each panel as SVG, by file name."""
     names = [f"{result.claim}.svg", *(f"{result.claim}-{number}.svg" for number in range(2, len(result.panels) + 1))]
     return {name: panel.svg() for name, panel in zip(names, result.panels, strict=True)}
