@@ -8,6 +8,7 @@ from pathlib import Path
 SMALL = "--set model.d_model=16 --set model.heads=2 --set model.d_ff=16 --set data.vocab_size=300"
 SHORT_RUN = f"{SMALL} --set training.max_steps=6 --set training.checkpoint_every=1"
 EXTRA_OPTIONS = {"train": SHORT_RUN, "doctor": SHORT_RUN, "prepare": "--set data.vocab_size=300"}
+EXTRA_OPTIONS |= {"distil": SHORT_RUN, "claims": "--scale smallest"}
 EXTRA_OPTIONS |= {"demo": "--steps 2", "pronouns": "--sentences 20", "bench engines": "--sentences 2 --rounds 1"}
 
 ENGLISH = ["A dog runs.", "Two men sit.", "A man and a dog.", "The old cat sees a red bird."] * 5
