@@ -3,13 +3,11 @@
 Measured is the time of a training step (forward and backward pass) of an encoder on one sequence.
 """
 
-import time
-
 import torch
 
-from heed.backends.select import default_device
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Series, Verdict
+from heed.claims.timing import device_of, seconds
 from heed.config import ModelConfig
 from heed.model.transformer import Transformer
 
@@ -25,33 +23,24 @@ _SHAPE = {"d_model": 128, "heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder
 def measure(context: Context) -> list[Panel]:
     """Seconds per step by length; each seed is one measurement."""
     lengths = _LENGTHS[context.scale]
-    device = default_device() if context.scale == "full" else torch.device("cpu")
+    device = device_of(context)
     series = []
     for mixer in _MIXERS:
         config = ModelConfig.model_validate({"vocab_size": 100, "norm": "pre", "mixer": mixer, **_SHAPE})
         model = Transformer(config).to(device)
-        values = [[_seconds(model, length, device) for _ in context.seeds] for length in lengths]
+        values = [[_step_seconds(model, length, device) for _ in context.seeds] for length in lengths]
         series.append(Series(mixer, [float(length) for length in lengths], values))
     return [Panel("tokens in the sequence", "seconds per training step", series, log="xy")]
 
 
-def _seconds(model: Transformer, length: int, device: torch.device) -> float:
-    """The shorter of two steps: the first may still allocate memory."""
+def _step_seconds(model: Transformer, length: int, device: torch.device) -> float:
     src = torch.randint(3, 100, (1, length), device=device)
-    times = []
-    for _ in range(2):
+
+    def step() -> None:
         model.zero_grad()
-        _wait(device)
-        began = time.perf_counter()
         model.encode(src).sum().backward()
-        _wait(device)
-        times.append(time.perf_counter() - began)
-    return min(times)
 
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return seconds(step, device)
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:

@@ -3,13 +3,11 @@
 Measured is the time to compute the logits of a target of T tokens in one pass, against T steps of one token.
 """
 
-import time
-from collections.abc import Callable
-
 import torch
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Series, Verdict
+from heed.claims.timing import device_of, seconds
 from heed.config import ModelConfig
 from heed.model.transformer import Transformer
 
@@ -25,39 +23,26 @@ _MIXERS = ("attention", "lstm")
 
 def measure(context: Context) -> list[Panel]:
     """How many times as fast one pass is as one step per token; each seed is one measurement."""
-    lengths = _LENGTHS[context.scale]
+    lengths, device = _LENGTHS[context.scale], device_of(context)
     series = []
     for mixer in _MIXERS:
         config = ModelConfig.model_validate({"vocab_size": 1000, "norm": "pre", "mixer": mixer, **_SHAPE})
-        model = Transformer(config).eval()
-        values = [[_speedup(model, length) for _ in context.seeds] for length in lengths]
+        model = Transformer(config).to(device).eval()
+        values = [[_speedup(model, length, device) for _ in context.seeds] for length in lengths]
         series.append(Series(mixer, [float(length) for length in lengths], values))
     return [Panel("target tokens T", "time of T steps / time of one pass", series, log="xy")]
 
 
 @torch.no_grad()
-def _speedup(model: Transformer, length: int) -> float:
-    src, tgt_in = (torch.randint(3, 1000, (_ROWS, size)) for size in (_SOURCE, length))
-
-    def at_once() -> None:
-        model(src, tgt_in)
+def _speedup(model: Transformer, length: int, device: torch.device) -> float:
+    src, tgt_in = (torch.randint(3, 1000, (_ROWS, size), device=device) for size in (_SOURCE, length))
 
     def one_by_one() -> None:
         cache = model.start(src)
         for ids in tgt_in.split(1, 1):
             _, cache = model.step(ids, cache)
 
-    return _seconds(one_by_one) / _seconds(at_once)
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    """The shorter of two runs: the first may still allocate memory."""
-    times = []
-    for _ in range(2):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return seconds(one_by_one, device) / seconds(lambda: model(src, tgt_in), device)
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
