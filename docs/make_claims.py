@@ -33,7 +33,7 @@ def _block(name: str) -> str:
     scale = "" if result.scale == "small" else f" --scale {result.scale}"
     lines = [
         "",
-        f"> {claim.statement} ({claim.source})",
+        _wrapped(f"> {claim.statement} ({claim.source})", "> "),
         "",
         _wrapped(f"Verdict: **{result.verdict}**. {result.finding}"),
         "",
@@ -50,8 +50,8 @@ def _block(name: str) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _table(panel: Panel) -> list[str]:

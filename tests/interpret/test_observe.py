@@ -13,7 +13,7 @@ from heed.interpret.parts import attentions, parts, sizes
 from heed.model.attention import attention_weights, fused_attention, plain_attention
 from heed.model.layout import AttentionPattern
 from tests.interpret.numpy_reference import expected
-from tests.model.examples import COMBINATIONS, SHAPE, both_sides, every_combination, make, padded
+from tests.model.examples import COMBINATIONS, SHAPE, both_sides, every_transformer, make, padded
 
 
 def rows(config: ModelConfig, device: torch.device) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def hooks(model: Transformer) -> int:
     return sum(len(module._forward_hooks) for module in model.modules())
 
 
-@every_combination
+@every_transformer
 def test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(
     config: ModelConfig, device: torch.device
 ) -> None:
@@ -58,7 +58,7 @@ def test_every_part_of_a_classifier_follows_from_the_parts_before_it(norm: str, 
     test_every_part_has_its_name_and_shape_and_follows_from_the_parts_before_it(config, device)
 
 
-@every_combination
+@every_transformer
 def test_observing_never_changes_the_logits(config: ModelConfig, device: torch.device) -> None:
     model, inputs, observation = observed(config, device)
     with torch.no_grad():

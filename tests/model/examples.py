@@ -67,6 +67,7 @@ def _decoders(configs: list[ModelConfig]) -> list[ModelConfig]:
     return [config for config in configs if config.has_decoder]
 
 
+every_transformer = pytest.mark.parametrize("config", COMBINATIONS, ids=_name)
 every_combination = pytest.mark.parametrize("config", COMBINATIONS + FOR_COMPARISON, ids=_name)
 every_combination_that_decodes = pytest.mark.parametrize("config", _decoders(COMBINATIONS + FOR_COMPARISON), ids=_name)
 covering_combinations = pytest.mark.parametrize("config", COVERING + FOR_COMPARISON, ids=_name)
