@@ -59,13 +59,13 @@ def _table(panel: Panel) -> list[str]:
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     cells = [list(zip(series.means(), series.half_widths(), strict=True)) for series in panel.series]
     for index, x in enumerate(panel.series[0].x):
-        numbers = (f"{_number(mean)} ± {_number(half)}" for mean, half in (cell[index] for cell in cells))
+        numbers = (_number(*cell[index]) for cell in cells)
         rows.append(f"| {x:,.0f} | {' | '.join(numbers)} |")
     return rows
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}" if value else "0"
+def _number(mean: float, half_width: float) -> str:
+    return f"{mean:.3g} ± {half_width:.2g}" if half_width else f"{mean:.3g}"
 
 
 def main() -> None:
