@@ -229,6 +229,11 @@ class DataConfig(Settings):
         return self.source_tokenizer or self.tokenizer, self.tokenizer
 
     @property
+    def tokenizer_names(self) -> str:
+        """The types for messages: bpe, or characters and bpe."""
+        return " and ".join(dict.fromkeys(self.tokenizer_types))
+
+    @property
     def has_two_vocabularies(self) -> bool:
         """Whether source and target have separate vocabularies."""
         source, target = self.tokenizer_types

@@ -340,6 +340,7 @@ def test_spelling_and_a_closed_vocabulary_get_a_tokenizer_each(tmp_path: Path, c
     folder = read_model_folder(run.folder)
     assert folder.run.data.tokenizer_types == ("characters", "bpe")
     assert any("data.source_tokenizer = characters: 9" in note for note in recorder.notes)
+    assert "tokens (characters and bpe) |" in (run.folder / "README.md").read_text()
     source, target = heed.load(run.folder).tokenizers
     assert source.tokens(*source.encode(["bad"])) == ["b", "a", "d"]
     assert target.tokens(*target.encode(["B A D"])) == [" B", " A", " D"]

@@ -104,7 +104,7 @@ def _card(run: RunConfig) -> str:
 | task | {run.data.task} |
 | languages | {run.data.source_language or "?"} to {run.data.target_language or "?"} |
 | model | {config.kind}, width {config.d_model}, {config.heads} heads, feed-forward {config.d_ff}, {size:,} parameters |
-| vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer}) |
+| vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer_names}) |
 
 Saved with `heed.save`, which does not record the training data. All settings are in `config.json`.
 """

@@ -189,7 +189,7 @@ def _card(run: RunConfig, origin: str) -> str:
 | languages | {run.data.source_language or "?"} to {run.data.target_language or "?"} |
 | model | {config.kind}, {config.encoder_layers}+{config.decoder_layers} layers, width {config.d_model}, \
 {config.heads} heads, feed-forward {config.d_ff}, {size:,} parameters |
-| vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer}) |
+| vocabulary | {config.vocab_size:,} tokens ({run.data.tokenizer_names}) |
 
 What its authors say about its training, its data and its licence still holds, and is not repeated here.
 All settings are in `config.json`.

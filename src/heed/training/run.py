@@ -240,7 +240,7 @@ def _card(config: RunConfig, texts: dict[str, list[dict[str, Any]]], progress: P
 | languages | {languages} |
 | model | {config.model.kind}, {config.model.encoder_layers}+{config.model.decoder_layers} layers, width \
 {config.model.d_model}, {config.model.heads} heads, feed-forward {config.model.d_ff}, {size:,} parameters |
-| vocabulary | {config.model.vocab_size:,} tokens ({config.data.tokenizer}) |
+| vocabulary | {config.model.vocab_size:,} tokens ({config.data.tokenizer_names}) |
 | steps | {progress.step:,}, of at most {tokens:,} target tokens each |
 | best validation | {best} |
 
