@@ -93,11 +93,11 @@ def choose_tokenizers(sides: Sequence[TextStatistics]) -> Iterator[Choice]:
     if new <= _MANY_NEW_WORDS or not is_short:
         yield Choice("data", "tokenizer", "bpe", reason)
         return
-    reasons = {"characters": reason, "bpe": "a closed vocabulary: nearly every word is in both halves of the text"}
     source, target = ("bpe" if side.new_words < _CLOSED_VOCABULARY else "characters" for side in sides)
-    yield Choice("data", "tokenizer", target, reasons[target])
+    closed = "has a closed vocabulary: nearly every word of it is in both halves of the text"
+    yield Choice("data", "tokenizer", target, f"the target {closed}" if target == "bpe" else reason)
     if source != target:
-        yield Choice("data", "source_tokenizer", source, reasons[source])
+        yield Choice("data", "source_tokenizer", source, f"the source {closed}" if source == "bpe" else reason)
 
 
 def choose_vocab_size(pairs: int) -> Choice:
@@ -165,7 +165,7 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
             reason = f"on a GPU a step takes hardly longer than with {preset:,}"
             yield Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
     elif preset > _SMALL_BATCH and _predictable(sides, settings):
-        reason = "predictable text needs no larger batches, and on a CPU a step is the faster"
+        reason = "predictable text trains as well with small batches, and they take less time on a CPU"
         yield Choice("training", "tokens_per_batch", _SMALL_BATCH, reason)
         if settings["training"]["tokens_per_batch"] == _SMALL_BATCH:  # unless the user has set it
             steps = training.max_steps * preset // _SMALL_BATCH
