@@ -49,8 +49,8 @@ def judge(panels: list[Panel]) -> tuple[Verdict, str]:
     before, longest = panel.series[0].x[-2:]
     growth = {series.name: series.at(longest) / series.at(before) for series in panel.series}
     attention, lstm = panel.named("attention"), panel.named("lstm")
-    slower = [length for length in attention.x if attention.at(length) > lstm.at(length)]
-    crossover = f"from {min(slower):,.0f} tokens on" if slower else f"at no length up to {longest:,.0f}"
+    faster = [length for length in attention.x if attention.at(length) <= lstm.at(length)]
+    crossover = f"at all measured lengths above {max(faster):,.0f} tokens" if faster else "at all measured lengths"
     finding = (
         f"From {before:,.0f} to {longest:,.0f} tokens the time grows {growth['attention']:.1f} times with attention, "
         f"{growth['lstm']:.1f} times with an LSTM and {growth['convolution']:.1f} times with convolution. Attention is "
