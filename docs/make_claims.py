@@ -42,7 +42,8 @@ def _block(name: str) -> str:
         lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *_table(panel), ""]
     lines += [
         _wrapped(
-            f"Means of {repeats} seeds with 95 % intervals; {result.hardware}; {result.date}; {result.seconds:.0f} s; "
+            f"Means of {repeats} repetitions (seeds, or measurements of time) with 95 % intervals; {result.hardware}; "
+            f"{result.date}; {result.seconds:.0f} s; "
             f"`heed claims {name}{scale}`."
         ),
         "",

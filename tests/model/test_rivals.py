@@ -146,3 +146,17 @@ def test_the_forget_gate_is_open_and_recurrent_weights_are_orthogonal_at_first()
     assert torch.equal(forget, torch.ones_like(forget))
     for gate in cell.weight_hh_l0.chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(len(gate)), rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_pre_norm_removes_an_index_that_is_added_to_every_dimension() -> None:
+    """So in pre-norm `index` is as good as `none` (docs/claims.md); in post-norm it is not."""
+    sides = both_sides(ModelConfig(**SHAPE), CPU)
+    batch = {name: padded(side) for name, side in sides.items()}
+    for norm, is_same in (("pre", True), ("post", False)):
+        logits = []
+        for kind in ("index", "none"):
+            torch.manual_seed(0)
+            model = Transformer(ModelConfig.model_validate({**SHAPE, "norm": norm, "positions": kind}))
+            logits.append(model.double().eval()(**batch))
+        assert torch.allclose(*logits, rtol=0, atol=1e-9) == is_same

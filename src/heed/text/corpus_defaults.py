@@ -40,7 +40,7 @@ _LETTERS = 0.8  # tokens per character from which nearly every letter is a token
 _REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
 _RATE, _PREDICTABLE_RATE = 5e-3, 2.5e-3  # peak learning rates for the reference width and batch
 _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly takes longer than with 4,096
-_SMALL_BATCH = 1024  # target tokens: on a CPU, where a step takes as long as its tokens, predictable text needs no more
+_SMALL_BATCH = 1024  # target tokens: on a CPU, where the time of a step grows with its tokens, for predictable text
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
             reason = f"on a GPU a step takes hardly longer than with {preset:,}"
             yield Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
     elif preset > _SMALL_BATCH and _predictable(sides, settings):
-        reason = "predictable text trains as well with small batches, and they take less time on a CPU"
+        reason = "on a CPU predictable text gets further in the same time with small batches"
         yield Choice("training", "tokens_per_batch", _SMALL_BATCH, reason)
         if settings["training"]["tokens_per_batch"] == _SMALL_BATCH:  # unless the user has set it
             steps = training.max_steps * preset // _SMALL_BATCH
