@@ -83,6 +83,14 @@ def test_training_stops_when_every_output_was_right_in_several_validations_in_a_
     assert f"stopping before max_steps = 6: {reason}" in listener.notes
 
 
+def test_training_stops_when_its_minutes_are_over_with_a_validation_and_a_checkpoint(tmp_path: Path) -> None:
+    run, listener = make_run(tmp_path, [2.0], max_minutes=1e-9, max_steps=50), RecordingListener()
+    progress = run_training(run, Progress(), listener)
+    assert (progress.step, progress.best_step) == (1, 1)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001"]
+    assert "stopping before max_steps = 50: training.max_minutes = 1e-09 are over" in listener.notes
+
+
 def test_too_few_right_outputs_do_not_stop_training(tmp_path: Path) -> None:
     run = make_run(tmp_path, [Validation(1.0, outputs=99, exact=99)] * 6, validate_every=1, stop_when_exact=1)
     listener = RecordingListener()

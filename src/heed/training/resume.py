@@ -128,6 +128,7 @@ def arithmetic_changes(before: Mapping[str, str], now: Mapping[str, str]) -> lis
 # processes a step is distributed, not what is trained.
 _MAY_CHANGE = (
     "training.max_steps",
+    "training.max_minutes",
     "training.keep_last",
     "training.patience",
     "training.min_delta",

@@ -22,6 +22,7 @@ from heed.model.torch_state import torch_defaults
 from heed.training.run import Run
 from heed.training.step_log import JOURNAL, Journal, Listener, StepReport
 from heed.training.steps import PendingStep, launch_steps
+from heed.training.tasks.base import Validate
 
 _MAX_SKIPPED_IN_A_ROW = 5  # steps whose loss or gradient is not finite, before the run ends
 
@@ -29,36 +30,43 @@ _MAX_SKIPPED_IN_A_ROW = 5  # steps whose loss or gradient is not finite, before 
 @torch_defaults()
 @torch.enable_grad()
 def run_training(run: Run, progress: Progress, listener: Listener) -> Progress:
-    """Train from `progress` to `max_steps` or to an early stop by validation; returns the final progress.
+    """Train from `progress` to `max_steps` or to an early stop by validation or time; returns the final progress.
 
     An interrupt (Ctrl-C or SIGTERM) lets the step finish, saves a checkpoint and then raises KeyboardInterrupt.
     """
     settings = run.config.training
+    deadline = time.monotonic() + 60 * (settings.max_minutes or math.inf)
+    out_of_time = False
     journal = Journal(run.folder / JOURNAL, after_step=progress.step) if run.group.is_first else None
     log = StepLog(run, journal, listener)
     progress = replace(progress, previous=progress.step)
     with _Interrupts() as interrupts, closing(launch_steps(run, run.gradients(), progress)) as steps:
-        while progress.step < settings.max_steps and _early_stop(run, progress) is None:
+        while progress.step < settings.max_steps and not out_of_time and _early_stop(run, progress) is None:
             pending = next(steps)
             step = pending.step
             epoch, position = pending.after
             progress = replace(progress, step=step, epoch=epoch, position=position)
             log.add(pending)
             checkpoint_due = step % settings.checkpoint_every == 0
-            read_now = checkpoint_due or _is_validation_due(run, step) or not run.reads_losses_late
+            out_of_time = settings.max_minutes is not None and run.group.sum(time.monotonic() > deadline)[0] > 0
+            validation_due = step % settings.validate_every == 0 or step == settings.max_steps or out_of_time
+            read_now = checkpoint_due or validation_due or not run.reads_losses_late
             progress = log.read(progress, except_last=0 if read_now else 1)
-            progress, improved = _validate_if_due(run, progress, journal, listener)
+            improved = False
+            if validation_due and run.validate is not None:
+                progress, improved = _validate(run, run.validate, progress, journal, listener)
             interrupted = run.group.sum(interrupts.requested)[0] > 0
-            stopping = interrupted or step == settings.max_steps or _early_stop(run, progress) is not None
+            at_end = step == settings.max_steps or out_of_time or _early_stop(run, progress) is not None
             # After skipped steps there is nothing new to save.
-            if improved or stopping or (checkpoint_due and not log.skipped_in_a_row):
+            if improved or interrupted or at_end or (checkpoint_due and not log.skipped_in_a_row):
                 progress = log.read(progress)
                 _save(run, progress, journal)
                 progress = replace(progress, previous=step)
             if interrupted:
                 listener.note(f"interrupted after step {step}: checkpoint saved, continue with --resume (resume=True)")
                 raise KeyboardInterrupt
-    if (reason := _early_stop(run, progress)) is not None:
+    reason = _early_stop(run, progress) or (out_of_time and f"training.max_minutes = {settings.max_minutes:g} are over")
+    if reason and progress.step < settings.max_steps:
         listener.note(f"stopping before max_steps = {settings.max_steps:,}: {reason}")
     return progress
 
@@ -120,13 +128,12 @@ def _save(run: Run, progress: Progress, journal: Journal | None) -> None:
         prune_checkpoints(run.folder, run.config.training.keep_last, progress.best_step)
 
 
-def _validate_if_due(
-    run: Run, progress: Progress, journal: Journal | None, listener: Listener
+def _validate(
+    run: Run, validate: Validate, progress: Progress, journal: Journal | None, listener: Listener
 ) -> tuple[Progress, bool]:
-    if run.validate is None or not _is_validation_due(run, progress.step):
-        return progress, False
+    """Validate and report; returns the new progress, and whether this is the best model so far."""
     with run.inference_weights():
-        result = run.validate(run.model, progress.step)
+        result = validate(run.model, progress.step)
     settings = run.config.training
     after = progress.validated(
         result.loss,
@@ -143,10 +150,6 @@ def _validate_if_due(
         journal.write({**entry, "sample": result.sample})
     listener.validation(progress.step, result, improved)
     return after, improved
-
-
-def _is_validation_due(run: Run, step: int) -> bool:
-    return step % run.config.training.validate_every == 0 or step == run.config.training.max_steps
 
 
 def _early_stop(run: Run, progress: Progress) -> str | None:
