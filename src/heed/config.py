@@ -84,6 +84,11 @@ class ModelConfig(Settings):
         "attention",
         description="What a decoder of lstm or gru reads of the source: attention to it, or a fixed vector.",
     )
+    without: Literal["scaling", "residuals", "feed-forward", "activation"] | None = Field(
+        None,
+        description="Part to leave out, for comparison: scaling (the division by √d_k), residuals, feed-forward or "
+        "activation (a linear feed-forward network); none: nothing.",
+    )
     kernel_size: PositiveInt = Field(3, description="Tokens that a convolution reads; odd.")
     max_length: PositiveInt = Field(
         1024, description="Maximum sequence length of learned positions; sinusoidal and rotary have no limit."
@@ -116,6 +121,8 @@ class ModelConfig(Settings):
         return self
 
     def _check_mixer(self) -> None:
+        if self.mixer != "attention" and self.without is not None:
+            raise ConfigError(f"without = {self.without!r} needs mixer = 'attention', found {self.mixer!r}")
         if self.mixer != "attention" and self.kind != "encoder-decoder":
             raise ConfigError(f"mixer = {self.mixer!r} needs kind = 'encoder-decoder', found {self.kind!r}")
         if self.source_context == "vector" and self.mixer not in ("lstm", "gru"):
@@ -160,6 +167,8 @@ class ModelConfig(Settings):
         """The setting that exists for comparison, and that only the reference model supports; None: there is none."""
         if self.mixer != "attention":
             return f"mixer = {self.mixer!r}"
+        if self.without is not None:
+            return f"without = {self.without!r}"
         return f"positions = {self.positions!r}" if self.positions in ("index", "none") else None
 
     @classmethod
@@ -245,6 +254,9 @@ class TrainingConfig(Settings):
 
     max_steps: PositiveInt = Field(
         100_000, description="Optimiser steps to train for, counted from the start of the run, not from a resume."
+    )
+    max_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Stop after so many minutes, counted from the start or resume of the run; none: never."
     )
     tokens_per_batch: PositiveInt = Field(
         25_000, description="Maximum target tokens per batch; a longer sentence is a batch of its own."

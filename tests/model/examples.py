@@ -37,6 +37,10 @@ RIVALS: list[dict[str, Any]] = [
     {"mixer": "convolution", "positions": "learned", "kernel_size": 5},
     {"positions": "index"},
     {"positions": "none", "norm": "pre"},
+    {"without": "scaling", "positions": "rotary"},
+    {"without": "residuals"},
+    {"without": "feed-forward", "norm": "sandwich"},
+    {"without": "activation", "norm": "pre"},
 ]
 
 
@@ -56,7 +60,7 @@ COVERING = _configs((i, j, k, (i + j + k) % 4) for i, j, k in product(range(3), 
 
 def _name(config: ModelConfig) -> str:
     if config.comparison_only:
-        return f"{config.mixer}-{config.source_context}-{config.norm}-{config.positions}"
+        return f"{config.mixer}-{config.source_context}-{config.norm}-{config.positions}-{config.without}"
     return f"{config.kind}-{config.norm}-{config.positions}-{config.activation}" + "-bias" * config.output_bias
 
 

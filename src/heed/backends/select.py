@@ -286,8 +286,8 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
 def _why_no_capture(config: RunConfig) -> str | None:
     if not config.training.capture:
         return "training.capture = false"
-    if config.model.mixer != "attention":
-        return f"model.mixer = {config.model.mixer!r}"
+    if (setting := config.model.comparison_only) is not None:
+        return f"model.{setting}"
     return "training.shard = true" if config.training.shard else missing_for_graphs()
 
 

@@ -97,6 +97,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.split = (config.heads, config.head_width)
         self.dropout = config.attention_dropout
+        self.scales = config.without != "scaling"
         self.query = nn.Linear(config.d_model, config.d_model)
         self.key = nn.Linear(config.d_model, config.d_model)
         self.value = nn.Linear(config.d_model, config.d_model)
@@ -115,6 +116,8 @@ class MultiHeadAttention(nn.Module):
         queries = self.query(x).unflatten(-1, self.split)
         if context.rotation is not None:
             queries = context.rotation(queries)
+        if not self.scales:
+            queries = queries * math.sqrt(self.split[1])  # the attention function divides by it
         heads = context.attend(queries, *keys_values, context.pattern, self.dropout if self.training else 0.0)
         return self.output(heads.flatten(-2))
 

@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "swish": functional.silu,
+    "none": lambda x: x,
 }
 
 
@@ -33,13 +34,15 @@ class FeedForward(nn.Module):
     gelu      GELU instead of max(0, x)
     swish     swish(x) = x · sigmoid(x) instead of max(0, x)
     swiglu    FFN(x) = (swish(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂
+
+    Without its activation, for comparison, FFN(x) = (x W₁ + b₁) W₂ + b₂.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation = config.activation
+        self.activation = "none" if config.without == "activation" else config.activation
         self.widen = nn.Linear(config.d_model, config.d_ff)
-        self.gate = nn.Linear(config.d_model, config.d_ff) if config.activation == "swiglu" else None
+        self.gate = nn.Linear(config.d_model, config.d_ff) if self.activation == "swiglu" else None
         self.narrow = nn.Linear(config.d_ff, config.d_model)
         self.dropout = nn.Dropout(config.activation_dropout)
 
@@ -58,6 +61,8 @@ class Residual(nn.Module):
     post        norm(x + dropout(sublayer(x))), the paper's
     pre         x + dropout(sublayer(norm(x)))
     sandwich    x + dropout(outer_norm(sublayer(norm(x))))
+
+    Without residuals, for comparison, `x +` is left out.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -66,30 +71,39 @@ class Residual(nn.Module):
         self.norm = nn.LayerNorm(config.d_model, config.norm_eps)
         self.outer_norm = nn.LayerNorm(config.d_model, config.norm_eps) if self.order == "sandwich" else None
         self.dropout = nn.Dropout(config.dropout)
+        self.adds_input = config.without != "residuals"
 
     def forward(
         self, x: Float[Tensor, "*tokens D"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*tokens D"]:
         if self.order == "post":
-            return self.norm(x + self.dropout(sublayer(x)))
+            return self.norm(self._add(x, self.dropout(sublayer(x))))
         if self.outer_norm is None:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return x + self.dropout(self.outer_norm(sublayer(self.norm(x))))
+            return self._add(x, self.dropout(sublayer(self.norm(x))))
+        return self._add(x, self.dropout(self.outer_norm(sublayer(self.norm(x)))))
+
+    def _add(self, x: Float[Tensor, "*tokens D"], y: Float[Tensor, "*tokens D"]) -> Float[Tensor, "*tokens D"]:
+        return x + y if self.adds_input else y
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward, each inside a `Residual`."""
+    """Self-attention, then feed-forward, each inside a `Residual`.
+
+    Without feed-forward, for comparison, there is neither it nor its `Residual`: code that needs them gets layers from
+    `Transformer.attention_stacks`, which refuses such models.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.attention = MultiHeadAttention(config)
         self.around_attention = Residual(config)
-        self.feed_forward = FeedForward(config)
-        self.around_feed_forward = Residual(config)
+        self.has_feed_forward = config.without != "feed-forward"
+        self.feed_forward = cast("FeedForward", FeedForward(config) if self.has_feed_forward else None)
+        self.around_feed_forward = cast("Residual", Residual(config) if self.has_feed_forward else None)
 
     def forward(self, x: Float[Tensor, "*sources D"], context: AttentionContext) -> Float[Tensor, "*sources D"]:
         x = self.around_attention(x, partial(self.attention.self_attend, context=context))
-        return self.around_feed_forward(x, self.feed_forward)
+        return self.around_feed_forward(x, self.feed_forward) if self.has_feed_forward else x
 
 
 class DecoderLayer(nn.Module):
@@ -101,8 +115,9 @@ class DecoderLayer(nn.Module):
         self.around_attention = Residual(config)
         self.cross_attention = MultiHeadAttention(config) if config.has_encoder else None
         self.around_cross_attention = Residual(config) if config.has_encoder else None
-        self.feed_forward = FeedForward(config)
-        self.around_feed_forward = Residual(config)
+        self.has_feed_forward = config.without != "feed-forward"
+        self.feed_forward = cast("FeedForward", FeedForward(config) if self.has_feed_forward else None)
+        self.around_feed_forward = cast("Residual", Residual(config) if self.has_feed_forward else None)
 
     def forward(
         self,
@@ -123,7 +138,7 @@ class DecoderLayer(nn.Module):
         if self.cross_attention is not None and self.around_cross_attention is not None:
             cross_attention = partial(self.cross_attention, keys_values=memory, context=cross_context)
             x = self.around_cross_attention(x, cross_attention)
-        return self.around_feed_forward(x, self.feed_forward)
+        return self.around_feed_forward(x, self.feed_forward) if self.has_feed_forward else x
 
 
 class Encoder(nn.Module):

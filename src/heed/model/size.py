@@ -59,7 +59,7 @@ def _encoder(config: ModelConfig) -> list[ParameterCount]:
     return [
         _attention("encoder self-attention", layers, config),
         _feed_forward("encoder feed-forward", layers, config),
-        _norms("encoder norms", layers, 2, config),
+        _norms("encoder norms", layers, 1 + (config.without != "feed-forward"), config),
         _final_norm("encoder final norm", layers, config),
     ]
 
@@ -78,7 +78,7 @@ def _decoder(config: ModelConfig) -> list[ParameterCount]:
         _attention("decoder self-attention", layers, config),
         _attention("cross-attention", cross_attentions, config),
         _feed_forward("decoder feed-forward", layers, config),
-        _norms("decoder norms", layers, 3 if cross_attentions else 2, config),
+        _norms("decoder norms", layers, 1 + bool(cross_attentions) + (config.without != "feed-forward"), config),
         _final_norm("decoder final norm", layers, config),
     ]
 
@@ -112,8 +112,9 @@ def _source_context(copies: int, config: ModelConfig) -> ParameterCount:
 
 
 def _feed_forward(name: str, copies: int, config: ModelConfig) -> ParameterCount:
+    copies = 0 if config.without == "feed-forward" else copies
     d, f = config.d_model, config.d_ff
-    if config.activation == "swiglu":
+    if config.activation == "swiglu" and config.without != "activation":
         return ParameterCount(name, copies, f"2 × ({d} × {f} + {f}) + {f} × {d} + {d}", 2 * (d * f + f) + f * d + d)
     return ParameterCount(name, copies, f"{d} × {f} + {f} + {f} × {d} + {d}", d * f + f + f * d + d)
 
