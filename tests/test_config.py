@@ -24,6 +24,7 @@ CONTRACT = {
     "output_bias": False,
     "mixer": "attention",
     "source_context": "attention",
+    "without": None,
     "kernel_size": 3,
     "max_length": 1024,
     "pad_id": 0,

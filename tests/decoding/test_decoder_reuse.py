@@ -30,6 +30,13 @@ def take_an_optimizer_step(model: Transformer) -> None:
     optimizer.step()
 
 
+def take_a_fused_optimizer_step(model: Transformer) -> None:
+    """Take one step of an optimiser whose changes torch does not count."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    model(torch.tensor([[5, 6, 2]]), torch.tensor([[1, 7]])).square().sum().backward()
+    optimizer.step()
+
+
 def load_other_weights(model: Transformer) -> None:
     model.load_state_dict({name: weight + 0.1 for name, weight in model.state_dict().items()})
 
@@ -56,6 +63,7 @@ def replace_a_module_that_keeps_its_weights(model: Transformer) -> None:
 
 CHANGES = [
     take_an_optimizer_step,
+    take_a_fused_optimizer_step,
     load_other_weights,
     write_into_a_weight,
     replace_a_weight,

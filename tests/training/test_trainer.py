@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from heed import TrainingConfig
+from heed import TrainingConfig, Transformer
 from heed.artifacts.checkpoint import Progress, best_checkpoint, checkpoint_path, checkpoints
 from heed.errors import FolderError, TrainingError
 from heed.training.batches import Batch, Batches
@@ -18,6 +18,7 @@ from heed.training.run import Run
 from heed.training.step_log import Validation, read_journal
 from heed.training.steps import micro_batches, take_step
 from heed.training.trainer import run_training
+from tests.reference.backends import start_search
 from tests.training.examples import RecordingListener, make_run
 
 
@@ -81,6 +82,27 @@ def test_training_stops_when_every_output_was_right_in_several_validations_in_a_
     assert run_training(run, Progress(), listener).step == 4
     reason = "every output was right in training.stop_when_exact = 2 validations in a row"
     assert f"stopping before max_steps = 6: {reason}" in listener.notes
+
+
+@pytest.mark.parametrize("ema_decay", [None, 0.5])
+def test_validation_decodes_with_the_weights_of_its_step(tmp_path: Path, ema_decay: float | None) -> None:
+    decoded: list[torch.Tensor] = []
+
+    def validate(model: Transformer, _step: int) -> Validation:
+        model.eval()
+        start = start_search([model], [[5, 6], [7]])
+        log_probs, _ = start.step(start.first, start.state)
+        cache = model.start(torch.tensor([[5, 6, model.config.eos_id], [7, model.config.eos_id, model.config.pad_id]]))
+        reference = model.step(start.first[:, None], cache)[0][:, 0].log_softmax(-1)
+        tokens = slice(model.config.eos_id, None)  # padding and BOS are never output
+        torch.testing.assert_close(log_probs[:, tokens], reference[:, tokens], rtol=1e-4, atol=1e-4)
+        decoded.append(log_probs[:, tokens])
+        model.train()
+        return Validation(1.0)
+
+    run = make_run(tmp_path, validate_every=1, ema_decay=ema_decay, learning_rate=0.1, schedule="constant")
+    run_training(replace(run, validate=validate), Progress(), RecordingListener())
+    assert not torch.allclose(decoded[0], decoded[-1], atol=1e-3)
 
 
 def test_training_stops_when_its_minutes_are_over_with_a_validation_and_a_checkpoint(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.backends.base import (
@@ -26,6 +26,7 @@ from heed.backends.base import (
     State,
     Stepper,
 )
+from heed.backends.weight_versions import modules_of, weights_fingerprint
 from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.fallbacks import note_fallback
@@ -116,7 +117,7 @@ class HeedBackend:
         """The stepper of a model and this dtype, rebuilt when the model's weights or modules have changed."""
         if model.vocabulary.embedding.weight.device.type != "cpu" or why_reference_only(model) is not None:
             return ReferenceStepper(model)
-        fingerprint, by_dtype = _fingerprint(model), _steppers.setdefault(model, {})
+        fingerprint, by_dtype = weights_fingerprint(model), _steppers.setdefault(model, {})
         if self._dtype not in by_dtype or by_dtype[self._dtype][0] != fingerprint:
             by_dtype[self._dtype] = (fingerprint, self._make_stepper(model, self._dtype))
         return by_dtype[self._dtype][1] or ReferenceStepper(model)
@@ -192,7 +193,7 @@ def why_reference_only(model: Transformer) -> str | None:
         return "the model is in training mode"
     if any(type(layer) is not DecoderLayer for layer in model.decoder.layers):
         return "a layer of the model was replaced"
-    modules = _modules_of(model)
+    modules = modules_of(model)
     if any(module._forward_hooks or module._forward_pre_hooks for module in modules):
         return "the model has forward hooks"
     if any(
@@ -204,22 +205,3 @@ def why_reference_only(model: Transformer) -> str | None:
         )
         return "the model was created in torch.inference_mode()"
     return None
-
-
-def _fingerprint(model: Transformer) -> list[int]:
-    """Changes whenever a module is replaced or a weight is modified, except through its `.data`."""
-    fingerprint = []
-    for module in _modules_of(model):
-        fingerprint.append(id(module))
-        for weight in module._parameters.values():
-            if weight is not None:
-                fingerprint += (weight.data_ptr(), weight._version)
-    return fingerprint
-
-
-def _modules_of(model: nn.Module) -> list[nn.Module]:
-    """`model.modules()` in a fifth of the time; a shared module is listed once per use."""
-    modules = [model]
-    for module in modules:  # the list grows during the loop
-        modules += [child for child in module._modules.values() if child is not None]
-    return modules

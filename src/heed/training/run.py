@@ -14,6 +14,7 @@ from heed.artifacts.checkpoint import Progress, require_finite, restore_checkpoi
 from heed.artifacts.folder import ModelFolder, model_files
 from heed.artifacts.weights import load_weights
 from heed.backends.select import TrainingPlan, bpe_dropout, training_plan
+from heed.backends.weight_versions import count_change
 from heed.config import DataConfig, RunConfig
 from heed.errors import ConfigError
 from heed.model.size import parameter_counts
@@ -69,6 +70,7 @@ class Run:
     def inference_weights(self) -> Iterator[Mapping[str, Tensor] | None]:
         """The model has the weights to validate and save in this context: the EMA's, if any. Yields the raw weights."""
         if self.ema is None:
+            count_change(self.model)
             yield None
         else:
             with self.ema.swapped_in() as raw_weights:

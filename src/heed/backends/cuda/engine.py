@@ -19,6 +19,7 @@ from heed.backends.cuda.graph import capture
 from heed.backends.cuda.search import StaticStep, static_search
 from heed.backends.cuda.slots import SlotShape, fit_memory
 from heed.backends.cuda.step_ops import StepOps
+from heed.backends.weight_versions import weights_fingerprint
 from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig
 
@@ -39,7 +40,7 @@ class StaticEngine:
         self._device = model.vocabulary.embedding.weight.device
         self._pool: Any = None  # the memory that all captured steps share
         self._decoder: StaticDecoder | None = None
-        self._weights: list[tuple[int, int]] = []
+        self._weights: list[int] = []
         self._steps: OrderedDict[tuple[int, int, int], StaticStep] = OrderedDict()
         self._lock, self._depth = threading.RLock(), 0  # before_step of a monitor may start a nested search
 
@@ -61,7 +62,7 @@ class StaticEngine:
 
     def _current_decoder(self) -> StaticDecoder:
         """The decoder, rebuilt when the model's weights have changed."""
-        weights = [(weight.data_ptr(), weight._version) for weight in self._model.parameters()]
+        weights = weights_fingerprint(self._model)
         if self._decoder is None or weights != self._weights:
             self._steps.clear()
             self._decoder, self._weights = StaticDecoder(self._model, self._dtype, self._ops), weights
