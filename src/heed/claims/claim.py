@@ -32,6 +32,11 @@ class Context:
         """The seeds, or measurements, to average over."""
         return range(1, _SEEDS[self.scale] + 1)
 
+    @property
+    def jobs(self) -> int:
+        """How many models to train at the same time."""
+        return 1 if self.scale == "smallest" else torch.get_num_threads()
+
 
 @dataclass(frozen=True)
 class Claim:

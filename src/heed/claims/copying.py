@@ -13,10 +13,10 @@ from typing import Any
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Series
+from heed.claims.runs import train_runs
 from heed.config import ModelConfig
 from heed.inference.open import load
 from heed.model.size import parameter_counts
-from heed.training.train import train
 
 _LETTERS = "abcdefghij"
 _TRAINING = {
@@ -66,20 +66,31 @@ def exact_copies(
     pairs = context.folder / "pairs.jsonl"
     texts = _strings(0, size.pairs, range(1, longest_trained + 1))
     pairs.write_text("".join(json.dumps({"source": text, "target": text}) + "\n" for text in texts))
-    target, series = parameters(size.shape()), []
-    for number, (name, settings) in enumerate(models.items(), 1):
-        model = with_parameters({**size.shape(), **settings}, target)
-        values: list[list[float]] = [[] for _ in lengths]
-        for seed in context.seeds:
-            context.report(f"{name} (model {number} of {len(models)}), seed {seed} of {len(context.seeds)}")
-            translator = load(_trained(context.folder / f"{number}-{seed}", pairs, model, seed, size.steps))
-            for index, length in enumerate(lengths):
-                tests = list(_strings(seed, size.tests, [length]))
-                outputs = translator.translate(tests, beam=1, align=False, split="line")
-                exact = sum(output.text == text for output, text in zip(outputs, tests, strict=True))
-                values[index].append(exact / len(tests))
-        series.append(Series(name, [float(length) for length in lengths], values))
+    target = parameters(size.shape())
+    shapes = {name: with_parameters({**size.shape(), **settings}, target) for name, settings in models.items()}
+    runs = {
+        f"{number}-{seed}": _arguments(pairs, shape, seed, size.steps)
+        for number, shape in enumerate(shapes.values(), 1)
+        for seed in context.seeds
+    }
+    folders = train_runs(context, runs)
+    series = []
+    for number, name in enumerate(models, 1):
+        shares = [_shares(folders[f"{number}-{seed}"], lengths, size.tests, seed) for seed in context.seeds]
+        series.append(
+            Series(name, [float(length) for length in lengths], [list(seeds) for seeds in zip(*shares, strict=True)])
+        )
     return Panel("letters in the string", "share of exact copies", series)
+
+
+def _shares(folder: Path, lengths: Sequence[int], count: int, seed: int) -> list[float]:
+    """The share of exact copies of each length by one model."""
+    translator, shares = load(folder), []
+    for length in lengths:
+        tests = list(_strings(seed, count, [length]))
+        outputs = translator.translate(tests, beam=1, align=False, split="line")
+        shares.append(sum(output.text == text for output, text in zip(outputs, tests, strict=True)) / count)
+    return shares
 
 
 def _strings(seed: int, count: int, lengths: Iterable[int]) -> Iterable[str]:
@@ -88,11 +99,11 @@ def _strings(seed: int, count: int, lengths: Iterable[int]) -> Iterable[str]:
         yield "".join(draw.choices(_LETTERS, k=draw.choice(choices)))
 
 
-def _trained(run: Path, pairs: Path, model: dict[str, Any], seed: int, steps: int) -> Path:
-    """The folder of a finished run; one that was interrupted continues."""
+def _arguments(pairs: Path, model: dict[str, Any], seed: int, steps: int) -> dict[str, Any]:
+    """Of `heed.train`."""
     settings = {**_TRAINING, **{f"model.{name}": value for name, value in model.items()}}
     settings |= {"training.seed": seed, "training.max_steps": steps, "training.checkpoint_every": max(1, steps // 2)}
-    return train(pairs=pairs, out=run, preset="tiny", settings=settings, resume=True, cache=run.parent / "cache").folder
+    return {"pairs": pairs, "preset": "tiny", "settings": settings}
 
 
 def parameters(model: Mapping[str, Any]) -> int:

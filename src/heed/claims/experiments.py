@@ -1,6 +1,6 @@
 """All claims, in the order of the book."""
 
-from heed.claims import bottleneck, length_cost, path_length, positions, scaling, teacher_forcing
+from heed.claims import bottleneck, heads, length_cost, path_length, positions, scaling, teacher_forcing
 from heed.claims.claim import Claim
 
 CLAIMS = {
@@ -55,6 +55,14 @@ CLAIMS = {
             "paper, section 3.2.1",
             scaling.measure,
             scaling.judge,
+        ),
+        Claim(
+            "heads",
+            "One head is worse than several, and too many are worse than a few.",
+            "paper, section 3.2.2 and table 3, rows A",
+            heads.measure,
+            heads.judge,
+            runs="translation",
         ),
     )
 }

@@ -35,7 +35,11 @@ class Series:
 
     def at(self, x: float) -> float:
         """The mean at this x."""
-        return fmean(self.values[self.x.index(x)])
+        return fmean(self.values_at(x))
+
+    def values_at(self, x: float) -> list[float]:
+        """The values of all seeds at this x."""
+        return self.values[self.x.index(x)]
 
     def means(self) -> list[float]:
         return [fmean(values) for values in self.values]
@@ -51,6 +55,11 @@ def _half_width(values: Sequence[float]) -> float:
         return 0.0
     t = _T[freedom - 1] if freedom <= len(_T) else _NORMAL
     return t * stdev(values) / math.sqrt(len(values))
+
+
+def is_less(values: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether the mean of some values is below that of others by more than the 95 % intervals of both explain."""
+    return fmean(others) - fmean(values) > math.hypot(_half_width(values), _half_width(others))
 
 
 @dataclass(frozen=True)
