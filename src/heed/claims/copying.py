@@ -77,9 +77,8 @@ def exact_copies(
     series = []
     for number, name in enumerate(models, 1):
         shares = [_shares(folders[f"{number}-{seed}"], lengths, size.tests, seed) for seed in context.seeds]
-        series.append(
-            Series(name, [float(length) for length in lengths], [list(seeds) for seeds in zip(*shares, strict=True)])
-        )
+        by_length = [list(seeds) for seeds in zip(*shares, strict=True)]
+        series.append(Series(name, [float(length) for length in lengths], by_length))
     return Panel("letters in the string", "share of exact copies", series)
 
 

@@ -18,13 +18,13 @@ def measure(context: Context) -> list[Panel]:
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
-    """Whether one head is worse than the best number of heads, and so is the largest number."""
-    (series,) = panels[0].series
-    best = max(series.x, key=series.at)
-    described = ", ".join(f"{heads:.0f}: {series.at(heads):.0%}" for heads in series.x)
-    finding = f"Exact translations by number of heads: {described}."
+    """Whether the loss with one head is above that with the best number of heads, and so is that with the most."""
+    ((exact,), (loss,)) = (panel.series for panel in panels)
+    best = min(loss.x, key=loss.at)
+    described = ", ".join(f"{heads:.0f}: {exact.at(heads):.0%} and {loss.at(heads):.3f}" for heads in exact.x)
+    finding = f"Exact translations and validation loss by number of heads: {described}."
     one_is_worse, most_are_worse = (
-        is_less(series.values_at(heads), series.values_at(best)) for heads in (series.x[0], series.x[-1])
+        is_less(loss.values_at(best), loss.values_at(heads)) for heads in (loss.x[0], loss.x[-1])
     )
     if one_is_worse and most_are_worse:
         return "holds", finding
