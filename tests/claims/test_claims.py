@@ -6,29 +6,36 @@ from pathlib import Path
 import pytest
 from docs.make_claims import MARKED, PAGE, RESULTS, page_text
 
-from heed.claims import bottleneck, positions
+from heed.claims import bottleneck, positions, quality, recall, translation
 from heed.claims.claim import Context
-from heed.claims.copying import SIZES, parameters, with_parameters
 from heed.claims.experiments import CLAIMS
+from heed.claims.parameters import parameters, with_parameters
 from heed.claims.result import ClaimResult, Panel, Scale, Series
 from heed.claims.run import charts, run_claim
 from heed.claims.scaling import SCALED, UNSCALED, judge, measure
+from heed.claims.strings import SIZES
 from heed.errors import ConfigError, FolderError
 from tests.cli.command import heed
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for all claims, which share trained models."""
+    return tmp_path_factory.mktemp("claims")
+
+
 @pytest.mark.parametrize("name", CLAIMS)
-def test_the_smallest_version_runs_and_is_not_measured_twice(name: str, tmp_path: Path) -> None:
+def test_the_smallest_version_runs_and_is_not_measured_twice(name: str, folder: Path) -> None:
     reports: list[str] = []
-    result = run_claim(CLAIMS[name], "smallest", tmp_path, reports.append)
+    result = run_claim(CLAIMS[name], "smallest", folder, reports.append)
     assert result.verdict in ("holds", "holds in part", "does not hold here")
     assert all(len(values) == 2 for panel in result.panels for series in panel.series for values in series.values)
     for picture, svg in charts(result).items():
-        assert (tmp_path / picture).read_text() == svg
-    assert run_claim(CLAIMS[name], "smallest", tmp_path, reports.append) == result
+        assert (folder / picture).read_text() == svg
+    assert run_claim(CLAIMS[name], "smallest", folder, reports.append) == result
     assert reports[-1].startswith(f"{name}: as measured on {result.date}")
     with pytest.raises(ConfigError, match=r"has the scale 'smallest', not 'small': choose another folder"):
-        run_claim(CLAIMS[name], "small", tmp_path, reports.append)
+        run_claim(CLAIMS[name], "small", folder, reports.append)
 
 
 def test_the_book_shows_the_recorded_results_of_every_claim() -> None:
@@ -63,8 +70,13 @@ def test_a_verdict_follows_from_the_numbers(tmp_path: Path) -> None:
 def test_rivals_have_the_parameters_of_the_transformer_within_five_per_cent(scale: Scale) -> None:
     shape = SIZES[scale].shape()
     target = parameters(shape)
-    for choice in (*bottleneck.MODELS.values(), *positions.MODELS.values()):
+    for choice in (*bottleneck.MODELS.values(), *positions.MODELS.values(), *recall.MODELS.values()):
         assert abs(parameters(with_parameters({**shape, **choice}, target)) / target - 1) < 0.05
+    width = translation.SIZES[scale].width
+    base = {"d_model": width, "d_ff": 4 * width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "norm": "pre"}
+    for model in quality.MODELS:
+        rival = {name.removeprefix("model."): value for name, value in quality.shape_of(model, width).items()}
+        assert abs(parameters({**base, **rival}) / parameters(base) - 1) < 0.05
 
 
 def test_a_damaged_result_is_an_error_that_names_the_file(tmp_path: Path) -> None:

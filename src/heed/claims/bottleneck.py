@@ -1,13 +1,14 @@
 """The bottleneck of a fixed vector: a sentence of any length must fit into it (Bahdanau et al. 2015).
 
-Recurrent models with a fixed vector and with attention, and a Transformer, learn to copy strings.
+Recurrent models with a fixed vector and with attention, a convolutional one with attention, and a Transformer learn to
+copy strings.
 """
 
 from typing import Any
 
 from heed.claims.claim import Context
-from heed.claims.copying import exact_copies
 from heed.claims.result import Panel, Scale, Verdict
+from heed.claims.strings import copying, exact_outputs
 
 _LENGTHS: dict[Scale, tuple[int, ...]] = {
     "smallest": (1, 2),
@@ -17,6 +18,7 @@ _LENGTHS: dict[Scale, tuple[int, ...]] = {
 MODELS: dict[str, dict[str, Any]] = {
     "LSTM, fixed vector": {"mixer": "lstm", "source_context": "vector", "heads": 1},
     "LSTM, attention": {"mixer": "lstm", "heads": 1},
+    "convolution, attention": {"mixer": "convolution", "heads": 1},
     "Transformer": {},
 }
 
@@ -24,7 +26,8 @@ MODELS: dict[str, dict[str, Any]] = {
 def measure(context: Context) -> list[Panel]:
     """The share of exact copies by length, for each model and seed."""
     lengths = _LENGTHS[context.scale]
-    return [exact_copies(context, MODELS, lengths[-1], lengths)]
+    series = exact_outputs(context, copying, MODELS, range(1, lengths[-1] + 1), lengths)
+    return [Panel("letters in the string", "share of exact copies", series)]
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:

@@ -1,17 +1,48 @@
 """All claims, in the order of the book."""
 
-from heed.claims import bottleneck, heads, length_cost, path_length, positions, scaling, teacher_forcing
+from heed.claims import (
+    bottleneck,
+    depth,
+    feed_forward,
+    heads,
+    length_cost,
+    path_length,
+    positions,
+    quality,
+    recall,
+    regularization,
+    residuals,
+    scaling,
+    scaling_training,
+    teacher_forcing,
+    warmup,
+)
 from heed.claims.claim import Claim
 
 CLAIMS = {
     claim.name: claim
     for claim in (
         Claim(
+            "quality",
+            "Attention alone translates better than recurrence or convolution of the same size, and trains faster.",
+            "paper, abstract and section 6.1",
+            quality.measure,
+            quality.judge,
+            runs="translation",
+        ),
+        Claim(
             "path-length",
             "The path between any two positions is constant with self-attention; recurrence has vanishing gradients.",
             "paper, section 4 and table 1",
             path_length.measure,
             path_length.judge,
+        ),
+        Claim(
+            "recall",
+            "Recurrent models forget what is far back; attention does not.",
+            "Bahdanau et al. 2015, section 1; paper, section 4",
+            recall.measure,
+            recall.judge,
         ),
         Claim(
             "bottleneck",
@@ -57,11 +88,59 @@ CLAIMS = {
             scaling.judge,
         ),
         Claim(
+            "scaling-training",
+            "Without the division by √d_k models with wide heads learn worse.",
+            "paper, section 3.2.1",
+            scaling_training.measure,
+            scaling_training.judge,
+            runs="translation",
+        ),
+        Claim(
             "heads",
             "One head is worse than several, and too many are worse than a few.",
             "paper, section 3.2.2 and table 3, rows A",
             heads.measure,
             heads.judge,
+            runs="translation",
+        ),
+        Claim(
+            "depth",
+            "More layers make a better model.",
+            "paper, table 3, rows C",
+            depth.measure,
+            depth.judge,
+            runs="translation",
+        ),
+        Claim(
+            "feed-forward",
+            "Attention only mixes; the feed-forward network and its activation do the computing at each position.",
+            "paper, section 3.3",
+            feed_forward.measure,
+            feed_forward.judge,
+            runs="translation",
+        ),
+        Claim(
+            "residuals",
+            "Residual connections carry gradients to the lower layers; deep models do not train without them.",
+            "paper, section 3.1; He et al. 2016",
+            residuals.measure,
+            residuals.judge,
+            runs="translation",
+        ),
+        Claim(
+            "warm-up",
+            "Post-norm needs warm-up of the learning rate; pre-norm does not.",
+            "Xiong et al. 2020",
+            warmup.measure,
+            warmup.judge,
+            runs="translation",
+        ),
+        Claim(
+            "regularization",
+            "Dropout helps against overfitting; label smoothing hurts perplexity but improves accuracy.",
+            "paper, section 5.4 and table 3, rows D",
+            regularization.measure,
+            regularization.judge,
             runs="translation",
         ),
     )

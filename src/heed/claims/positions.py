@@ -6,8 +6,8 @@ Transformers that differ in `model.positions` only learn to copy strings of up t
 from typing import Any
 
 from heed.claims.claim import Context
-from heed.claims.copying import exact_copies
 from heed.claims.result import Panel, Scale, Verdict
+from heed.claims.strings import copying, exact_outputs
 
 _LONGEST: dict[Scale, int] = {"smallest": 2, "small": 10, "full": 20}  # in training
 _FACTORS = (0.5, 1.0, 1.5, 2.0, 4.0)  # lengths in the test, as multiples of it
@@ -18,7 +18,9 @@ MODELS: dict[str, dict[str, Any]] = {kind: {"positions": kind} for kind in KINDS
 def measure(context: Context) -> list[Panel]:
     """The share of exact copies by length, for each positional encoding and seed."""
     longest = _LONGEST[context.scale]
-    return [exact_copies(context, MODELS, longest, [round(factor * longest) for factor in _FACTORS])]
+    lengths = [round(factor * longest) for factor in _FACTORS]
+    series = exact_outputs(context, copying, MODELS, range(1, longest + 1), lengths)
+    return [Panel("letters in the string", "share of exact copies", series)]
 
 
 def judge_need(panels: list[Panel]) -> tuple[Verdict, str]:

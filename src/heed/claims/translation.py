@@ -60,7 +60,7 @@ class Size:
 
 
 SIZES: dict[Scale, Size] = {
-    "smallest": Size(pairs=20, validation_pairs=4, steps=2, validations=2, width=16),
+    "smallest": Size(pairs=20, validation_pairs=4, steps=1, validations=1, width=16),
     "small": Size(pairs=10_000, validation_pairs=300, steps=600, validations=6, width=64),
     "full": Size(pairs=50_000, validation_pairs=1000, steps=4000, validations=8, width=128),
 }
@@ -93,18 +93,23 @@ def _validations(folder: Path, metric: str) -> dict[int, float]:
     return {entry["step"]: entry["exact"] / entry["outputs"] for entry in entries}
 
 
-def train_variants(context: Context, variants: Mapping[str, Variant]) -> dict[str, TrainedVariant]:
-    """Each variant trained with every seed."""
+def train_variants(
+    context: Context, variants: Mapping[str, Variant], *, pairs: int | None = None, seeds: range | None = None
+) -> dict[str, TrainedVariant]:
+    """Each variant trained with every seed. pairs: how many to train on; None: as usual."""
     size = SIZES[context.scale]
     context.folder.mkdir(parents=True, exist_ok=True)
-    pairs = write_pairs(context.folder / "train.jsonl", "train", size.pairs)
-    valid_pairs = write_pairs(context.folder / "valid.jsonl", "valid", size.validation_pairs)
-    runs, names = {}, {}
+    text = write_pairs(context.folder / f"train-{pairs or size.pairs}.jsonl", "train", pairs or size.pairs)
+    valid_text = write_pairs(context.folder / "valid.jsonl", "valid", size.validation_pairs)
+    base, runs, names = size.settings(), {}, {}
     for variant, changes in variants.items():
-        names[variant] = [_run_name(changes, seed) for seed in context.seeds]
-        for name, seed in zip(names[variant], context.seeds, strict=True):
-            settings = {**size.settings(), **changes, "training.seed": seed}
-            runs[name] = {"pairs": pairs, "valid_pairs": valid_pairs, "preset": "tiny", "settings": settings}
+        described = {name: value for name, value in changes.items() if base.get(name) != value}
+        if pairs is not None:
+            described["data.pairs"] = pairs
+        names[variant] = [_run_name(described, seed) for seed in seeds or context.seeds]
+        for name, seed in zip(names[variant], seeds or context.seeds, strict=True):
+            settings = {**base, **changes, "training.seed": seed}
+            runs[name] = {"pairs": text, "valid_pairs": valid_text, "preset": "tiny", "settings": settings}
     folders = train_runs(context, runs)
     return {variant: TrainedVariant([folders[name] for name in names[variant]]) for variant in variants}
 
@@ -117,9 +122,8 @@ def write_pairs(path: Path, split: DatasetSplit, count: int) -> Path:
     return path
 
 
-def _run_name(changes: Variant, seed: int) -> str:
-    described = (f"{name.partition('.')[2]}={value}" for name, value in changes.items())
-    return ",".join((*described, f"seed={seed}"))
+def _run_name(described: Variant, seed: int) -> str:
+    return ",".join((*(f"{name.partition('.')[2]}={value}" for name, value in described.items()), f"seed={seed}"))
 
 
 def curves(variants: Mapping[str, TrainedVariant], metric: str, log: str = "") -> Panel:

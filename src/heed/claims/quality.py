@@ -1,0 +1,128 @@
+"""Attention against what came before it: quality at equal size, equal steps and equal time, and by sentence length.
+
+All models have the same number of parameters within 5 %, without embeddings. Each is trained with several learning
+rates and one seed; with the rate of the lowest validation loss it is trained with all seeds.
+"""
+
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from heed.claims.claim import Context
+from heed.claims.parameters import parameters, with_parameters
+from heed.claims.result import Panel, Scale, Series, Verdict, is_less
+from heed.claims.translation import EXACT, LOSS, SIZES, TrainedVariant, Variant, curves, train_variants
+from heed.inference.open import load
+from heed.microworld.corpus import corpus
+from heed.training.step_log import JOURNAL, read_journal
+
+TRANSFORMER, VECTOR = "Transformer", "LSTM, fixed vector"
+MODELS: dict[str, dict[str, Any]] = {
+    TRANSFORMER: {},
+    "LSTM, attention": {"mixer": "lstm"},
+    "GRU, attention": {"mixer": "gru"},
+    "convolution": {"mixer": "convolution"},
+    VECTOR: {"mixer": "lstm", "source_context": "vector"},
+}
+_RATES: dict[Scale, tuple[float, ...]] = {
+    "smallest": (3e-3,),
+    "small": (1e-3, 3e-3, 1e-2),
+    "full": (5e-4, 1e-3, 3e-3, 1e-2),
+}
+_LONGEST = (5, 7, 10, 13)  # words in the source of each group of sentences
+_TESTS: dict[Scale, int] = {"smallest": 20, "small": 600, "full": 2000}
+_TIMES = 5  # points of the comparison at equal time
+
+
+def measure(context: Context) -> list[Panel]:
+    """Exact translations by steps, by training time and by sentence length, with each model's best learning rate."""
+    trained = train_variants(context, _with_best_rates(context))
+    return [curves(trained, EXACT), _by_time(trained), _by_length(trained, _TESTS[context.scale])]
+
+
+def shape_of(model: str, width: int) -> Variant:
+    """The settings of a model with the parameters of a Transformer of this width."""
+    base = {"d_model": width, "d_ff": 4 * width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "norm": "pre"}
+    shape = with_parameters({**base, **MODELS[model]}, parameters(base))
+    return {f"model.{name}": value for name, value in shape.items() if name in ("d_model", *MODELS[model])}
+
+
+def _with_best_rates(context: Context) -> dict[str, Variant]:
+    rates, width = _RATES[context.scale], SIZES[context.scale].width
+    candidates = {
+        f"{model} {rate}": {**shape_of(model, width), "training.learning_rate": rate}
+        for model in MODELS
+        for rate in rates
+    }
+    tried = train_variants(context, candidates, seeds=context.seeds[:1])
+    best = {model: min(rates, key=lambda rate: tried[f"{model} {rate}"].final(LOSS)) for model in MODELS}
+    context.report("learning rates: " + ", ".join(f"{model} {rate:g}" for model, rate in best.items()))
+    return {model: candidates[f"{model} {rate}"] for model, rate in best.items()}
+
+
+def _by_time(trained: dict[str, TrainedVariant]) -> Panel:
+    """The share of exact translations after so many seconds of training, interpolated between validations."""
+    shortest = min(fmean(variant.seconds()) for variant in trained.values())
+    times = [shortest * (number + 1) / _TIMES for number in range(_TIMES)]
+    series = []
+    for name, variant in trained.items():
+        runs = [np.interp(times, *_seconds_and_shares(variant, seed)) for seed in range(len(variant.folders))]
+        series.append(Series(name, times, [[float(run[index]) for run in runs] for index in range(_TIMES)]))
+    return Panel("seconds of training", EXACT, series)
+
+
+def _seconds_and_shares(variant: TrainedVariant, seed: int) -> tuple[list[float], list[float]]:
+    """The training time and the share of exact translations at each validation of one run, from the start on."""
+    shares, seconds = {0: 0.0} | {step: values[seed] for step, values in variant.curve(EXACT).items()}, {0: 0.0}
+    for entry in read_journal(variant.folders[seed] / JOURNAL):
+        if "seconds" in entry:
+            seconds[entry["step"]] = seconds[entry["step"] - 1] + entry["seconds"]
+    return [seconds[step] for step in shares], list(shares.values())
+
+
+def _by_length(trained: dict[str, TrainedVariant], count: int) -> Panel:
+    """The share of exact translations of the test set by the number of words in the source."""
+    tests = corpus("test", count)
+    groups = [
+        [test for test in tests if low < len(test.source.split()) <= high]
+        for low, high in zip((0, *_LONGEST), _LONGEST, strict=False)
+    ]
+    series = []
+    for name, variant in trained.items():
+        translators = [load(folder) for folder in variant.folders]
+        values = []
+        for group in groups:
+            outputs = [translator.translate([test.source for test in group], beam=1) for translator in translators]
+            values.append(
+                [
+                    fmean(output.text == test.target for output, test in zip(run, group, strict=True)) if group else 0.0
+                    for run in outputs
+                ]
+            )
+        series.append(Series(name, [float(longest) for longest in _LONGEST], values))
+    return Panel("words in the source, at most", EXACT, series)
+
+
+def judge(panels: list[Panel]) -> tuple[Verdict, str]:
+    """Whether the Transformer is ahead of every other model after the same steps and after the same time."""
+    by_steps, by_time, by_length = panels
+    ends = [panel.series[0].x[-1] for panel in (by_steps, by_time)]
+    parts = [
+        ", ".join(f"{series.name} {series.at(end):.0%}" for series in panel.series)
+        for panel, end in zip((by_steps, by_time), ends, strict=True)
+    ]
+    short, long = by_length.series[0].x[0], by_length.series[0].x[-1]
+    vector = by_length.named(VECTOR)
+    finding = (
+        f"Exact translations after {ends[0]:,.0f} steps: {parts[0]}; after {ends[1]:.0f} seconds of training: "
+        f"{parts[1]}. The fixed vector translates {vector.at(short):.0%} of sentences of up to {short:.0f} words and "
+        f"{vector.at(long):.0%} of the longest."
+    )
+    ahead = [
+        is_less(series.values_at(end), panel.named(TRANSFORMER).values_at(end))
+        for panel, end in zip((by_steps, by_time), ends, strict=True)
+        for series in panel.series
+        if series.name != TRANSFORMER
+    ]
+    return ("holds" if all(ahead) else "holds in part" if any(ahead) else "does not hold here"), finding

@@ -1,0 +1,114 @@
+"""Tasks on random strings, which leave nothing to guess: small models trained with heed's own trainer, then tested.
+
+Models have the same number of parameters within 5 %, without embeddings. Strings of the test are drawn anew for every
+seed; short ones are mostly known from training.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heed.claims.claim import Context
+from heed.claims.parameters import parameters, with_parameters
+from heed.claims.result import Scale, Series
+from heed.claims.runs import train_runs
+from heed.inference.open import load
+
+Task = Callable[[random.Random, int], tuple[str, str]]  # source and target, of a length or distance
+
+LETTERS = "abcdefghij"
+_TRAINING = {
+    "training.tokens_per_batch": 1024,
+    "training.schedule": "cosine",
+    "training.learning_rate": 3e-3,
+    "training.warmup_steps": 100,
+    "training.clip_norm": 1.0,
+    "training.label_smoothing": 0.0,
+    "training.ema_decay": None,
+    "training.patience": None,
+    "training.stop_when_exact": None,
+    "training.keep_last": 1,
+    "data.tokenizer": "characters",
+    "data.hold_out": 0,
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an experiment is."""
+
+    pairs: int
+    tests: int  # strings of each length or distance
+    steps: int
+    width: int  # d_model of the Transformer
+
+    def shape(self) -> dict[str, Any]:
+        """The settings of a Transformer of this size."""
+        shape = {"d_model": self.width, "d_ff": 4 * self.width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
+        return {**shape, "norm": "pre", "dropout": 0.0, "attention_dropout": 0.0}
+
+
+SIZES: dict[Scale, Size] = {
+    "smallest": Size(pairs=30, tests=2, steps=2, width=8),
+    "small": Size(pairs=20_000, tests=50, steps=1500, width=64),
+    "full": Size(pairs=100_000, tests=200, steps=6000, width=128),
+}
+
+
+def exact_outputs(
+    context: Context, task: Task, models: Mapping[str, Mapping[str, Any]], trained: Sequence[int], tested: Sequence[int]
+) -> list[Series]:
+    """The share of exact outputs for each model, given by the settings in which it differs, and each seed.
+
+    trained, tested: the lengths or distances of the task's strings.
+    """
+    size = SIZES[context.scale]
+    context.folder.mkdir(parents=True, exist_ok=True)
+    pairs = context.folder / "pairs.jsonl"
+    lines = (json.dumps({"source": source, "target": target}) for source, target in _draw(task, 0, size.pairs, trained))
+    pairs.write_text("".join(f"{line}\n" for line in lines))
+    target = parameters(size.shape())
+    shapes = {name: with_parameters({**size.shape(), **settings}, target) for name, settings in models.items()}
+    runs = {
+        f"{name}, seed {seed}": _arguments(pairs, shape, seed, size.steps)
+        for name, shape in shapes.items()
+        for seed in context.seeds
+    }
+    folders = train_runs(context, runs)
+    series = []
+    for name in models:
+        shares = [_shares(folders[f"{name}, seed {seed}"], task, tested, size.tests, seed) for seed in context.seeds]
+        series.append(Series(name, [float(x) for x in tested], [list(seeds) for seeds in zip(*shares, strict=True)]))
+    return series
+
+
+def _shares(folder: Path, task: Task, tested: Sequence[int], count: int, seed: int) -> list[float]:
+    """The share of exact outputs of one model for strings of each length or distance."""
+    translator, shares = load(folder), []
+    for x in tested:
+        sources, targets = zip(*_draw(task, seed, count, [x]), strict=True)
+        outputs = translator.translate(sources, beam=1, align=False, split="line")
+        shares.append(sum(output.text == target for output, target in zip(outputs, targets, strict=True)) / count)
+    return shares
+
+
+def _draw(task: Task, seed: int, count: int, choices: Sequence[int]) -> Iterator[tuple[str, str]]:
+    draw = random.Random(f"{seed} {count}")  # noqa: S311 - no secrets
+    for _ in range(count):
+        yield task(draw, draw.choice(choices))
+
+
+def copying(draw: random.Random, length: int) -> tuple[str, str]:
+    """A string of so many letters, to be copied."""
+    text = "".join(draw.choices(LETTERS, k=length))
+    return text, text
+
+
+def _arguments(pairs: Path, model: dict[str, Any], seed: int, steps: int) -> dict[str, Any]:
+    """Of `heed.train`."""
+    settings = {**_TRAINING, **{f"model.{name}": value for name, value in model.items()}}
+    settings |= {"training.seed": seed, "training.max_steps": steps, "training.checkpoint_every": max(1, steps // 2)}
+    return {"pairs": pairs, "preset": "tiny", "settings": settings}
