@@ -1,0 +1,152 @@
+"""The parts that experiments share: trained variants, strings, calibration, and how verdicts follow from numbers."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.claims import depth, feed_forward, heads, quality, recall, regularization, residuals, scaling_training, warmup
+from heed.claims.calibration import expected_calibration_error
+from heed.claims.claim import Context
+from heed.claims.feed_forward import LINEAR, NARROW, REMOVED, USUAL
+from heed.claims.result import Panel, Series, Verdict, is_less
+from heed.claims.runs import train_runs
+from heed.claims.scaling import SCALED, UNSCALED
+from heed.claims.translation import EXACT, LOSS, train_variants, write_pairs
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def panel(values: dict[str, list[float]], label: str = LOSS, x: tuple[float, ...] = (1.0, 2.0)) -> Panel:
+    """Curves with three seeds that differ by 0.001."""
+    seeds = {name: [[value - 0.001, value, value + 0.001] for value in row] for name, row in values.items()}
+    return Panel("x", label, [Series(name, list(x), rows) for name, rows in seeds.items()])
+
+
+def test_equal_variants_share_their_runs(tmp_path: Path) -> None:
+    context = Context("smallest", tmp_path, silent)
+    trained = train_variants(context, {"base": {}, "same": {"model.heads": 4}, "other": {"model.heads": 2}})
+    assert trained["base"].folders == trained["same"].folders
+    assert sorted(folder.name for folder in tmp_path.glob("*seed*")) == [
+        "heads=2,seed=1",
+        "heads=2,seed=2",
+        "seed=1",
+        "seed=2",
+    ]
+    assert trained["other"].curve(LOSS).keys() == {1}
+    assert all(0 <= share <= 1 for share in trained["other"].final(EXACT))
+    fewer = train_variants(context, {"base": {}}, pairs=10, seeds=range(1, 2))
+    assert [folder.name for folder in fewer["base"].folders] == ["pairs=10,seed=1"]
+
+
+def test_models_are_trained_in_processes_of_their_own_and_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Context, "jobs", 2)
+    reports: list[str] = []
+    context = Context("smallest", tmp_path, reports.append)
+    pairs = write_pairs(tmp_path / "pairs.jsonl", "train", 20)
+    sizes = {"model.d_model": 16, "model.heads": 2, "model.d_ff": 16, "training.max_steps": 1, "data.hold_out": 0}
+    runs = {f"{seed}": {"pairs": pairs, "settings": {**sizes, "training.seed": seed}} for seed in (1, 2)}
+    folders = train_runs(context, runs)
+    assert all((folder / "manifest.json").exists() for folder in folders.values())
+    assert reports[0] == "training 2 models"
+    assert sorted(reports[1:])[0].startswith("trained model 1 of 2: ")
+    assert train_runs(context, runs) == folders
+    assert len(reports) == 3
+
+
+def test_a_mean_is_less_if_the_intervals_cannot_explain_the_difference() -> None:
+    assert is_less([1.0, 1.1, 0.9], [2.0, 2.1, 1.9])
+    assert not is_less([1.0, 1.1, 0.9], [1.1, 1.2, 1.0])
+    assert not is_less([2.0, 2.1, 1.9], [1.0, 1.1, 0.9])
+
+
+def test_the_calibration_error_of_known_predictions() -> None:
+    confidence = torch.tensor([0.95, 0.95, 0.55, 0.55])
+    assert expected_calibration_error(confidence, torch.tensor([True, True, True, False])) == pytest.approx(0.05)
+    assert expected_calibration_error(torch.ones(2), torch.tensor([False, False])) == pytest.approx(1.0)
+
+
+def test_a_question_asks_for_the_value_of_the_key_at_its_distance() -> None:
+    draw = random.Random(1)
+    for distance in (1, 3, 5):
+        source, answer = recall.question(draw, pairs=5, distance=distance)
+        keys, values = source[0:10:2], source[1:10:2]
+        assert len(set(keys)) == 5
+        assert source[10:] == f"?{keys[-distance]}"
+        assert answer == values[-distance]
+
+
+THREE = (1.0, 2.0, 6.0)
+EVEN = panel({"label smoothing 0": [0.1, 0.1], "label smoothing 0.1": [0.1, 0.1]})
+
+
+def by_norm(post_without_warmup: float) -> Panel:
+    losses = {f"{norm}-norm, {words}": [5.0, 1.0] for norm in warmup.NORMS for words in ("warm-up", "no warm-up")}
+    return panel({**losses, "post-norm, no warm-up": [5.0, post_without_warmup]})
+
+
+def by_depth(losses: list[float]) -> list[Panel]:
+    return [panel({"Transformer": [0.4, 0.5, 0.6]}, EXACT, THREE), panel({"Transformer": losses}, LOSS, THREE)]
+
+
+def with_residuals(gradient_without: float) -> list[Panel]:
+    gradients = panel({residuals.WITH: [1.0, 1.0], residuals.WITHOUT: [1.0, gradient_without]})
+    return [gradients, panel({"2": [2.0, 1.0], "2 without": [2.0, 1.0], "6": [2.0, 1.0], "6 without": [2.0, 2.0]})]
+
+
+def scaled(loss_without: float) -> list[Panel]:
+    exact = panel({SCALED: [0.5, 0.5], UNSCALED: [0.5, 0.1]}, EXACT)
+    return [exact, panel({SCALED: [1.0, 1.0], UNSCALED: [1.0, loss_without]})]
+
+
+def feed_forwards(linear: float) -> list[Panel]:
+    names = (REMOVED, LINEAR, NARROW, USUAL)
+    losses = {REMOVED: [2.0, 2.0], LINEAR: [2.0, linear], NARROW: [2.0, 1.0], USUAL: [2.0, 1.0]}
+    return [panel({name: [0.1, 0.5] for name in names}, EXACT), panel(losses)]
+
+
+def smoothed(share: float) -> list[Panel]:
+    exact = panel({"label smoothing 0": [0.1, 0.2], "label smoothing 0.1": [0.1, share]}, EXACT)
+    return [exact, panel({"label smoothing 0": [1.0, 1.0], "label smoothing 0.1": [1.0, 2.0]}), EVEN]
+
+
+def qualities(transformer: float) -> list[Panel]:
+    shares = {name: [0.1, 0.5] for name in quality.MODELS}
+    return [panel({**shares, quality.TRANSFORMER: [0.1, transformer]}, EXACT)] * 3
+
+
+@pytest.mark.parametrize(
+    ("judge", "panels", "verdict"),
+    [
+        (heads.judge, by_depth([3.0, 2.0, 3.0]), "holds"),
+        (heads.judge, by_depth([2.0, 2.0, 3.0]), "holds in part"),
+        (depth.judge, by_depth([3.0, 2.0, 1.0]), "holds"),
+        (depth.judge, by_depth([1.0, 2.0, 3.0]), "does not hold here"),
+        (warmup.judge, [by_norm(2.0)], "holds"),
+        (warmup.judge, [by_norm(1.0)], "does not hold here"),
+        (scaling_training.judge, scaled(2.0), "holds"),
+        (scaling_training.judge, scaled(1.0), "does not hold here"),
+        (residuals.judge, with_residuals(0.01), "holds"),
+        (residuals.judge, with_residuals(1.0), "holds in part"),
+        (feed_forward.judge, feed_forwards(2.0), "holds"),
+        (feed_forward.judge, feed_forwards(1.0), "holds in part"),
+        (recall.judge, [panel({recall.VECTOR: [1.0, 0.1], recall.TRANSFORMER: [1.0, 1.0]})], "holds"),
+        (recall.judge, [panel({recall.VECTOR: [1.0, 0.9], recall.TRANSFORMER: [1.0, 1.0]})], "holds in part"),
+        (regularization.judge, smoothed(0.3), "holds"),
+        (regularization.judge, smoothed(0.2), "holds in part"),
+        (quality.judge, qualities(0.9), "holds"),
+        (quality.judge, qualities(0.5), "does not hold here"),
+    ],
+)
+def test_verdicts_follow_from_the_numbers(
+    judge: Callable[[list[Panel]], tuple[Verdict, str]], panels: list[Panel], verdict: Verdict
+) -> None:
+    found, finding = judge(panels)
+    assert found == verdict
+    assert finding.endswith(".")
