@@ -61,8 +61,12 @@ def _table(panel: Panel) -> list[str]:
     cells = [list(zip(series.means(), series.half_widths(), strict=True)) for series in panel.series]
     for index, x in enumerate(panel.series[0].x):
         numbers = (_number(*cell[index]) for cell in cells)
-        rows.append(f"| {x:,.0f} | {' | '.join(numbers)} |")
+        rows.append(f"| {_axis_number(x)} | {' | '.join(numbers)} |")
     return rows
+
+
+def _axis_number(x: float) -> str:
+    return f"{x:,.0f}" if x == round(x) or x >= 10 else f"{x:.2g}"
 
 
 def _number(mean: float, half_width: float) -> str:

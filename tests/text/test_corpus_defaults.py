@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,10 @@ def test_predictable_text_is_regularised_less_and_learned_more_slowly(side: Text
 def test_on_a_cpu_predictable_text_gets_more_and_smaller_batches() -> None:
     values = chosen(CLOSED, CLOSED, max_steps=10_000)
     assert (values["tokens_per_batch"], values["max_steps"], values["learning_rate"]) == (1024, 40_000, 1.25e-3)
+    long_sources = chosen(CLOSED, replace(CLOSED, characters=35), max_steps=10_000)
+    assert (long_sources["tokens_per_batch"], long_sources["max_steps"]) == (512, 80_000)
+    assert chosen(CLOSED, replace(CLOSED, characters=2))["tokens_per_batch"] == 256
+    assert chosen(replace(CLOSED, characters=2), CLOSED)["tokens_per_batch"] == 1024
     own_batches = chosen(CLOSED, CLOSED, user={"training": {"tokens_per_batch": 2048}})
     assert not own_batches.keys() & {"tokens_per_batch", "max_steps"}
     own_steps = chosen(CLOSED, CLOSED, user={"training": {"max_steps": 300}})

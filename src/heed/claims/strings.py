@@ -17,7 +17,7 @@ from heed.claims.result import Scale, Series
 from heed.claims.runs import train_runs
 from heed.inference.open import load
 
-Task = Callable[[random.Random, int], tuple[str, str]]  # source and target, of a length or distance
+StringTask = Callable[[random.Random, int], tuple[str, str]]  # source and target, of a length or distance
 
 LETTERS = "abcdefghij"
 _TRAINING = {
@@ -37,7 +37,7 @@ _TRAINING = {
 
 
 @dataclass(frozen=True)
-class Size:
+class StringTaskSize:
     """How large an experiment is."""
 
     pairs: int
@@ -51,15 +51,19 @@ class Size:
         return {**shape, "norm": "pre", "dropout": 0.0, "attention_dropout": 0.0}
 
 
-SIZES: dict[Scale, Size] = {
-    "smallest": Size(pairs=30, tests=2, steps=2, width=8),
-    "small": Size(pairs=20_000, tests=50, steps=1500, width=64),
-    "full": Size(pairs=100_000, tests=200, steps=6000, width=128),
+SIZES: dict[Scale, StringTaskSize] = {
+    "smallest": StringTaskSize(pairs=30, tests=2, steps=2, width=8),
+    "small": StringTaskSize(pairs=20_000, tests=50, steps=1500, width=64),
+    "full": StringTaskSize(pairs=100_000, tests=200, steps=6000, width=128),
 }
 
 
 def exact_outputs(
-    context: Context, task: Task, models: Mapping[str, Mapping[str, Any]], trained: Sequence[int], tested: Sequence[int]
+    context: Context,
+    task: StringTask,
+    models: Mapping[str, Mapping[str, Any]],
+    trained: Sequence[int],
+    tested: Sequence[int],
 ) -> list[Series]:
     """The share of exact outputs for each model, given by the settings in which it differs, and each seed.
 
@@ -85,7 +89,7 @@ def exact_outputs(
     return series
 
 
-def _shares(folder: Path, task: Task, tested: Sequence[int], count: int, seed: int) -> list[float]:
+def _shares(folder: Path, task: StringTask, tested: Sequence[int], count: int, seed: int) -> list[float]:
     """The share of exact outputs of one model for strings of each length or distance."""
     translator, shares = load(folder), []
     for x in tested:
@@ -95,7 +99,7 @@ def _shares(folder: Path, task: Task, tested: Sequence[int], count: int, seed: i
     return shares
 
 
-def _draw(task: Task, seed: int, count: int, choices: Sequence[int]) -> Iterator[tuple[str, str]]:
+def _draw(task: StringTask, seed: int, count: int, choices: Sequence[int]) -> Iterator[tuple[str, str]]:
     draw = random.Random(f"{seed} {count}")  # noqa: S311 - no secrets
     for _ in range(count):
         yield task(draw, draw.choice(choices))
@@ -108,7 +112,7 @@ def copying(draw: random.Random, length: int) -> tuple[str, str]:
 
 
 def _arguments(pairs: Path, model: dict[str, Any], seed: int, steps: int) -> dict[str, Any]:
-    """Of `heed.train`."""
+    """The arguments of `heed.train` for one model."""
     settings = {**_TRAINING, **{f"model.{name}": value for name, value in model.items()}}
     settings |= {"training.seed": seed, "training.max_steps": steps, "training.checkpoint_every": max(1, steps // 2)}
     return {"pairs": pairs, "preset": "tiny", "settings": settings}

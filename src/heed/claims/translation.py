@@ -43,7 +43,7 @@ LOSS, EXACT = "validation loss", "share of exact translations"
 
 
 @dataclass(frozen=True)
-class Size:
+class TranslationSize:
     """How large an experiment is."""
 
     pairs: int
@@ -59,10 +59,10 @@ class Size:
         return {**_BASE, **sizes, "training.validate_every": every, "training.checkpoint_every": self.steps}
 
 
-SIZES: dict[Scale, Size] = {
-    "smallest": Size(pairs=20, validation_pairs=4, steps=1, validations=1, width=16),
-    "small": Size(pairs=10_000, validation_pairs=300, steps=600, validations=6, width=64),
-    "full": Size(pairs=50_000, validation_pairs=1000, steps=4000, validations=8, width=128),
+SIZES: dict[Scale, TranslationSize] = {
+    "smallest": TranslationSize(pairs=20, validation_pairs=4, steps=1, validations=1, width=16),
+    "small": TranslationSize(pairs=10_000, validation_pairs=300, steps=600, validations=6, width=64),
+    "full": TranslationSize(pairs=50_000, validation_pairs=1000, steps=4000, validations=8, width=128),
 }
 
 

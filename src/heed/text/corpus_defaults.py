@@ -8,7 +8,7 @@ are never changed. Leaves: `Choice`s. All other defaults are constants, in confi
     data.vocab_size             grows with the number of pairs
     model.dropout               0.1 for predictable text: such strings, and text with a closed vocabulary
     training.label_smoothing    0 for predictable text
-    training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text
+    training.tokens_per_batch   on a GPU at least 16,384; on a CPU 1,024 for predictable text, with long sources less
     training.max_steps          more of them where a CPU has smaller batches
     training.learning_rate      inversely proportional to the width, proportional to the square root of the batch size
 
@@ -41,6 +41,7 @@ _REFERENCE_WIDTH, _REFERENCE_BATCH = 128, 4096
 _RATE, _PREDICTABLE_RATE = 5e-3, 2.5e-3  # peak learning rates for the reference width and batch
 _GPU_BATCH = 16_384  # target tokens: on a GPU a step of a small model hardly takes longer than with 4,096
 _SMALL_BATCH = 1024  # target tokens: on a CPU, where the time of a step grows with its tokens, for predictable text
+_SMALLEST_BATCH = 256  # target tokens: the same where sources are four or more times as long as targets
 
 
 @dataclass(frozen=True)
@@ -165,12 +166,19 @@ def _batch_size(sides: Sequence[TextStatistics], settings: Sections, hardware: H
             reason = f"on a GPU a step takes hardly longer than with {preset:,}"
             yield Choice("training", "tokens_per_batch", _GPU_BATCH, reason)
     elif preset > _SMALL_BATCH and _predictable(sides, settings):
+        batch = _small_batch(sides[0], sides[-1])
         reason = "on a CPU predictable text gets further in the same time with small batches"
-        yield Choice("training", "tokens_per_batch", _SMALL_BATCH, reason)
-        if settings["training"]["tokens_per_batch"] == _SMALL_BATCH:  # unless the user has set it
-            steps = training.max_steps * preset // _SMALL_BATCH
+        yield Choice("training", "tokens_per_batch", batch, reason)
+        if settings["training"]["tokens_per_batch"] == batch:  # unless the user has set it
+            steps = training.max_steps * preset // batch
             reason = f"as many tokens as in {training.max_steps:,} batches of {preset:,}"
             yield Choice("training", "max_steps", steps, reason)
+
+
+def _small_batch(source: TextStatistics, target: TextStatistics) -> int:
+    """Fewer target tokens where sources are longer, since the time of a step grows with the tokens of both sides."""
+    longer = max(1.0, source.characters / max(1.0, target.characters))
+    return max(_SMALLEST_BATCH, int(_SMALL_BATCH / longer) // 8 * 8)
 
 
 def _learning_rate(sides: Sequence[TextStatistics], settings: Sections, hardware: Hardware) -> Iterator[Choice]:
