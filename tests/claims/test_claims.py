@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from docs.make_claims import MARKED, PAGE, RESULTS, page_text
 
-from heed.claims import bottleneck, positions, quality, recall, translation
+from heed.claims import bottleneck, positions, quality, translation
 from heed.claims.claim import Context
 from heed.claims.experiments import CLAIMS
 from heed.claims.parameters import parameters, with_parameters
@@ -70,7 +70,7 @@ def test_a_verdict_follows_from_the_numbers(tmp_path: Path) -> None:
 def test_rivals_have_the_parameters_of_the_transformer_within_five_per_cent(scale: Scale) -> None:
     shape = SIZES[scale].shape()
     target = parameters(shape)
-    for choice in (*bottleneck.MODELS.values(), *positions.MODELS.values(), *recall.MODELS.values()):
+    for choice in (*bottleneck.MODELS.values(), *positions.MODELS.values()):
         assert abs(parameters(with_parameters({**shape, **choice}, target)) / target - 1) < 0.05
     width = translation.SIZES[scale].width
     base = {"d_model": width, "d_ff": 4 * width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "norm": "pre"}

@@ -1,13 +1,12 @@
 """The parts that experiments share: trained variants, strings, calibration, and how verdicts follow from numbers."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from heed.claims import depth, feed_forward, heads, quality, recall, regularization, residuals, scaling_training, warmup
+from heed.claims import depth, feed_forward, heads, quality, regularization, residuals, scaling_training, warmup
 from heed.claims.calibration import expected_calibration_error
 from heed.claims.claim import Context
 from heed.claims.feed_forward import LINEAR, NARROW, REMOVED, USUAL
@@ -72,16 +71,6 @@ def test_the_calibration_error_of_known_predictions() -> None:
     assert expected_calibration_error(torch.ones(2), torch.tensor([False, False])) == pytest.approx(1.0)
 
 
-def test_a_question_asks_for_the_value_of_the_key_at_its_distance() -> None:
-    draw = random.Random(1)
-    for distance in (1, 3, 5):
-        source, answer = recall.question(draw, pairs=5, distance=distance)
-        keys, values = source[0:10:2], source[1:10:2]
-        assert len(set(keys)) == 5
-        assert source[10:] == f"?{keys[-distance]}"
-        assert answer == values[-distance]
-
-
 THREE = (1.0, 2.0, 6.0)
 EVEN = panel({"label smoothing 0": [0.1, 0.1], "label smoothing 0.1": [0.1, 0.1]})
 
@@ -97,7 +86,11 @@ def by_depth(losses: list[float]) -> list[Panel]:
 
 def with_residuals(gradient_without: float) -> list[Panel]:
     gradients = panel({residuals.WITH: [1.0, 1.0], residuals.WITHOUT: [1.0, gradient_without]})
-    return [gradients, panel({"2": [2.0, 1.0], "2 without": [2.0, 1.0], "6": [2.0, 1.0], "6 without": [2.0, 2.0]})]
+    return [
+        gradients,
+        gradients,
+        panel({"2": [2.0, 1.0], "2 without": [2.0, 1.0], "6": [2.0, 1.0], "6 without": [2.0, 2.0]}),
+    ]
 
 
 def scaled(loss_without: float) -> list[Panel]:
@@ -136,8 +129,6 @@ def qualities(transformer: float) -> list[Panel]:
         (residuals.judge, with_residuals(1.0), "holds in part"),
         (feed_forward.judge, feed_forwards(2.0), "holds"),
         (feed_forward.judge, feed_forwards(1.0), "holds in part"),
-        (recall.judge, [panel({recall.VECTOR: [1.0, 0.1], recall.TRANSFORMER: [1.0, 1.0]})], "holds"),
-        (recall.judge, [panel({recall.VECTOR: [1.0, 0.9], recall.TRANSFORMER: [1.0, 1.0]})], "holds in part"),
         (regularization.judge, smoothed(0.3), "holds"),
         (regularization.judge, smoothed(0.2), "holds in part"),
         (quality.judge, qualities(0.9), "holds"),

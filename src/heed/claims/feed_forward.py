@@ -2,14 +2,14 @@
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Verdict, is_less
-from heed.claims.translation import EXACT, LOSS, SIZES, curves, train_variants
+from heed.claims.translation import EXACT, LOSS, SIZES, Variant, curves, train_variants
 
 REMOVED, LINEAR, NARROW, USUAL = "removed", "×4, linear", "×1, ReLU", "×4, ReLU"
 
 
 def measure(context: Context) -> list[Panel]:
     """The learning curves with each feed-forward network."""
-    variants = {
+    variants: dict[str, Variant] = {
         REMOVED: {"model.without": "feed-forward"},
         LINEAR: {"model.without": "activation"},
         NARROW: {"model.d_ff": SIZES[context.scale].width},

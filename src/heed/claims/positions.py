@@ -7,7 +7,7 @@ from typing import Any
 
 from heed.claims.claim import Context
 from heed.claims.result import Panel, Scale, Verdict
-from heed.claims.strings import copying, exact_outputs
+from heed.claims.strings import copying, exact_outputs, train_on_strings
 
 _LONGEST: dict[Scale, int] = {"smallest": 2, "small": 10, "full": 20}  # in training
 _FACTORS = (0.5, 1.0, 1.5, 2.0, 4.0)  # lengths in the test, as multiples of it
@@ -19,8 +19,8 @@ def measure(context: Context) -> list[Panel]:
     """The share of exact copies by length, for each positional encoding and seed."""
     longest = _LONGEST[context.scale]
     lengths = [round(factor * longest) for factor in _FACTORS]
-    series = exact_outputs(context, copying, MODELS, range(1, longest + 1), lengths)
-    return [Panel("letters in the string", "share of exact copies", series)]
+    models = train_on_strings(context, copying, MODELS, range(1, longest + 1))
+    return [Panel("letters in the string", "share of exact copies", exact_outputs(context, copying, models, lengths))]
 
 
 def judge_need(panels: list[Panel]) -> tuple[Verdict, str]:

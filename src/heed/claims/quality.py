@@ -12,7 +12,7 @@ import numpy as np
 from heed.claims.claim import Context
 from heed.claims.parameters import parameters, with_parameters
 from heed.claims.result import Panel, Scale, Series, Verdict, is_less
-from heed.claims.translation import EXACT, LOSS, SIZES, TrainedVariant, Variant, curves, train_variants
+from heed.claims.translation import EXACT, SIZES, TrainedVariant, Variant, curves, train_variants, with_best_rates
 from heed.inference.open import load
 from heed.microworld.corpus import corpus
 from heed.training.step_log import JOURNAL, read_journal
@@ -25,11 +25,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "convolution": {"mixer": "convolution"},
     VECTOR: {"mixer": "lstm", "source_context": "vector"},
 }
-_RATES: dict[Scale, tuple[float, ...]] = {
-    "smallest": (3e-3,),
-    "small": (1e-3, 3e-3, 1e-2),
-    "full": (5e-4, 1e-3, 3e-3, 1e-2),
-}
 _LONGEST = (5, 7, 10, 13)  # words in the source of each group of sentences
 _TESTS: dict[Scale, int] = {"smallest": 20, "small": 600, "full": 2000}
 _TIMES = 5  # points of the comparison at equal time
@@ -37,7 +32,9 @@ _TIMES = 5  # points of the comparison at equal time
 
 def measure(context: Context) -> list[Panel]:
     """Exact translations by steps, by training time and by sentence length, with each model's best learning rate."""
-    trained = train_variants(context, _with_best_rates(context))
+    width = SIZES[context.scale].width
+    variants = with_best_rates(context, {model: shape_of(model, width) for model in MODELS})
+    trained = train_variants(context, variants)
     return [curves(trained, EXACT), _by_time(trained), _by_length(trained, _TESTS[context.scale])]
 
 
@@ -46,19 +43,6 @@ def shape_of(model: str, width: int) -> Variant:
     base = {"d_model": width, "d_ff": 4 * width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2, "norm": "pre"}
     shape = with_parameters({**base, **MODELS[model]}, parameters(base))
     return {f"model.{name}": value for name, value in shape.items() if name in ("d_model", *MODELS[model])}
-
-
-def _with_best_rates(context: Context) -> dict[str, Variant]:
-    rates, width = _RATES[context.scale], SIZES[context.scale].width
-    candidates = {
-        f"{model} {rate}": {**shape_of(model, width), "training.learning_rate": rate}
-        for model in MODELS
-        for rate in rates
-    }
-    tried = train_variants(context, candidates, seeds=context.seeds[:1])
-    best = {model: min(rates, key=lambda rate: tried[f"{model} {rate}"].final(LOSS)) for model in MODELS}
-    context.report("learning rates: " + ", ".join(f"{model} {rate:g}" for model, rate in best.items()))
-    return {model: candidates[f"{model} {rate}"] for model, rate in best.items()}
 
 
 def _by_time(trained: dict[str, TrainedVariant]) -> Panel:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from heed.claims.claim import Context
@@ -17,7 +18,7 @@ from heed.claims.result import Scale, Series
 from heed.claims.runs import train_runs
 from heed.inference.open import load
 
-StringTask = Callable[[random.Random, int], tuple[str, str]]  # source and target, of a length or distance
+StringTask = Callable[[random.Random, int], tuple[str, str]]  # source and target of a length
 
 LETTERS = "abcdefghij"
 _TRAINING = {
@@ -41,7 +42,7 @@ class StringTaskSize:
     """How large an experiment is."""
 
     pairs: int
-    tests: int  # strings of each length or distance
+    tests: int  # strings of each length
     steps: int
     width: int  # d_model of the Transformer
 
@@ -58,21 +59,14 @@ SIZES: dict[Scale, StringTaskSize] = {
 }
 
 
-def exact_outputs(
-    context: Context,
-    task: StringTask,
-    models: Mapping[str, Mapping[str, Any]],
-    trained: Sequence[int],
-    tested: Sequence[int],
-) -> list[Series]:
-    """The share of exact outputs for each model, given by the settings in which it differs, and each seed.
-
-    trained, tested: the lengths or distances of the task's strings.
-    """
+def train_on_strings(
+    context: Context, task: StringTask, models: Mapping[str, Mapping[str, Any]], lengths: Sequence[int]
+) -> dict[str, list[Path]]:
+    """The trained models of each kind, given by the settings in which it differs, one per seed."""
     size = SIZES[context.scale]
     context.folder.mkdir(parents=True, exist_ok=True)
     pairs = context.folder / "pairs.jsonl"
-    lines = (json.dumps({"source": source, "target": target}) for source, target in _draw(task, 0, size.pairs, trained))
+    lines = (json.dumps({"source": source, "target": target}) for source, target in _draw(task, 0, size.pairs, lengths))
     pairs.write_text("".join(f"{line}\n" for line in lines))
     target = parameters(size.shape())
     shapes = {name: with_parameters({**size.shape(), **settings}, target) for name, settings in models.items()}
@@ -82,21 +76,57 @@ def exact_outputs(
         for seed in context.seeds
     }
     folders = train_runs(context, runs)
+    return {name: [folders[f"{name}, seed {seed}"] for seed in context.seeds] for name in models}
+
+
+def exact_outputs(
+    context: Context, task: StringTask, models: Mapping[str, Sequence[Path]], lengths: Sequence[int]
+) -> list[Series]:
+    """The share of exact outputs by length of the string."""
     series = []
-    for name in models:
-        shares = [_shares(folders[f"{name}, seed {seed}"], task, tested, size.tests, seed) for seed in context.seeds]
-        series.append(Series(name, [float(x) for x in tested], [list(seeds) for seeds in zip(*shares, strict=True)]))
+    for name, folders in models.items():
+        runs = [
+            [_share_exact(*_outputs(context, task, folder, length, seed)) for length in lengths]
+            for folder, seed in zip(folders, context.seeds, strict=True)
+        ]
+        series.append(Series(name, [float(length) for length in lengths], _by_x(runs)))
     return series
 
 
-def _shares(folder: Path, task: StringTask, tested: Sequence[int], count: int, seed: int) -> list[float]:
-    """The share of exact outputs of one model for strings of each length or distance."""
-    translator, shares = load(folder), []
-    for x in tested:
-        sources, targets = zip(*_draw(task, seed, count, [x]), strict=True)
-        outputs = translator.translate(sources, beam=1, align=False, split="line")
-        shares.append(sum(output.text == target for output, target in zip(outputs, targets, strict=True)) / count)
-    return shares
+def right_letters(
+    context: Context, task: StringTask, models: Mapping[str, Sequence[Path]], length: int
+) -> list[Series]:
+    """The share of right letters by their position in the output, for strings of one length."""
+    series = []
+    for name, folders in models.items():
+        runs = []
+        for folder, seed in zip(folders, context.seeds, strict=True):
+            outputs, targets = _outputs(context, task, folder, length, seed)
+            runs.append([_share_right(outputs, targets, position) for position in range(length)])
+        series.append(Series(name, [float(position + 1) for position in range(length)], _by_x(runs)))
+    return series
+
+
+def _outputs(
+    context: Context, task: StringTask, folder: Path, length: int, seed: int
+) -> tuple[list[str], Sequence[str]]:
+    """What a model outputs for strings of one length, and what it should."""
+    sources, targets = zip(*_draw(task, seed, SIZES[context.scale].tests, [length]), strict=True)
+    outputs = load(folder).translate(sources, beam=1, align=False, split="line")
+    return [output.text for output in outputs], targets
+
+
+def _share_exact(outputs: Sequence[str], targets: Sequence[str]) -> float:
+    return fmean(output == target for output, target in zip(outputs, targets, strict=True))
+
+
+def _share_right(outputs: Sequence[str], targets: Sequence[str], position: int) -> float:
+    letters = zip(outputs, targets, strict=True)
+    return fmean(output[position : position + 1] == target[position] for output, target in letters)
+
+
+def _by_x(runs: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(seeds) for seeds in zip(*runs, strict=True)]
 
 
 def _draw(task: StringTask, seed: int, count: int, choices: Sequence[int]) -> Iterator[tuple[str, str]]:

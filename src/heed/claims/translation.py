@@ -39,6 +39,11 @@ _BASE = {
     "data.tokenizer": "words",
     "data.hold_out": 0,
 }
+_RATES: dict[Scale, tuple[float, ...]] = {
+    "smallest": (3e-3,),
+    "small": (1e-3, 3e-3, 1e-2),
+    "full": (5e-4, 1e-3, 3e-3, 1e-2),
+}
 LOSS, EXACT = "validation loss", "share of exact translations"
 
 
@@ -112,6 +117,20 @@ def train_variants(
             runs[name] = {"pairs": text, "valid_pairs": valid_text, "preset": "tiny", "settings": settings}
     folders = train_runs(context, runs)
     return {variant: TrainedVariant([folders[name] for name in names[variant]]) for variant in variants}
+
+
+def with_best_rates(context: Context, variants: Mapping[str, Variant]) -> dict[str, Variant]:
+    """Each variant with the learning rate that gives it the lowest validation loss with the first seed."""
+    rates = _RATES[context.scale]
+    candidates = {
+        f"{name} {rate}": {**variant, "training.learning_rate": rate}
+        for name, variant in variants.items()
+        for rate in rates
+    }
+    tried = train_variants(context, candidates, seeds=context.seeds[:1])
+    best = {name: min(rates, key=lambda rate: tried[f"{name} {rate}"].final(LOSS)) for name in variants}
+    context.report("learning rates: " + ", ".join(f"{name} {rate:g}" for name, rate in best.items()))
+    return {name: candidates[f"{name} {rate}"] for name, rate in best.items()}
 
 
 def write_pairs(path: Path, split: DatasetSplit, count: int) -> Path:
