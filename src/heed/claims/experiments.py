@@ -3,6 +3,7 @@
 from heed.claims import (
     bottleneck,
     depth,
+    entailment,
     feed_forward,
     head_formation,
     head_roles,
@@ -11,10 +12,12 @@ from heed.claims import (
     path_length,
     positions,
     quality,
+    reading,
     regularization,
     residuals,
     scaling,
     scaling_training,
+    sentence_vectors,
     teacher_forcing,
     warmup,
 )
@@ -29,7 +32,6 @@ CLAIMS = {
             "paper, abstract and section 6.1",
             quality.measure,
             quality.judge,
-            runs="translation",
         ),
         Claim(
             "path-length",
@@ -151,6 +153,28 @@ CLAIMS = {
             "paper, section 5.4 and table 3, rows D",
             regularization.measure,
             regularization.judge,
+            runs="translation",
+        ),
+        Claim(
+            "reading",
+            "Self-attention is used successfully for reading comprehension.",
+            "paper, section 2",
+            reading.measure,
+            reading.judge,
+        ),
+        Claim(
+            "entailment",
+            "Self-attention is used successfully for textual entailment, and pretraining as a masked LM helps.",
+            "paper, section 2; Devlin et al. 2019",
+            entailment.measure,
+            entailment.judge,
+        ),
+        Claim(
+            "sentence-vectors",
+            "Self-attention learns sentence representations that do not depend on the task.",
+            "paper, section 2",
+            sentence_vectors.measure,
+            sentence_vectors.judge,
             runs="translation",
         ),
     )
