@@ -14,7 +14,7 @@ def measure(context: Context) -> list[Panel]:
     """Exact translations and validation loss by number of heads."""
     trained = train_variants(context, {str(heads): {"model.heads": heads} for heads in _HEADS[context.scale]})
     groups = {"Transformer": [(float(name), variant) for name, variant in trained.items()]}
-    return [finals(groups, "heads", metric) for metric in (EXACT, LOSS)]
+    return [finals(groups, "heads", metric, log="x") for metric in (EXACT, LOSS)]
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:

@@ -1,6 +1,6 @@
 """Dropout and label smoothing: what they do to translations, to the loss and to calibration (paper, section 5.4).
 
-The corpus is cut to a fifth, so that models overfit.
+The corpus is cut to a twentieth, so that models overfit.
 """
 
 from heed.claims.calibration import calibration_error
@@ -11,6 +11,7 @@ from heed.microworld.corpus import corpus
 
 _DROPOUTS: dict[Scale, tuple[float, ...]] = {"smallest": (0.0, 0.1), "small": (0.0, 0.1, 0.3), "full": (0.0, 0.1, 0.3)}
 _SMOOTHINGS = (0.0, 0.1)
+_CUT = 20
 _X = "dropout"
 Groups = dict[str, list[tuple[float, TrainedVariant]]]
 
@@ -23,7 +24,7 @@ def measure(context: Context) -> list[Panel]:
         for smoothing in _SMOOTHINGS
         for dropout in dropouts
     }
-    trained = train_variants(context, variants, pairs=size.pairs // 5)
+    trained = train_variants(context, variants, pairs=max(10, size.pairs // _CUT))
     groups = {
         _name(smoothing): [(dropout, trained[f"{smoothing} {dropout}"]) for dropout in dropouts]
         for smoothing in _SMOOTHINGS

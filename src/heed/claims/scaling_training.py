@@ -20,7 +20,7 @@ def measure(context: Context) -> list[Panel]:
     groups = {
         name: [(float(width // number), trained[f"{name} {number}"]) for number in heads] for name in (SCALED, UNSCALED)
     }
-    return [finals(groups, "head width d_k", metric) for metric in (EXACT, LOSS)]
+    return [finals(groups, "head width d_k", metric, log="x") for metric in (EXACT, LOSS)]
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:

@@ -154,10 +154,12 @@ def curves(variants: Mapping[str, TrainedVariant], metric: str, log: str = "") -
     return Panel("training steps", metric, series, log)
 
 
-def finals(groups: Mapping[str, Iterable[tuple[float, TrainedVariant]]], x_label: str, metric: str) -> Panel:
+def finals(
+    groups: Mapping[str, Iterable[tuple[float, TrainedVariant]]], x_label: str, metric: str, log: str = ""
+) -> Panel:
     """The last values, over a number in which the variants of each group differ."""
     series = []
     for name, group in groups.items():
         points = list(group)
         series.append(Series(name, [x for x, _ in points], [variant.final(metric) for _, variant in points]))
-    return Panel(x_label, metric, series)
+    return Panel(x_label, metric, series, log)
