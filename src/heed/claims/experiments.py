@@ -171,7 +171,7 @@ CLAIMS = {
         ),
         Claim(
             "sentence-vectors",
-            "Self-attention learns sentence representations that do not depend on the task.",
+            "Self-attention gives sentence representations that do not depend on the task.",
             "paper, section 2",
             sentence_vectors.measure,
             sentence_vectors.judge,

@@ -1,7 +1,7 @@
 """Small models that translate the built-in corpus, for claims that compare trained models.
 
 A variant is given by the settings in which it differs from the base model; claims share the runs of equal variants.
-The corpus is small and training short, so that a variant that learns slower or worse can be told from one that does
+The corpus is small and training short, so that a variant that trains slower or worse can be told from one that does
 not; each sentence has one right translation, so the score is the share of exact translations of the validation set.
 """
 
