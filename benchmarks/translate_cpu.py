@@ -1,14 +1,16 @@
 """Translation on a CPU: heed beside CTranslate2 and Hugging Face, with one model and the same sentences.
 
-    python benchmarks/translate_cpu.py [--rounds 5] [--only heed ctranslate2] [--threads 2] [--vocabulary 32000]
+    python benchmarks/translate_cpu.py [--model base] [--rounds 5] [--only heed ctranslate2] [--threads 2]
 
-The paper's base model with random weights, exported for each system; whole translations, encoder and search included,
-of 32 tokens each, with batch size 1 and 32, greedy and with beam 4. Each system runs in a process of its own, since two
-multithreaded libraries in one process slow each other down, and with its best settings. They are warmed up, then
-measured in turn, and the best round counts, since other load only slows a machine: compare ratios. The share of the
-limit relates the speed to the machine's roofline: the time to read the weights at every step at the measured memory
-bandwidth (int8 weights may stay in a cache and exceed it), or to do the matmuls at the measured throughput, whichever
-is longer.
+A model with random weights, exported for each system: the paper's base model, the tiny preset, or "tiny11", the shape
+of the small models that Marian's authors deploy. Whole translations, encoder and search included, of 32 tokens each,
+with batch size 1 and 32, greedy and with beam 4. Each system runs in a process of its own, since two multithreaded
+libraries in one process slow each other down, and with its best settings. They are warmed up, then measured in turn,
+and the best round counts, since other load only slows a machine: compare ratios. The share of the limit relates the
+speed to the machine's roofline: the time to read the weights at every step at the measured memory bandwidth (weights
+that stay in a cache exceed it), or to do the matmuls at the measured throughput, whichever is longer.
+
+Random weights may make CTranslate2 write bos, which heed never does (tiny11): there the greedy tokens do not agree.
 """
 
 import argparse
@@ -36,6 +38,18 @@ SYSTEMS = {
     "heed": {},
     "heed-int8": {},
     "huggingface": SPINNING,
+}
+MODELS = {
+    "base": {"vocab_size": 32_000},
+    "tiny": {"vocab_size": 8000, "d_model": 128, "heads": 4, "encoder_layers": 4, "decoder_layers": 4, "d_ff": 256},
+    "tiny11": {
+        "vocab_size": 32_000,
+        "d_model": 256,
+        "heads": 8,
+        "encoder_layers": 6,
+        "decoder_layers": 2,
+        "d_ff": 1536,
+    },
 }
 TASKS = [(batch, beam) for batch in (1, 32) for beam in (1, 4)]
 
@@ -103,7 +117,7 @@ def huggingface_system(folder: Path, _name: str) -> Translate:
     return translate
 
 
-def work(name: str, folder: Path, threads: int, vocabulary: int) -> None:
+def work(name: str, folder: Path, threads: int, model: str) -> None:
     """Serve requests on stdin: [batch, beam, sentences] in, seconds and translations out."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not a reply
@@ -116,7 +130,7 @@ def work(name: str, folder: Path, threads: int, vocabulary: int) -> None:
         translate = (heed_system if name.startswith("heed") else huggingface_system)(folder, name)
     for line in sys.stdin:
         batch, beam, count = json.loads(line)
-        sources, translations = sentences(count, vocabulary), []
+        sources, translations = sentences(count, MODELS[model]["vocab_size"]), []
         began = time.perf_counter()
         for first in range(0, count, batch):
             translations += translate(sources[first : first + batch], beam)
@@ -127,7 +141,7 @@ def work(name: str, folder: Path, threads: int, vocabulary: int) -> None:
 # Main process ---------------------------------------------------------------------------------------------------------
 
 
-def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
+def write_models(folder: Path, systems: Sequence[str], name: str) -> None:
     """Write one model in the format of each system."""
     import torch  # noqa: PLC0415
 
@@ -140,15 +154,15 @@ def write_models(folder: Path, systems: Sequence[str], vocabulary: int) -> None:
     from heed.text.tokenizer import Tokenizer  # noqa: PLC0415
 
     torch.manual_seed(0)
-    config = ModelConfig(vocab_size=vocabulary)
+    config, vocabulary = ModelConfig.model_validate(MODELS[name]), MODELS[name]["vocab_size"]
     run = RunConfig(model=config, data=DataConfig(tokenizer="words"))
     words = [f"word{number}" for number in range(vocabulary)]
     model, tokenizers = Transformer(config), (Tokenizer.train(words, "words", vocabulary),) * 2
     write_folder(folder / "heed", model_files(model.state_dict(), run, {}, tokenizers, "random"))
     (folder / "names.json").write_text(json.dumps(vocabularies(config, tokenizers)[1]))
-    for name, arithmetic in (("ctranslate2", "float32"), ("ctranslate2-int8", "int8")):
-        if name in systems:
-            write_folder(folder / name, ctranslate2_files(model, tokenizers, arithmetic))
+    for system, arithmetic in (("ctranslate2", "float32"), ("ctranslate2-int8", "int8")):
+        if system in systems:
+            write_folder(folder / system, ctranslate2_files(model, tokenizers, arithmetic))
     if "huggingface" in systems:
         export_marian(folder / "heed", folder / "marian")
 
@@ -170,21 +184,21 @@ def limits(threads: int) -> dict[str, float]:
 
 def worker(stack: ExitStack, name: str, folder: Path, options: argparse.Namespace) -> Worker:
     """The worker process of a system."""
-    arguments = ["--threads", str(options.threads), "--vocabulary", str(options.vocabulary)]
+    arguments = ["--threads", str(options.threads), "--model", options.model]
     environment = {"OMP_NUM_THREADS": str(options.threads), **SYSTEMS[name]}
     return Worker(stack, __file__, [name, str(folder), *arguments], environment)
 
 
-def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], vocabulary: int) -> float:
+def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[str, float], model: str) -> float:
     """A speed relative to the machine's roofline: memory bandwidth or matmul throughput, whichever takes longer."""
     from heed.benchmarking.limits import SearchWorkload  # noqa: PLC0415
     from heed.config import ModelConfig  # noqa: PLC0415
 
     count = max(batch, 8)
-    source_tokens = statistics.mean(len(ids) + 1 for ids in sentences(count, vocabulary))
+    source_tokens = statistics.mean(len(ids) + 1 for ids in sentences(count, MODELS[model]["vocab_size"]))
     is_int8 = name.endswith("int8")
     least = SearchWorkload(batch, beam, source_tokens, LENGTH).roofline_seconds(
-        ModelConfig(vocab_size=vocabulary),
+        ModelConfig.model_validate(MODELS[model]),
         limit["int8" if is_int8 else "float32"],
         limit["bytes"],
         1 if is_int8 else 4,
@@ -192,7 +206,7 @@ def share_of_limit(name: str, batch: int, beam: int, speed: float, limit: dict[s
     return least * speed / (batch * LENGTH)
 
 
-def report(speeds: dict[str, dict[str, list[float]]], limit: dict[str, float], vocabulary: int) -> None:
+def report(speeds: dict[str, dict[str, list[float]]], limit: dict[str, float], model: str) -> None:
     """Print tokens/s of the best round, speedup over CTranslate2 with the same dtype, and share of the limit."""
     for batch, beam in TASKS:
         for name, by_task in speeds.items():
@@ -206,7 +220,7 @@ def report(speeds: dict[str, dict[str, list[float]]], limit: dict[str, float], v
                 "tokens/s": round(speed),
                 "median": round(statistics.median(rounds)),
                 "speedup over ctranslate2": round(speed / max(peer), 2) if peer else None,
-                "share of the limit": round(share_of_limit(name, batch, beam, speed, limit, vocabulary), 2),
+                "share of the limit": round(share_of_limit(name, batch, beam, speed, limit, model), 2),
             }
             print(json.dumps(line), flush=True)
 
@@ -216,15 +230,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--model", default="base", choices=list(MODELS))
     parser.add_argument("--work", nargs=2, help="internal: a system's worker process")
     options = parser.parse_args()
     if options.work:
-        work(options.work[0], Path(options.work[1]), options.threads, options.vocabulary)
+        work(options.work[0], Path(options.work[1]), options.threads, options.model)
         return
     with tempfile.TemporaryDirectory() as path, ExitStack() as stack:
         folder = Path(path)
-        write_models(folder, options.only, options.vocabulary)
+        write_models(folder, options.only, options.model)
         limit = limits(options.threads)
         print(json.dumps({"GFLOP/s, GB/s": {name: round(value / 1e9, 1) for name, value in limit.items()}}))
         workers = {name: worker(stack, name, folder, options) for name in options.only}
@@ -245,7 +259,7 @@ def main() -> None:
                     count = max(batch, 8)
                     seconds = process.request([batch, beam, count])["seconds"]
                     speeds[name].setdefault(f"{batch} {beam}", []).append(count * LENGTH / seconds)
-        report(speeds, limit, options.vocabulary)
+        report(speeds, limit, options.model)
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ SUMMARY = (
     ("translate with the base model, float32, 1 to 32 sentences", "translate-cpu", "CTranslate2", ""),
     ("translate with the base model, int8, 1 to 32 sentences", "translate-cpu-int8", "CTranslate2", ""),
     ("train 3+3 layers of width 256, float32", "train-cpu", "Hugging Face MarianMT, tuned", ""),
-    ("tiny model, 1 thread, 100 sentences, greedy", "translate-tiny-cpu", "CTranslate2", "greedy, 1 thread"),
-    ("tiny model, 1 thread, 100 sentences, beam 4", "translate-tiny-cpu", "CTranslate2", "beam 4, 1 thread"),
-    ("tiny model, 1 thread, one sentence, greedy", "latency-tiny-cpu", "CTranslate2", "greedy, 1 thread"),
-    ("tiny model, 1 thread, one sentence, beam 4", "latency-tiny-cpu", "CTranslate2", "beam 4, 1 thread"),
+    ("tiny model, int8, 1 thread, 32 sentences, greedy", "translate-tiny-cpu", "CTranslate2", "greedy, int8, 1 thread"),
+    ("tiny model, int8, 1 thread, 32 sentences, beam 4", "translate-tiny-cpu", "CTranslate2", "beam 4, int8, 1 thread"),
+    ("tiny model, int8, 1 thread, one sentence, greedy", "latency-tiny-cpu", "CTranslate2", "greedy, int8, 1 thread"),
+    ("tiny model, int8, 1 thread, one sentence, beam 4", "latency-tiny-cpu", "CTranslate2", "beam 4, int8, 1 thread"),
 )
 
 

@@ -173,7 +173,7 @@ def _make_stepper(model: Transformer, dtype: str) -> Stepper | None:
     keep_freed_memory()  # every step allocates megabytes for its logits
     linear = _linear(dtype)
     candidates: list[Callable[[], Stepper]] = [
-        partial(NativeDecoder, model, linear, int8=dtype == "int8"),
+        partial(NativeDecoder, model, int8=dtype == "int8"),
         partial(TorchDecoder, model, linear),
     ]
     for make in candidates if _cpu_backend(model, dtype)[0] == "cpu" else candidates[1:]:

@@ -40,12 +40,17 @@ MakeStepper: TypeAlias = Callable[[Transformer, str], Stepper | None]
 
 @runtime_checkable
 class WholeSearch(Protocol):
-    """A whole search over one model, such as the CUDA engine."""
+    """A whole search over one model, such as the CUDA engine or compiled C."""
 
     def search(
-        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, monitor: SearchMonitor | None = None
+        self,
+        sources: Sources,
+        max_lengths: Sequence[int],
+        config: SearchConfig,
+        prefixes: Prefixes = None,
+        monitor: SearchMonitor | None = None,
     ) -> list[list[Hypothesis]] | None:
-        """The best hypotheses of each source, best first; None: these settings are not supported."""
+        """The best hypotheses of each source, best first; None: a stepwise search runs, or says what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +113,13 @@ class HeedBackend:
         prefixes: Prefixes,
         monitor: SearchMonitor | None,
     ) -> list[list[Hypothesis]] | None:
-        """Search with the GPU engine if there is one and it supports the settings and the model."""
-        if self._engine is None or prefixes is not None or why_reference_only(self.models[0]) is not None:
+        """Search in one call of the GPU engine or of compiled C, where one of them supports the settings and model."""
+        if len(self.models) > 1 or why_reference_only(self.models[0]) is not None:
             return None
-        return self._engine.search(sources, max_lengths, config, monitor)
+        engine = self._engine or self._stepper(self.models[0])
+        if not isinstance(engine, WholeSearch):
+            return None
+        return engine.search(sources, max_lengths, config, prefixes, monitor)
 
     def _stepper(self, model: Transformer) -> Stepper:
         """The stepper of a model and this dtype, rebuilt when the model's weights or modules have changed."""

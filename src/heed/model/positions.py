@@ -75,13 +75,16 @@ class PositionalEncoding(nn.Module):
         if self.table is None:
             return embedded + _sinusoids_of(pattern.queries, embedded.shape[-1], embedded.dtype)
         keys = pattern.keys
-        length = keys.max_seqlen if isinstance(keys, Packed) else keys.token_mask.shape[1]
-        if length > self.table.num_embeddings:
+        self.check_length(keys.max_seqlen if isinstance(keys, Packed) else keys.token_mask.shape[1])
+        return embedded + self.table(pattern.queries.positions)
+
+    def check_length(self, length: int) -> None:
+        """Refuse a sequence that is longer than the learned positions."""
+        if self.table is not None and length > self.table.num_embeddings:
             raise InputError(
                 f"a sequence of {length} tokens is longer than the {self.table.num_embeddings} learned positions of "
                 "this model: shorten it, or train with positions = 'sinusoidal' or 'rotary', which have no limit"
             )
-        return embedded + self.table(pattern.queries.positions)
 
     def rotation(self, pattern: AttentionPattern, dtype: torch.dtype) -> Rotation | None:
         """The rotation of self-attention's queries and keys; None unless positions are rotary."""

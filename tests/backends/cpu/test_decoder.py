@@ -33,7 +33,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def native(model: Transformer) -> NativeDecoder:
-    return NativeDecoder(model, plain_linear)
+    return NativeDecoder(model)
 
 
 @pytest.mark.parametrize("config", [*DESIGNS, SEPARATE_VOCABULARIES], ids=design_name)
@@ -64,7 +64,7 @@ def test_native_decoder_steps_with_odd_sizes_and_several_threads_equal_the_model
 def test_native_int8_steps_equal_the_reference_int8_steps(sizes: dict[str, int]) -> None:
     model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
     src = padded(sentences([5, 1, 3], CPU))
-    decoder = NativeDecoder(model, reference_int8_linear, int8=True)
+    decoder = NativeDecoder(model, int8=True)
     for logits, expected in zip(
         decode(decoder, src, column=False),
         decode(TorchDecoder(model, reference_int8_linear), src, column=False),
@@ -123,7 +123,7 @@ def test_nan_weights_give_nan_logits(parameter: str, int8: bool) -> None:
         pytest.skip("this processor has no instructions for int8 matmuls")
     model = make(DESIGNS[0], CPU, torch.float32)
     model.get_parameter(f"decoder.layers.0.{parameter}")[0] = torch.nan
-    decoder = NativeDecoder(model, reference_int8_linear, int8=int8)
+    decoder = NativeDecoder(model, int8=int8)
     logits, _ = decoder.step(torch.tensor([5]), decoder.start(padded(sentences([4], CPU))))
     assert logits.isnan().all()
 

@@ -19,7 +19,6 @@ from heed.backends.cpu.loss import linear_cross_entropy
 from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.pointers import array_pointer, pointer, pointer_or_none, strided_pointer
 from heed.backends.cpu.search_ops import beam_step, topk
-from heed.backends.torch.linear import plain_linear
 from heed.errors import InputError
 from heed.model.layout import AttentionPattern, Packed
 from tests.model.examples import SHAPE, make, padded, sentences
@@ -133,14 +132,14 @@ def test_attention_with_one_head_ignores_the_stride_of_the_head_axis() -> None:
 @pytest.mark.usefixtures("unchecked_signatures")
 def test_a_decoder_step_refuses_ids_outside_the_vocabulary_and_a_state_of_another_model() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
-    decoder = NativeDecoder(model, plain_linear)
+    decoder = NativeDecoder(model)
     state = decoder.start(padded(sentences([5, 3], CPU)))
     for token_id in (-1, SHAPE["vocab_size"], 2**40):
         with pytest.raises(InputError, match=rf"a decoder step .* takes ids from 0 to 12, found \[1, {token_id}\]"):
             decoder.step(torch.tensor([1, token_id]), state)
     wider = make(ModelConfig.model_validate({**SHAPE, "d_model": 32}), CPU, torch.float32)
     with pytest.raises(TypeError, match="compiled code takes"):
-        NativeDecoder(wider, plain_linear).step(torch.tensor([1, 1]), state)
+        NativeDecoder(wider).step(torch.tensor([1, 1]), state)
     decoder.step(torch.tensor([1, 1]), state)
 
 
@@ -150,13 +149,13 @@ def test_the_encoder_refuses_a_layout_that_does_not_fit_its_ids() -> None:
     model = make(ModelConfig.model_validate(SHAPE), CPU, torch.float32)
     encode, src = NativeEncoder(model, int8=False), torch.tensor([3, 4, 5, 6])
     layout = Packed.from_lengths([3, 1])
-    for wrong_layout in (
-        Packed(layout.positions, layout.sequence_ids + 1, layout.cu_seqlens, 3),
-        Packed(layout.positions, layout.sequence_ids, layout.cu_seqlens + 1, 3),
-        Packed(0 * layout.positions, layout.sequence_ids, layout.cu_seqlens, 2),
+    for starts, message in (
+        (layout.cu_seqlens + 1, "src has 4 tokens, but its layout is for 5"),
+        (torch.tensor([1, 3, 4]), "an encoder pass in compiled code takes a layout of 4 tokens"),
+        (torch.tensor([0, 5, 4]), "an encoder pass in compiled code takes a layout of 4 tokens"),
     ):
-        with pytest.raises(InputError, match="an encoder pass in compiled code takes a layout of 4 tokens"):
-            encode(src, wrong_layout)
+        with pytest.raises(InputError, match=message):
+            encode(src, Packed(layout.positions, layout.sequence_ids, starts, 3))
 
 
 @needs_compiled_code

@@ -12,7 +12,7 @@ from heed.errors import HeedError, InputError
 from heed.fallbacks import note_fallback
 
 _BYTES_PER_THREAD = 2**22  # of weights: with fewer, synchronisation costs more than a thread saves
-_NO_MEMORY = 1  # as in `csrc/layers.h`
+_NO_MEMORY = 1  # as in `csrc/linear.h`
 
 
 def threads_for(bytes_read: int) -> int:
@@ -58,7 +58,9 @@ def _library() -> ctypes.CDLL | str:
         return str(error)
     address, integer = ctypes.c_void_p, ctypes.c_int64
     code.heed_linear.argtypes = (address, address, address, integer, integer)
-    code.heed_decoder_step.argtypes = code.heed_encode.argtypes = (address, address, integer)
+    code.heed_encode.argtypes = (address, address, address, integer)
+    code.heed_decoder_step.argtypes = (address, address, integer)
+    code.heed_search.argtypes = (address, address, address, address)
     code.heed_attention.argtypes = code.heed_gemm.argtypes = (address, integer)
     code.heed_beam_step.argtypes = (*(address,) * 2, *(integer,) * 4, address, integer)
     code.heed_cross_entropy.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)

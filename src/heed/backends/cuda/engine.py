@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from heed.backends.base import Hypothesis, SearchMonitor, Sources
+from heed.backends.base import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.cuda.decoder import StaticDecoder
 from heed.backends.cuda.graph import capture
 from heed.backends.cuda.search import StaticStep, static_search
@@ -45,10 +45,21 @@ class StaticEngine:
         self._lock, self._depth = threading.RLock(), 0  # before_step of a monitor may start a nested search
 
     def search(
-        self, sources: Sources, max_lengths: Sequence[int], config: SearchConfig, monitor: SearchMonitor | None = None
+        self,
+        sources: Sources,
+        max_lengths: Sequence[int],
+        config: SearchConfig,
+        prefixes: Prefixes = None,
+        monitor: SearchMonitor | None = None,
     ) -> list[list[Hypothesis]] | None:
         """The best hypotheses of each source, best first; None: these settings need a stepwise search."""
-        if not sources or config.sample or config.no_repeat_ngram is not None or config.beam > _MAX_BEAM:
+        if (
+            not sources
+            or prefixes is not None
+            or config.sample
+            or config.no_repeat_ngram is not None
+            or config.beam > _MAX_BEAM
+        ):
             return None
         with self._lock:
             self._depth += 1

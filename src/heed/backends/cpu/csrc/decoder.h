@@ -1,125 +1,99 @@
-/* One decoder step of all hypotheses, from token ids to logits, in one call; the reference is `TorchDecoder.step`.
+/* One decoder step of any number of hypotheses, all layers in one call; the reference is `Transformer.step`.
 
-   Every thread runs through the whole step: it has its own copy of the residual stream, computes its own columns of
-   each linear layer and its own (row, head) pairs of attention, and waits at a barrier only before an operation that
-   reads what other threads computed. The attention scale 1 / √head_width is folded into the query weights.
-   `backends/cpu/decoder.py` fills in the structures below; `backends/kv_cache.py` defines the layout of the KV cache. */
+   A row is a hypothesis: its newest token, and where the keys and values of its tokens and of its source are. Rows may
+   belong to different sentences and have different lengths. The attention scale 1 / √head_width is folded into the query
+   weights. `backends/cpu/decoder.py` fills in `StepInput`; `backends/kv_cache.py` defines the layout of its KV cache. */
+
+typedef struct {
+    int64_t token, position;                      /* the newest token; tokens before it */
+    int64_t column;                               /* where its key and value are written */
+    KeyValues self, source;
+} Row;
+
+/* Self-attention of this thread's (row, head) pairs; writes their new keys and values to the cache first. A pair reads
+   only keys that itself or an earlier step wrote, so no barrier is needed. work->wide: (rows, 3, heads, head_width). */
+static void self_attention(
+    const Thread *thread, const Model *model, Workspace *work, const Row *rows, const Positions *positions,
+    int64_t layer) {
+    const int64_t heads = model->heads, head_width = model->d_model / heads;
+    int64_t first, last;
+    partition(thread, work->rows * heads, &first, &last);
+    for (int64_t item = first; item < last; item++) {
+        const Row *row = &rows[item / heads];
+        const int64_t head = item % heads;
+        float *query = work->wide + item / heads * 3 * model->d_model + head * head_width, *key = query + model->d_model;
+        float *to = row->self.keys + layer * row->self.layer_stride + head * row->self.head_stride;
+        if (positions->cos) {
+            const int64_t angles = row->position * (head_width / 2);
+            rotate(query, positions->cos + angles, positions->sin + angles, head_width);
+            rotate(key, positions->cos + angles, positions->sin + angles, head_width);
+        }
+        to += row->column * row->self.stride;
+        memcpy(to, key, sizeof(float) * head_width);
+        memcpy(to + row->self.value_offset, key + model->d_model, sizeof(float) * head_width);
+        attend(
+            query, &row->self, layer, head, head_width, work->scores + thread->index * work->max_keys,
+            work->heads + item * head_width);
+    }
+}
+
+/* Cross-attention of this thread's (row, head) pairs to the source. work->wide: (rows, heads, head_width). */
+static void cross_attention(
+    const Thread *thread, const Model *model, Workspace *work, const Row *rows, int64_t layer) {
+    const int64_t head_width = model->d_model / model->heads;
+    int64_t first, last;
+    partition(thread, work->rows * model->heads, &first, &last);
+    for (int64_t item = first; item < last; item++)
+        attend(
+            work->wide + item * head_width, &rows[item / model->heads].source, layer, item % model->heads, head_width,
+            work->scores + thread->index * work->max_keys, work->heads + item * head_width);
+}
+
+/* All layers; returns the input of the output projection, (rows, d_model). Every thread runs through this. */
+static const float *run_decoder(
+    const Thread *thread, const Model *model, Workspace *work, const Row *rows, const Positions *positions) {
+    int64_t first, last;
+    partition(thread, work->rows, &first, &last);
+    for (int64_t r = first; r < last; r++)
+        embed(model, positions, rows[r].token, rows[r].position, work->residual + r * model->d_model);
+    for (int64_t number = 0; number < model->layer_count; number++) {
+        const Layer *layer = &model->layers[number];
+        const float *x = begin_sublayer(thread, model, work, &layer->norm[0]);
+        linear(thread, &layer->qkv, x, work->rows, work->quantized, work->wide);
+        barrier(thread);
+        self_attention(thread, model, work, rows, positions, number);
+        end_sublayer(thread, model, work, layer, 0, &layer->o_self, work->heads);
+        x = begin_sublayer(thread, model, work, &layer->norm[1]);
+        linear(thread, &layer->q_cross, x, work->rows, work->quantized, work->wide);
+        barrier(thread);
+        cross_attention(thread, model, work, rows, number);
+        end_sublayer(thread, model, work, layer, 1, &layer->o_cross, work->heads);
+        feed_forward(thread, model, work, layer, 2);
+    }
+    return begin_sublayer(thread, model, work, &model->final_norm);
+}
 
 typedef struct {
     const int64_t *ids;                           /* (sentences, beam): the newest tokens */
     int64_t sentences, beam, length;              /* length: tokens of each hypothesis, the newest included */
     int64_t cached;                               /* sentences in kv_cache and source_kv */
     const int64_t *sentence_index;                /* (sentences): which of the cached ones, or NULL: all, in order */
-    const float *position;                        /* (d_model): position embedding of the newest token, or NULL */
-    const float *cos, *sin;                       /* (head_width / 2): rotary angles of the newest token, or NULL */
+    Positions positions;                          /* of at least `length` positions */
     float *kv_cache;                              /* (layers, 2, cached, heads, capacity, head_width) */
     int64_t capacity, used;                       /* columns per sentence; those taken before this step */
     const int64_t *kv_index;                      /* (sentences, beam, length): columns of each hypothesis, or NULL */
-    const float *source_kv;                       /* (layers, 2, cached, heads, max_source, head_width) */
+    float *source_kv;                             /* (layers, 2, cached, heads, max_source, head_width) */
     int64_t max_source;
     const int64_t *source_lengths;                /* (sentences): tokens without padding */
     float *logits;                                /* (sentences, beam, vocabulary) */
 } StepInput;
 
-/* The index in the caches of the sentence to which a row belongs. */
-static int64_t cache_row(const StepInput *input, int64_t row) {
-    return input->sentence_index ? input->sentence_index[row / input->beam] : row / input->beam;
-}
-
-/* Self-attention of this thread's (row, head) pairs; writes their new keys and values to the cache first. A pair reads
-   only keys that itself or an earlier step wrote, so no barrier is needed. qkv: (rows, 3, heads, head_width). */
-static void self_attention(
-    const Thread *thread, const Model *model, const Layer *layer, const StepInput *input, float *qkv, float *output) {
-    const int64_t heads = model->heads, head_width = model->d_model / heads;
-    const int64_t head_stride = input->capacity * head_width;
-    const int64_t first_of_layer = 2 * (layer - model->layers) * input->cached * heads;
-    int64_t first, last;
-    partition(thread, thread->rows * heads, &first, &last);
-    for (int64_t item = first; item < last; item++) {
-        const int64_t row = item / heads, head = item % heads, column = input->used + row % input->beam;
-        float *query = qkv + row * 3 * model->d_model + head * head_width, *key = query + model->d_model;
-        float *keys = input->kv_cache + (first_of_layer + cache_row(input, row) * heads + head) * head_stride;
-        float *values = keys + input->cached * heads * head_stride;
-        const int64_t *index = input->kv_index ? input->kv_index + row * input->length : NULL;
-        if (input->cos) {
-            rotate(query, input->cos, input->sin, head_width);
-            rotate(key, input->cos, input->sin, head_width);
-        }
-        memcpy(keys + column * head_width, key, sizeof(float) * head_width);
-        memcpy(values + column * head_width, key + model->d_model, sizeof(float) * head_width);
-        for (int64_t t = 0; t < input->length; t++)
-            thread->scores[t] = dot(query, keys + (index ? index[t] : t) * head_width, head_width);
-        softmax_weighted_sum(
-            thread->scores, input->length, values, index, head_width, head_width,
-            output + row * model->d_model + head * head_width);
-    }
-}
-
-/* Cross-attention of this thread's (row, head) pairs to the source, up to its length. */
-static void cross_attention(
-    const Thread *thread, const Model *model, const Layer *layer, const StepInput *input, const float *queries,
-    float *output) {
-    const int64_t heads = model->heads, head_width = model->d_model / heads;
-    const int64_t head_stride = input->max_source * head_width;
-    const int64_t first_of_layer = 2 * (layer - model->layers) * input->cached * heads;
-    int64_t first, last;
-    partition(thread, thread->rows * heads, &first, &last);
-    for (int64_t item = first; item < last; item++) {
-        const int64_t row = item / heads, head = item % heads, sentence = row / input->beam;
-        const float *keys = input->source_kv + (first_of_layer + cache_row(input, row) * heads + head) * head_stride;
-        const float *values = keys + input->cached * heads * head_stride;
-        const float *query = queries + row * model->d_model + head * head_width;
-        for (int64_t t = 0; t < input->source_lengths[sentence]; t++)
-            thread->scores[t] = dot(query, keys + t * head_width, head_width);
-        softmax_weighted_sum(
-            thread->scores, input->source_lengths[sentence], values, NULL, head_width, head_width,
-            output + row * model->d_model + head * head_width);
-    }
-}
-
-/* Token embeddings with positions, to this thread's copy of the residual stream. */
-static void embed(const Thread *thread, const Model *model, const StepInput *input) {
-    for (int64_t r = 0; r < thread->rows; r++) {
-        const float *embedding = model->embedding + input->ids[r] * model->d_model;
-        for (int64_t i = 0; i < model->d_model; i++)
-            thread->residual[r * model->d_model + i] =
-                embedding[i] * model->embedding_scale + (input->position ? input->position[i] : 0);
-    }
-}
-
-/* All layers; every thread runs through this. Shared buffers: scratch (QKV, feed-forward), heads, output. */
-static void run_step(
-    const Thread *thread, const Model *model, const StepInput *input, float *scratch, float *heads, float *output) {
-    embed(thread, model, input);
-    for (const Layer *layer = model->layers; layer < model->layers + model->layer_count; layer++) {
-        linear(thread, &layer->qkv, sublayer_input(thread, model, &layer->norm[0]), scratch);
-#pragma omp barrier
-        self_attention(thread, model, layer, input, scratch, heads);
-#pragma omp barrier
-        linear(thread, &layer->o_self, heads, output);
-#pragma omp barrier
-        add_residual_norm(thread, model, layer, 0, output);
-        linear(thread, &layer->q_cross, sublayer_input(thread, model, &layer->norm[1]), scratch);
-#pragma omp barrier
-        cross_attention(thread, model, layer, input, scratch, heads);
-#pragma omp barrier
-        linear(thread, &layer->o_cross, heads, output);
-#pragma omp barrier
-        add_residual_norm(thread, model, layer, 1, output);
-        ffn_in(thread, model, layer, sublayer_input(thread, model, &layer->norm[2]), scratch);
-#pragma omp barrier
-        linear(thread, &layer->ffn_out, scratch, output);
-#pragma omp barrier
-        add_residual_norm(thread, model, layer, 2, output);
-    }
-    linear(thread, &model->output, sublayer_input(thread, model, &model->final_norm), input->logits);
-}
-
 /* Whether all ids and indices are within bounds. */
 static int is_valid_step(const Model *model, const StepInput *input) {
     const int64_t rows = input->sentences * input->beam;
-    int valid = input->used >= 0 && input->used + input->beam <= input->capacity && input->length <= input->capacity;
-    for (int64_t r = 0; r < rows; r++) valid &= input->ids[r] >= 0 && input->ids[r] < model->output.outputs;
+    int valid = input->used >= 0 && input->used + input->beam <= input->capacity && input->length <= input->capacity
+        && input->length <= input->positions.count;
+    for (int64_t r = 0; r < rows; r++) valid &= input->ids[r] >= 0 && input->ids[r] < model->vocabulary;
     for (int64_t b = 0; b < input->sentences; b++) {
         const int64_t index = input->sentence_index ? input->sentence_index[b] : b;
         valid &= index >= 0 && index < input->cached && input->source_lengths[b] >= 0
@@ -130,26 +104,52 @@ static int is_valid_step(const Model *model, const StepInput *input) {
     return valid;
 }
 
+/* Keys and values of one sentence in a tensor (layers, 2, cached, heads, columns, head_width). */
+static KeyValues cached_kv(const Model *model, float *data, int64_t cached, int64_t columns, int64_t sentence) {
+    const int64_t head_width = model->d_model / model->heads, per_sentence = columns * model->d_model;
+    return (KeyValues){
+        .keys = data + sentence * per_sentence, .value_offset = cached * per_sentence,
+        .layer_stride = 2 * cached * per_sentence, .head_stride = columns * head_width, .stride = head_width};
+}
+
+static Row step_row(const Model *model, const StepInput *input, int64_t r) {
+    const int64_t b = r / input->beam, sentence = input->sentence_index ? input->sentence_index[b] : b;
+    Row row = {
+        .token = input->ids[r], .position = input->length - 1, .column = input->used + r % input->beam,
+        .self = cached_kv(model, input->kv_cache, input->cached, input->capacity, sentence),
+        .source = cached_kv(model, input->source_kv, input->cached, input->max_source, sentence)};
+    row.self.index = input->kv_index ? input->kv_index + r * input->length : NULL;
+    row.self.count = input->length;
+    row.source.count = input->source_lengths[b];
+    return row;
+}
+
+typedef struct {
+    const Model *model;
+    const StepInput *input;
+    const Row *rows;
+    Workspace work;
+} StepCall;
+
+static void run_step_call(const Thread *thread, void *context) {
+    StepCall *call = context;
+    const float *x = run_decoder(thread, call->model, &call->work, call->rows, &call->input->positions);
+    linear(thread, &call->model->output, x, call->work.rows, call->work.quantized, call->input->logits);
+}
+
 /* Returns 0 or an error code. */
 int heed_decoder_step(const Model *model, const StepInput *input, int64_t threads) {
     if (!is_valid_step(model, input)) return INVALID;
-    const int64_t rows = input->sentences * input->beam;
-    const int64_t max_keys = input->length > input->max_source ? input->length : input->max_source;
-    /* Buffer sizes in floats; `quantized` holds bytes, four per float. */
-    const int64_t hidden = aligned(rows * model->d_model), scratch = aligned(scratch_size(model, rows));
-    const int64_t scores_size = aligned(max_keys), scales_size = aligned(rows);
-    const int64_t shared = scratch + 2 * hidden;
-    const int64_t per_thread = 2 * hidden + scores_size + scales_size + aligned(scratch / 4 + 1);
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (shared + threads * per_thread));
-    if (!memory) return NO_MEMORY;
-#pragma omp parallel num_threads(threads)
-    {
-        float *residual = memory + shared + omp_get_thread_num() * per_thread, *normalized = residual + hidden;
-        float *scores = normalized + hidden, *row_scale = scores + scores_size;
-        const Thread thread = {omp_get_thread_num(), omp_get_num_threads(), rows, residual, normalized, scores,
-                               row_scale, (uint8_t *)(row_scale + scales_size)};
-        run_step(&thread, model, input, memory, memory + scratch, memory + scratch + hidden);
+    const int64_t count = input->sentences * input->beam;
+    Row *rows = malloc(sizeof(Row) * count);
+    StepCall call = {model, input, rows, {0}};
+    if (!rows || open_workspace(&call.work, model, count, most(input->length, input->max_source), threads)) {
+        free(rows);
+        return NO_MEMORY;
     }
-    free(memory);
+    for (int64_t r = 0; r < count; r++) rows[r] = step_row(model, input, r);
+    run_team(threads, run_step_call, &call);
+    free(call.work.memory);
+    free(rows);
     return 0;
 }

@@ -124,7 +124,8 @@ int heed_gemm(const Gemm *gemm, int64_t threads) {
     if (!packed) return 1;
 #pragma omp parallel num_threads(threads)
     {
-        const Thread thread = {.index = omp_get_thread_num(), .count = omp_get_num_threads()};
+        Team team = {.count = omp_get_num_threads()};
+        const Thread thread = {&team, omp_get_thread_num()};
         int64_t first, last;
         partition(&thread, panels, &first, &last);
         for (int64_t p = first; p < last; p++) pack_panel(gemm, p * PANEL, packed + p * panel_size);

@@ -1,5 +1,7 @@
 /* The whole library as one translation unit, so that every kernel can be inlined. */
 
+#include "threads.h"
+
 #include "linear.h"
 
 #include "layers.h"
@@ -15,3 +17,8 @@
 
 #include "beam.h"
 #include "decoder.h"
+#include "next_tokens.h"
+
+#include "slots.h"
+
+#include "search.h"

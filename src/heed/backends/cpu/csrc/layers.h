@@ -1,12 +1,13 @@
-/* Building blocks that encoder and decoder share: layer structures, layer norm, residuals, softmax, rotary positions.
+/* Building blocks that encoder and decoder share: layer structures, workspace, layer norm, residuals, attention of single
+   queries, rotary positions.
 
-   `backends/cpu/layers.py` fills in the structures. */
+   The threads of a team share all activations. Each computes some columns of every linear layer and some rows of
+   everything else, and they meet at a barrier before one reads what another has written. `backends/cpu/layers.py` fills
+   in the structures of the model. */
 
 enum { ALIGNED = 64 };                            /* bytes of a cache line */
 enum { RELU, GELU, SWISH, SWIGLU };               /* activations */
 enum { POST, PRE, SANDWICH };                     /* positions of the norms */
-
-enum { NO_MEMORY = 1, INVALID = 2 };              /* error codes; INVALID: an index is out of bounds */
 
 typedef struct {
     const float *weight, *bias;                   /* NULL: identity */
@@ -14,28 +15,63 @@ typedef struct {
 } Norm;
 
 typedef struct {                                  /* self-attention, cross-attention, feed-forward */
-    PackedMatrix qkv, o_self, q_cross, o_cross, ffn_in, ffn_gate, ffn_out;
+    PackedMatrix qkv, o_self, q_cross, kv_cross, o_cross, ffn_in, ffn_gate, ffn_out;
     Norm norm[3], outer_norm[3];                  /* of each sub-layer; outer_norm: of its output (sandwich) */
 } Layer;
 
-typedef struct {
+typedef struct {                                  /* an encoder or a decoder */
     const Layer *layers;
     int64_t layer_count, d_model, d_ff, heads, activation, norm_order;
     const float *embedding;                       /* (vocabulary, d_model) */
+    int64_t vocabulary;
     float embedding_scale;
     Norm final_norm;
-    PackedMatrix output;                          /* output projection to logits */
+    PackedMatrix output;                          /* decoder: output projection to logits */
 } Model;
 
-/* Floats that the widest intermediate result of so many rows takes: QKV, or the feed-forward layer with its gate. */
-static int64_t scratch_size(const Model *model, int64_t rows) {
-    return rows * (2 * model->d_ff > 3 * model->d_model ? 2 * model->d_ff : 3 * model->d_model);
-}
+typedef struct {                                  /* positional encodings of positions 0 to count - 1 */
+    const float *embedding;                       /* (count, d_model), or NULL */
+    const float *cos, *sin;                       /* (count, head_width / 2): rotary angles, or NULL */
+    int64_t count;
+} Positions;
+
+typedef struct {                                  /* keys and values that one row attends to */
+    float *keys;                                  /* of layer 0, head 0, position 0 */
+    int64_t value_offset;                         /* from a key to its value */
+    int64_t layer_stride, head_stride, stride;    /* stride: from one position to the next */
+    const int64_t *index;                         /* (count): the positions attended to, or NULL: the first `count` */
+    int64_t count;
+} KeyValues;
+
+typedef struct {                                  /* activations of so many rows, shared by all threads */
+    int64_t rows, max_keys;
+    float *residual, *input, *heads, *output;     /* (rows, d_model): residual stream, input of a sub-layer, ... */
+    float *wide;                                  /* (rows, 3 d_model or 2 d_ff): QKV, or hidden units and gate */
+    float *scores;                                /* (threads, max_keys): of one query */
+    QuantizedRows quantized;
+    void *memory;
+} Workspace;
 
 /* A count of floats rounded up to whole cache lines. */
 static int64_t aligned(int64_t floats) {
     const int64_t in_line = ALIGNED / sizeof(float);
     return (floats + in_line - 1) / in_line * in_line;
+}
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Memory for so many rows and keys of one row; returns 0 or an error code. */
+static int open_workspace(Workspace *work, const Model *model, int64_t rows, int64_t max_keys, int64_t threads) {
+    const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
+    const int64_t wide = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
+    const int64_t bytes = aligned(rows * round_to_group(widest) / 4 + 1); /* in floats */
+    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (4 * hidden + wide + threads * scores + scales + bytes));
+    if (!memory) return NO_MEMORY;
+    float *all_scores = memory + 4 * hidden + wide, *all_scales = all_scores + threads * scores;
+    *work = (Workspace){
+        rows, scores, memory, memory + hidden, memory + 2 * hidden, memory + 3 * hidden, memory + 4 * hidden, all_scores,
+        {(uint8_t *)(all_scales + scales), all_scales}, memory};
+    return 0;
 }
 
 /* Whether cu_seqlens describes packed sentences that fill all tokens, none longer than max_length. */
@@ -62,23 +98,41 @@ static void layer_norm(const Norm *norm, const float *x, float *y, int64_t size)
     for (int64_t i = 0; i < size; i++) y[i] = (x[i] - mean) * scale * norm->weight[i] + norm->bias[i];
 }
 
-/* Adds a sub-layer's output to the residual stream, with the sandwich or post norm of sub-layer `number`. */
-static void add_residual_norm(const Thread *thread, const Model *model, const Layer *layer, int number, float *output) {
-    for (int64_t r = 0; r < thread->rows; r++) {
-        float *residual = thread->residual + r * model->d_model, *added = thread->input + r * model->d_model;
-        memcpy(added, output + r * model->d_model, sizeof(float) * model->d_model);
+/* The token embedding of one row, with its position, as the start of the residual stream. */
+static void embed(const Model *model, const Positions *positions, int64_t token, int64_t position, float *residual) {
+    const float *embedding = model->embedding + token * model->d_model;
+    for (int64_t i = 0; i < model->d_model; i++) residual[i] = embedding[i] * model->embedding_scale;
+    if (positions->embedding)
+        for (int64_t i = 0; i < model->d_model; i++)
+            residual[i] += positions->embedding[position * model->d_model + i];
+}
+
+/* The input of a sub-layer: the residual stream, normalised unless the model is post-norm. */
+static const float *begin_sublayer(const Thread *thread, const Model *model, Workspace *work, const Norm *norm) {
+    int64_t first, last;
+    partition(thread, work->rows, &first, &last);
+    for (int64_t r = first * model->d_model; r < last * model->d_model && model->norm_order != POST; r += model->d_model)
+        layer_norm(norm, work->residual + r, work->input + r, model->d_model);
+    barrier(thread);
+    return model->norm_order == POST ? work->residual : work->input;
+}
+
+/* The last linear layer of sub-layer `number`; its output is added to the residual stream, with the sandwich or post
+   norm. */
+static void end_sublayer(
+    const Thread *thread, const Model *model, Workspace *work, const Layer *layer, int number,
+    const PackedMatrix *matrix, const float *x) {
+    int64_t first, last;
+    barrier(thread);
+    linear(thread, matrix, x, work->rows, work->quantized, work->output);
+    barrier(thread);
+    partition(thread, work->rows, &first, &last);
+    for (int64_t r = first; r < last; r++) {
+        float *residual = work->residual + r * model->d_model, *added = work->output + r * model->d_model;
         if (model->norm_order == SANDWICH) layer_norm(&layer->outer_norm[number], added, added, model->d_model);
         for (int64_t i = 0; i < model->d_model; i++) residual[i] += added[i];
         if (model->norm_order == POST) layer_norm(&layer->norm[number], residual, residual, model->d_model);
     }
-}
-
-/* The input of a sub-layer: the residual stream, normalised unless the model is post-norm. */
-static const float *sublayer_input(const Thread *thread, const Model *model, const Norm *norm) {
-    if (model->norm_order == POST) return thread->residual;
-    for (int64_t r = 0; r < thread->rows; r++)
-        layer_norm(norm, thread->residual + r * model->d_model, thread->input + r * model->d_model, model->d_model);
-    return thread->input;
 }
 
 INLINED float horizontal_sum(Lanes x) {
@@ -143,15 +197,26 @@ static void rotate(float *x, const float *cos, const float *sin, int64_t size) {
     }
 }
 
-/* First linear layer of the feed-forward network and its activation: this thread's columns of `hidden`, (rows, d_ff).
-   The gate of SwiGLU is computed into the memory after `hidden`. */
-static void ffn_in(const Thread *thread, const Model *model, const Layer *layer, const float *x, float *hidden) {
-    float *gates = hidden + thread->rows * model->d_ff;
+/* Attention of one query of one head. */
+static void attend(
+    const float *query, const KeyValues *kv, int64_t layer, int64_t head, int64_t head_width, float *scores,
+    float *output) {
+    const float *keys = kv->keys + layer * kv->layer_stride + head * kv->head_stride;
+    for (int64_t t = 0; t < kv->count; t++)
+        scores[t] = dot(query, keys + (kv->index ? kv->index[t] : t) * kv->stride, head_width);
+    softmax_weighted_sum(scores, kv->count, keys + kv->value_offset, kv->index, kv->stride, head_width, output);
+}
+
+/* The hidden units of the feed-forward network, (rows, d_ff): its first linear layer and the activation. */
+static void hidden_units(const Thread *thread, const Model *model, Workspace *work, const Layer *layer, const float *x) {
+    float *hidden = work->wide, *gates = hidden + work->rows * model->d_ff;
     int64_t first, last;
-    linear(thread, &layer->ffn_in, x, hidden);
-    if (model->activation == SWIGLU) linear(thread, &layer->ffn_gate, x, gates);
+    quantize_input(thread, &layer->ffn_in, x, work->rows, work->quantized);
     partition_columns(thread, model->d_ff, &first, &last);
-    for (int64_t r = 0; r < thread->rows; r++) {
+    multiply(&layer->ffn_in, x, work->quantized, work->rows, first, last, hidden + first, model->d_ff);
+    if (model->activation == SWIGLU)
+        multiply(&layer->ffn_gate, x, work->quantized, work->rows, first, last, gates + first, model->d_ff);
+    for (int64_t r = 0; r < work->rows; r++) {
         float *row = hidden + r * model->d_ff;
         if (model->activation == RELU)
             for (int64_t i = first; i < last; i++) row[i] = row[i] < 0 ? 0 : row[i]; /* keeps NaN */
@@ -165,4 +230,10 @@ static void ffn_in(const Thread *thread, const Model *model, const Layer *layer,
                 row[i] *= gate / (1 + expf(-gate));
             }
     }
+}
+
+/* The feed-forward sub-layer. */
+static void feed_forward(const Thread *thread, const Model *model, Workspace *work, const Layer *layer, int number) {
+    hidden_units(thread, model, work, layer, begin_sublayer(thread, model, work, &layer->norm[number]));
+    end_sublayer(thread, model, work, layer, number, &layer->ffn_out, work->wide);
 }

@@ -29,6 +29,8 @@ enum { LANES = 8, MAX_ROWS = 3, FEW_ROWS = 1, UNROLL = 2 };
 typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t Integers __attribute__((vector_size(4 * INT_LANES), aligned(4)));
 
+enum { NO_MEMORY = 1, INVALID = 2 };              /* error codes; INVALID: an index is out of bounds */
+
 #define INLINED static inline __attribute__((always_inline)) /* makes `rows` a constant and keeps sums in registers */
 
 typedef struct {
@@ -39,19 +41,10 @@ typedef struct {
     int64_t outputs, inputs;
 } PackedMatrix;
 
-typedef struct {                                  /* a thread of a parallel region, and its private buffers */
-    int64_t index, count, rows;                   /* of `count` threads; rows of x */
-    float *residual, *input;                      /* (rows, d_model): residual stream, input of the next sub-layer */
-    float *scores;                                /* attention scores of one query */
-    float *row_scale;                             /* int8: scale of each row of x */
-    uint8_t *quantized;                           /* int8: (rows, inputs), x quantised */
-} Thread;
-
-/* This thread's part [first, last) of `total` work items. */
-static void partition(const Thread *thread, int64_t total, int64_t *first, int64_t *last) {
-    *first = total * thread->index / thread->count;
-    *last = total * (thread->index + 1) / thread->count;
-}
+typedef struct {                                  /* rows of activations, quantised: shared by all threads */
+    uint8_t *values;                              /* (rows, inputs rounded up to whole groups) */
+    float *scales;                                /* of each row */
+} QuantizedRows;
 
 /* The output columns [first, last) that this thread computes: whole panels. */
 static void partition_columns(const Thread *thread, int64_t outputs, int64_t *first, int64_t *last) {
@@ -154,51 +147,78 @@ static void store_with_bias(const float *sums, const float *bias, int64_t o, int
         memcpy(y, sums, sizeof(float) * cols);
 }
 
-/* y = x Wᵀ + b: this thread's columns of y. int8: every thread quantises all of x into its own buffer, so no
-   barrier is needed. Since x is offset by 128, 128 times the sum of W's row is subtracted from each int32 sum. */
-static void linear(const Thread *thread, const PackedMatrix *matrix, const float *x, float *y) {
-    const int64_t size = matrix->inputs, padded = round_to_group(size);
+/* int8: quantises the rows of x, each thread some of them; float32: nothing. */
+static void quantize_input(
+    const Thread *thread, const PackedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized) {
+    const int64_t size = matrix->inputs;
     int64_t first, last;
-    if (matrix->output_scales)
-        for (int64_t r = 0; r < thread->rows; r++)
-            thread->row_scale[r] = quantize_row(x + r * size, size, thread->quantized + r * padded);
-    partition_columns(thread, matrix->outputs, &first, &last);
+    if (!matrix->output_scales) return;
+    partition(thread, rows, &first, &last);
+    for (int64_t r = first; r < last; r++)
+        quantized.scales[r] = quantize_row(x + r * size, size, quantized.values + r * round_to_group(size));
+    barrier(thread);
+}
+
+/* Columns [first, last) of y = x Wᵀ + b; first begins a panel. y: the columns of the first row, rows `stride` apart.
+   int8: x has been quantised. Since it is offset by 128, 128 times the sum of W's row is subtracted from each sum. */
+static void multiply(
+    const PackedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
+    float *y, int64_t stride) {
+    const int64_t size = matrix->inputs, padded = round_to_group(size);
     for (int64_t o = first; o < last; o += PANEL)
-        for (int64_t r = 0; r < thread->rows; r += MAX_ROWS) {
-            const int64_t rows = thread->rows - r < MAX_ROWS ? thread->rows - r : MAX_ROWS;
+        for (int64_t r = 0; r < all_rows; r += MAX_ROWS) {
+            const int64_t rows = all_rows - r < MAX_ROWS ? all_rows - r : MAX_ROWS;
             const int64_t cols = last - o < PANEL ? last - o : PANEL;
             float sums[MAX_ROWS][PANEL];
             if (matrix->output_scales) {
                 int32_t int_sums[MAX_ROWS][PANEL];
                 const int8_t *panel = (const int8_t *)matrix->weight + o * padded;
-                tile_int8(panel, thread->quantized + r * padded, padded, rows, int_sums);
+                tile_int8(panel, quantized.values + r * padded, padded, rows, int_sums);
                 for (int64_t i = 0; i < rows; i++)
                     for (int64_t k = 0; k < cols; k++) {
                         const int32_t centred = int_sums[i][k] - 128 * matrix->output_sums[o + k];
-                        sums[i][k] = thread->row_scale[r + i] * matrix->output_scales[o + k] * centred;
+                        sums[i][k] = quantized.scales[r + i] * matrix->output_scales[o + k] * centred;
                     }
             } else {
                 tile_f32((const float *)matrix->weight + o * size, x + r * size, size, rows, sums);
             }
             for (int64_t i = 0; i < rows; i++)
-                store_with_bias(sums[i], matrix->bias, o, cols, y + (r + i) * matrix->outputs + o);
+                store_with_bias(sums[i], matrix->bias, o, cols, y + (r + i) * stride + o - first);
         }
 }
 
-/* y = x Wᵀ + b of any number of rows, in a parallel region of its own; returns 1 if out of memory. */
+/* y = x Wᵀ + b: this thread's columns of y. */
+static void linear(
+    const Thread *thread, const PackedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized, float *y) {
+    int64_t first, last;
+    quantize_input(thread, matrix, x, rows, quantized);
+    partition_columns(thread, matrix->outputs, &first, &last);
+    multiply(matrix, x, quantized, rows, first, last, y + first, matrix->outputs);
+}
+
+typedef struct {
+    const PackedMatrix *matrix;
+    const float *x;
+    float *y;
+    int64_t rows;
+    QuantizedRows quantized;
+} LinearCall;
+
+static void run_linear(const Thread *thread, void *context) {
+    const LinearCall *call = context;
+    linear(thread, call->matrix, call->x, call->rows, call->quantized, call->y);
+}
+
+/* y = x Wᵀ + b of any number of rows; returns 0 or an error code. */
 int heed_linear(const PackedMatrix *matrix, const float *x, float *y, int64_t rows, int64_t threads) {
-    const int64_t per_thread = rows * (int64_t)sizeof(float) + rows * round_to_group(matrix->inputs);
-    char *memory = matrix->output_scales ? malloc(threads * per_thread) : NULL;
-    if (matrix->output_scales && !memory) return 1;
-#pragma omp parallel num_threads(threads)
-    {
-        float *row_scale = (float *)(memory + omp_get_thread_num() * per_thread);
-        const Thread thread = {
-            .index = omp_get_thread_num(), .count = omp_get_num_threads(), .rows = rows,
-            .row_scale = row_scale, .quantized = (uint8_t *)(row_scale + rows)};
-        linear(&thread, matrix, x, y);
+    float *scales = NULL;
+    if (matrix->output_scales) {
+        scales = malloc(rows * (sizeof(float) + round_to_group(matrix->inputs)));
+        if (!scales) return NO_MEMORY;
     }
-    free(memory);
+    LinearCall call = {matrix, x, y, rows, {(uint8_t *)(scales + rows), scales}};
+    run_team(threads, run_linear, &call);
+    free(scales);
     return 0;
 }
 
