@@ -49,8 +49,8 @@ def test_batching_never_changes_or_swaps_translations(server: Running, translato
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server whose translations take longer than its deadline, with a queue of three."""
     folder = make_folder(tmp_path_factory.mktemp("models") / "slow", max_length=2000)
-    limits = ("--set", "serve.queue=3", "--set", "serve.deadline=1", "--set", "search.min_length=1500")
-    with serving(folder, *limits, *MANY, "--set", "search.no_repeat_ngram=1500") as running:
+    limits = ("--set", "serve.queue=3", "--set", "serve.deadline=1", "--set", "search.min_length=1900")
+    with serving(folder, *limits, *MANY, "--set", "search.no_repeat_ngram=1500", "--set", "search.beam=50") as running:
         yield running
 
 
