@@ -161,7 +161,7 @@ static inline float dot(const float *a, const float *b, int64_t size) {
 static inline float fast_exp(float x) {
     const float log2_value = (x < -87.0f ? -87.0f : x) * 1.44269504f, n = rintf(log2_value);
     const float rest = (log2_value - n) * 0.693147181f;
-    const int32_t bits = ((int32_t)n + 127) << 23;
+    const int32_t bits = ((int32_t)(n == n ? n : 0) + 127) << 23; /* NaN stays NaN through `rest` */
     float power, sum = 1.38888889e-3f; /* 1 / 6!, 1 / 5!, ... */
     memcpy(&power, &bits, sizeof power);
     sum = sum * rest + 8.33333333e-3f;
