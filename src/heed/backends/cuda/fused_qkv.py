@@ -21,13 +21,17 @@ from heed.model.layers import Decoder, DecoderLayer
 from heed.model.transformer import replace_modules
 
 
+def _share_state(part: nn.Module, fused: nn.Module) -> None:
+    """Give a fused module all attributes of its reference, also those that the reference gets in later versions."""
+    vars(fused).update(vars(part))
+
+
 class FusedQKVAttention(MultiHeadAttention):
     """Attention that shares another one's weights, with fused QKV in self-attention of packed sentences."""
 
     def __init__(self, part: MultiHeadAttention) -> None:
         nn.Module.__init__(self)
-        self.split, self.dropout = part.split, part.dropout
-        self.query, self.key, self.value, self.output = part.query, part.key, part.value, part.output
+        _share_state(part, self)
 
     def self_attend(self, x: Float[Tensor, "tokens D"], context: AttentionContext) -> Float[Tensor, "tokens D"]:
         qkv = functional.linear(x, *concat_linear(qkv_projections(self))).unflatten(-1, (3, *self.split))
@@ -45,7 +49,7 @@ class FusedKVDecoder(Decoder):
 
     def __init__(self, part: Decoder) -> None:
         nn.Module.__init__(self)
-        self.positions, self.dropout, self.layers, self.norm = part.positions, part.dropout, part.layers, part.norm
+        _share_state(part, self)
 
     def keys_values(self, memory: Float[Tensor, "sources D"]) -> tuple[KeysValues, ...]:
         """Keys and values of the encoder output, for each layer."""
