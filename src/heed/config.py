@@ -320,7 +320,8 @@ class TrainingConfig(Settings):
     )
     compile: bool | None = Field(
         None,
-        description="Compile the layers with torch.compile; none: with CUDA graphs, in runs of 5,000 steps or more.",
+        description="Compile the layers with torch.compile; none: with CUDA graphs, at width 256 or more, from 5,000 "
+        "steps on.",
     )
     shard: bool = Field(
         default=False,

@@ -81,5 +81,6 @@ class TranslateConfig(Settings):
     )
     normalize: bool = Field(
         default=True,
-        description="Write ALL CAPS, Title Case and runs of spaces as in the training text before translation.",
+        description="Translate ALL CAPS, Title Case, runs of spaces and texts without a final stop in the style of the "
+        "training text.",
     )

@@ -132,6 +132,18 @@ def test_the_training_plan_reports_its_backend_and_the_reason(compiler: bool) ->
         training_plan(half, CPU)
 
 
+@pytest.mark.parametrize(
+    ("steps", "width", "expected"), [(5000, 256, True), (4999, 256, False), (10_000, 128, False), (10_000, 512, True)]
+)
+def test_long_runs_of_wide_models_are_compiled(
+    steps: int, width: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heed.backends.select._why_no_capture", lambda _: None)
+    model = ModelConfig(vocab_size=9, d_model=width, heads=2)
+    config = RunConfig(model=model, training=TrainingConfig(max_steps=steps))
+    assert training_plan(config, torch.device("cuda")).is_compiled is expected
+
+
 # Code that detects compilers, instruction sets, GPUs or kernels, and the files that may contain it.
 DETECTS_HARDWARE = re.compile(
     r"cuda\.is_available|device_count|get_device_capability|is_bf16_supported|find_compiler|missing_for_|has_int8\("

@@ -73,6 +73,28 @@ def test_the_tokens_of_a_title_are_spelt_as_its_translation() -> None:
     assert other.source_tokens == (" The Dog", " Ran Away")
 
 
+def test_a_text_without_a_stop_is_translated_with_one_and_its_translation_loses_it() -> None:
+    tokenizer = Tokenizer.train(["a dog runs."] * 3, "characters", 300)
+    style = TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0, stop=".")
+    settings = [make(tokenizer=tokenizer)], (tokenizer, tokenizer), SearchConfig(max_length=12, beam=1), 40
+    translator = Translator(*settings, normalizer=Normalizer(style))
+    stopped, plain = translator.translate(["a dog.", "a dog"])
+    assert plain.text == stopped.text.removesuffix(".")
+    assert (plain.ids, plain.alignment) == (stopped.ids, stopped.alignment)
+    assert "".join(plain.source_tokens) == "a dog"
+    assert (stopped.normalized, plain.normalized) == (False, True)
+    assert "".join(translator.stream("a dog")) == plain.text
+
+
+def test_the_tokens_of_a_translation_that_loses_its_stop_are_as_many_as_before() -> None:
+    source = Normalizer(TextStyle(0.0, 0.0, 0.0, 1.0, "."))("A DOG")
+    ids: dict[str, Any] = {"score": 0.0, "log_prob": 0.0, "ids": (3, 4), "alignment": ()}
+    result = restored(
+        Translation("Ein Hund.", **ids, tokens=("Ein", " Hund."), source_tokens=("A", " dog", ".")), source
+    )
+    assert (result.text, result.tokens, result.source_tokens) == ("EIN HUND", ("EIN", " HUND"), ("A", " DOG", ""))
+
+
 def test_with_a_prefix_the_case_of_a_text_is_kept() -> None:
     normalizer = Normalizer(TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=0.0))
     settings = [make()], (TOKENIZER, TOKENIZER), SearchConfig(max_length=12), 40

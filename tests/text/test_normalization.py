@@ -63,6 +63,57 @@ def test_only_case_and_spaces_change(text: str) -> None:
     assert result.is_changed or result.text == text
 
 
+STOPPED = TextStyle(capitals=0.0, title=0.0, spaces=0.0, initial=1.0, stop=".")
+
+
+@pytest.mark.parametrize(
+    ("text", "normalized"),
+    [
+        ("A man in a blue shirt", "A man in a blue shirt."),
+        ("Dog", "Dog."),
+        ("in 1999 ", "in 1999."),
+        ("A MAN RUNS", "A man runs."),
+        ("A man runs.", "A man runs."),
+        ("A man runs!", "A man runs!"),
+        ("A man runs:", "A man runs:"),
+        ("", ""),
+    ],
+)
+def test_a_text_without_a_stop_gets_one_if_nearly_all_training_sources_have_it(text: str, normalized: str) -> None:
+    assert Normalizer(STOPPED)(text).text == normalized
+    assert Normalizer(SENTENCES)(text).stop == ""
+
+
+@pytest.mark.parametrize("translation", ["Ein Hund.", "Ein Hund .", "Ein Hund。", "Ein Hund"])
+def test_the_translation_of_a_text_without_a_stop_has_none(translation: str) -> None:
+    assert Normalizer(STOPPED)("a dog").restore(translation) == "Ein Hund"
+    assert Normalizer(STOPPED)(" A DOG\t").restore(translation) == " EIN HUND\t"
+    assert Normalizer(STOPPED)("a dog.").restore(translation) == translation
+    assert Normalizer(STOPPED)("a dog").restore("Ein Hund!") == "Ein Hund!"
+
+
+@pytest.mark.parametrize(
+    ("texts", "stop"),
+    [
+        (["A dog."] * 9 + ["A cat"], "."),
+        (["A dog."] * 8 + ["A cat"] * 2, ""),
+        (["a dog ."] * 10, " ."),
+        (["狗。"] * 10, "。"),
+        (["A dog!"] * 10, ""),
+        ([], ""),
+    ],
+)
+def test_the_usual_stop_is_the_one_of_nine_in_ten_texts(texts: list[str], stop: str) -> None:
+    assert text_style(texts).stop == stop
+
+
+@pytest.mark.parametrize(("stored", "stop"), [(".", "."), (" .", " ."), (None, ""), (3, ""), ("word", "")])
+def test_only_a_stop_is_read_from_a_model_folder_as_one(stored: object, stop: str) -> None:
+    style = TextStyle.from_json({"capitals": 0, "title": 0, "spaces": 0, "initial": 1, "stop": stored})
+    assert style is not None
+    assert style.stop == stop
+
+
 def test_the_style_of_texts_is_the_share_of_each() -> None:
     style = text_style(["A DOG RUNS", "A Dog Runs Away", "a  dog", "A dog runs."])
     assert style == TextStyle(capitals=0.25, title=0.25, spaces=0.25, initial=0.75)

@@ -165,7 +165,7 @@ class Trained(TypedDict, total=False):
     texts: dict[str, list[dict[str, Any]]]
     trigrams: dict[str, str] | None
     lengths: dict[str, int] | None
-    style: dict[str, float] | None
+    style: dict[str, float | str] | None
 
 
 _TRAINED = TypeAdapter(Trained)

@@ -49,7 +49,8 @@ InferenceDtype = Literal["float32", "int8"]
 
 _BFLOAT16_CAPABILITY = 8  # first major compute capability with bfloat16 tensor cores
 _GPU_TOKENS, _CPU_TOKENS = 65_536, 4096  # per batch, padding and beam included
-_MIN_STEPS_TO_COMPILE = 5000  # training steps that repay half a minute of torch.compile
+# torch.compile takes 13 s or more, which only many steps of a wide model repay: at width 128 it gains nothing.
+_MIN_STEPS_TO_COMPILE, _MIN_WIDTH_TO_COMPILE = 5000, 256
 _NO_GPU = "torch sees no GPU"
 
 
@@ -266,7 +267,7 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
     on_gpu, no_gpu = device.type == "cuda", "the CPU was requested" if has_gpu() else _NO_GPU
     obstacle = _why_no_capture(config) if on_gpu else no_gpu
     if compiled is None or settings.compile is not None or obstacle is not None:
-        compiled = settings.compile if settings.compile is not None else obstacle is None and _is_long(config)
+        compiled = settings.compile if settings.compile is not None else obstacle is None and _repays_compiling(config)
     dtype = "bfloat16" if settings.precision == "bfloat16" or (settings.precision == "auto" and on_gpu) else "float32"
     if obstacle is None:
         choice = BackendChoice("cuda", dtype, str(device), "CUDA graphs and Triton kernels")
@@ -291,8 +292,8 @@ def _why_no_capture(config: RunConfig) -> str | None:
     return "training.shard = true" if config.training.shard else missing_for_graphs()
 
 
-def _is_long(config: RunConfig) -> bool:
-    return config.training.max_steps >= _MIN_STEPS_TO_COMPILE
+def _repays_compiling(config: RunConfig) -> bool:
+    return config.training.max_steps >= _MIN_STEPS_TO_COMPILE and config.model.d_model >= _MIN_WIDTH_TO_COMPILE
 
 
 @cache

@@ -48,7 +48,7 @@ class TranslationCounts:
     split: int = 0  # texts translated in segments
     segments: int = 0  # of the split texts
     truncated: int = 0  # texts truncated at the length limit
-    normalized: int = 0  # texts whose case or spaces were changed before translation
+    normalized: int = 0  # texts whose case, spaces or final stop were changed before translation
 
     def add(self, translations: "Sequence[Translation]") -> None:
         for best in translations:
@@ -69,8 +69,8 @@ class TranslationCounts:
             )
         if self.normalized:
             notes.append(
-                f"{self.normalized:,} of {self.texts:,} texts are in capitals or title case or have runs of spaces, "
-                "unlike the training text, and were translated in its style (translate.normalize)"
+                f"{self.normalized:,} of {self.texts:,} texts are in capitals or title case, have runs of spaces or no "
+                "final stop, unlike the training text, and were translated in its style (translate.normalize)"
             )
         if self.truncated:
             bound = LengthBound(search.max_length_ratio, search.max_length_extra)

@@ -241,7 +241,7 @@ def _translate_interactively(translator: "Translator", output: _OutputOptions) -
         if best.truncated:
             print_notes(["the translation reached the length limit and is truncated"])
         if best.normalized:
-            print_notes(["case or spaces were changed before translation, as in the training text"])
+            print_notes(["case, spaces or the final stop were changed before translation, as in the training text"])
 
 
 def score(

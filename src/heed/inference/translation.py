@@ -36,21 +36,30 @@ class Translation:
     alternatives: tuple["Translation", ...] = ()  # the other results, if nbest > 1
     truncated: bool = False  # the length limit, not the model, ended it or one of its segments
     segments: tuple[Segment, ...] = ()  # in order
-    normalized: bool = False  # the text, or a segment of it, was changed before translation: case or spaces
+    normalized: bool = False  # the text, or a segment of it, was changed before translation: case, spaces or final stop
 
 
 def restored(translation: Translation, source: NormalizedText) -> Translation:
     """The translation of a normalised text, in the case and with the outer white space of the original."""
     if source.original is None:
         return translation
+    text = source.without_stop(translation.text)
+    tokens = _without_end(translation.tokens, len(translation.text) - len(text))
     return replace(
         translation,
-        text=source.restore(translation.text),
-        tokens=_spelt_as(source.restore_case(translation.text), translation.tokens),
-        source_tokens=_spelt_as(source.original, translation.source_tokens),
+        text=source.restore(text),
+        tokens=_spelt_as(source.restore_case(text), tokens),
+        source_tokens=_spelt_as(source.original, _without_end(translation.source_tokens, len(source.stop))),
         alternatives=tuple(restored(alternative, source) for alternative in translation.alternatives),
         normalized=True,
     )
+
+
+def _without_end(tokens: tuple[str, ...], characters: int) -> tuple[str, ...]:
+    """The tokens without so many characters at their end; as many tokens, since alignments count them."""
+    kept = max(0, sum(map(len, tokens)) - characters)
+    starts = (end - len(token) for token, end in zip(tokens, accumulate(map(len, tokens)), strict=True))
+    return tuple(token[: max(0, kept - start)] for token, start in zip(tokens, starts, strict=True))
 
 
 def _spelt_as(text: str, tokens: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,7 +134,7 @@ def stream_segment(
         except StopIteration as end:
             truncated: bool = end.value
             break
-        decoded = text.before + text.restore_case(*target.decode([written]))
+        decoded = text.before + text.restore_case(text.without_stop(*target.decode([written])))
         if not decoded.endswith("\ufffd") and len(decoded) > len(shown):  # not in the middle of a character
             yield decoded[len(shown) :]
             shown = decoded

@@ -20,7 +20,9 @@ from heed.serving.http_errors import as_http_error
 from heed.serving.limits import Admission
 from heed.serving.provenance import TrainedOn
 
-_NORMALIZED = "Present if case or spaces of a text were changed before translation, as in the training text."
+_NORMALIZED = (
+    "Present if case, spaces or the final stop of a text were changed before translation, as in the training text."
+)
 _TRUNCATED = "Present if some output ended at the length limit instead of an end-of-sentence token."
 
 

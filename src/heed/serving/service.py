@@ -46,7 +46,7 @@ class TranslatedText:
     language: tuple[str, float]  # source language and confidence in percent
     translation: Translation | None = None  # None: source and target language are the same, or it was HTML
     truncated: bool = False  # some of it ended at the length limit
-    normalized: bool = False  # case or spaces of some of it were changed before translation
+    normalized: bool = False  # case, spaces or final stop of some of it were changed before translation
 
 
 class Service:

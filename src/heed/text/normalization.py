@@ -1,14 +1,17 @@
-"""Normalises texts that are written unlike the training sources: ALL CAPS, Title Case, runs of spaces.
+"""Normalises texts that are written unlike the training sources: ALL CAPS, Title Case, runs of spaces, no final stop.
 
 A model has no tokens for a spelling it was not trained on: in capitals every word falls apart into letters, and the
 translation is noise. So such a text is translated in sentence case with single spaces, and its translation gets the
-case and the outer white space of the text. A text like the training sources is not changed.
+case and the outer white space of the text. Where nearly all training sources end with a full stop, a text without one
+is translated with it, and its translation loses it again: a model hardly knows such texts, least of all single words.
+A text like the training sources is not changed.
 
 Enters: a text. Leaves: a `NormalizedText`. The style of the training sources (`TextStyle`) is stored in the model
 folder; without it nothing is changed. Knows nothing of tokenizers or models.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -17,6 +20,9 @@ Case = Literal["as is", "capitals", "title"]
 
 _RARE = 0.01  # share of the training sources below which a style counts as unknown to the model
 _MIN_CAPITALS, _MIN_TITLE = 2, 4  # words: fewer may be an acronym or a name
+_USUAL = 0.9  # share of the training sources from which an end counts as the usual one
+_STOPS = ".。．।"
+_STOP_AT_END = re.compile(rf"\s*[{_STOPS}]\s*\Z")
 _SPACES = re.compile(r"[^\S\n]{2,}")
 _INITIAL = re.compile(r"(?<![\w'’])\w")  # the first letter of a word
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
@@ -30,18 +36,20 @@ class TextStyle:
     title: float  # Title Case
     spaces: float  # runs of spaces, or spaces at an end
     initial: float  # beginning with a capital letter
+    stop: str = ""  # how nearly all end: "." or, in tokenised text, " ."; empty: otherwise
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float | str]:
         """The JSON object stored in a model folder."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> "TextStyle | None":
         """Parse what `to_json` wrote; None for model folders without it (older or imported)."""
-        names = [field.name for field in fields(cls)]
-        if not isinstance(value, Mapping) or not all(isinstance(value.get(name), int | float) for name in names):
+        shares = [field.name for field in fields(cls) if field.name != "stop"]
+        if not isinstance(value, Mapping) or not all(isinstance(value.get(name), int | float) for name in shares):
             return None
-        return cls(*(float(value[name]) for name in names))
+        stop = value.get("stop", "")
+        return cls(*(float(value[name]) for name in shares), stop if stop and _STOP_AT_END.fullmatch(str(stop)) else "")
 
 
 def text_style(texts: Sequence[str]) -> TextStyle:
@@ -53,7 +61,17 @@ def text_style(texts: Sequence[str]) -> TextStyle:
         cases.count("title") / count,
         sum(_SPACES.search(text) is not None or text != text.strip() for text in texts) / count,
         sum(text[:1].isupper() for text in texts) / count,
+        _usual_stop(texts),
     )
+
+
+def _usual_stop(texts: Sequence[str]) -> str:
+    """The full stop at the end of nearly all texts, with the space before it in tokenised text; empty: none."""
+    ends = Counter(
+        " "[: text[-2:-1].isspace()] + text[-1] for text in map(str.strip, texts) if text[-1:] in tuple(_STOPS)
+    )
+    stop, count = max(ends.items(), key=lambda item: item[1], default=("", 0))
+    return stop if count >= _USUAL * len(texts) else ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,7 @@ class NormalizedText:
     before: str = ""  # white space around the text
     after: str = ""
     original: str | None = None  # the text between them with single spaces, in its own case; None: nothing was changed
+    stop: str = ""  # added at the end of the text
 
     @property
     def is_changed(self) -> bool:
@@ -73,7 +92,11 @@ class NormalizedText:
 
     def restore(self, translation: str) -> str:
         """The translation in the case and with the outer white space of the original text."""
-        return f"{self.before}{self.restore_case(translation)}{self.after}"
+        return f"{self.before}{self.restore_case(self.without_stop(translation))}{self.after}"
+
+    def without_stop(self, translation: str) -> str:
+        """The translation without a full stop at its end, if the text got one."""
+        return _STOP_AT_END.sub("", translation) if self.stop else translation
 
     def restore_case(self, translation: str) -> str:
         match self.case:
@@ -100,13 +123,15 @@ class Normalizer:
             start = text.find(core) if core else 0
             before, after = text[:start], text[start + len(core) :]
             core = _SPACES.sub(" ", core)
-        case = _case(core)
+        case, stop = _case(core), self.style.stop if core[-1:].isalnum() else ""
         if case == "as is" or getattr(self.style, case) >= _RARE:
-            return NormalizedText(text) if core == text else NormalizedText(core, "as is", before, after, core)
+            if core == text and not stop:
+                return NormalizedText(text)
+            return NormalizedText(core + stop, "as is", before, after, core, stop)
         lowered = core.lower() if case == "capitals" else _WORD.sub(lambda word: _lower_initial(word[0]), core)
         if self.style.initial > 0.5:
             lowered = lowered[:1].upper() + lowered[1:]
-        return NormalizedText(lowered, case, before, after, core)
+        return NormalizedText(lowered + stop, case, before, after, core, stop)
 
 
 def _lower_initial(word: str) -> str:

@@ -63,11 +63,13 @@ def combined(parts: Sequence[TextStatistics]) -> TextStatistics:
     def mean(value: Callable[[TextStatistics], float]) -> float:
         return sum(part.texts * value(part) for part in parts) / texts
 
+    stops = {part.style.stop for part in parts}
     style = TextStyle(
         mean(lambda part: part.style.capitals),
         mean(lambda part: part.style.title),
         mean(lambda part: part.style.spaces),
         mean(lambda part: part.style.initial),
+        stops.pop() if len(stops) == 1 else "",
     )
     alphabet = max(part.alphabet for part in parts)
     return TextStatistics(texts, mean(lambda part: part.characters), alphabet, mean(lambda part: part.new_words), style)

@@ -218,7 +218,8 @@ def expand(
     total = tl.where(total > -float("inf"), total, -float("inf"))  # NaN too
     key = w[:, None] * vocab_size + token_id
 
-    prefers_continue = tl.load(prefers_to_continue + beam_rows, mask=exists & (position >= limit), other=0)
+    at_limit = w < tl.where(position >= limit, BEAM, 0)
+    prefers_continue = tl.load(prefers_to_continue + beam_rows, mask=at_limit, other=0)
     worst = _finish_hypotheses(
         total, key, prefers_continue, position, tl.load(penalties + position + 1), beam_rows, w, exists, sums + count,
         sums + 2 * count,
