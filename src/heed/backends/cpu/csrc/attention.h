@@ -144,23 +144,35 @@ static HeadTask head_task(const Attention *all, int64_t sentence, int64_t head, 
         .grad_scores = {weights + 2 * QUERY_BLOCK * padded, padded}};
 }
 
-/* Forward pass, or backward pass if grad_output is given; returns 0 or an error code. */
-int heed_attention(const Attention *all, int64_t threads) {
-    if (!is_valid_packing(all->cu_seqlens, all->sentences, all->tokens, all->tokens)
-        || !is_valid_packing(all->key_cu_seqlens, all->sentences, all->key_tokens, all->max_keys))
-        return INVALID;
-    const int64_t per_thread = aligned((2 * all->head_width + 3 * QUERY_BLOCK) * round_to_lanes(all->max_keys));
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * threads * per_thread);
-    if (!memory) return NO_MEMORY;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t i = 0; i < all->sentences * all->heads; i++) {
-        float *scratch = memory + omp_get_thread_num() * per_thread;
+typedef struct {
+    const Attention *all;
+    float *memory;                                /* (threads, per_thread) */
+    int64_t per_thread;
+    atomic_llong next;                            /* the next task that no thread has taken */
+} AttentionCall;
+
+static void run_attention(const Thread *thread, void *context) {
+    AttentionCall *call = context;
+    const Attention *all = call->all;
+    float *scratch = call->memory + thread->index * call->per_thread;
+    for (int64_t i; (i = atomic_fetch_add(&call->next, 1)) < all->sentences * all->heads;) {
         const HeadTask task = head_task(all, i / all->heads, i % all->heads, scratch);
         if (all->grad_output.data)
             backward(all, &task);
         else
             forward(all, &task);
     }
-    free(memory);
+}
+
+/* Forward pass, or backward pass if grad_output is given; returns 0 or an error code. */
+int EXPORT(attention)(const Attention *all, Pool *pool, int64_t threads) {
+    if (!is_valid_packing(all->cu_seqlens, all->sentences, all->tokens, all->tokens)
+        || !is_valid_packing(all->key_cu_seqlens, all->sentences, all->key_tokens, all->max_keys))
+        return INVALID;
+    const int64_t per_thread = aligned((2 * all->head_width + 3 * QUERY_BLOCK) * round_to_lanes(all->max_keys));
+    AttentionCall call = {all, allocate(sizeof(float) * threads * per_thread), per_thread, 0};
+    if (!call.memory) return NO_MEMORY;
+    run_team(pool, threads, run_attention, &call);
+    release(call.memory);
     return 0;
 }

@@ -51,7 +51,7 @@ static int64_t segment_word(
 /* Segments concatenated sentences, given as the bytes of their words, into concatenated subword `ids`; counts: subwords
    of each sentence. word_lengths: bytes of each word. word_counts: words of each sentence. dropped: a number per byte;
    a sentence uses those of its own bytes, from the first on. ranks: scratch, as long as the longest word. */
-void heed_bpe(
+void EXPORT(bpe)(
     const int32_t *bytes, const int64_t *word_lengths, const int64_t *word_counts, const int64_t *dropped,
     const Merge *table, int32_t *ranks, int32_t *ids, int64_t *counts, int64_t sentences, int64_t bits) {
     for (int64_t s = 0; s < sentences; s++) {

@@ -138,7 +138,7 @@ static void run_step_call(const Thread *thread, void *context) {
 }
 
 /* Returns 0 or an error code. */
-int heed_decoder_step(const Model *model, const StepInput *input, int64_t threads) {
+int EXPORT(decoder_step)(const Model *model, const StepInput *input, int64_t threads) {
     if (!is_valid_step(model, input)) return INVALID;
     const int64_t count = input->sentences * input->beam;
     Row *rows = malloc(sizeof(Row) * count);
@@ -148,8 +148,8 @@ int heed_decoder_step(const Model *model, const StepInput *input, int64_t thread
         return NO_MEMORY;
     }
     for (int64_t r = 0; r < count; r++) rows[r] = step_row(model, input, r);
-    run_team(threads, run_step_call, &call);
-    free(call.work.memory);
+    run_team(NULL, threads, run_step_call, &call);
+    release(call.work.memory);
     free(rows);
     return 0;
 }

@@ -24,8 +24,25 @@ static inline void dropout_row(
     for (int32_t i = 0; i < (int32_t)size; i++) y[i] = x[i] * (hash32(row_hash + i) < threshold ? 0 : keep_scale);
 }
 
-/* Dropout of a matrix (rows, size); each thread takes some rows. */
-void heed_dropout(const Dropout *dropout, const float *x, float *y, int64_t rows, int64_t size, int64_t threads) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t r = 0; r < rows; r++) dropout_row(dropout, r, 0, x + r * size, y + r * size, size);
+typedef struct {
+    const Dropout *dropout;
+    const float *x;
+    float *y;
+    int64_t rows, size;
+} DropoutCall;
+
+static void run_dropout(const Thread *thread, void *context) {
+    const DropoutCall *call = context;
+    const int64_t size = call->size;
+    int64_t first, last;
+    partition(thread, call->rows, &first, &last);
+    for (int64_t r = first; r < last; r++)
+        dropout_row(call->dropout, r, 0, call->x + r * size, call->y + r * size, size);
+}
+
+/* Dropout of a matrix (rows, size). */
+void EXPORT(dropout)(
+    const Dropout *dropout, const float *x, float *y, int64_t rows, int64_t size, Pool *pool, int64_t threads) {
+    DropoutCall call = {dropout, x, y, rows, size};
+    run_team(pool, threads, run_dropout, &call);
 }

@@ -96,13 +96,13 @@ static void run_encoder_call(const Thread *thread, void *context) {
 }
 
 /* output: (tokens, d_model). Returns 0 or an error code. */
-int heed_encode(const Model *model, const EncoderInput *input, float *output, int64_t threads) {
+int EXPORT(encode)(const Model *model, const EncoderInput *input, float *output, int64_t threads) {
     if (!is_valid_source(model, input)) return INVALID;
     EncoderCall call = {model, input, {0}};
     const int64_t tokens = input->cu_seqlens[input->sentences];
     if (open_workspace(&call.work, model, tokens, longest_source(input), threads)) return NO_MEMORY;
-    run_team(threads, run_encoder_call, &call);
+    run_team(NULL, threads, run_encoder_call, &call);
     memcpy(output, call.work.input, sizeof(float) * tokens * model->d_model);
-    free(call.work.memory);
+    release(call.work.memory);
     return 0;
 }

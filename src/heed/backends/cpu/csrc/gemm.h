@@ -1,4 +1,4 @@
-/* C = A B in float32 for training, where both operands change: `gemm_small` in one thread, `heed_gemm` in all.
+/* C = A B in float32 for training, where both operands change: `gemm_small` in one thread, `gemm` in all.
 
    For large matrices B is packed into panels of 32 columns, which are read sequentially and reused for many rows of A
    while they stay in cache. A has arbitrary row and column strides, so a transposed operand needs no copy. */
@@ -115,28 +115,36 @@ static void multiply_panel(
     }
 }
 
-/* C = A B + bias, or C += A B; returns 1 if out of memory. The threads first pack B together, then each computes its
-   own rows of C, block by block: an (M_BLOCK, K_BLOCK) block of A stays in cache while all panels of B pass by. */
-int heed_gemm(const Gemm *gemm, int64_t threads) {
+typedef struct {
+    const Gemm *gemm;
+    float *packed;                                /* (panels, depth, 32): B */
+} GemmCall;
+
+/* The threads first pack B together, then each computes its own rows of C, block by block: an (M_BLOCK, K_BLOCK) block
+   of A stays in cache while all panels of B pass by. */
+static void run_gemm(const Thread *thread, void *context) {
+    const GemmCall *call = context;
+    const Gemm *gemm = call->gemm;
     const int64_t panels = (gemm->columns + PANEL - 1) / PANEL, blocks = (gemm->rows + MAX_ROWS - 1) / MAX_ROWS;
     const int64_t panel_size = PANEL * gemm->depth;
-    float *packed = aligned_alloc(ALIGNED, sizeof(float) * panels * panel_size);
-    if (!packed) return 1;
-#pragma omp parallel num_threads(threads)
-    {
-        Team team = {.count = omp_get_num_threads()};
-        const Thread thread = {&team, omp_get_thread_num()};
-        int64_t first, last;
-        partition(&thread, panels, &first, &last);
-        for (int64_t p = first; p < last; p++) pack_panel(gemm, p * PANEL, packed + p * panel_size);
-#pragma omp barrier
-        partition(&thread, blocks, &first, &last);
-        last = least(last * MAX_ROWS, gemm->rows);
-        for (int64_t r = first * MAX_ROWS; r < last; r += M_BLOCK)
-            for (int64_t k_start = 0; k_start < gemm->depth; k_start += K_BLOCK)
-                for (int64_t p = 0; p < panels; p++)
-                    multiply_panel(gemm, packed + p * panel_size, p * PANEL, r, least(r + M_BLOCK, last), k_start);
-    }
-    free(packed);
+    int64_t first, last;
+    partition(thread, panels, &first, &last);
+    for (int64_t p = first; p < last; p++) pack_panel(gemm, p * PANEL, call->packed + p * panel_size);
+    barrier(thread);
+    partition(thread, blocks, &first, &last);
+    last = least(last * MAX_ROWS, gemm->rows);
+    for (int64_t r = first * MAX_ROWS; r < last; r += M_BLOCK)
+        for (int64_t k_start = 0; k_start < gemm->depth; k_start += K_BLOCK)
+            for (int64_t p = 0; p < panels; p++)
+                multiply_panel(gemm, call->packed + p * panel_size, p * PANEL, r, least(r + M_BLOCK, last), k_start);
+}
+
+/* C = A B + bias, or C += A B; returns 0 or an error code. */
+int EXPORT(gemm)(const Gemm *gemm, Pool *pool, int64_t threads) {
+    const int64_t panels = (gemm->columns + PANEL - 1) / PANEL;
+    GemmCall call = {gemm, allocate(sizeof(float) * panels * PANEL * gemm->depth)};
+    if (!call.packed) return NO_MEMORY;
+    run_team(pool, threads, run_gemm, &call);
+    release(call.packed);
     return 0;
 }

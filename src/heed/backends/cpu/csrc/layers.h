@@ -5,7 +5,6 @@
    everything else, and they meet at a barrier before one reads what another has written. `backends/cpu/layers.py` fills
    in the structures of the model. */
 
-enum { ALIGNED = 64 };                            /* bytes of a cache line */
 enum { RELU, GELU, SWISH, SWIGLU };               /* activations */
 enum { POST, PRE, SANDWICH };                     /* positions of the norms */
 
@@ -65,7 +64,7 @@ static int open_workspace(Workspace *work, const Model *model, int64_t rows, int
     const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
     const int64_t wide = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
     const int64_t bytes = aligned(rows * round_to_group(widest) / 4 + 1); /* in floats */
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (4 * hidden + wide + threads * scores + scales + bytes));
+    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * scores + scales + bytes));
     if (!memory) return NO_MEMORY;
     float *all_scores = memory + 4 * hidden + wide, *all_scales = all_scores + threads * scores;
     *work = (Workspace){
@@ -133,18 +132,6 @@ static void end_sublayer(
         for (int64_t i = 0; i < model->d_model; i++) residual[i] += added[i];
         if (model->norm_order == POST) layer_norm(&layer->norm[number], residual, residual, model->d_model);
     }
-}
-
-INLINED float horizontal_sum(Lanes x) {
-#ifdef __AVX512F__
-    return _mm512_reduce_add_ps((__m512)x);
-#else
-    float lanes[LANES];
-    memcpy(lanes, &x, sizeof lanes);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
-#endif
 }
 
 static inline float dot(const float *a, const float *b, int64_t size) {

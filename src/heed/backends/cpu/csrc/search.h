@@ -50,7 +50,7 @@ static int fill_slots(Search *search) {
         longest = most(longest, slot->source_length);
     }
     if (!sources->sentences) return 0;
-    free(search->encoding.memory);
+    release(search->encoding.memory);
     search->encoding.memory = NULL;
     return open_workspace(&search->encoding, search->encoder, tokens, longest, input->threads);
 }
@@ -202,7 +202,7 @@ static int is_valid_search(const Search *search) {
 }
 
 /* Returns 0 or an error code. */
-int heed_search(
+int EXPORT(search)(
     const Model *encoder, const Model *decoder, const SearchSettings *settings, const SearchInput *input) {
     Search search = {.encoder = encoder, .decoder = decoder, .settings = settings, .input = input};
     int64_t max_keys = 0;
@@ -214,17 +214,17 @@ int heed_search(
         .pad = settings->pad, .bos = settings->bos, .eos = settings->eos, .no_repeat_ngram = settings->no_repeat_ngram,
         .count = least(settings->beam + 1, decoder->vocabulary)};
     max_keys = most(max_keys, longest_source(&input->source));
-    char *memory = aligned_alloc(ALIGNED, lay_out(&search, NULL));
+    char *memory = allocate(lay_out(&search, NULL));
     if (!memory) return NO_MEMORY;
     lay_out(&search, memory);
     search.status = open_workspace(&search.decoding, decoder, input->slots * settings->beam, max_keys, input->threads);
-    if (!search.status) run_team(input->threads, run_search, &search);
+    if (!search.status) run_team(NULL, input->threads, run_search, &search);
     for (int64_t i = 0; i < input->slots; i++) {
-        free(search.slots[i].memory);
+        release(search.slots[i].memory);
         free(search.slots[i].source_kv);
     }
-    free(search.encoding.memory);
-    free(search.decoding.memory);
-    free(memory);
+    release(search.encoding.memory);
+    release(search.decoding.memory);
+    release(memory);
     return search.status;
 }

@@ -75,7 +75,7 @@ static int grow(const Search *search, Slot *slot, int64_t capacity) {
     const int64_t beam = search->settings->beam, layers = search->decoder->layer_count;
     const int64_t width = 2 * search->decoder->d_model, list = beam * capacity, old = slot->capacity;
     const int64_t floats = aligned(layers * list * width + 8 * list);
-    float *kv = aligned_alloc(ALIGNED, sizeof(float) * floats);
+    float *kv = allocate(sizeof(float) * floats);
     if (!kv) return NO_MEMORY;
     int64_t *written = (int64_t *)(kv + layers * list * width), *columns = written + list;
     for (int64_t h = 0; h < slot->hypotheses && slot->length; h++) {
@@ -84,7 +84,7 @@ static int grow(const Search *search, Slot *slot, int64_t capacity) {
     }
     for (int64_t layer = 0; layer < layers && slot->used; layer++)
         memcpy(kv + layer * list * width, slot->kv + layer * beam * old * width, sizeof(float) * slot->used * width);
-    free(slot->memory);
+    release(slot->memory);
     slot->memory = slot->kv = kv;
     slot->capacity = capacity;
     slot->written = written, slot->columns = columns;
