@@ -2,11 +2,6 @@
 
    The reference is `tests/reference/dropout.py`. */
 
-typedef struct {
-    uint32_t seed, threshold;                     /* an element is dropped if its hash is below the threshold */
-    float keep_scale;                             /* 1 / (1 - rate), multiplies the kept elements */
-} Dropout;
-
 /* A 32-bit integer hash with good avalanche. */
 static inline uint32_t hash32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x21F0AAADu;
@@ -16,7 +11,7 @@ static inline uint32_t hash32(uint32_t x) {
 
 /* Dropout of `size` elements of one row, starting at a column; y may be x. */
 static inline void dropout_row(
-    const Dropout *dropout, int64_t row, int64_t column, const float *x, float *y, int64_t size) {
+    const HeedDropout *dropout, int64_t row, int64_t column, const float *x, float *y, int64_t size) {
     const uint32_t row_hash = hash32(dropout->seed + (uint32_t)row) + (uint32_t)column;
     const uint32_t threshold = dropout->threshold;
     const float keep_scale = dropout->keep_scale;
@@ -25,7 +20,7 @@ static inline void dropout_row(
 }
 
 typedef struct {
-    const Dropout *dropout;
+    const HeedDropout *dropout;
     const float *x;
     float *y;
     int64_t rows, size;
@@ -40,9 +35,8 @@ static void run_dropout(const Thread *thread, void *context) {
         dropout_row(call->dropout, r, 0, call->x + r * size, call->y + r * size, size);
 }
 
-/* Dropout of a matrix (rows, size). */
-void EXPORT(dropout)(
-    const Dropout *dropout, const float *x, float *y, int64_t rows, int64_t size, Pool *pool, int64_t threads) {
+static void heed_dropout(
+    const HeedDropout *dropout, const float *x, float *y, int64_t rows, int64_t size, HeedPool *pool, int64_t threads) {
     DropoutCall call = {dropout, x, y, rows, size};
     run_team(pool, threads, run_dropout, &call);
 }

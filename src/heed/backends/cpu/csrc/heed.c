@@ -1,15 +1,7 @@
-/* The whole engine as one translation unit, so that every kernel can be inlined; compiled once for each instruction set,
-   whose name is part of each function's: `EXPORT(search)` becomes `heed_avx2_search`. */
+/* The whole engine as one translation unit, so that every kernel can be inlined; compiled once for each instruction set
+   HEED_ISA. All names are static but the table of its functions. */
 
-#ifdef _WIN32
-#define EXPORTED __attribute__((dllexport))
-#else
-#define EXPORTED __attribute__((visibility("default")))
-#endif
-#define JOIN(isa, name) heed_##isa##_##name
-#define EXPORT_FOR(isa, name) EXPORTED JOIN(isa, name)
-#define EXPORT(name) EXPORT_FOR(HEED_ISA, name)
-
+#include "heed.h"
 #include "memory.h"
 #include "threads.h"
 #include "vectors.h"
@@ -34,3 +26,14 @@
 #include "slots.h"
 
 #include "search.h"
+
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+#define ENGINE_OF(isa) heed_engine_##isa
+#define ENGINE(isa) ENGINE_OF(isa)
+
+const HeedEngine ENGINE(HEED_ISA) = {
+    .isa = TEXT(HEED_ISA), .self_test = heed_self_test_of_isa, .linear = heed_linear, .encode = heed_encode,
+    .decoder_step = heed_decoder_step, .search = heed_search, .beam_step = heed_beam_step, .topk = heed_topk,
+    .attention = heed_attention, .gemm = heed_gemm, .cross_entropy = heed_cross_entropy, .dropout = heed_dropout,
+    .bpe = heed_bpe};

@@ -1,25 +1,14 @@
 /* Linear layers for inference, y = x Wᵀ + b, in float32 or with W quantised to int8.
 
-   W is packed into panels of 32 outputs: for each input (float32), or each group of 4 inputs (int8), the 32 weights
-   that multiply it are contiguous. So W is streamed sequentially, and each SIMD lane accumulates its own output: no
-   horizontal sums. Each thread computes whole panels, for all rows of x. With few rows the time is that of reading W
-   (memory-bound), with many that of the arithmetic.
+   W is packed into panels of 32 outputs (`HeedMatrix`). So W is streamed sequentially, and each SIMD lane accumulates
+   its own output: no horizontal sums. Each thread computes whole panels, for all rows of x. With few rows the time is
+   that of reading W (memory-bound), with many that of the arithmetic.
 
    int8: each row of W and each row of x has its own scale, max |value| / 127. */
 
 #include <math.h>
 
-enum { PANEL = 32, GROUP = 4 };
-
-enum { NO_MEMORY = 1, INVALID = 2 };              /* error codes; INVALID: an index is out of bounds */
-
-typedef struct {
-    const void *weight;                           /* (panels, inputs, 32) float; or (panels, inputs / 4, 32, 4) int8 */
-    const float *output_scales;                   /* int8: scale of each row of W; NULL: float32 */
-    const int32_t *output_sums;                   /* int8: sum of each row of W */
-    const float *bias;                            /* or NULL */
-    int64_t outputs, inputs;
-} PackedMatrix;
+enum { PANEL = HEED_PANEL, GROUP = HEED_GROUP };
 
 typedef struct {                                  /* rows of activations, quantised: shared by all threads */
     uint8_t *values;                              /* (rows, inputs rounded up to whole groups) */
@@ -74,7 +63,7 @@ INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const i
                 for (int part = 0; part < PARTS; part++)
                     sums[r][u][part] = dot4_add(
                         sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + r * size + i + u * GROUP);
-    for (; i < size; i += GROUP, w += STEP)
+    for (; unroll > 1 && i < size; i += GROUP, w += STEP)
         for (int r = 0; r < rows; r++)
             for (int part = 0; part < PARTS; part++)
                 sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + r * size + i);
@@ -131,7 +120,7 @@ static void store_with_bias(const float *sums, const float *bias, int64_t o, int
 
 /* int8: quantises the rows of x, each thread some of them; float32: nothing. */
 static void quantize_input(
-    const Thread *thread, const PackedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized) {
+    const Thread *thread, const HeedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized) {
     const int64_t size = matrix->inputs;
     int64_t first, last;
     if (!matrix->output_scales) return;
@@ -144,7 +133,7 @@ static void quantize_input(
 /* Columns [first, last) of y = x Wᵀ + b; first begins a panel. y: the columns of the first row, rows `stride` apart.
    int8: x has been quantised. Where it is stored with an offset, the offset times the sum of W's row is subtracted. */
 static void multiply(
-    const PackedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
+    const HeedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
     float *y, int64_t stride) {
     const int64_t size = matrix->inputs, padded = round_to_group(size);
     for (int64_t o = first; o < last; o += PANEL)
@@ -171,7 +160,7 @@ static void multiply(
 
 /* y = x Wᵀ + b: this thread's columns of y. */
 static void linear(
-    const Thread *thread, const PackedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized, float *y) {
+    const Thread *thread, const HeedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized, float *y) {
     int64_t first, last;
     quantize_input(thread, matrix, x, rows, quantized);
     partition_columns(thread, matrix->outputs, &first, &last);
@@ -179,7 +168,7 @@ static void linear(
 }
 
 typedef struct {
-    const PackedMatrix *matrix;
+    const HeedMatrix *matrix;
     const float *x;
     float *y;
     int64_t rows;
@@ -191,13 +180,12 @@ static void run_linear(const Thread *thread, void *context) {
     linear(thread, call->matrix, call->x, call->rows, call->quantized, call->y);
 }
 
-/* y = x Wᵀ + b of any number of rows; returns 0 or an error code. */
-int EXPORT(linear)(
-    const PackedMatrix *matrix, const float *x, float *y, int64_t rows, Pool *pool, int64_t threads) {
+static int heed_linear(
+    const HeedMatrix *matrix, const float *x, float *y, int64_t rows, HeedPool *pool, int64_t threads) {
     float *scales = NULL;
     if (matrix->output_scales) {
         scales = malloc(rows * (sizeof(float) + round_to_group(matrix->inputs)));
-        if (!scales) return NO_MEMORY;
+        if (!scales) return HEED_NO_MEMORY;
     }
     LinearCall call = {matrix, x, y, rows, {(uint8_t *)(scales + rows), scales}};
     run_team(pool, threads, run_linear, &call);
@@ -206,13 +194,13 @@ int EXPORT(linear)(
 }
 
 /* Runs the float32 and int8 kernels on integers whose exact product is known; returns 0 if both are right. */
-int EXPORT(self_test)(void) {
+static int heed_self_test_of_isa(void) {
     enum { SIZE = 20 };
-    static float w[SIZE * PANEL], x[MAX_ROWS * SIZE], y[MAX_ROWS][PANEL];
-    static int8_t w_int8[SIZE * PANEL];
-    static uint8_t x_uint8[MAX_ROWS * SIZE];
-    static int32_t y_int32[MAX_ROWS][PANEL];
-    for (int i = 0; i < MAX_ROWS * SIZE; i++) x_uint8[i] = X_OFFSET + (x[i] = i % 7 - 3);
+    float w[SIZE * PANEL], x[MAX_ROWS * SIZE], y[MAX_ROWS][PANEL];
+    int8_t w_int8[SIZE * PANEL];
+    uint8_t x_uint8[MAX_ROWS * SIZE];
+    int32_t y_int32[MAX_ROWS][PANEL];
+    for (int i = 0; i < MAX_ROWS * SIZE; i++) x[i] = i % 7 - 3, x_uint8[i] = X_OFFSET + i % 7 - 3;
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;

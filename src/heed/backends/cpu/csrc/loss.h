@@ -43,10 +43,9 @@ static void run_loss(const Thread *thread, void *context) {
     }
 }
 
-/* logits: (tokens, vocabulary), replaced by their gradients. Padding has loss and gradient 0. */
-void EXPORT(cross_entropy)(
+static void heed_cross_entropy(
     float *logits, const int64_t *targets, float *losses, int64_t tokens, int64_t vocabulary, int64_t pad_id,
-    float smoothing, Pool *pool, int64_t threads) {
+    float smoothing, HeedPool *pool, int64_t threads) {
     LossCall call = {logits, targets, losses, tokens, vocabulary, pad_id, smoothing};
     run_team(pool, threads, run_loss, &call);
 }

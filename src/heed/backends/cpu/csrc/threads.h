@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 
 enum { SPINS = 4000 };                            /* about 100 µs of waiting; then the thread sleeps */
 enum { MAX_THREADS = 256 };
@@ -29,7 +28,7 @@ typedef struct {                                  /* one thread of a team */
 
 typedef void (*TeamFunction)(const Thread *thread, void *context);
 
-typedef struct {                                  /* threads that wait for calls */
+struct HeedPool {
     int64_t count;                                /* the caller's thread included */
     pthread_t handles[MAX_THREADS];
     atomic_llong starting, running;               /* index of the next thread to start; threads that still work */
@@ -38,12 +37,17 @@ typedef struct {                                  /* threads that wait for calls
     Team *team;                                   /* of the current call; NULL: the pool is closed */
     TeamFunction function;
     void *context;
-} Pool;
+};
 
 static void event_init(Event *event) {
     atomic_init(&event->count, 0);
     pthread_mutex_init(&event->lock, NULL);
     pthread_cond_init(&event->changed, NULL);
+}
+
+static void event_end(Event *event) {
+    pthread_mutex_destroy(&event->lock);
+    pthread_cond_destroy(&event->changed);
 }
 
 static void event_happen(Event *event) {
@@ -73,7 +77,7 @@ static void event_wait(Event *event, long long before) {
 }
 
 /* Waits until all threads of the team are here; what each has written before, all can read after. */
-static void barrier(const Thread *thread) {
+static inline void barrier(const Thread *thread) {
     Team *team = thread->team;
     if (team->count == 1) return;
     const long long before = atomic_load(&team->met.count);
@@ -87,7 +91,7 @@ static void barrier(const Thread *thread) {
 
 /* A waiting thread: takes part in each call until the pool is closed. */
 static void *wait_for_calls(void *argument) {
-    Pool *pool = argument;
+    HeedPool *pool = argument;
     const int64_t index = atomic_fetch_add(&pool->starting, 1);
     for (long long calls = 0;; calls++) {
         event_wait(&pool->called, calls);
@@ -100,7 +104,7 @@ static void *wait_for_calls(void *argument) {
 }
 
 /* The threads of the pool run `function` together, the caller's among them; team: NULL closes the pool. */
-static void call_pool(Pool *pool, Team *team, TeamFunction function, void *context) {
+static void call_pool(HeedPool *pool, Team *team, TeamFunction function, void *context) {
     const Thread caller = {team, 0};
     const long long before = atomic_load(&pool->done.count);
     pool->team = team, pool->function = function, pool->context = context;
@@ -111,7 +115,7 @@ static void call_pool(Pool *pool, Team *team, TeamFunction function, void *conte
 }
 
 /* Starts the threads of a pool, fewer if the system does not start more. */
-static void start_pool(Pool *pool, int64_t threads) {
+static void start_pool(HeedPool *pool, int64_t threads) {
     pool->count = 1;
     atomic_init(&pool->starting, 1);
     event_init(&pool->called);
@@ -122,16 +126,19 @@ static void start_pool(Pool *pool, int64_t threads) {
         pool->count++;
 }
 
-static void end_pool(Pool *pool) {
+static void end_pool(HeedPool *pool) {
     if (pool->count > 1) call_pool(pool, NULL, NULL, NULL);
     for (int64_t i = 1; i < pool->count; i++) pthread_join(pool->handles[i], NULL);
+    event_end(&pool->called);
+    event_end(&pool->done);
+    pthread_mutex_destroy(&pool->in_use);
 }
 
 /* Calls `function` in so many threads: of the pool, unless there is none or another call uses it. */
-static void run_team(Pool *pool, int64_t threads, TeamFunction function, void *context) {
+static inline void run_team(HeedPool *pool, int64_t threads, TeamFunction function, void *context) {
     Team team = {.count = 1};
     const Thread caller = {&team, 0};
-    Pool own;
+    HeedPool own;
     if (threads <= 1) {
         function(&caller, context);
         return;
@@ -144,6 +151,7 @@ static void run_team(Pool *pool, int64_t threads, TeamFunction function, void *c
         call_pool(pool, &team, function, context);
     else
         function(&caller, context);
+    event_end(&team.met);
     if (shared)
         pthread_mutex_unlock(&pool->in_use);
     else
@@ -151,7 +159,7 @@ static void run_team(Pool *pool, int64_t threads, TeamFunction function, void *c
 }
 
 /* This thread's part [first, last) of `total` work items. */
-static void partition(const Thread *thread, int64_t total, int64_t *first, int64_t *last) {
+static inline void partition(const Thread *thread, int64_t total, int64_t *first, int64_t *last) {
     *first = total * thread->index / thread->team->count;
     *last = total * (thread->index + 1) / thread->team->count;
 }

@@ -50,9 +50,8 @@ static void run_topk(const Thread *thread, void *context) {
     }
 }
 
-/* x: (rows, size). values, indices: (rows, count); missing values (too many NaN) become NaN with index 0. */
-void EXPORT(topk)(
-    const float *x, int64_t rows, int64_t size, int64_t count, float *values, int64_t *indices, Pool *pool,
+static void heed_topk(
+    const float *x, int64_t rows, int64_t size, int64_t count, float *values, int64_t *indices, HeedPool *pool,
     int64_t threads) {
     TopkCall call = {x, rows, size, count, values, indices};
     run_team(pool, threads, run_topk, &call);

@@ -58,8 +58,10 @@ INLINED Integers dot4_add(Integers sums, const int8_t *w, const uint8_t *x) {
 #elif defined(__ARM_FEATURE_DOTPROD)
     return (Integers)vdotq_s32((int32x4_t)sums, vld1q_s8(w), vreinterpretq_s8_s32(vdupq_n_s32(group)));
 #else
+    int8_t bytes[4];
+    memcpy(bytes, &group, sizeof bytes);
     for (int lane = 0; lane < LANES; lane++)
-        for (int k = 0; k < 4; k++) sums[lane] += (int32_t)w[lane * 4 + k] * (int32_t)(int8_t)x[k];
+        for (int k = 0; k < 4; k++) sums[lane] += (int32_t)w[lane * 4 + k] * bytes[k];
     return sums;
 #endif
 }
