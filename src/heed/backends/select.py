@@ -237,6 +237,7 @@ class TrainingPlan:
     is_captured: bool  # each step replays a CUDA graph; batches are padded to static shapes
     is_compiled: bool  # layers are compiled by torch.compile
     has_native_matmul: bool = False  # linear layers in compiled C too
+    kernels: str = "torch's"  # what computes on a CPU: another instruction set rounds differently
 
     @property
     def bfloat16(self) -> bool:
@@ -273,11 +274,9 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
         reason = f"torch operators, slower than compiled C: {missing}; the GPU is not used because {no_gpu}"
         return TrainingPlan(BackendChoice("torch", dtype, "cpu", reason), is_captured=False, is_compiled=False)
     native = not settings.shard and _is_amd()
-    reason = (
-        f"compiled C for {engine().isa}{', linear layers too' if native else ''}; the GPU is not used because {no_gpu}"
-    )
-    choice = BackendChoice("cpu", dtype, "cpu", reason)
-    return TrainingPlan(choice, is_captured=False, is_compiled=False, has_native_matmul=native)
+    kernels = f"compiled C for {engine().isa}{', linear layers too' if native else ''}"
+    choice = BackendChoice("cpu", dtype, "cpu", f"{kernels}; the GPU is not used because {no_gpu}")
+    return TrainingPlan(choice, is_captured=False, is_compiled=False, has_native_matmul=native, kernels=kernels)
 
 
 def _why_no_capture(config: RunConfig) -> str | None:
