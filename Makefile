@@ -8,7 +8,7 @@ USABLE := $(VENV)/.usable
 READY := $(VENV)/.ready
 ENGINE := src/heed/backends/cpu/engine.so
 
-.PHONY: help setup demo chromium test sanitize slow endless check docs format clean
+.PHONY: help setup demo chromium test sanitize slow endless check docs wheel format clean
 
 help: ## what can be made here
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -62,6 +62,16 @@ check: $(READY) ## style, types, and that imports go one way
 docs: $(READY) ## the documentation as a site: build/docs/index.html, readable without a network
 	$(BIN)/sphinx-build --fail-on-warning --quiet docs build/docs
 	@echo "open build/docs/index.html"
+
+# manylinux_2_28 is what torch's wheels need. The engine uses libc only, in versions of its symbols that are older still.
+wheel: $(READY) ## wheels for Linux in dist/: for x86-64, and for ARM where there is a cross compiler
+	for target in x86_64:gcc aarch64:aarch64-linux-gnu-gcc; do \
+		command -v $${target#*:} > /dev/null || continue; \
+		rm -rf build/lib* build/bdist*; \
+		CC=$${target#*:} CFLAGS=-DHEED_OLD_GLIBC $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+			--wheel-dir dist --config-settings=--build-option=--plat-name=manylinux_2_28_$${target%%:*} . || exit 1; \
+	done
+	@ls dist/*.whl
 
 format: $(READY) ## put the code in the house's style
 	$(BIN)/ruff check --fix

@@ -1,8 +1,11 @@
 """Builds the engine in C when heed is installed; everything else about the package is in pyproject.toml.
 
-Without a C compiler the installation succeeds, and heed runs on torch's operators and says so.
+Without a C compiler the installation succeeds, and heed runs on torch's operators and says so. $CC chooses the
+compiler, $CFLAGS and $LDFLAGS are passed on.
 """
 
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,8 @@ class BuildEngine(build_ext):  # type: ignore[misc]
 
     def build_extension(self, ext: Extension) -> None:
         try:
-            build(Path(self.get_ext_fullpath(ext.name)).absolute())
+            flags = shlex.split(f"{os.environ.get('CFLAGS', '')} {os.environ.get('LDFLAGS', '')}")
+            build(Path(self.get_ext_fullpath(ext.name)).absolute(), flags=flags)
         except BuildError as error:
             raise CompileError(f"heed is installed without its C library, and runs slower: {error}") from None
 

@@ -3,6 +3,7 @@
 
 #include "heed.h"
 #include "memory.h"
+#include "old_glibc.h"
 #include "threads.h"
 #include "vectors.h"
 

@@ -14,6 +14,7 @@
 
 #include "heed.h"
 #include "memory.h"
+#include "old_glibc.h"
 #include "threads.h"
 
 #define X(isa) extern const HeedEngine heed_engine_##isa;
