@@ -77,6 +77,20 @@ def test_the_library_can_be_compiled_for_windows(tmp_path: Path) -> None:
     assert "heed_engine" in listing
 
 
+@pytest.mark.slow
+def test_the_library_for_windows_computes_the_same_under_wine(tmp_path: Path) -> None:
+    skip_without(WINDOWS_COMPILER, "gcc-mingw-w64-x86-64")
+    skip_without("wine", "wine wine64")
+    isas = [engine().isa, "portable"]
+    build(tmp_path / "engine.dll", [WINDOWS_COMPILER], only=isas)
+    program = build_program(tmp_path, tmp_path / "engine.dll", [WINDOWS_COMPILER], ["-static"])
+    native_program = build_program(tmp_path, LIBRARY)
+    for isa in isas:
+        code, results, found = run_engine_test(program.with_suffix(".exe"), isa, launcher=["wine"])
+        assert code == 0, (results[-1:], found)
+        assert_same_results(results, run_engine_test(native_program, isa)[1])
+
+
 def test_the_header_compiles_alone_and_without_warnings(tmp_path: Path) -> None:
     (tmp_path / "user.c").write_text('#include "heed.h"\nint main(void) { return !heed_isas(); }\n')
     strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
