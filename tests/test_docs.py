@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from heed.backends.cpu.library import missing_for_compiled_code
 from heed.cli.main import app
-from heed.paths import cache_folder
 from tests.cli.command import ONE_THREAD, heed, heed_command
 from tests.installed import not_installed
 from tests.interop.marian_models import TINY, Recipe, make
@@ -75,8 +73,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(run: Path, page: str, tmp_path: Path) -> Path:
     """A folder with a `heed` command, texts, and the runs that the page uses but does not train."""
     write_texts(tmp_path)
-    if missing_for_compiled_code() is None and (code := cache_folder() / "code").is_dir():
-        shutil.copytree(code, tmp_path / "cache" / "heed" / "code")  # so that it is not compiled again for every page
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "heed").write_text(f'#!/bin/sh\nexec {shlex.join(heed_command())} "$@"\n')
     (tmp_path / "bin" / "heed").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Locates the cache folder for prepared text and compiled code.
+"""Locates the cache folder for prepared text.
 
 It is the user's cache folder; without a writable home it is a private folder among the temporary files, and a note says
 so. Everything in it can be generated again.

@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
-from heed.backends.cpu.build import _FLAGS, _processor
-from heed.backends.cpu.library import _library
+from heed.backends.cpu.csrc.build import VARIANTS
+from heed.backends.cpu.library import LIBRARY, _engine, engine, missing_for_compiled_code
+from heed.errors import ConfigError
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
@@ -23,18 +23,16 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.fixture(scope="session")
-def avx2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("avx2")
-
-
-@pytest.fixture
-def for_avx2(avx2_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compile the C code as for a processor that has AVX2 but not AVX-512."""
-    if "avx2" not in _processor():
-        pytest.skip("this processor has no AVX2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(avx2_cache))
-    monkeypatch.setattr("heed.backends.cpu.build._FLAGS", tuple(flag.replace("native", "x86-64-v3") for flag in _FLAGS))
-    _library.cache_clear()
-    yield
-    _library.cache_clear()
+@pytest.fixture(params=[isa for isas in VARIANTS.values() for isa in isas] + ["portable"])
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Runs a test with each instruction set that this processor has."""
+    if not LIBRARY.exists():
+        pytest.skip(str(missing_for_compiled_code()))
+    monkeypatch.setenv("HEED_ISA", request.param)
+    _engine.cache_clear()
+    try:
+        assert engine().isa == request.param
+    except ConfigError as error:
+        pytest.skip(str(error))
+    yield request.param
+    _engine.cache_clear()

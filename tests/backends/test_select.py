@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import heed
 from heed import ModelConfig, RunConfig, Transformer
 from heed.artifacts.save import write_quantized
-from heed.backends.cpu.build import CannotCompileError
-from heed.backends.cpu.library import _library, has_int8
+from heed.backends.cpu.library import _engine, engine
 from heed.backends.select import InferenceRequest, inference_backend, training_plan
 from heed.cli.main import app
 from heed.config import TrainingConfig
@@ -41,18 +40,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"float32": float32, "int8": int8}
 
 
-@pytest.fixture(params=["with a compiler", "without a compiler"])
-def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Whether C can be compiled."""
-
-    def refuse(_source: Path) -> None:
-        raise CannotCompileError("there is no C compiler")
-
-    if request.param == "without a compiler":
-        monkeypatch.setattr("heed.backends.cpu.library.library", refuse)
-    _library.cache_clear()
-    yield request.param == "with a compiler"
-    _library.cache_clear()
+@pytest.fixture(params=["with the library", "without the library"])
+def has_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether heed was installed with its C library."""
+    if request.param == "without the library":
+        monkeypatch.setattr("heed.backends.cpu.library.LIBRARY", Path("no-such-library"))
+    _engine.cache_clear()
+    yield request.param == "with the library"
+    _engine.cache_clear()
 
 
 def backends_reported_by_the_server(path: Path) -> dict[str, str]:
@@ -67,12 +62,13 @@ def backends_reported_by_the_server(path: Path) -> dict[str, str]:
 @without_gpu
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_load_translate_and_serve_choose_and_report_the_same_backend(
-    dtype: str, compiler: bool, folders: dict[str, Path]
+    dtype: str, has_library: bool, folders: dict[str, Path]
 ) -> None:
     choice = heed.load(folders[dtype]).backend.choice
     assert choice.dtype == dtype
-    assert choice.backend == ("cpu" if compiler and (dtype == "float32" or has_int8()) else "torch")
-    assert ("there is no C compiler" in choice.reason) is not compiler
+    assert choice.backend == ("cpu" if has_library else "torch")
+    assert ("installed without its C library" in choice.reason) is not has_library
+    assert not has_library or f"compiled C for {engine().isa}" in choice.reason
     assert ("int8 because the folder is quantised" in choice.reason) is (dtype == "int8")
     assert "the GPU is not used because torch sees no GPU" in choice.reason
     translated = CliRunner().invoke(app, ["translate", str(folders[dtype]), "--verbose", "--text", TEXTS[0]])
@@ -120,11 +116,11 @@ def test_models_with_hooks_or_in_training_mode_use_the_reference_backend_and_no_
 
 
 @without_gpu
-def test_the_training_plan_reports_its_backend_and_the_reason(compiler: bool) -> None:
+def test_the_training_plan_reports_its_backend_and_the_reason(has_library: bool) -> None:
     config = RunConfig(model=CONFIG)
     plan = training_plan(config, CPU)
-    assert plan.choice.backend == ("cpu" if compiler else "torch")
-    assert ("there is no C compiler" in plan.choice.reason) is not compiler
+    assert plan.choice.backend == ("cpu" if has_library else "torch")
+    assert ("installed without its C library" in plan.choice.reason) is not has_library
     compiled = config.model_copy(update={"training": TrainingConfig(compile=True)})
     assert (training_plan(compiled, CPU).choice.backend, training_plan(compiled, CPU).is_compiled) == ("torch", True)
     half = config.model_copy(update={"training": TrainingConfig(precision="bfloat16")})
@@ -146,11 +142,11 @@ def test_long_runs_of_wide_models_are_compiled(
 
 # Code that detects compilers, instruction sets, GPUs or kernels, and the files that may contain it.
 DETECTS_HARDWARE = re.compile(
-    r"cuda\.is_available|device_count|get_device_capability|is_bf16_supported|find_compiler|missing_for_|has_int8\("
-    r"|heed_has_vnni|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
+    r"cuda\.is_available|device_count|get_device_capability|is_bf16_supported|find_compiler|missing_for_|HEED_ISA"
+    r"|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
     r'|find_spec\("triton"'
 )
-MAY_DETECT = {"select.py", "machine.py", "cpu/build.py", "cpu/library.py", "cuda/graph.py"}
+MAY_DETECT = {"select.py", "machine.py", "cpu/csrc/build.py", "cpu/library.py", "cuda/graph.py"}
 
 
 def test_only_select_and_the_build_files_detect_hardware_and_compilers() -> None:

@@ -137,7 +137,9 @@ def write_and_sync(path: Path, content: bytes) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Flush a file, or a folder's entries, to disk."""
+    """Flush a file, or a folder's entries, to disk; Windows can open neither folders nor read-only files for that."""
+    if os.name == "nt":
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

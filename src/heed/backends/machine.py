@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.cpu.library import engine, missing_for_compiled_code
 from heed.backends.select import InferenceRequest, default_device, inference_backend, inference_device, training_plan
 from heed.config import ModelConfig, RunConfig
 from heed.model.transformer import Transformer
@@ -42,7 +42,7 @@ class Machine:
     instructions: str
     memory: int | None
     cpu_bfloat16: str  # "works", or the failure
-    cpu_compiled: str  # of the C kernels: "works", or why not
+    cpu_compiled: str  # the instruction set that compiled C is for, or why there is none
     inference: dict[str, str]  # by dtype of the weights: the selected backend and the reason
     training: str  # the selected backend and the reason
     gpus: tuple[Gpu, ...]
@@ -59,7 +59,7 @@ def describe_machine() -> Machine:
         instructions=cpu_instructions(),
         memory=total_memory(torch.device("cpu")),
         cpu_bfloat16=probe_bfloat16(),
-        cpu_compiled=missing_for_compiled_code() or "works",
+        cpu_compiled=missing_for_compiled_code() or engine().isa,
         inference=_inference_choices(),
         training=str(training_plan(RunConfig(model=_TINY), default_device()).choice),
         gpus=tuple(_gpu(number) for number in range(torch.cuda.device_count())),

@@ -56,6 +56,8 @@ class HugePages:
 
 
 def _mapping(size: int) -> Shaped[Tensor, "{size}"]:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):  # only Linux has this call; macOS and Windows choose the size of pages
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)

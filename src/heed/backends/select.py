@@ -3,7 +3,7 @@
 Enters: models, settings and the request. Leaves: a backend with its `BackendChoice`, one of:
 
     cuda         a whole search in CUDA graphs and Triton kernels, in bfloat16 or float32: one model, on a GPU
-    cpu          C compiled for this processor, in float32 or int8
+    cpu          the engine in C for this processor's instruction set, in float32 or int8
     torch        torch operators with prepacked weights on a CPU, in float32 or int8
     reference    `Transformer.step`: modified models, models with hooks or in training mode, GPUs without Triton
     ctranslate2, onnx   other systems' engines, only on request
@@ -24,7 +24,7 @@ from heed.backends.base import TORCH_OPS, Backend, BackendChoice, SearchOps, Ste
 from heed.backends.cpu import search_ops as native_ops
 from heed.backends.cpu.bpe import NativeBpeDropout
 from heed.backends.cpu.decoder import NativeDecoder
-from heed.backends.cpu.library import has_int8, missing_for_compiled_code
+from heed.backends.cpu.library import engine, missing_for_compiled_code
 from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.training import training_ops as native_training_ops
 from heed.backends.cuda.graph import missing_for_graphs
@@ -159,14 +159,9 @@ def _cpu_backend(model: Transformer, dtype: str) -> tuple[str, str]:
     """The backend of a model on the CPU, and the reason."""
     if model.vocabulary.embedding.weight.dtype != torch.float32:
         return "torch", f"torch operators: the weights are {model.vocabulary.embedding.weight.dtype}"
-    missing = missing_for_compiled_code()
-    if dtype == "int8":
-        if has_int8():
-            return "cpu", "compiled C with AVX-512 VNNI"
-        return "torch", f"fbgemm, since {missing or 'this CPU has no AVX-512 VNNI'}"
-    return (
-        ("cpu", "compiled C") if missing is None else ("torch", f"torch operators, slower than compiled C: {missing}")
-    )
+    if (missing := missing_for_compiled_code()) is not None:
+        return "torch", f"{'fbgemm' if dtype == 'int8' else 'torch operators'}, slower than compiled C: {missing}"
+    return "cpu", f"compiled C for {engine().isa}"
 
 
 def _make_stepper(model: Transformer, dtype: str) -> Stepper | None:
@@ -188,7 +183,7 @@ def _make_stepper(model: Transformer, dtype: str) -> Stepper | None:
 def _linear(dtype: str) -> MakeLinear:
     """The linear layers for inference on this CPU."""
     if dtype == "int8":
-        if has_int8():
+        if missing_for_compiled_code() is None:
             return lambda weight, bias: PackedLinear(weight, bias, int8=True)
         return int8_linear(reduce_range=not torch.cpu._is_vnni_supported())
     return prepacked_linear if has_onednn() else plain_linear
@@ -201,7 +196,7 @@ def has_onednn() -> bool:
 
 def why_no_int8() -> str | None:
     """Why int8 matmuls do not run on this CPU; None: they do."""
-    if has_int8() or "fbgemm" in torch.backends.quantized.supported_engines:
+    if missing_for_compiled_code() is None or "fbgemm" in torch.backends.quantized.supported_engines:
         return None
     return "this CPU lacks the instructions (AVX2) for int8 matmuls"
 
@@ -243,6 +238,7 @@ class TrainingPlan:
     is_captured: bool  # each step replays a CUDA graph; batches are padded to static shapes
     is_compiled: bool  # layers are compiled by torch.compile
     has_native_matmul: bool = False  # linear layers in compiled C too
+    kernels: str = "torch's"  # what computes on a CPU: another instruction set rounds differently
 
     @property
     def bfloat16(self) -> bool:
@@ -279,9 +275,9 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
         reason = f"torch operators, slower than compiled C: {missing}; the GPU is not used because {no_gpu}"
         return TrainingPlan(BackendChoice("torch", dtype, "cpu", reason), is_captured=False, is_compiled=False)
     native = not settings.shard and _is_amd()
-    reason = f"compiled C{', linear layers too' if native else ''}; the GPU is not used because {no_gpu}"
-    choice = BackendChoice("cpu", dtype, "cpu", reason)
-    return TrainingPlan(choice, is_captured=False, is_compiled=False, has_native_matmul=native)
+    kernels = f"compiled C for {engine().isa}{', linear layers too' if native else ''}"
+    choice = BackendChoice("cpu", dtype, "cpu", f"{kernels}; the GPU is not used because {no_gpu}")
+    return TrainingPlan(choice, is_captured=False, is_compiled=False, has_native_matmul=native, kernels=kernels)
 
 
 def _why_no_capture(config: RunConfig) -> str | None:
@@ -298,8 +294,11 @@ def _repays_compiling(config: RunConfig) -> bool:
 
 @cache
 def _is_amd() -> bool:
-    """Whether this is an AMD processor, where heed's GEMM is faster than MKL's."""
-    return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    """Whether this is an AMD processor, where heed's GEMM is faster than MKL's; only Linux says so in a file."""
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return "AuthenticAMD" in platform.processor()
 
 
 def training_ops(model: Transformer, plan: TrainingPlan, *, is_sharded: bool) -> TrainingOps:
@@ -316,5 +315,5 @@ def training_ops(model: Transformer, plan: TrainingPlan, *, is_sharded: bool) ->
 
 
 def bpe_dropout(tokenizer: Tokenizer, chance: float) -> BpeDropout:
-    """BPE-dropout, in C if there is a compiler."""
+    """BPE-dropout, in C if heed was installed with its C library."""
     return (NativeBpeDropout if missing_for_compiled_code() is None else BpeDropout)(tokenizer, chance)

@@ -254,7 +254,7 @@ def show_machine(console: Console, machine: "Machine") -> None:
         "system": f"{machine.system}, Python {machine.python}, torch {machine.torch}",
         "CPU": f"{machine.cores} cores, torch uses {machine.threads} ({machine.instructions}){memory}",
         "CPU bfloat16": machine.cpu_bfloat16,
-        "native code": f"{machine.cpu_compiled} (for inference and training)",
+        "compiled C": f"{machine.cpu_compiled} (for inference and training)",
         "inference": machine.inference["float32"],
         "  in int8": machine.inference["int8"],
         "training": machine.training,

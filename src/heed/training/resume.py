@@ -106,9 +106,7 @@ def arithmetic_of(plan: TrainingPlan, device: torch.device, processes: int) -> d
     facts["device"] = device.type
     facts["threads"] = str(torch.get_num_threads())
     facts["instructions"] = cpu_instructions()
-    facts["kernels"] = "compiled C" if plan.choice.backend == "cpu" else "torch's"
-    if plan.has_native_matmul:
-        facts["kernels"] += ", linear layers too"
+    facts["kernels"] = plan.kernels
     return facts
 
 

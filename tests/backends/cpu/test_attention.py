@@ -133,9 +133,9 @@ def test_a_padded_layout_is_refused() -> None:
         native_attention(x, x, x, AttentionPattern.between(layout, layout), 0.0)
 
 
-@pytest.mark.usefixtures("for_avx2")
+@pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("kind", PATTERNS)
-def test_native_attention_without_avx512_equals_plain_attention(kind: str) -> None:
+def test_native_attention_equals_plain_attention_on_every_instruction_set(kind: str) -> None:
     for width in (12, 64):
         qkv = random_qkv(width)
         output, expected = (attention(*qkv, PATTERNS[kind], 0.0) for attention in (native_attention, plain_attention))

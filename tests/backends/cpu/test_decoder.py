@@ -8,7 +8,7 @@ import torch
 
 from heed import ModelConfig, Transformer
 from heed.backends.cpu.decoder import NativeDecoder
-from heed.backends.cpu.library import has_int8, missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.select import _make_stepper
 from heed.backends.torch.decoder import TorchDecoder
 from heed.backends.torch.linear import plain_linear
@@ -56,7 +56,6 @@ def test_native_decoder_steps_with_odd_sizes_and_several_threads_equal_the_model
     assert threads == torch.get_num_threads()
 
 
-@pytest.mark.skipif(not has_int8(), reason="this processor has no instructions for int8 matmuls")
 @pytest.mark.parametrize(
     "sizes", [{}, ODD_SIZES, {"d_model": 192, "heads": 3, "d_ff": 256}], ids=["small", "odd", "wide"]
 )
@@ -101,26 +100,12 @@ def test_native_decoder_steps_with_many_rows_equal_torchs() -> None:
         torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.usefixtures("for_avx2")
-@torch.no_grad()
-def test_native_decoder_steps_without_avx512_equal_the_models() -> None:
-    assert not has_int8()
-    for sizes in (ODD_SIZES, {}):
-        model = make(ModelConfig.model_validate({**SHAPE, **sizes}), CPU, torch.float32)
-        src = padded(sentences([5, 1, 3], CPU))
-        decoder = native(model)
-        for logits, expected in zip(decode(decoder, src, column=False), decode(model, src, column=True), strict=True):
-            torch.testing.assert_close(logits, expected, atol=2e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize(
     "parameter", ["feed_forward.widen.bias", "attention.query.bias", "cross_attention.value.weight"]
 )
 @torch.no_grad()
 def test_nan_weights_give_nan_logits(parameter: str, int8: bool) -> None:
-    if int8 and not has_int8():
-        pytest.skip("this processor has no instructions for int8 matmuls")
     model = make(DESIGNS[0], CPU, torch.float32)
     model.get_parameter(f"decoder.layers.0.{parameter}")[0] = torch.nan
     decoder = NativeDecoder(model, int8=int8)

@@ -36,6 +36,15 @@ def test_a_system_without_large_pages_uses_small_ones(monkeypatch: pytest.Monkey
     assert HugePages().empty_like(torch.ones(8)).fill_(2.0).sum() == 16
 
 
+@pytest.mark.parametrize("missing", ["MADV_HUGEPAGE", "MAP_PRIVATE"], ids=["macOS", "Windows"])
+def test_a_system_without_the_calls_of_linux_allocates_ordinary_memory(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    monkeypatch.delattr(mmap, missing, raising=False)
+    assert HugePages().empty_like(torch.ones(8)).fill_(2.0).sum() == 16
+
+
 def test_a_failed_mapping_falls_back_to_small_pages_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")

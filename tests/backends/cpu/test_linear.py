@@ -37,8 +37,8 @@ def test_native_matmul_equals_torchs(size: tuple[int, int, int], which_is_transp
     assert_close(matmul(a, b, out=out).double(), exact)
 
 
-@pytest.mark.usefixtures("for_avx2")
-def test_native_matmul_without_avx512_equals_torchs() -> None:
+@pytest.mark.usefixtures("isa")
+def test_native_matmul_equals_torchs_on_every_instruction_set() -> None:
     for rows, depth, columns in SIZES:
         a, b = torch.randn(depth, rows).t(), torch.randn(depth, columns)
         torch.testing.assert_close(matmul(a, b), a @ b, atol=2e-4, rtol=1e-5)

@@ -1,13 +1,10 @@
 """The linear layer for inference in compiled code equals torch's; in int8, the reference int8 layer."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn import functional
 
 from heed.backends.cpu import library as native_library
-from heed.backends.cpu.build import CannotCompileError
 from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.cpu.packed_linear import PackedLinear, pack_panels
 from heed.backends.memory import HugePages
@@ -73,21 +70,3 @@ def test_pack_panels_stores_the_weight_in_the_order_it_is_read() -> None:
     assert panels[0, 0, 5].tolist() == weight[5, :4].tolist()
     assert panels[1, 1, 3].tolist() == [*weight[35, 4:].tolist(), 0, 0]
     assert not panels[1, :, 8:].any()
-
-
-def test_a_failed_compilation_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = []
-
-    def fail(source: Path) -> None:
-        sources.append(source)
-        raise CannotCompileError("no luck")
-
-    monkeypatch.setattr(native_library, "library", fail)
-    native_library._library.cache_clear()
-    try:
-        assert [missing_for_compiled_code() for _ in range(3)] == ["no luck"] * 3
-        with pytest.raises(CannotCompileError, match="no luck"):
-            native_library.native()
-    finally:
-        native_library._library.cache_clear()
-    assert len(sources) == 1

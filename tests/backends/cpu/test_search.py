@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.backends.base import TORCH_OPS, Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.cpu.decoder import NativeDecoder
-from heed.backends.cpu.library import has_int8, missing_for_compiled_code
+from heed.backends.cpu.library import missing_for_compiled_code
 from heed.backends.select import inference_backend
 from heed.backends.stepping import ReferenceStepper, start_from
 from heed.decoding.engine import Engine, max_output_lengths, run_search
@@ -98,7 +98,6 @@ def test_native_search_equals_the_reference_for_any_settings(data: st.DataObject
     assert_same(found, reference_search(model, SOURCES, config, prefixes))
 
 
-@pytest.mark.skipif(not has_int8(), reason="this processor has no instructions for int8 matmuls")
 @pytest.mark.parametrize("beam", [1, 4])
 def test_int8_search_equals_the_search_over_int8_steps(beam: int) -> None:
     model = make(ODD_CONFIG, CPU, torch.float32)
@@ -226,8 +225,11 @@ def test_a_source_longer_than_the_learned_positions_is_refused() -> None:
         Engine(inference_backend([model])).search([[5] * 40], SearchConfig(), [0])
 
 
-@pytest.mark.usefixtures("for_avx2")
-def test_native_search_without_avx512_equals_the_reference() -> None:
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("beam", [1, 4])
+def test_native_search_equals_the_reference_on_every_instruction_set(beam: int) -> None:
     model = make(ODD_CONFIG, CPU, torch.float32)
-    config = SearchConfig(nbest=2, max_length=12)
-    assert_same(native_search(model, SOURCES, config), reference_search(model, SOURCES, config))
+    config = SearchConfig(beam=beam, nbest=beam, max_length=12, no_repeat_ngram=2)
+    for int8 in (False, True):
+        found = native_search(model, SOURCES, config, int8=int8)
+        assert_same(found, reference_search(model, SOURCES, config, int8=int8))

@@ -26,5 +26,5 @@ def test_missing_requirements_of_cuda_graphs_are_named(monkeypatch: pytest.Monke
     monkeypatch.setattr("heed.backends.cuda.graph.find_spec", lambda _name: None)
     assert missing_for_graphs() == "Triton is not installed"
     monkeypatch.setattr("heed.backends.cuda.graph.find_spec", lambda _name: object())
-    monkeypatch.setattr("heed.backends.cpu.build.shutil.which", lambda _name: None)
+    monkeypatch.setattr("heed.backends.cuda.graph.shutil.which", lambda _name: None)
     assert missing_for_graphs() == "Triton needs a C compiler, and there is none"

@@ -37,7 +37,7 @@ def test_int8_decoder_steps_are_close_to_float32_ones_for_every_design(
     config: ModelConfig, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if backend == "torch":
-        monkeypatch.setattr("heed.backends.select.has_int8", lambda: False)
+        monkeypatch.setattr("heed.backends.select.missing_for_compiled_code", lambda: "no library")
     model = make(config, CPU, torch.float32)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     src = padded(sentences([5, 2], CPU))

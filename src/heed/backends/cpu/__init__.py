@@ -1,1 +1,1 @@
-"""CPU backend: kernels in C, compiled for this processor when they are first needed."""
+"""CPU backend: the engine in C, called through ctypes."""

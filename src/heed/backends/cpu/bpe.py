@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.cpu.library import native
+from heed.backends.cpu.library import engine
 from heed.backends.cpu.pointers import array_pointer
 from heed.text.bpe_dropout import BpeDropout
 from heed.text.tokenizer import Tokenizer
 
-_MERGE = np.dtype([("pair", "i8"), ("rank", "i4"), ("merged", "i4")])  # `Merge` in C
+_MERGE = np.dtype([("pair", "i8"), ("rank", "i4"), ("merged", "i4")])  # `HeedMerge` in C
 _EMPTY = (-1, 2**31 - 1, 0)
 
 
@@ -47,7 +47,7 @@ class NativeBpeDropout(BpeDropout):
         word_counts = np.array([len(sentence.word_lengths) for sentence in batch], np.int64)
         ranks = np.empty(word_lengths.max(initial=0), np.int32)
         subwords, counts = np.empty_like(symbols), np.empty_like(word_counts)
-        native().heed_bpe(
+        engine().bpe(
             array_pointer(symbols, np.int32, int(word_lengths.sum())),
             array_pointer(word_lengths, np.int64, int(word_counts.sum())),
             array_pointer(word_counts, np.int64, len(batch)), array_pointer(dropped, np.int64, len(symbols)),

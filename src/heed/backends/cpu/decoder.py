@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heed.backends.base import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.cpu.layers import LayerStack, PositionsStruct
-from heed.backends.cpu.library import check_status, native, threads_for
+from heed.backends.cpu.library import check_status, engine, team, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
 from heed.backends.cpu.search import EncoderInput, NativeSearch
 from heed.backends.kv_cache import DecoderState, PackedSources, PositionTable
@@ -38,7 +38,7 @@ class NativeEncoder:
         embedding = model.vocabulary.source_embedding or model.vocabulary.embedding
         self.stack = LayerStack(model.config, layers, encoder.norm, embedding, int8=int8)
         self.positions = PositionTable(encoder.positions, embedding.weight.detach())
-        self._run = native().heed_encode
+        self._run = engine().encode
 
     @torch.no_grad()
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
@@ -54,7 +54,7 @@ class NativeEncoder:
             raise InputError(f"src has {tokens} tokens, but its layout is for {int(layout.cu_seqlens[-1])}")
         status = self._run(
             ctypes.byref(model), ctypes.byref(encoder_input), pointer(output, torch.float32, *output.shape),
-            threads_for(self.stack.bytes * tokens),
+            *team(threads_for(self.stack.bytes * tokens)),
         )  # fmt: skip
         check_status(status, "an encoder pass", f"a layout of {tokens} tokens")
         return output
@@ -83,7 +83,7 @@ class NativeStep:
         output = vocabulary.output_projection()
         self.stack = LayerStack(model.config, layers, decoder.norm, vocabulary.embedding, output, int8=int8)
         self.positions = PositionTable(decoder.positions, vocabulary.embedding.weight.detach())
-        self._run = native().heed_decoder_step
+        self._run = engine().decoder_step
 
     def __call__(self, ids: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
         """Logits after the newest token of each row; `state` has been advanced to include it."""
@@ -103,7 +103,8 @@ class NativeStep:
             pointer(source_kv, float32, layers, 2, cached, heads, max_source, head_width), max_source,
             pointer(state.source_lengths, int64, sentences), pointer(logits, float32, *logits.shape),
         )  # fmt: skip
-        status = self._run(ctypes.byref(model), ctypes.byref(step_input), threads_for(self.stack.bytes * len(ids)))
+        threads = threads_for(self.stack.bytes * len(ids))
+        status = self._run(ctypes.byref(model), ctypes.byref(step_input), *team(threads))
         check_status(status, "a decoder step", f"ids from 0 to {model.vocabulary - 1}, found {ids.tolist()[:16]}")
         return logits
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from heed.backends.base import dropout_threshold
-from heed.backends.cpu.library import native
+from heed.backends.cpu.library import engine, team
 from heed.backends.cpu.pointers import pointer
 from heed.model.transformer import replace_modules
 
 
 class DropoutStruct(ctypes.Structure):
-    """The struct `Dropout` of `csrc/dropout.h`."""
+    """The struct `HeedDropout` of `csrc/heed.h`."""
 
     _fields_: ClassVar = [("seed", ctypes.c_uint32), ("threshold", ctypes.c_uint32), ("keep_scale", ctypes.c_float)]
 
@@ -54,7 +54,7 @@ def apply_dropout(x: Tensor, dropout: DropoutStruct) -> Tensor:
     x, output = x.contiguous(), torch.empty(x.shape, dtype=torch.float32, device="cpu")
     rows, size = x.shape[:-1].numel(), x.shape[-1]
     pointers = (pointer(tensor, torch.float32, *x.shape) for tensor in (x, output))
-    native().heed_dropout(ctypes.byref(dropout), *pointers, rows, size, torch.get_num_threads())
+    engine().dropout(ctypes.byref(dropout), *pointers, rows, size, *team())
     return output
 
 

@@ -1,4 +1,4 @@
-"""Weights of a model's layers packed into the C structures of `csrc/layers.h`.
+"""Weights of a model's layers packed into the C structures of `csrc/heed.h`.
 
 The attention scale 1 / √d_k is folded into the query weights.
 """
@@ -27,13 +27,13 @@ _SUBLAYERS = 3  # of a decoder layer; an encoder layer uses two
 
 
 class NormStruct(ctypes.Structure):
-    """`Norm` in C: a layer norm, or the identity where weight is NULL."""
+    """`HeedNorm` in C: a layer norm, or the identity where weight is NULL."""
 
     _fields_: ClassVar = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("eps", ctypes.c_float)]
 
 
 class LayerStruct(ctypes.Structure):
-    """`Layer` in C: the weights of one encoder or decoder layer."""
+    """`HeedLayer` in C: the weights of one encoder or decoder layer."""
 
     _fields_: ClassVar = [
         *((name, MatrixStruct) for name in ("qkv", "o_self", "q_cross", "kv_cross", "o_cross")),
@@ -43,7 +43,7 @@ class LayerStruct(ctypes.Structure):
 
 
 class ModelStruct(ctypes.Structure):
-    """`Model` in C: the embedding, all layers, and a decoder's output projection."""
+    """`HeedModel` in C: the embedding, all layers, and a decoder's output projection."""
 
     _fields_: ClassVar = [
         ("layers", ctypes.POINTER(LayerStruct)),
@@ -57,7 +57,7 @@ class ModelStruct(ctypes.Structure):
 
 
 class PositionsStruct(ctypes.Structure):
-    """`Positions` in C: the encodings of the first positions; it keeps their tensors alive."""
+    """`HeedPositions` in C: the encodings of the first positions; it keeps their tensors alive."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_void_p) for name in ("embedding", "cos", "sin")),

@@ -1,23 +1,168 @@
-"""The compiled C library: loading, argument types, thread counts and error codes."""
+"""The engine in C: which of its instruction sets runs, its functions, threads and error codes.
+
+The library is built when heed is installed (`csrc/build.py`) and contains every function once for each instruction set;
+`csrc/heed.h` documents them. The fastest one that this processor has is used, or the one in $HEED_ISA.
+"""
 
 import ctypes
+import os
 import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
-from heed.backends.cpu.build import CannotCompileError, library
-from heed.errors import HeedError, InputError
+from heed.backends.cpu.csrc.build import sources_digest
+from heed.errors import ConfigError, InputError
 from heed.fallbacks import note_fallback
 
+LIBRARY = Path(__file__).parent / ("engine.dll" if sys.platform == "win32" else "engine.so")
 _BYTES_PER_THREAD = 2**22  # of weights: with fewer, synchronisation costs more than a thread saves
-_NO_MEMORY = 1  # as in `csrc/linear.h`
+_NO_MEMORY = 1  # as in `csrc/heed.h`
+
+_address, _integer, _status = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_team = (_address, _integer)  # a pool and the number of threads
+_FUNCTIONS = {
+    "self_test": ctypes.CFUNCTYPE(_status),
+    "linear": ctypes.CFUNCTYPE(_status, _address, _address, _address, _integer, *_team),
+    "encode": ctypes.CFUNCTYPE(_status, _address, _address, _address, *_team),
+    "decoder_step": ctypes.CFUNCTYPE(_status, _address, _address, *_team),
+    "search": ctypes.CFUNCTYPE(_status, _address, _address, _address, _address),
+    "beam_step": ctypes.CFUNCTYPE(_integer, *(_address,) * 2, *(_integer,) * 4, _address, *_team),
+    "topk": ctypes.CFUNCTYPE(None, _address, *(_integer,) * 3, *(_address,) * 2, *_team),
+    "attention": ctypes.CFUNCTYPE(_status, _address, *_team),
+    "gemm": ctypes.CFUNCTYPE(_status, _address, *_team),
+    "cross_entropy": ctypes.CFUNCTYPE(None, *(_address,) * 3, *(_integer,) * 3, ctypes.c_float, *_team),
+    "dropout": ctypes.CFUNCTYPE(None, *(_address,) * 3, *(_integer,) * 2, *_team),
+    "bpe": ctypes.CFUNCTYPE(None, *(_address,) * 8, *(_integer,) * 2),
+}
+
+
+class _EngineStruct(ctypes.Structure):
+    """`HeedEngine` of `csrc/heed.h`: the functions for one instruction set."""
+
+    _fields_: ClassVar = [("isa", ctypes.c_char_p), *_FUNCTIONS.items()]
+
+
+@dataclass(frozen=True)
+class NativeFunctions:
+    """The functions of the compiled library for one instruction set; `csrc/heed.h` documents them."""
+
+    isa: str
+    open_pool: Callable[[int], int | None]
+    self_test: Callable[..., int]
+    linear: Callable[..., int]
+    encode: Callable[..., int]
+    decoder_step: Callable[..., int]
+    search: Callable[..., int]
+    beam_step: Callable[..., int]
+    topk: Callable[..., None]
+    attention: Callable[..., int]
+    gemm: Callable[..., int]
+    cross_entropy: Callable[..., None]
+    dropout: Callable[..., None]
+    bpe: Callable[..., None]
+
+
+class NoEngineError(Exception):
+    """Why no compiled code can run; the caller falls back to torch."""
+
+
+# ---- choice ----------------------------------------------------------------------------------------------------------
+
+
+def engine() -> NativeFunctions:
+    """The functions of the compiled library for this processor; raises where there are none."""
+    if isinstance(loaded := _engine(), str):
+        raise NoEngineError(loaded)
+    return loaded
+
+
+def missing_for_compiled_code() -> str | None:
+    """Why this machine runs no compiled code; None: it does."""
+    return loaded if isinstance(loaded := _engine(), str) else None
+
+
+@cache
+def _engine() -> NativeFunctions | str:
+    """The engine for $HEED_ISA, by default the fastest one; or why there is none."""
+    try:
+        return _chosen(_open(LIBRARY), os.environ.get("HEED_ISA") or None)
+    except (NoEngineError, OSError) as error:
+        note_fallback(f"torch operators are used instead of compiled C, which is faster: {error}")
+        return str(error)
+
+
+def _open(file: Path) -> ctypes.CDLL:
+    if not file.exists():
+        raise NoEngineError("heed was installed without its C library; install it again where there is a C compiler")
+    library = ctypes.CDLL(str(file))
+    library.heed_isas.restype = library.heed_sources.restype = ctypes.c_char_p
+    library.heed_engine.restype, library.heed_engine.argtypes = ctypes.POINTER(_EngineStruct), (ctypes.c_char_p,)
+    library.heed_self_test.restype, library.heed_self_test.argtypes = _status, (ctypes.POINTER(_EngineStruct),)
+    library.heed_open_pool.restype, library.heed_open_pool.argtypes = _address, (_integer,)
+    if library.heed_sources().decode() != sources_digest():
+        raise NoEngineError(f"{file} was built from other sources than those in csrc: run make setup or pip install")
+    return library
+
+
+def _chosen(library: ctypes.CDLL, requested: str | None) -> NativeFunctions:
+    """The functions for the requested instruction set; by default the fastest that passes its self-test."""
+    isas = library.heed_isas().decode().split()
+    if requested is not None and requested not in isas:
+        raise ConfigError(f"HEED_ISA = {requested!r} is not one of {', '.join(isas)}, which heed was built for")
+    for isa in isas if requested is None else [requested]:
+        if not (functions := library.heed_engine(isa.encode())):
+            if requested is not None:
+                raise ConfigError(f"HEED_ISA = {requested!r} cannot be used: this processor does not have it")
+        elif library.heed_self_test(functions) == 0:
+            return NativeFunctions(
+                isa, library.heed_open_pool, *(getattr(functions.contents, name) for name in _FUNCTIONS)
+            )
+        else:
+            note_fallback(f"the compiled code for {isa} is not used: its self-test failed on this processor")
+    raise NoEngineError("the self-tests of the compiled code failed on this processor")
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
 
 
 def threads_for(bytes_read: int) -> int:
     """The number of threads for an operation that reads so many bytes of weights, counted once per row."""
     return max(1, min(torch.get_num_threads(), bytes_read // _BYTES_PER_THREAD))
+
+
+def team(threads: int | None = None) -> tuple[int | None, int]:
+    """The last two arguments of a call: a pool and the number of threads to use of it, by default all of torch's."""
+    threads = torch.get_num_threads() if threads is None else threads
+    return None if threads == 1 else _pools.of(max(threads, torch.get_num_threads())), threads
+
+
+class _Pools:
+    """Threads that wait for calls: a pool for each number of threads that torch has been set to."""
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)  # a child process has none of its parent's threads
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: dict[int, int | None] = {}
+
+    def of(self, threads: int) -> int | None:
+        if threads not in self._opened:
+            with self._lock:
+                if threads not in self._opened:
+                    self._opened[threads] = engine().open_pool(threads)
+        return self._opened[threads]
+
+
+_pools = _Pools()
 
 
 def check_status(status: int, operation: str, expected: str = "") -> None:
@@ -26,47 +171,3 @@ def check_status(status: int, operation: str, expected: str = "") -> None:
         raise MemoryError(f"out of memory for {operation} in compiled code")
     if status:
         raise InputError(f"{operation} in compiled code takes {expected}")
-
-
-def has_int8() -> bool:
-    """Whether the library has this processor's int8 instructions (AVX-512 VNNI)."""
-    return missing_for_compiled_code() is None and bool(native().heed_has_vnni())
-
-
-def missing_for_compiled_code() -> str | None:
-    """Why this machine runs no compiled code; None: it does."""
-    loaded = _library()
-    return loaded if isinstance(loaded, str) else None
-
-
-def native() -> ctypes.CDLL:
-    """The compiled library; raises where there is none."""
-    loaded = _library()
-    if isinstance(loaded, str):
-        raise CannotCompileError(loaded)
-    return loaded
-
-
-@cache
-def _library() -> ctypes.CDLL | str:
-    """The library, or why there is none. Cached, since a failed attempt takes as long as compiling."""
-    try:
-        code = library(Path(__file__).parent / "csrc" / "heed.c")
-    except (CannotCompileError, OSError, HeedError) as error:
-        slower = f"torch operators are used instead of compiled C, which is faster: {error}"
-        note_fallback(slower, quietly=sys.platform != "linux")
-        return str(error)
-    address, integer = ctypes.c_void_p, ctypes.c_int64
-    code.heed_linear.argtypes = (address, address, address, integer, integer)
-    code.heed_encode.argtypes = (address, address, address, integer)
-    code.heed_decoder_step.argtypes = (address, address, integer)
-    code.heed_search.argtypes = (address, address, address, address)
-    code.heed_attention.argtypes = code.heed_gemm.argtypes = (address, integer)
-    code.heed_beam_step.argtypes = (*(address,) * 2, *(integer,) * 4, address, integer)
-    code.heed_cross_entropy.argtypes = (*(address,) * 3, *(integer,) * 3, ctypes.c_float, integer)
-    code.heed_dropout.argtypes = (*(address,) * 3, *(integer,) * 3)
-    code.heed_topk.argtypes = (address, *(integer,) * 3, *(address,) * 2, integer)
-    code.heed_bpe.argtypes = (*(address,) * 8, *(integer,) * 2)
-    code.heed_beam_step.restype = integer
-    code.heed_dropout.restype = code.heed_cross_entropy.restype = code.heed_bpe.restype = code.heed_topk.restype = None
-    return code

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heed.backends.base import FusedLoss
 from heed.backends.chunked_loss import MatmulFn, loss_and_gradients
-from heed.backends.cpu.library import native
+from heed.backends.cpu.library import engine, team
 from heed.backends.cpu.pointers import pointer
 from heed.model.embeddings import check_ids
 
@@ -44,13 +44,13 @@ class _Loss(torch.autograd.Function):
         smoothing: float,
         matmul: MatmulFn,
     ) -> Tensor:
-        cross_entropy, threads, all_targets = native().heed_cross_entropy, torch.get_num_threads(), tgt_out.contiguous()
+        cross_entropy, all_targets = engine().cross_entropy, tgt_out.contiguous()
 
         def logits_to_gradient(logits: Tensor, targets: Tensor, losses: Tensor) -> None:
             tokens, vocab_size = logits.shape
             cross_entropy(
                 pointer(logits, torch.float32, tokens, vocab_size), pointer(targets, torch.int64, tokens),
-                pointer(losses, torch.float32, tokens), tokens, vocab_size, pad_id, smoothing, threads,
+                pointer(losses, torch.float32, tokens), tokens, vocab_size, pad_id, smoothing, *team(),
             )  # fmt: skip
 
         chunk = max(1, LOGITS_AT_A_TIME // len(weight))

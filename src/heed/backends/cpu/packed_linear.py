@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.artifacts.quantization import quantize_rows
-from heed.backends.cpu.library import check_status, native, threads_for
+from heed.backends.cpu.library import check_status, engine, team, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
 from heed.backends.memory import HugePages
 
-_PANEL, _GROUP = 32, 4  # as in `csrc/linear.h`
+_PANEL, _GROUP = 32, 4  # as in `csrc/heed.h`
 
 
 class MatrixStruct(ctypes.Structure):
-    """The struct `PackedMatrix` of `csrc/linear.h`."""
+    """The struct `HeedMatrix` of `csrc/heed.h`."""
 
     _fields_: ClassVar = [
         *((name, ctypes.c_void_p) for name in ("weight", "output_scales", "output_sums", "bias")),
@@ -63,7 +63,8 @@ class PackedLinear:
         x, rows = x.contiguous(), tokens.numel()
         y = torch.empty(*tokens, outputs, dtype=torch.float32, device="cpu")
         pointers = (pointer(x, torch.float32, *tokens, self.matrix.inputs), pointer(y, torch.float32, *y.shape))
-        status = native().heed_linear(ctypes.byref(self.matrix), *pointers, rows, threads_for(self.bytes * rows))
+        threads = threads_for(self.bytes * rows)
+        status = engine().linear(ctypes.byref(self.matrix), *pointers, rows, *team(threads))
         check_status(status, "a linear layer")
         return y
 

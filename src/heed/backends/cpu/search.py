@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from heed.backends.base import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.cpu.layers import LayerStack, PositionsStruct
-from heed.backends.cpu.library import check_status, native, threads_for
+from heed.backends.cpu.library import check_status, engine, team, threads_for
 from heed.backends.cpu.pointers import array_pointer
 from heed.backends.kv_cache import PositionTable
 from heed.config import ModelConfig
@@ -22,14 +22,14 @@ from heed.search_config import SearchConfig
 
 _MAX_ROWS = 128  # hypotheses per step: more do not make better use of the weights once they are in cache
 _STEPS_BETWEEN = 16  # between calls of Python where there is no monitor
-_INVALID, _NO_HYPOTHESIS = 2, 4  # as in `csrc/linear.h` and `csrc/search.h`
+_INVALID, _NO_HYPOTHESIS = 2, 4  # as in `csrc/heed.h`
 
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 _BeforeStep = ctypes.CFUNCTYPE(_integer, ctypes.POINTER(_integer), _integer)
 
 
 class EncoderInput(ctypes.Structure):
-    """`EncoderInput` in C: the tokens of packed sentences."""
+    """`HeedEncoderInput` in C: the tokens of packed sentences."""
 
     _fields_: ClassVar = [
         ("ids", _address),
@@ -52,7 +52,9 @@ class _SearchInput(ctypes.Structure):
         ("source", EncoderInput),
         *((name, _address) for name in ("prefix_ids", "prefix_starts", "max_lengths")),
         ("positions", PositionsStruct),
-        *((name, _integer) for name in ("slots", "threads")),
+        ("slots", _integer),
+        ("pool", _address),
+        ("threads", _integer),
         ("before_step", _BeforeStep),
         ("steps_between", _integer),
         *((name, _address) for name in ("cancelled", "tokens", "token_starts", "lengths", "log_probs", "truncated")),
@@ -133,7 +135,7 @@ class NativeSearch:
         self, config: ModelConfig, stacks: tuple[LayerStack, LayerStack], positions: tuple[PositionTable, PositionTable]
     ) -> None:
         self._special, self._stacks, self._positions = (config.pad_id, config.bos_id, config.eos_id), stacks, positions
-        self._run: Callable[..., int] = native().heed_search
+        self._run: Callable[..., int] = engine().search
 
     def __call__(
         self,
@@ -161,7 +163,7 @@ class NativeSearch:
         search_input = _SearchInput(
             EncoderInput(*source.pointers(), len(sources), positions[0]), *prefix.pointers(),
             array_pointer(limits, np.int64, len(sources)), positions[1], slots,
-            threads_for(decoder.bytes * slots * config.beam), before_step, callback.steps_between,
+            *team(threads_for(decoder.bytes * slots * config.beam)), before_step, callback.steps_between,
             array_pointer(callback.cancelled, np.uint8, len(sources)), *results.pointers(),
         )  # fmt: skip
         structures = (encoder.model, decoder.model, settings, search_input)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.cpu.library import native, threads_for
+from heed.backends.cpu.library import engine, team, threads_for
 from heed.backends.cpu.pointers import pointer
 from heed.backends.torch.search_ops import Continuations
 
@@ -20,10 +20,10 @@ def topk(log_probs: Float[Tensor, "R V"], count: int) -> tuple[Float[Tensor, "R 
         return values, ids
     values = torch.empty(rows, count, dtype=torch.float32, device="cpu")
     ids = torch.empty(rows, count, dtype=torch.int64, device="cpu")
-    native().heed_topk(
+    engine().topk(
         pointer(log_probs, torch.float32, rows, vocab_size), rows, vocab_size, count,
         pointer(values, torch.float32, rows, count), pointer(ids, torch.int64, rows, count),
-        threads_for(log_probs.nbytes),
+        *team(threads_for(log_probs.nbytes)),
     )  # fmt: skip
     return values, ids
 
@@ -40,9 +40,9 @@ def beam_step(
     shape, vocab_size = live.shape, log_probs.shape[1]
     live, log_probs = live.contiguous(), log_probs.contiguous()
     result = torch.empty(2, 3, *shape, dtype=torch.int64, device="cpu")
-    status = native().heed_beam_step(
+    status = engine().beam_step(
         pointer(live, torch.float64, *shape), pointer(log_probs, torch.float32, shape.numel(), vocab_size), *shape,
-        vocab_size, eos_id, pointer(result, torch.int64, 2, 3, *shape), threads_for(log_probs.nbytes),
+        vocab_size, eos_id, pointer(result, torch.int64, 2, 3, *shape), *team(threads_for(log_probs.nbytes)),
     )  # fmt: skip
     if status < 0:
         raise MemoryError("out of memory for a beam step in compiled code")

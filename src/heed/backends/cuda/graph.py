@@ -1,13 +1,13 @@
 """Captures GPU work as a CUDA graph and replays it."""
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-
-from heed.backends.cpu.build import find_compiler
 
 
 @dataclass(frozen=True)
@@ -46,3 +46,9 @@ def missing_for_graphs() -> str | None:
     if find_compiler() is None:
         return "Triton needs a C compiler, and there is none"
     return None
+
+
+def find_compiler() -> str | None:
+    """The path of the C compiler that Triton will use: $CC, gcc, cc or clang."""
+    names = (os.environ.get("CC"), "gcc", "cc", "clang")
+    return next((path for name in names if name and (path := shutil.which(name))), None)

@@ -1,4 +1,4 @@
-"""Training with torch operators on any device, with a faster dropout on CPUs without a C compiler.
+"""Training with torch operators on any device, with a faster dropout on CPUs without compiled C.
 
 The dropout compares 16 random bits per element, so one 64-bit draw serves four elements; torch's dropout draws once
 per element, from a slower generator, on one core.

@@ -1,1 +1,1 @@
-"""C sources of the CPU kernels, compiled on the user's machine by `backends/cpu/build.py`."""
+"""The engine for CPUs: C sources, with `heed.h` as their public header, and `build.py`, which builds them."""

@@ -5,29 +5,19 @@
 
 enum { QUERY_BLOCK = 32 };
 
-typedef struct {                                  /* each row is a token, (heads, head_width) */
-    Rows queries, keys, values, output;
-    Rows grad_output, grad_queries, grad_keys, grad_values; /* grad_output.data is NULL in the forward pass */
-    const int64_t *cu_seqlens, *key_cu_seqlens;   /* (sentences + 1): first token of each sentence, then the total */
-    int64_t tokens, key_tokens;
-    int64_t sentences, heads, head_width, max_keys; /* max_keys: of one sentence */
-    int64_t causal;                               /* a query attends to no later key */
-    Dropout dropout;
-} Attention;
-
 typedef struct {                                  /* one head of one sentence, and scratch memory */
-    Rows queries, keys, values, output, grad_output, grad_queries, grad_keys, grad_values;
+    HeedRows queries, keys, values, output, grad_output, grad_queries, grad_keys, grad_values;
     int64_t head, first_query, first_key, query_count, key_count;
-    Rows keys_t, values_t;                        /* transposed: (head_width, key_count padded to SIMD registers) */
-    Rows weights, dropped, grad_scores;           /* (QUERY_BLOCK, key_count padded); dropped: weights after dropout */
+    HeedRows keys_t, values_t;                    /* transposed: (head_width, key_count padded to SIMD registers) */
+    HeedRows weights, dropped, grad_scores;       /* (QUERY_BLOCK, key_count padded); dropped: weights after dropout */
 } HeadTask;
 
-static Strided as_strided(Rows rows) { return (Strided){rows.data, rows.stride, 1}; }
+static HeedStrided as_strided(HeedRows rows) { return (HeedStrided){rows.data, rows.stride, 1}; }
 
-static Strided transposed(Rows rows) { return (Strided){rows.data, 1, rows.stride}; }
+static HeedStrided transposed(HeedRows rows) { return (HeedStrided){rows.data, 1, rows.stride}; }
 
 /* (count, size) to (size, count), zero-padded to the stride of the result. */
-static void transpose(Rows tokens, int64_t count, int64_t size, Rows result) {
+static void transpose(HeedRows tokens, int64_t count, int64_t size, HeedRows result) {
     for (int64_t k = 0; k < size; k++) {
         float *row = result.data + k * result.stride;
         for (int64_t s = 0; s < count; s++) row[s] = tokens.data[s * tokens.stride + k];
@@ -36,22 +26,22 @@ static void transpose(Rows tokens, int64_t count, int64_t size, Rows result) {
 }
 
 /* Dropout of one query's attention weights, in place. */
-static void drop_weights(const Attention *all, const HeadTask *task, int64_t query, float *row) {
+static void drop_weights(const HeedAttention *all, const HeadTask *task, int64_t query, float *row) {
     const int64_t hash_row = (task->first_query + query) * all->heads + task->head;
     dropout_row(&all->dropout, hash_row, task->first_key, row, row, task->key_count);
 }
 
 /* The number of keys that a query attends to; causal: the last query is aligned with the last key. */
-static int64_t visible_keys(const Attention *all, const HeadTask *task, int64_t query) {
+static int64_t visible_keys(const HeedAttention *all, const HeadTask *task, int64_t query) {
     const int64_t aligned_key = task->key_count - task->query_count + query + 1;
     return !all->causal ? task->key_count : aligned_key > 0 ? aligned_key : 0;
 }
 
 /* task->weights = softmax(Q Kᵀ / √head_width) of `count` queries, zero where masked. */
-static void softmax_weights(const Attention *all, const HeadTask *task, int64_t first, int64_t count) {
+static void softmax_weights(const HeedAttention *all, const HeadTask *task, int64_t first, int64_t count) {
     const float scale = 1 / sqrtf((float)all->head_width);
     const int64_t padded = task->weights.stride;
-    const Rows queries = offset_rows(task->queries, first, 0);
+    const HeedRows queries = offset_rows(task->queries, first, 0);
     gemm_small(as_strided(queries), task->keys_t, task->weights, count, all->head_width, padded, 0);
     for (int64_t t = 0; t < count; t++) {
         float *row = task->weights.data + t * padded, highest = -INFINITY, total = 0;
@@ -68,7 +58,7 @@ static void softmax_weights(const Attention *all, const HeadTask *task, int64_t 
 }
 
 /* output = dropout(softmax(Q Kᵀ / √head_width)) V of one head of one sentence. */
-static void forward(const Attention *all, const HeadTask *task) {
+static void forward(const HeedAttention *all, const HeadTask *task) {
     transpose(task->keys, task->key_count, all->head_width, task->keys_t);
     for (int64_t first = 0, count; first < task->query_count; first += count) {
         count = least(task->query_count - first, QUERY_BLOCK);
@@ -76,17 +66,17 @@ static void forward(const Attention *all, const HeadTask *task) {
         for (int64_t t = 0; t < count && all->dropout.threshold; t++)
             drop_weights(all, task, first + t, task->weights.data + t * task->weights.stride);
         const int64_t visible = visible_keys(all, task, first + count - 1);
-        const Rows output = offset_rows(task->output, first, 0);
+        const HeedRows output = offset_rows(task->output, first, 0);
         gemm_small(as_strided(task->weights), task->values, output, count, visible, all->head_width, 0);
     }
 }
 
 /* task->grad_scores = gradient of the unscaled scores of `count` queries, through softmax and dropout. Also sets
    task->dropped, the weights after dropout, which the gradient of the values needs. */
-static void score_gradients(const Attention *all, const HeadTask *task, int64_t first, int64_t count) {
+static void score_gradients(const HeedAttention *all, const HeadTask *task, int64_t first, int64_t count) {
     const float scale = 1 / sqrtf((float)all->head_width);
     const int64_t padded = task->weights.stride;
-    const Rows grad_output = offset_rows(task->grad_output, first, 0);
+    const HeedRows grad_output = offset_rows(task->grad_output, first, 0);
     gemm_small(as_strided(grad_output), task->values_t, task->grad_scores, count, all->head_width, padded, 0);
     memcpy(task->dropped.data, task->weights.data, sizeof(float) * count * padded);
     for (int64_t t = 0; t < count; t++) {
@@ -102,7 +92,7 @@ static void score_gradients(const Attention *all, const HeadTask *task, int64_t 
 }
 
 /* Gradients of queries, keys and values of one head of one sentence. */
-static void backward(const Attention *all, const HeadTask *task) {
+static void backward(const HeedAttention *all, const HeadTask *task) {
     const int64_t size = all->head_width;
     transpose(task->keys, task->key_count, size, task->keys_t);
     transpose(task->values, task->key_count, size, task->values_t);
@@ -113,8 +103,8 @@ static void backward(const Attention *all, const HeadTask *task) {
     for (int64_t first = 0, count; first < task->query_count; first += count) {
         count = least(task->query_count - first, QUERY_BLOCK);
         const int64_t visible = visible_keys(all, task, first + count - 1);
-        const Rows queries = offset_rows(task->queries, first, 0);
-        const Rows grad_queries = offset_rows(task->grad_queries, first, 0);
+        const HeedRows queries = offset_rows(task->queries, first, 0);
+        const HeedRows grad_queries = offset_rows(task->grad_queries, first, 0);
         softmax_weights(all, task, first, count);
         score_gradients(all, task, first, count);
         gemm_small(as_strided(task->grad_scores), task->keys, grad_queries, count, visible, size, 0);
@@ -125,7 +115,7 @@ static void backward(const Attention *all, const HeadTask *task) {
     }
 }
 
-static HeadTask head_task(const Attention *all, int64_t sentence, int64_t head, float *memory) {
+static HeadTask head_task(const HeedAttention *all, int64_t sentence, int64_t head, float *memory) {
     const int64_t query = all->cu_seqlens[sentence], key = all->key_cu_seqlens[sentence];
     const int64_t column = head * all->head_width;
     const int64_t key_count = all->key_cu_seqlens[sentence + 1] - key, padded = round_to_lanes(key_count);
@@ -144,23 +134,34 @@ static HeadTask head_task(const Attention *all, int64_t sentence, int64_t head, 
         .grad_scores = {weights + 2 * QUERY_BLOCK * padded, padded}};
 }
 
-/* Forward pass, or backward pass if grad_output is given; returns 0 or an error code. */
-int heed_attention(const Attention *all, int64_t threads) {
-    if (!is_valid_packing(all->cu_seqlens, all->sentences, all->tokens, all->tokens)
-        || !is_valid_packing(all->key_cu_seqlens, all->sentences, all->key_tokens, all->max_keys))
-        return INVALID;
-    const int64_t per_thread = aligned((2 * all->head_width + 3 * QUERY_BLOCK) * round_to_lanes(all->max_keys));
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * threads * per_thread);
-    if (!memory) return NO_MEMORY;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (int64_t i = 0; i < all->sentences * all->heads; i++) {
-        float *scratch = memory + omp_get_thread_num() * per_thread;
+typedef struct {
+    const HeedAttention *all;
+    float *memory;                                /* (threads, per_thread) */
+    int64_t per_thread;
+    atomic_llong next;                            /* the next task that no thread has taken */
+} AttentionCall;
+
+static void run_attention(const Thread *thread, void *context) {
+    AttentionCall *call = context;
+    const HeedAttention *all = call->all;
+    float *scratch = call->memory + thread->index * call->per_thread;
+    for (int64_t i; (i = atomic_fetch_add(&call->next, 1)) < all->sentences * all->heads;) {
         const HeadTask task = head_task(all, i / all->heads, i % all->heads, scratch);
         if (all->grad_output.data)
             backward(all, &task);
         else
             forward(all, &task);
     }
-    free(memory);
+}
+
+static int heed_attention(const HeedAttention *all, HeedPool *pool, int64_t threads) {
+    if (!is_valid_packing(all->cu_seqlens, all->sentences, all->tokens, all->tokens)
+        || !is_valid_packing(all->key_cu_seqlens, all->sentences, all->key_tokens, all->max_keys))
+        return HEED_INVALID;
+    const int64_t per_thread = aligned((2 * all->head_width + 3 * QUERY_BLOCK) * round_to_lanes(all->max_keys));
+    AttentionCall call = {all, allocate(sizeof(float) * threads * per_thread), per_thread, 0};
+    if (!call.memory) return HEED_NO_MEMORY;
+    run_team(pool, threads, run_attention, &call);
+    release(call.memory);
     return 0;
 }

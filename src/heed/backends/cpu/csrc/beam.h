@@ -55,18 +55,15 @@ static Continuations continuations_of(int64_t *result, int64_t sentences, int64_
     return (Continuations){(double *)(result + first), result + rows + first, result + 2 * rows + first};
 }
 
-/* result: (2, 3, B, W), the unfinished continuations, then the finished ones (-inf where there are fewer than W); a
-   parent is a row, b W + w. The finished are only written if 1 is returned: some sentence has one among its best.
-   -1: out of memory. */
-int64_t heed_beam_step(
+static int64_t heed_beam_step(
     const double *live, const float *log_probs, int64_t sentences, int64_t beam, int64_t vocabulary, int64_t eos,
-    int64_t *result, int64_t threads) {
+    int64_t *result, HeedPool *pool, int64_t threads) {
     const int64_t rows = sentences * beam, count = least(beam + 1, vocabulary);
     int64_t *tokens = malloc(rows * count * (sizeof(int64_t) + sizeof(float)) + beam * sizeof(int64_t));
     if (tokens == NULL) return -1;
     int64_t *next = tokens + rows * count, finishes = 0;
     float *values = (float *)(next + beam);
-    heed_topk(log_probs, rows, vocabulary, count, values, tokens, threads);
+    heed_topk(log_probs, rows, vocabulary, count, values, tokens, pool, threads);
     for (int pass = 0; pass <= finishes && pass < 2; pass++) /* without eos, then with it */
         for (int64_t b = 0; b < sentences; b++) {
             const int64_t first = b * beam;

@@ -1,14 +1,9 @@
 /* BPE-dropout: segments words into subwords with randomly dropped merges; the reference is `text/bpe_dropout.py`. */
 
-typedef struct {                                  /* an entry of a hash table with 2^bits entries */
-    int64_t pair;                                 /* left symbol << 32 | right symbol; -1: empty */
-    int32_t rank, merged;                         /* priority, lowest first; the merged symbol */
-} Merge;
-
 enum { NO_MERGE = INT32_MAX };                    /* the rank of an empty entry */
 
 /* Hash table lookup with linear probing: the merge of two symbols, or an empty entry. */
-static const Merge *find_merge(const Merge *table, int64_t bits, int32_t left, int32_t right) {
+static const HeedMerge *find_merge(const HeedMerge *table, int64_t bits, int32_t left, int32_t right) {
     const int64_t pair = (int64_t)left << 32 | right;
     uint64_t slot = ((uint64_t)pair * 0x9E3779B97F4A7C15u) >> (64 - bits);
     while (table[slot].pair != pair && table[slot].pair >= 0) slot = (slot + 1) & ((1u << bits) - 1);
@@ -33,7 +28,7 @@ static int64_t best_merge(const int32_t *ranks, int64_t count, int64_t skipped) 
 /* Segments one word in place and returns the number of its subwords. symbols: the word's bytes. dropped: how many of
    the best merges each round drops; advanced by the rounds used. ranks: scratch, the rank of each adjacent pair. */
 static int64_t segment_word(
-    int32_t *symbols, int64_t count, const int64_t **dropped, const Merge *table, int64_t bits, int32_t *ranks) {
+    int32_t *symbols, int64_t count, const int64_t **dropped, const HeedMerge *table, int64_t bits, int32_t *ranks) {
     for (int64_t p = 0; p < count - 1; p++) ranks[p] = find_merge(table, bits, symbols[p], symbols[p + 1])->rank;
     for (int64_t at; (at = best_merge(ranks, count - 1, 0)) >= 0;) {
         const int64_t skipped = *(*dropped)++;
@@ -48,12 +43,9 @@ static int64_t segment_word(
     return count;
 }
 
-/* Segments concatenated sentences, given as the bytes of their words, into concatenated subword `ids`; counts: subwords
-   of each sentence. word_lengths: bytes of each word. word_counts: words of each sentence. dropped: a number per byte;
-   a sentence uses those of its own bytes, from the first on. ranks: scratch, as long as the longest word. */
-void heed_bpe(
+static void heed_bpe(
     const int32_t *bytes, const int64_t *word_lengths, const int64_t *word_counts, const int64_t *dropped,
-    const Merge *table, int32_t *ranks, int32_t *ids, int64_t *counts, int64_t sentences, int64_t bits) {
+    const HeedMerge *table, int32_t *ranks, int32_t *ids, int64_t *counts, int64_t sentences, int64_t bits) {
     for (int64_t s = 0; s < sentences; s++) {
         const int64_t *rounds = dropped;
         counts[s] = 0;

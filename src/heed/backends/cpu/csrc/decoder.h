@@ -2,7 +2,7 @@
 
    A row is a hypothesis: its newest token, and where the keys and values of its tokens and of its source are. Rows may
    belong to different sentences and have different lengths. The attention scale 1 / √head_width is folded into the query
-   weights. `backends/cpu/decoder.py` fills in `StepInput`; `backends/kv_cache.py` defines the layout of its KV cache. */
+   weights. `backends/kv_cache.py` defines the layout of the KV cache of `HeedStepInput`. */
 
 typedef struct {
     int64_t token, position;                      /* the newest token; tokens before it */
@@ -13,7 +13,7 @@ typedef struct {
 /* Self-attention of this thread's (row, head) pairs; writes their new keys and values to the cache first. A pair reads
    only keys that itself or an earlier step wrote, so no barrier is needed. work->wide: (rows, 3, heads, head_width). */
 static void self_attention(
-    const Thread *thread, const Model *model, Workspace *work, const Row *rows, const Positions *positions,
+    const Thread *thread, const HeedModel *model, Workspace *work, const Row *rows, const HeedPositions *positions,
     int64_t layer) {
     const int64_t heads = model->heads, head_width = model->d_model / heads;
     int64_t first, last;
@@ -39,7 +39,7 @@ static void self_attention(
 
 /* Cross-attention of this thread's (row, head) pairs to the source. work->wide: (rows, heads, head_width). */
 static void cross_attention(
-    const Thread *thread, const Model *model, Workspace *work, const Row *rows, int64_t layer) {
+    const Thread *thread, const HeedModel *model, Workspace *work, const Row *rows, int64_t layer) {
     const int64_t head_width = model->d_model / model->heads;
     int64_t first, last;
     partition(thread, work->rows * model->heads, &first, &last);
@@ -51,13 +51,13 @@ static void cross_attention(
 
 /* All layers; returns the input of the output projection, (rows, d_model). Every thread runs through this. */
 static const float *run_decoder(
-    const Thread *thread, const Model *model, Workspace *work, const Row *rows, const Positions *positions) {
+    const Thread *thread, const HeedModel *model, Workspace *work, const Row *rows, const HeedPositions *positions) {
     int64_t first, last;
     partition(thread, work->rows, &first, &last);
     for (int64_t r = first; r < last; r++)
         embed(model, positions, rows[r].token, rows[r].position, work->residual + r * model->d_model);
     for (int64_t number = 0; number < model->layer_count; number++) {
-        const Layer *layer = &model->layers[number];
+        const HeedLayer *layer = &model->layers[number];
         const float *x = begin_sublayer(thread, model, work, &layer->norm[0]);
         linear(thread, &layer->qkv, x, work->rows, work->quantized, work->wide);
         barrier(thread);
@@ -73,23 +73,8 @@ static const float *run_decoder(
     return begin_sublayer(thread, model, work, &model->final_norm);
 }
 
-typedef struct {
-    const int64_t *ids;                           /* (sentences, beam): the newest tokens */
-    int64_t sentences, beam, length;              /* length: tokens of each hypothesis, the newest included */
-    int64_t cached;                               /* sentences in kv_cache and source_kv */
-    const int64_t *sentence_index;                /* (sentences): which of the cached ones, or NULL: all, in order */
-    Positions positions;                          /* of at least `length` positions */
-    float *kv_cache;                              /* (layers, 2, cached, heads, capacity, head_width) */
-    int64_t capacity, used;                       /* columns per sentence; those taken before this step */
-    const int64_t *kv_index;                      /* (sentences, beam, length): columns of each hypothesis, or NULL */
-    float *source_kv;                             /* (layers, 2, cached, heads, max_source, head_width) */
-    int64_t max_source;
-    const int64_t *source_lengths;                /* (sentences): tokens without padding */
-    float *logits;                                /* (sentences, beam, vocabulary) */
-} StepInput;
-
 /* Whether all ids and indices are within bounds. */
-static int is_valid_step(const Model *model, const StepInput *input) {
+static int is_valid_step(const HeedModel *model, const HeedStepInput *input) {
     const int64_t rows = input->sentences * input->beam;
     int valid = input->used >= 0 && input->used + input->beam <= input->capacity && input->length <= input->capacity
         && input->length <= input->positions.count;
@@ -105,14 +90,14 @@ static int is_valid_step(const Model *model, const StepInput *input) {
 }
 
 /* Keys and values of one sentence in a tensor (layers, 2, cached, heads, columns, head_width). */
-static KeyValues cached_kv(const Model *model, float *data, int64_t cached, int64_t columns, int64_t sentence) {
+static KeyValues cached_kv(const HeedModel *model, float *data, int64_t cached, int64_t columns, int64_t sentence) {
     const int64_t head_width = model->d_model / model->heads, per_sentence = columns * model->d_model;
     return (KeyValues){
         .keys = data + sentence * per_sentence, .value_offset = cached * per_sentence,
         .layer_stride = 2 * cached * per_sentence, .head_stride = columns * head_width, .stride = head_width};
 }
 
-static Row step_row(const Model *model, const StepInput *input, int64_t r) {
+static Row step_row(const HeedModel *model, const HeedStepInput *input, int64_t r) {
     const int64_t b = r / input->beam, sentence = input->sentence_index ? input->sentence_index[b] : b;
     Row row = {
         .token = input->ids[r], .position = input->length - 1, .column = input->used + r % input->beam,
@@ -125,8 +110,8 @@ static Row step_row(const Model *model, const StepInput *input, int64_t r) {
 }
 
 typedef struct {
-    const Model *model;
-    const StepInput *input;
+    const HeedModel *model;
+    const HeedStepInput *input;
     const Row *rows;
     Workspace work;
 } StepCall;
@@ -137,19 +122,18 @@ static void run_step_call(const Thread *thread, void *context) {
     linear(thread, &call->model->output, x, call->work.rows, call->work.quantized, call->input->logits);
 }
 
-/* Returns 0 or an error code. */
-int heed_decoder_step(const Model *model, const StepInput *input, int64_t threads) {
-    if (!is_valid_step(model, input)) return INVALID;
+static int heed_decoder_step(const HeedModel *model, const HeedStepInput *input, HeedPool *pool, int64_t threads) {
+    if (!is_valid_step(model, input)) return HEED_INVALID;
     const int64_t count = input->sentences * input->beam;
     Row *rows = malloc(sizeof(Row) * count);
     StepCall call = {model, input, rows, {0}};
     if (!rows || open_workspace(&call.work, model, count, most(input->length, input->max_source), threads)) {
         free(rows);
-        return NO_MEMORY;
+        return HEED_NO_MEMORY;
     }
     for (int64_t r = 0; r < count; r++) rows[r] = step_row(model, input, r);
-    run_team(threads, run_step_call, &call);
-    free(call.work.memory);
+    run_team(pool, threads, run_step_call, &call);
+    release(call.work.memory);
     free(rows);
     return 0;
 }

@@ -2,11 +2,6 @@
 
    The reference is `tests/reference/dropout.py`. */
 
-typedef struct {
-    uint32_t seed, threshold;                     /* an element is dropped if its hash is below the threshold */
-    float keep_scale;                             /* 1 / (1 - rate), multiplies the kept elements */
-} Dropout;
-
 /* A 32-bit integer hash with good avalanche. */
 static inline uint32_t hash32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x21F0AAADu;
@@ -16,7 +11,7 @@ static inline uint32_t hash32(uint32_t x) {
 
 /* Dropout of `size` elements of one row, starting at a column; y may be x. */
 static inline void dropout_row(
-    const Dropout *dropout, int64_t row, int64_t column, const float *x, float *y, int64_t size) {
+    const HeedDropout *dropout, int64_t row, int64_t column, const float *x, float *y, int64_t size) {
     const uint32_t row_hash = hash32(dropout->seed + (uint32_t)row) + (uint32_t)column;
     const uint32_t threshold = dropout->threshold;
     const float keep_scale = dropout->keep_scale;
@@ -24,8 +19,24 @@ static inline void dropout_row(
     for (int32_t i = 0; i < (int32_t)size; i++) y[i] = x[i] * (hash32(row_hash + i) < threshold ? 0 : keep_scale);
 }
 
-/* Dropout of a matrix (rows, size); each thread takes some rows. */
-void heed_dropout(const Dropout *dropout, const float *x, float *y, int64_t rows, int64_t size, int64_t threads) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t r = 0; r < rows; r++) dropout_row(dropout, r, 0, x + r * size, y + r * size, size);
+typedef struct {
+    const HeedDropout *dropout;
+    const float *x;
+    float *y;
+    int64_t rows, size;
+} DropoutCall;
+
+static void run_dropout(const Thread *thread, void *context) {
+    const DropoutCall *call = context;
+    const int64_t size = call->size;
+    int64_t first, last;
+    partition(thread, call->rows, &first, &last);
+    for (int64_t r = first; r < last; r++)
+        dropout_row(call->dropout, r, 0, call->x + r * size, call->y + r * size, size);
+}
+
+static void heed_dropout(
+    const HeedDropout *dropout, const float *x, float *y, int64_t rows, int64_t size, HeedPool *pool, int64_t threads) {
+    DropoutCall call = {dropout, x, y, rows, size};
+    run_team(pool, threads, run_dropout, &call);
 }

@@ -2,14 +2,8 @@
 
    The attention scale 1 / √head_width is folded into the query weights. */
 
-typedef struct {
-    const int64_t *ids, *cu_seqlens;              /* tokens; first token of each sentence, then their number */
-    int64_t sentences;
-    Positions positions;
-} EncoderInput;
-
 /* Whether all ids and positions are within bounds. */
-static int is_valid_source(const Model *model, const EncoderInput *input) {
+static int is_valid_source(const HeedModel *model, const HeedEncoderInput *input) {
     if (input->cu_seqlens[0] != 0) return 0;
     for (int64_t s = 0; s < input->sentences; s++) {
         const int64_t length = input->cu_seqlens[s + 1] - input->cu_seqlens[s];
@@ -20,7 +14,7 @@ static int is_valid_source(const Model *model, const EncoderInput *input) {
     return 1;
 }
 
-static int64_t longest_source(const EncoderInput *input) {
+static int64_t longest_source(const HeedEncoderInput *input) {
     int64_t longest = 0;
     for (int64_t s = 0; s < input->sentences; s++)
         longest = most(longest, input->cu_seqlens[s + 1] - input->cu_seqlens[s]);
@@ -29,7 +23,7 @@ static int64_t longest_source(const EncoderInput *input) {
 
 /* Calls `embed` or `rotate` for this thread's tokens: the start of the residual stream, or queries and keys in place. */
 static void apply_positions(
-    const Thread *thread, const Model *model, Workspace *work, const EncoderInput *input, int rotary) {
+    const Thread *thread, const HeedModel *model, Workspace *work, const HeedEncoderInput *input, int rotary) {
     const int64_t half = model->d_model / model->heads / 2;
     int64_t first, last, sentence = 0;
     partition(thread, work->rows, &first, &last);
@@ -45,7 +39,8 @@ static void apply_positions(
 }
 
 /* Self-attention of this thread's tokens, each within its sentence; work->wide: (tokens, 3, heads, head_width). */
-static void encoder_attention(const Thread *thread, const Model *model, Workspace *work, const EncoderInput *input) {
+static void encoder_attention(
+    const Thread *thread, const HeedModel *model, Workspace *work, const HeedEncoderInput *input) {
     const int64_t head_width = model->d_model / model->heads, stride = 3 * model->d_model;
     int64_t first, last, sentence = 0;
     partition(thread, work->rows, &first, &last);
@@ -63,9 +58,9 @@ static void encoder_attention(const Thread *thread, const Model *model, Workspac
 }
 
 /* All layers; the output is in work->input. Every thread runs through this. */
-static void run_encoder(const Thread *thread, const Model *model, Workspace *work, const EncoderInput *input) {
+static void run_encoder(const Thread *thread, const HeedModel *model, Workspace *work, const HeedEncoderInput *input) {
     apply_positions(thread, model, work, input, 0);
-    for (const Layer *layer = model->layers; layer < model->layers + model->layer_count; layer++) {
+    for (const HeedLayer *layer = model->layers; layer < model->layers + model->layer_count; layer++) {
         const float *x = begin_sublayer(thread, model, work, &layer->norm[0]);
         linear(thread, &layer->qkv, x, work->rows, work->quantized, work->wide);
         barrier(thread);
@@ -85,8 +80,8 @@ static void run_encoder(const Thread *thread, const Model *model, Workspace *wor
 }
 
 typedef struct {
-    const Model *model;
-    const EncoderInput *input;
+    const HeedModel *model;
+    const HeedEncoderInput *input;
     Workspace work;
 } EncoderCall;
 
@@ -95,14 +90,14 @@ static void run_encoder_call(const Thread *thread, void *context) {
     run_encoder(thread, call->model, &call->work, call->input);
 }
 
-/* output: (tokens, d_model). Returns 0 or an error code. */
-int heed_encode(const Model *model, const EncoderInput *input, float *output, int64_t threads) {
-    if (!is_valid_source(model, input)) return INVALID;
+static int heed_encode(
+    const HeedModel *model, const HeedEncoderInput *input, float *output, HeedPool *pool, int64_t threads) {
+    if (!is_valid_source(model, input)) return HEED_INVALID;
     EncoderCall call = {model, input, {0}};
     const int64_t tokens = input->cu_seqlens[input->sentences];
-    if (open_workspace(&call.work, model, tokens, longest_source(input), threads)) return NO_MEMORY;
-    run_team(threads, run_encoder_call, &call);
+    if (open_workspace(&call.work, model, tokens, longest_source(input), threads)) return HEED_NO_MEMORY;
+    run_team(pool, threads, run_encoder_call, &call);
     memcpy(output, call.work.input, sizeof(float) * tokens * model->d_model);
-    free(call.work.memory);
+    release(call.work.memory);
     return 0;
 }

@@ -1,40 +1,23 @@
-/* C = A B in float32 for training, where both operands change: `gemm_small` in one thread, `heed_gemm` in all.
+/* C = A B in float32 for training, where both operands change: `gemm_small` in one thread, `gemm` in all.
 
    For large matrices B is packed into panels of 32 columns, which are read sequentially and reused for many rows of A
    while they stay in cache. A has arbitrary row and column strides, so a transposed operand needs no copy. */
 
 enum { K_BLOCK = 256, M_BLOCK = 64 };             /* columns and rows of the block of A that is reused from cache */
 
-typedef struct {                                  /* element (i, j) is data[i * row_stride + j * col_stride] */
-    const float *data;
-    int64_t row_stride, col_stride;
-} Strided;
-
-typedef struct {                                  /* contiguous rows */
-    float *data;
-    int64_t stride;
-} Rows;
-
-typedef struct {
-    Strided a, b;
-    float *c;                                     /* (rows, columns), contiguous */
-    int64_t rows, depth, columns;
-    const float *bias;                            /* added to each row, or NULL */
-    int64_t accumulate;                           /* C += A B */
-} Gemm;
-
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t round_to_lanes(int64_t floats) { return (floats + LANES - 1) / LANES * LANES; }
 
-static Rows offset_rows(Rows rows, int64_t row, int64_t column) {
+static HeedRows offset_rows(HeedRows rows, int64_t row, int64_t column) {
     rows.data += row * rows.stride + column;
     return rows;
 }
 
 /* Register tile: C = A B + start, of at most MAX_ROWS rows and `parts` SIMD registers of columns; start.data may be
    NULL. Always computes MAX_ROWS rows, repeating the last one, so that the accumulators stay in registers. */
-INLINED void gemm_tile(Strided a, Rows b, Rows start, Rows c, int64_t rows, int64_t depth, const int parts) {
+INLINED void gemm_tile(
+    HeedStrided a, HeedRows b, HeedRows start, HeedRows c, int64_t rows, int64_t depth, const int parts) {
     Lanes sums[MAX_ROWS][PANEL / LANES] = {0};
     const float *row[MAX_ROWS];
     for (int r = 0; r < MAX_ROWS; r++) row[r] = a.data + (r < rows ? r : rows - 1) * a.row_stride;
@@ -53,16 +36,17 @@ INLINED void gemm_tile(Strided a, Rows b, Rows start, Rows c, int64_t rows, int6
 }
 
 /* C = A B, or C += A B, of matrices with a few dozen rows and columns, in the calling thread, without packing. */
-static void gemm_small(Strided a, Rows b, Rows c, int64_t rows, int64_t depth, int64_t columns, int accumulate) {
+static void gemm_small(
+    HeedStrided a, HeedRows b, HeedRows c, int64_t rows, int64_t depth, int64_t columns, int accumulate) {
     for (int64_t r = 0; r < rows; r += MAX_ROWS, a.data += MAX_ROWS * a.row_stride, c.data += MAX_ROWS * c.stride) {
         const int64_t tile_rows = least(rows - r, MAX_ROWS);
         int64_t n = 0;
         for (; n + PANEL <= columns; n += PANEL) {
-            const Rows to = offset_rows(c, 0, n), start = accumulate ? to : (Rows){0};
+            const HeedRows to = offset_rows(c, 0, n), start = accumulate ? to : (HeedRows){0};
             gemm_tile(a, offset_rows(b, 0, n), start, to, tile_rows, depth, PANEL / LANES);
         }
         for (; n + LANES <= columns; n += LANES) {
-            const Rows to = offset_rows(c, 0, n), start = accumulate ? to : (Rows){0};
+            const HeedRows to = offset_rows(c, 0, n), start = accumulate ? to : (HeedRows){0};
             gemm_tile(a, offset_rows(b, 0, n), start, to, tile_rows, depth, 1);
         }
         for (; n < columns; n++) /* columns that do not fill a register */
@@ -76,7 +60,7 @@ static void gemm_small(Strided a, Rows b, Rows c, int64_t rows, int64_t depth, i
 }
 
 /* Packs 32 columns of B, starting at `column`, into a contiguous (depth, 32) panel, zero-padded at B's edge. */
-static void pack_panel(const Gemm *gemm, int64_t column, float *panel) {
+static void pack_panel(const HeedGemm *gemm, int64_t column, float *panel) {
     enum { BLOCK = 16 };
     const int64_t cols = least(PANEL, gemm->columns - column);
     const int64_t row_stride = gemm->b.row_stride, col_stride = gemm->b.col_stride;
@@ -93,50 +77,57 @@ static void pack_panel(const Gemm *gemm, int64_t column, float *panel) {
 
 /* The contribution of rows [first, last) and K_BLOCK of the depth, from k_start on, to one panel of C. */
 static void multiply_panel(
-    const Gemm *gemm, float *panel, int64_t column, int64_t first, int64_t last, int64_t k_start) {
+    const HeedGemm *gemm, float *panel, int64_t column, int64_t first, int64_t last, int64_t k_start) {
     const int64_t cols = least(PANEL, gemm->columns - column), depth = least(K_BLOCK, gemm->depth - k_start);
-    const Rows b = {panel + k_start * PANEL, PANEL};
+    const HeedRows b = {panel + k_start * PANEL, PANEL};
     for (int64_t r = first; r < last; r += MAX_ROWS) {
         const int64_t rows = least(MAX_ROWS, last - r);
-        Strided a = gemm->a;
+        HeedStrided a = gemm->a;
         a.data += r * a.row_stride + k_start * a.col_stride;
-        const Rows c = {gemm->c + r * gemm->columns + column, gemm->columns};
-        const Rows bias = {gemm->bias ? (float *)gemm->bias + column : NULL, 0};
-        const Rows start = k_start || gemm->accumulate ? c : bias;
+        const HeedRows c = {gemm->c + r * gemm->columns + column, gemm->columns};
+        const HeedRows bias = {gemm->bias ? (float *)gemm->bias + column : NULL, 0};
+        const HeedRows start = k_start || gemm->accumulate ? c : bias;
         if (cols == PANEL) {
             gemm_tile(a, b, start, c, rows, depth, PANEL / LANES);
             continue;
         }
         float sums[MAX_ROWS][PANEL];
-        gemm_tile(a, b, (Rows){0}, (Rows){sums[0], PANEL}, rows, depth, PANEL / LANES);
+        gemm_tile(a, b, (HeedRows){0}, (HeedRows){sums[0], PANEL}, rows, depth, PANEL / LANES);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t n = 0; n < cols; n++)
                 c.data[i * c.stride + n] = sums[i][n] + (start.data ? start.data[i * start.stride + n] : 0);
     }
 }
 
-/* C = A B + bias, or C += A B; returns 1 if out of memory. The threads first pack B together, then each computes its
-   own rows of C, block by block: an (M_BLOCK, K_BLOCK) block of A stays in cache while all panels of B pass by. */
-int heed_gemm(const Gemm *gemm, int64_t threads) {
+typedef struct {
+    const HeedGemm *gemm;
+    float *packed;                                /* (panels, depth, 32): B */
+} GemmCall;
+
+/* The threads first pack B together, then each computes its own rows of C, block by block: an (M_BLOCK, K_BLOCK) block
+   of A stays in cache while all panels of B pass by. */
+static void run_gemm(const Thread *thread, void *context) {
+    const GemmCall *call = context;
+    const HeedGemm *gemm = call->gemm;
     const int64_t panels = (gemm->columns + PANEL - 1) / PANEL, blocks = (gemm->rows + MAX_ROWS - 1) / MAX_ROWS;
     const int64_t panel_size = PANEL * gemm->depth;
-    float *packed = aligned_alloc(ALIGNED, sizeof(float) * panels * panel_size);
-    if (!packed) return 1;
-#pragma omp parallel num_threads(threads)
-    {
-        Team team = {.count = omp_get_num_threads()};
-        const Thread thread = {&team, omp_get_thread_num()};
-        int64_t first, last;
-        partition(&thread, panels, &first, &last);
-        for (int64_t p = first; p < last; p++) pack_panel(gemm, p * PANEL, packed + p * panel_size);
-#pragma omp barrier
-        partition(&thread, blocks, &first, &last);
-        last = least(last * MAX_ROWS, gemm->rows);
-        for (int64_t r = first * MAX_ROWS; r < last; r += M_BLOCK)
-            for (int64_t k_start = 0; k_start < gemm->depth; k_start += K_BLOCK)
-                for (int64_t p = 0; p < panels; p++)
-                    multiply_panel(gemm, packed + p * panel_size, p * PANEL, r, least(r + M_BLOCK, last), k_start);
-    }
-    free(packed);
+    int64_t first, last;
+    partition(thread, panels, &first, &last);
+    for (int64_t p = first; p < last; p++) pack_panel(gemm, p * PANEL, call->packed + p * panel_size);
+    barrier(thread);
+    partition(thread, blocks, &first, &last);
+    last = least(last * MAX_ROWS, gemm->rows);
+    for (int64_t r = first * MAX_ROWS; r < last; r += M_BLOCK)
+        for (int64_t k_start = 0; k_start < gemm->depth; k_start += K_BLOCK)
+            for (int64_t p = 0; p < panels; p++)
+                multiply_panel(gemm, call->packed + p * panel_size, p * PANEL, r, least(r + M_BLOCK, last), k_start);
+}
+
+static int heed_gemm(const HeedGemm *gemm, HeedPool *pool, int64_t threads) {
+    const int64_t panels = (gemm->columns + PANEL - 1) / PANEL;
+    GemmCall call = {gemm, allocate(sizeof(float) * panels * PANEL * gemm->depth)};
+    if (!call.packed) return HEED_NO_MEMORY;
+    run_team(pool, threads, run_gemm, &call);
+    release(call.packed);
     return 0;
 }

@@ -1,39 +1,8 @@
-/* Building blocks that encoder and decoder share: layer structures, workspace, layer norm, residuals, attention of single
-   queries, rotary positions.
+/* Building blocks that encoder and decoder share: workspace, layer norm, residuals, attention of single queries, rotary
+   positions.
 
    The threads of a team share all activations. Each computes some columns of every linear layer and some rows of
-   everything else, and they meet at a barrier before one reads what another has written. `backends/cpu/layers.py` fills
-   in the structures of the model. */
-
-enum { ALIGNED = 64 };                            /* bytes of a cache line */
-enum { RELU, GELU, SWISH, SWIGLU };               /* activations */
-enum { POST, PRE, SANDWICH };                     /* positions of the norms */
-
-typedef struct {
-    const float *weight, *bias;                   /* NULL: identity */
-    float eps;
-} Norm;
-
-typedef struct {                                  /* self-attention, cross-attention, feed-forward */
-    PackedMatrix qkv, o_self, q_cross, kv_cross, o_cross, ffn_in, ffn_gate, ffn_out;
-    Norm norm[3], outer_norm[3];                  /* of each sub-layer; outer_norm: of its output (sandwich) */
-} Layer;
-
-typedef struct {                                  /* an encoder or a decoder */
-    const Layer *layers;
-    int64_t layer_count, d_model, d_ff, heads, activation, norm_order;
-    const float *embedding;                       /* (vocabulary, d_model) */
-    int64_t vocabulary;
-    float embedding_scale;
-    Norm final_norm;
-    PackedMatrix output;                          /* decoder: output projection to logits */
-} Model;
-
-typedef struct {                                  /* positional encodings of positions 0 to count - 1 */
-    const float *embedding;                       /* (count, d_model), or NULL */
-    const float *cos, *sin;                       /* (count, head_width / 2): rotary angles, or NULL */
-    int64_t count;
-} Positions;
+   everything else, and they meet at a barrier before one reads what another has written. */
 
 typedef struct {                                  /* keys and values that one row attends to */
     float *keys;                                  /* of layer 0, head 0, position 0 */
@@ -61,12 +30,12 @@ static int64_t aligned(int64_t floats) {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Memory for so many rows and keys of one row; returns 0 or an error code. */
-static int open_workspace(Workspace *work, const Model *model, int64_t rows, int64_t max_keys, int64_t threads) {
+static int open_workspace(Workspace *work, const HeedModel *model, int64_t rows, int64_t max_keys, int64_t threads) {
     const int64_t hidden = aligned(rows * model->d_model), widest = most(2 * model->d_ff, 3 * model->d_model);
     const int64_t wide = aligned(rows * widest), scores = aligned(max_keys), scales = aligned(rows);
     const int64_t bytes = aligned(rows * round_to_group(widest) / 4 + 1); /* in floats */
-    float *memory = aligned_alloc(ALIGNED, sizeof(float) * (4 * hidden + wide + threads * scores + scales + bytes));
-    if (!memory) return NO_MEMORY;
+    float *memory = allocate(sizeof(float) * (4 * hidden + wide + threads * scores + scales + bytes));
+    if (!memory) return HEED_NO_MEMORY;
     float *all_scores = memory + 4 * hidden + wide, *all_scales = all_scores + threads * scores;
     *work = (Workspace){
         rows, scores, memory, memory + hidden, memory + 2 * hidden, memory + 3 * hidden, memory + 4 * hidden, all_scores,
@@ -83,7 +52,7 @@ static int is_valid_packing(const int64_t *cu_seqlens, int64_t sentences, int64_
 }
 
 /* Layer norm of one row; y may be x. */
-static void layer_norm(const Norm *norm, const float *x, float *y, int64_t size) {
+static void layer_norm(const HeedNorm *norm, const float *x, float *y, int64_t size) {
     float sum = 0, squares = 0;
     if (!norm->weight) {
         memcpy(y, x, sizeof(float) * size);
@@ -99,7 +68,8 @@ static void layer_norm(const Norm *norm, const float *x, float *y, int64_t size)
 }
 
 /* The token embedding of one row, with its position, as the start of the residual stream. */
-static void embed(const Model *model, const Positions *positions, int64_t token, int64_t position, float *residual) {
+static void embed(
+    const HeedModel *model, const HeedPositions *positions, int64_t token, int64_t position, float *residual) {
     const float *embedding = model->embedding + token * model->d_model;
     for (int64_t i = 0; i < model->d_model; i++) residual[i] = embedding[i] * model->embedding_scale;
     if (positions->embedding)
@@ -108,20 +78,22 @@ static void embed(const Model *model, const Positions *positions, int64_t token,
 }
 
 /* The input of a sub-layer: the residual stream, normalised unless the model is post-norm. */
-static const float *begin_sublayer(const Thread *thread, const Model *model, Workspace *work, const Norm *norm) {
+static const float *begin_sublayer(
+    const Thread *thread, const HeedModel *model, Workspace *work, const HeedNorm *norm) {
+    const int64_t width = model->d_model;
     int64_t first, last;
     partition(thread, work->rows, &first, &last);
-    for (int64_t r = first * model->d_model; r < last * model->d_model && model->norm_order != POST; r += model->d_model)
-        layer_norm(norm, work->residual + r, work->input + r, model->d_model);
+    for (int64_t r = first * width; r < last * width && model->norm_order != HEED_POST; r += width)
+        layer_norm(norm, work->residual + r, work->input + r, width);
     barrier(thread);
-    return model->norm_order == POST ? work->residual : work->input;
+    return model->norm_order == HEED_POST ? work->residual : work->input;
 }
 
 /* The last linear layer of sub-layer `number`; its output is added to the residual stream, with the sandwich or post
    norm. */
 static void end_sublayer(
-    const Thread *thread, const Model *model, Workspace *work, const Layer *layer, int number,
-    const PackedMatrix *matrix, const float *x) {
+    const Thread *thread, const HeedModel *model, Workspace *work, const HeedLayer *layer, int number,
+    const HeedMatrix *matrix, const float *x) {
     int64_t first, last;
     barrier(thread);
     linear(thread, matrix, x, work->rows, work->quantized, work->output);
@@ -129,22 +101,10 @@ static void end_sublayer(
     partition(thread, work->rows, &first, &last);
     for (int64_t r = first; r < last; r++) {
         float *residual = work->residual + r * model->d_model, *added = work->output + r * model->d_model;
-        if (model->norm_order == SANDWICH) layer_norm(&layer->outer_norm[number], added, added, model->d_model);
+        if (model->norm_order == HEED_SANDWICH) layer_norm(&layer->outer_norm[number], added, added, model->d_model);
         for (int64_t i = 0; i < model->d_model; i++) residual[i] += added[i];
-        if (model->norm_order == POST) layer_norm(&layer->norm[number], residual, residual, model->d_model);
+        if (model->norm_order == HEED_POST) layer_norm(&layer->norm[number], residual, residual, model->d_model);
     }
-}
-
-INLINED float horizontal_sum(Lanes x) {
-#ifdef __AVX512F__
-    return _mm512_reduce_add_ps((__m512)x);
-#else
-    float lanes[LANES];
-    memcpy(lanes, &x, sizeof lanes);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
-    return lanes[0];
-#endif
 }
 
 static inline float dot(const float *a, const float *b, int64_t size) {
@@ -157,9 +117,10 @@ static inline float dot(const float *a, const float *b, int64_t size) {
 }
 
 /* exp(x) for x ≤ 0, branch-free so that the compiler vectorises loops over it: x / ln 2 is split into an integer n
-   and a rest; 2ⁿ is built from its exponent bits and multiplied by the Taylor polynomial of degree 6 of exp(rest). */
+   and a rest; 2ⁿ is built from its exponent bits and multiplied by the Taylor polynomial of degree 6 of exp(rest).
+   Adding 1.5 · 2²³ rounds to an integer, also where the instruction set has no instruction for it (SSE2). */
 static inline float fast_exp(float x) {
-    const float log2_value = (x < -87.0f ? -87.0f : x) * 1.44269504f, n = rintf(log2_value);
+    const float log2_value = (x < -87.0f ? -87.0f : x) * 1.44269504f, n = log2_value + 12582912.0f - 12582912.0f;
     const float rest = (log2_value - n) * 0.693147181f;
     const int32_t bits = ((int32_t)(n == n ? n : 0) + 127) << 23; /* NaN stays NaN through `rest` */
     float power, sum = 1.38888889e-3f; /* 1 / 6!, 1 / 5!, ... */
@@ -208,21 +169,22 @@ static void attend(
 }
 
 /* The hidden units of the feed-forward network, (rows, d_ff): its first linear layer and the activation. */
-static void hidden_units(const Thread *thread, const Model *model, Workspace *work, const Layer *layer, const float *x) {
+static void hidden_units(
+    const Thread *thread, const HeedModel *model, Workspace *work, const HeedLayer *layer, const float *x) {
     float *hidden = work->wide, *gates = hidden + work->rows * model->d_ff;
     int64_t first, last;
     quantize_input(thread, &layer->ffn_in, x, work->rows, work->quantized);
     partition_columns(thread, model->d_ff, &first, &last);
     multiply(&layer->ffn_in, x, work->quantized, work->rows, first, last, hidden + first, model->d_ff);
-    if (model->activation == SWIGLU)
+    if (model->activation == HEED_SWIGLU)
         multiply(&layer->ffn_gate, x, work->quantized, work->rows, first, last, gates + first, model->d_ff);
     for (int64_t r = 0; r < work->rows; r++) {
         float *row = hidden + r * model->d_ff;
-        if (model->activation == RELU)
+        if (model->activation == HEED_RELU)
             for (int64_t i = first; i < last; i++) row[i] = row[i] < 0 ? 0 : row[i]; /* keeps NaN */
-        else if (model->activation == GELU)
+        else if (model->activation == HEED_GELU)
             for (int64_t i = first; i < last; i++) row[i] = 0.5f * row[i] * (1 + erff(row[i] * 0.70710678f));
-        else if (model->activation == SWISH)
+        else if (model->activation == HEED_SWISH)
             for (int64_t i = first; i < last; i++) row[i] = row[i] / (1 + expf(-row[i]));
         else
             for (int64_t i = first; i < last; i++) {
@@ -233,7 +195,8 @@ static void hidden_units(const Thread *thread, const Model *model, Workspace *wo
 }
 
 /* The feed-forward sub-layer. */
-static void feed_forward(const Thread *thread, const Model *model, Workspace *work, const Layer *layer, int number) {
+static void feed_forward(
+    const Thread *thread, const HeedModel *model, Workspace *work, const HeedLayer *layer, int number) {
     hidden_units(thread, model, work, layer, begin_sublayer(thread, model, work, &layer->norm[number]));
     end_sublayer(thread, model, work, layer, number, &layer->ffn_out, work->wide);
 }

@@ -1,45 +1,14 @@
 /* Linear layers for inference, y = x Wᵀ + b, in float32 or with W quantised to int8.
 
-   W is packed into panels of 32 outputs: for each input (float32), or each group of 4 inputs (int8), the 32 weights
-   that multiply it are contiguous. So W is streamed sequentially, and each SIMD lane accumulates its own output: no
-   horizontal sums. Each thread computes whole panels, for all rows of x. With few rows the time is that of reading W
-   (memory-bound), with many that of the arithmetic.
+   W is packed into panels of 32 outputs (`HeedMatrix`). So W is streamed sequentially, and each SIMD lane accumulates
+   its own output: no horizontal sums. Each thread computes whole panels, for all rows of x. With few rows the time is
+   that of reading W (memory-bound), with many that of the arithmetic.
 
    int8: each row of W and each row of x has its own scale, max |value| / 127. */
 
 #include <math.h>
-#include <omp.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
 
-enum { PANEL = 32, GROUP = 4, INT_LANES = 16 };
-#if defined(__AVX512F__)
-enum { LANES = 16, MAX_ROWS = 8, FEW_ROWS = 2, UNROLL = 4 };
-#elif defined(__AVX2__)
-enum { LANES = 8, MAX_ROWS = 3, FEW_ROWS = 1, UNROLL = 2 };
-#else
-#error "neither AVX-512 nor AVX2: not tried"
-#endif
-/* LANES: floats per SIMD register. MAX_ROWS: rows of x per register tile. Tiles of up to FEW_ROWS rows unroll over
-   UNROLL inputs with separate accumulators, which hides the latency of the additions. All as registers allow. */
-typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
-typedef int32_t Integers __attribute__((vector_size(4 * INT_LANES), aligned(4)));
-
-enum { NO_MEMORY = 1, INVALID = 2 };              /* error codes; INVALID: an index is out of bounds */
-
-#define INLINED static inline __attribute__((always_inline)) /* makes `rows` a constant and keeps sums in registers */
-
-typedef struct {
-    const void *weight;                           /* (panels, inputs, 32) float; or (panels, inputs / 4, 32, 4) int8 */
-    const float *output_scales;                   /* int8: scale of each row of W; NULL: float32 */
-    const int32_t *output_sums;                   /* int8: sum of each row of W */
-    const float *bias;                            /* or NULL */
-    int64_t outputs, inputs;
-} PackedMatrix;
+enum { PANEL = HEED_PANEL, GROUP = HEED_GROUP };
 
 typedef struct {                                  /* rows of activations, quantised: shared by all threads */
     uint8_t *values;                              /* (rows, inputs rounded up to whole groups) */
@@ -79,28 +48,30 @@ INLINED void panel_f32(const float *w, const float *x, int64_t size, const int r
         }
 }
 
-/* sums[lane] += dot product of 4 bytes: w signed, -127 to 127; x unsigned, 1 to 255, the same 4 for all lanes. */
-INLINED Integers dot4_add(Integers sums, const int8_t *w, const uint8_t *x) {
-#ifdef __AVX512VNNI__
-    int32_t group;
-    memcpy(&group, x, sizeof group);
-    return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(group), _mm512_loadu_si512(w));
-#else
-    for (int lane = 0; lane < INT_LANES; lane++)
-        for (int k = 0; k < GROUP; k++) sums[lane] += (int32_t)w[lane * GROUP + k] * (int32_t)x[k];
-    return sums;
-#endif
-}
-
-/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x. */
+/* One panel of x Wᵀ in int8 with int32 sums, for `rows` rows of x; size: whole groups. */
 INLINED void panel_int8(const int8_t *w, const uint8_t *x, int64_t size, const int rows, int32_t y[][PANEL]) {
-    Integers sums[MAX_ROWS][2];
-    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (Integers){0};
-    for (int64_t i = 0; i < size; i += GROUP, w += GROUP * PANEL)
+    enum { PARTS = PANEL / LANES, STEP = GROUP * PANEL };
+    const int unroll = rows > FEW_ROWS ? 1 : UNROLL;
+    Integers sums[MAX_ROWS][UNROLL][PARTS];
+    for (int r = 0; r < rows; r++)
+        for (int u = 0; u < unroll; u++)
+            for (int part = 0; part < PARTS; part++) sums[r][u][part] = (Integers){0};
+    int64_t i = 0;
+    for (; i + unroll * GROUP <= size; i += unroll * GROUP, w += unroll * STEP)
+        for (int u = 0; u < unroll; u++)
+            for (int r = 0; r < rows; r++)
+                for (int part = 0; part < PARTS; part++)
+                    sums[r][u][part] = dot4_add(
+                        sums[r][u][part], w + u * STEP + part * GROUP * LANES, x + r * size + i + u * GROUP);
+    for (; unroll > 1 && i < size; i += GROUP, w += STEP)
         for (int r = 0; r < rows; r++)
-            for (int half = 0; half < 2; half++)
-                sums[r][half] = dot4_add(sums[r][half], w + half * GROUP * INT_LANES, x + r * size + i);
-    for (int r = 0; r < rows; r++) memcpy(y[r], sums[r], sizeof sums[r]);
+            for (int part = 0; part < PARTS; part++)
+                sums[r][0][part] = dot4_add(sums[r][0][part], w + part * GROUP * LANES, x + r * size + i);
+    for (int r = 0; r < rows; r++)
+        for (int part = 0; part < PARTS; part++) {
+            for (int u = 1; u < unroll; u++) sums[r][0][part] += sums[r][u][part];
+            memcpy(y[r] + part * LANES, &sums[r][0][part], sizeof(Integers));
+        }
 }
 
 /* Instantiates a panel kernel for each number of rows. */
@@ -126,7 +97,7 @@ static void tile_int8(const int8_t *w, const uint8_t *x, int64_t size, int64_t r
 
 static int64_t round_to_group(int64_t size) { return (size + GROUP - 1) / GROUP * GROUP; }
 
-/* Quantises one row of x to uint8 with zero point 128; returns its scale, NaN if the row has a NaN. */
+/* Quantises one row of x to int8, stored with X_OFFSET; returns its scale, NaN if the row has a NaN. */
 static float quantize_row(const float *x, int64_t size, uint8_t *quantized) {
     float largest = 1e-12f, nan_or_zero = 0;
 #pragma omp simd reduction(max : largest)
@@ -135,8 +106,8 @@ static float quantize_row(const float *x, int64_t size, uint8_t *quantized) {
     for (int64_t i = 0; i < size; i++) nan_or_zero += 0 * x[i];
     const float inverse_scale = 127.0f / largest;
 #pragma omp simd
-    for (int64_t i = 0; i < size; i++) quantized[i] = (uint8_t)(int32_t)(x[i] * inverse_scale + 128.5f);
-    for (int64_t i = size; i < round_to_group(size); i++) quantized[i] = 128;
+    for (int64_t i = 0; i < size; i++) quantized[i] = (uint8_t)((int32_t)(x[i] * inverse_scale + 128.5f) - 128 + X_OFFSET);
+    for (int64_t i = size; i < round_to_group(size); i++) quantized[i] = X_OFFSET;
     return largest / 127.0f + nan_or_zero;
 }
 
@@ -149,7 +120,7 @@ static void store_with_bias(const float *sums, const float *bias, int64_t o, int
 
 /* int8: quantises the rows of x, each thread some of them; float32: nothing. */
 static void quantize_input(
-    const Thread *thread, const PackedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized) {
+    const Thread *thread, const HeedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized) {
     const int64_t size = matrix->inputs;
     int64_t first, last;
     if (!matrix->output_scales) return;
@@ -160,9 +131,9 @@ static void quantize_input(
 }
 
 /* Columns [first, last) of y = x Wᵀ + b; first begins a panel. y: the columns of the first row, rows `stride` apart.
-   int8: x has been quantised. Since it is offset by 128, 128 times the sum of W's row is subtracted from each sum. */
+   int8: x has been quantised. Where it is stored with an offset, the offset times the sum of W's row is subtracted. */
 static void multiply(
-    const PackedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
+    const HeedMatrix *matrix, const float *x, QuantizedRows quantized, int64_t all_rows, int64_t first, int64_t last,
     float *y, int64_t stride) {
     const int64_t size = matrix->inputs, padded = round_to_group(size);
     for (int64_t o = first; o < last; o += PANEL)
@@ -176,7 +147,7 @@ static void multiply(
                 tile_int8(panel, quantized.values + r * padded, padded, rows, int_sums);
                 for (int64_t i = 0; i < rows; i++)
                     for (int64_t k = 0; k < cols; k++) {
-                        const int32_t centred = int_sums[i][k] - 128 * matrix->output_sums[o + k];
+                        const int32_t centred = int_sums[i][k] - X_OFFSET * matrix->output_sums[o + k];
                         sums[i][k] = quantized.scales[r + i] * matrix->output_scales[o + k] * centred;
                     }
             } else {
@@ -189,7 +160,7 @@ static void multiply(
 
 /* y = x Wᵀ + b: this thread's columns of y. */
 static void linear(
-    const Thread *thread, const PackedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized, float *y) {
+    const Thread *thread, const HeedMatrix *matrix, const float *x, int64_t rows, QuantizedRows quantized, float *y) {
     int64_t first, last;
     quantize_input(thread, matrix, x, rows, quantized);
     partition_columns(thread, matrix->outputs, &first, &last);
@@ -197,7 +168,7 @@ static void linear(
 }
 
 typedef struct {
-    const PackedMatrix *matrix;
+    const HeedMatrix *matrix;
     const float *x;
     float *y;
     int64_t rows;
@@ -209,36 +180,27 @@ static void run_linear(const Thread *thread, void *context) {
     linear(thread, call->matrix, call->x, call->rows, call->quantized, call->y);
 }
 
-/* y = x Wᵀ + b of any number of rows; returns 0 or an error code. */
-int heed_linear(const PackedMatrix *matrix, const float *x, float *y, int64_t rows, int64_t threads) {
+static int heed_linear(
+    const HeedMatrix *matrix, const float *x, float *y, int64_t rows, HeedPool *pool, int64_t threads) {
     float *scales = NULL;
     if (matrix->output_scales) {
         scales = malloc(rows * (sizeof(float) + round_to_group(matrix->inputs)));
-        if (!scales) return NO_MEMORY;
+        if (!scales) return HEED_NO_MEMORY;
     }
     LinearCall call = {matrix, x, y, rows, {(uint8_t *)(scales + rows), scales}};
-    run_team(threads, run_linear, &call);
+    run_team(pool, threads, run_linear, &call);
     free(scales);
     return 0;
 }
 
-/* Whether int8 runs on AVX-512 VNNI instructions. */
-int heed_has_vnni(void) {
-#ifdef __AVX512VNNI__
-    return 1;
-#else
-    return 0;
-#endif
-}
-
 /* Runs the float32 and int8 kernels on integers whose exact product is known; returns 0 if both are right. */
-int heed_self_test(void) {
+static int heed_self_test_of_isa(void) {
     enum { SIZE = 20 };
-    static float w[SIZE * PANEL], x[MAX_ROWS * SIZE], y[MAX_ROWS][PANEL];
-    static int8_t w_int8[SIZE * PANEL];
-    static uint8_t x_uint8[MAX_ROWS * SIZE];
-    static int32_t y_int32[MAX_ROWS][PANEL];
-    for (int i = 0; i < MAX_ROWS * SIZE; i++) x_uint8[i] = 128 + (x[i] = i % 7 - 3);
+    float w[SIZE * PANEL], x[MAX_ROWS * SIZE], y[MAX_ROWS][PANEL];
+    int8_t w_int8[SIZE * PANEL];
+    uint8_t x_uint8[MAX_ROWS * SIZE];
+    int32_t y_int32[MAX_ROWS][PANEL];
+    for (int i = 0; i < MAX_ROWS * SIZE; i++) x[i] = i % 7 - 3, x_uint8[i] = X_OFFSET + i % 7 - 3;
     for (int i = 0; i < SIZE; i++)
         for (int o = 0; o < PANEL; o++)
             w[i * PANEL + o] = w_int8[(i / GROUP * PANEL + o) * GROUP + i % GROUP] = (3 * i + 5 * o) % 11 - 5;
@@ -251,7 +213,7 @@ int heed_self_test(void) {
                 expected += (int32_t)(w[i * PANEL + o] * x[r * SIZE + i]);
                 sum += (int32_t)w[i * PANEL + o];
             }
-            if (y[r][o] != expected || y_int32[r][o] - 128 * sum != expected) return 1;
+            if (y[r][o] != expected || y_int32[r][o] - X_OFFSET * sum != expected) return 1;
         }
     return 0;
 }

@@ -20,17 +20,32 @@ static float loss_and_gradient(float *row, int64_t vocabulary, int64_t target, f
     return highest + logf(total) - (1 - smoothing) * target_logit - uniform * sum;
 }
 
-/* logits: (tokens, vocabulary), replaced by their gradients. Padding has loss and gradient 0. Threads take tokens. */
-void heed_cross_entropy(
-    float *logits, const int64_t *targets, float *losses, int64_t tokens, int64_t vocabulary, int64_t pad_id,
-    float smoothing, int64_t threads) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t t = 0; t < tokens; t++) {
-        if (targets[t] == pad_id) {
-            memset(logits + t * vocabulary, 0, sizeof(float) * vocabulary);
-            losses[t] = 0;
+typedef struct {
+    float *logits;
+    const int64_t *targets;
+    float *losses;
+    int64_t tokens, vocabulary, pad_id;
+    float smoothing;
+} LossCall;
+
+static void run_loss(const Thread *thread, void *context) {
+    const LossCall *call = context;
+    int64_t first, last;
+    partition(thread, call->tokens, &first, &last);
+    for (int64_t t = first; t < last; t++) {
+        float *row = call->logits + t * call->vocabulary;
+        if (call->targets[t] == call->pad_id) {
+            memset(row, 0, sizeof(float) * call->vocabulary);
+            call->losses[t] = 0;
         } else {
-            losses[t] = loss_and_gradient(logits + t * vocabulary, vocabulary, targets[t], smoothing);
+            call->losses[t] = loss_and_gradient(row, call->vocabulary, call->targets[t], call->smoothing);
         }
     }
+}
+
+static void heed_cross_entropy(
+    float *logits, const int64_t *targets, float *losses, int64_t tokens, int64_t vocabulary, int64_t pad_id,
+    float smoothing, HeedPool *pool, int64_t threads) {
+    LossCall call = {logits, targets, losses, tokens, vocabulary, pad_id, smoothing};
+    run_team(pool, threads, run_loss, &call);
 }

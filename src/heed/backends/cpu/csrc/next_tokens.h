@@ -55,8 +55,8 @@ static void forbid_repeats(const Allowed *allowed, int64_t size, float *logits, 
 
 /* This thread's columns of the output projection of x, (rows, d_model), reduced. */
 static void find_next_tokens(
-    const Thread *thread, const Model *model, const Workspace *work, const float *x, NextTokens *next) {
-    const PackedMatrix *matrix = &model->output;
+    const Thread *thread, const HeedModel *model, const Workspace *work, const float *x, NextTokens *next) {
+    const HeedMatrix *matrix = &model->output;
     Partial *partials = next->partials + thread->index * next->rows;
     float *logits = next->logits + thread->index * next->rows * VOCABULARY_BLOCK;
     int64_t begin, end;

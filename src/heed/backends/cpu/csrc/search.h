@@ -30,9 +30,9 @@ static void cancel(const Search *search, Slot *slot) {
 
 /* Lets waiting sentences into free slots, once there are enough of these to encode several together. */
 static int fill_slots(Search *search) {
-    const SearchInput *input = search->input;
+    const HeedSearchInput *input = search->input;
     const int64_t *starts = input->source.cu_seqlens;
-    EncoderInput *sources = &search->new_sources;
+    HeedEncoderInput *sources = &search->new_sources;
     int64_t free_slots = 0, longest = 0, tokens = 0;
     for (int64_t i = 0; i < input->slots; i++) free_slots += search->slots[i].sentence < 0;
     sources->sentences = 0;
@@ -41,7 +41,7 @@ static int fill_slots(Search *search) {
         Slot *slot = &search->slots[i];
         if (slot->sentence >= 0) continue;
         const int64_t sentence = search->waiting++;
-        if (enter(search, slot, sentence)) return NO_MEMORY;
+        if (enter(search, slot, sentence)) return HEED_NO_MEMORY;
         memcpy(
             search->new_ids + tokens, input->source.ids + starts[sentence], sizeof(int64_t) * slot->source_length);
         search->newcomers[sources->sentences++] = slot;
@@ -50,14 +50,14 @@ static int fill_slots(Search *search) {
         longest = most(longest, slot->source_length);
     }
     if (!sources->sentences) return 0;
-    free(search->encoding.memory);
+    release(search->encoding.memory);
     search->encoding.memory = NULL;
     return open_workspace(&search->encoding, search->encoder, tokens, longest, input->threads);
 }
 
 /* The only token that a hypothesis may write next: of its prefix, or eos at its maximum length; -1: any. */
 static int64_t only_token(const Search *search, const Slot *slot) {
-    const SearchInput *input = search->input;
+    const HeedSearchInput *input = search->input;
     const int64_t prefix = input->prefix_starts[slot->sentence];
     if (slot->length < input->prefix_starts[slot->sentence + 1] - prefix) return input->prefix_ids[prefix + slot->length];
     return slot->length >= input->max_lengths[slot->sentence] ? search->settings->eos : -1;
@@ -65,8 +65,8 @@ static int64_t only_token(const Search *search, const Slot *slot) {
 
 /* Adds the rows of a slot's hypotheses to this step. */
 static void add_rows(Search *search, Slot *slot, int64_t *row) {
-    const SearchSettings *settings = search->settings;
-    const Model *model = search->decoder;
+    const HeedSearchSettings *settings = search->settings;
+    const HeedModel *model = search->decoder;
     const int64_t width = 2 * model->d_model, length = slot->length, only = only_token(search, slot);
     slot->first_row = *row;
     for (int64_t h = 0; h < slot->hypotheses; h++, ++*row) {
@@ -88,22 +88,23 @@ static void add_rows(Search *search, Slot *slot, int64_t *row) {
 /* Asks whether to go on, lets sentences in and lists the rows of the next step; returns 0 or an error code. */
 static int plan_step(Search *search) {
     enum { FIRST_CAPACITY = 32 };
-    const SearchInput *input = search->input;
+    const HeedSearchInput *input = search->input;
     int64_t rows = 0, count = 0;
     for (int64_t i = 0; i < input->slots; i++)
         if (search->slots[i].sentence >= 0) search->in_progress[count++] = search->slots[i].sentence;
-    if (search->steps++ % input->steps_between == 0 && input->before_step(search->in_progress, count)) return CANCELLED;
+    if (search->steps++ % input->steps_between == 0 && input->before_step(search->in_progress, count))
+        return HEED_CANCELLED;
     for (int64_t i = 0; i < input->slots; i++)
         if (search->slots[i].sentence >= 0 && input->cancelled[search->slots[i].sentence])
             cancel(search, &search->slots[i]);
-    if (fill_slots(search)) return NO_MEMORY;
+    if (fill_slots(search)) return HEED_NO_MEMORY;
     for (int64_t i = 0; i < input->slots; i++) {
         Slot *slot = &search->slots[i];
         if (slot->sentence < 0) continue;
         const int64_t needed = input->max_lengths[slot->sentence] + 1;
         if (slot->length == slot->capacity
             && grow(search, slot, least(needed, most(FIRST_CAPACITY, 2 * slot->capacity))))
-            return NO_MEMORY;
+            return HEED_NO_MEMORY;
         add_rows(search, slot, &rows);
     }
     search->decoding.rows = search->next.rows = rows;
@@ -148,7 +149,7 @@ static Continuations take_continuations(char *memory, int64_t *used, int64_t wid
 
 /* Divides memory among the arrays of a search; returns how many bytes it takes. memory may be NULL. */
 static int64_t lay_out(Search *search, char *memory) {
-    const SearchInput *input = search->input;
+    const HeedSearchInput *input = search->input;
     const int64_t beam = search->settings->beam, rows = input->slots * beam, count = search->next.count;
     const int64_t lists = input->threads * rows * count;
     int64_t used = 0;
@@ -185,7 +186,7 @@ static int64_t lay_out(Search *search, char *memory) {
 
 /* Whether all ids, lengths and positions are within bounds. */
 static int is_valid_search(const Search *search) {
-    const SearchInput *input = search->input;
+    const HeedSearchInput *input = search->input;
     const int64_t vocabulary = search->decoder->vocabulary;
     if (!is_valid_source(search->encoder, &input->source) || input->slots < 1 || input->threads < 1) return 0;
     for (int64_t s = 0; s < input->source.sentences; s++) {
@@ -201,12 +202,12 @@ static int is_valid_search(const Search *search) {
     return 1;
 }
 
-/* Returns 0 or an error code. */
-int heed_search(
-    const Model *encoder, const Model *decoder, const SearchSettings *settings, const SearchInput *input) {
+static int heed_search(
+    const HeedModel *encoder, const HeedModel *decoder, const HeedSearchSettings *settings,
+    const HeedSearchInput *input) {
     Search search = {.encoder = encoder, .decoder = decoder, .settings = settings, .input = input};
     int64_t max_keys = 0;
-    if (!is_valid_search(&search)) return INVALID;
+    if (!is_valid_search(&search)) return HEED_INVALID;
     for (int64_t s = 0; s < input->source.sentences; s++) max_keys = most(max_keys, input->max_lengths[s] + 1);
     for (int64_t i = 0; i < input->source.sentences * settings->nbest; i++) input->lengths[i] = -1;
     search.new_sources.positions = input->source.positions;
@@ -214,17 +215,17 @@ int heed_search(
         .pad = settings->pad, .bos = settings->bos, .eos = settings->eos, .no_repeat_ngram = settings->no_repeat_ngram,
         .count = least(settings->beam + 1, decoder->vocabulary)};
     max_keys = most(max_keys, longest_source(&input->source));
-    char *memory = aligned_alloc(ALIGNED, lay_out(&search, NULL));
-    if (!memory) return NO_MEMORY;
+    char *memory = allocate(lay_out(&search, NULL));
+    if (!memory) return HEED_NO_MEMORY;
     lay_out(&search, memory);
     search.status = open_workspace(&search.decoding, decoder, input->slots * settings->beam, max_keys, input->threads);
-    if (!search.status) run_team(input->threads, run_search, &search);
+    if (!search.status) run_team(input->pool, input->threads, run_search, &search);
     for (int64_t i = 0; i < input->slots; i++) {
-        free(search.slots[i].memory);
+        release(search.slots[i].memory);
         free(search.slots[i].source_kv);
     }
-    free(search.encoding.memory);
-    free(search.decoding.memory);
-    free(memory);
+    release(search.encoding.memory);
+    release(search.decoding.memory);
+    release(memory);
     return search.status;
 }

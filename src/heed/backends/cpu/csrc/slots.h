@@ -1,33 +1,7 @@
 /* Sentences being translated: their slots, hypotheses and beam steps. The reference is `decoding/search.py`.
 
    A hypothesis of a slot owns columns of the slot's keys and values, as listed in `columns`; a beam step reorders these
-   lists, never keys or values. `backends/cpu/search.py` fills in `SearchSettings` and `SearchInput`. */
-
-enum { CANCELLED = 3, NO_HYPOTHESIS = 4 };        /* more error codes; the latter: no output, or one that is not a number */
-
-typedef int64_t (*BeforeStep)(const int64_t *sentences, int64_t count);
-
-typedef struct {
-    int64_t beam, nbest, min_length, no_repeat_ngram, stop_first; /* as in `SearchConfig`; 0: off */
-    double length_penalty;
-    int64_t pad, bos, eos;
-} SearchSettings;
-
-typedef struct {
-    EncoderInput source;                          /* each sentence with its eos */
-    const int64_t *prefix_ids, *prefix_starts;    /* as ids and cu_seqlens of the source */
-    const int64_t *max_lengths;                   /* (sentences) */
-    Positions positions;                          /* of the decoder */
-    int64_t slots, threads;
-    BeforeStep before_step;                       /* gets the sentences being translated; not 0: stop the search */
-    int64_t steps_between;                        /* calls of before_step */
-    const uint8_t *cancelled;                     /* (sentences): not 0: end this sentence; before_step may change it */
-    int64_t *tokens;                              /* result: nbest hypotheses of each sentence, max_length apart */
-    const int64_t *token_starts;                  /* (sentences): of its first hypothesis in `tokens` */
-    int64_t *lengths;                             /* (sentences, nbest): -1: there is no such hypothesis */
-    double *log_probs;                            /* (sentences, nbest) */
-    int64_t *truncated;                           /* (sentences, nbest): ended by max_length */
-} SearchInput;
+   lists, never keys or values. */
 
 typedef struct {                                  /* a sentence being translated */
     int64_t sentence;                             /* -1: the slot is free */
@@ -51,14 +25,14 @@ typedef struct {                                  /* memory of one thread for a 
 } BeamMemory;
 
 typedef struct {
-    const Model *encoder, *decoder;
-    const SearchSettings *settings;
-    const SearchInput *input;
+    const HeedModel *encoder, *decoder;
+    const HeedSearchSettings *settings;
+    const HeedSearchInput *input;
     int64_t waiting, steps;                       /* the next sentence without a slot; steps so far */
     Slot *slots;
     int64_t *in_progress;                         /* (slots): sentences, for before_step */
     Slot **newcomers;                             /* (slots): whose sentences are encoded before this step */
-    EncoderInput new_sources;
+    HeedEncoderInput new_sources;
     int64_t *new_ids, *new_starts;                /* their tokens, packed */
     Row *rows;                                    /* (slots * beam) */
     Allowed *allowed;
@@ -75,8 +49,8 @@ static int grow(const Search *search, Slot *slot, int64_t capacity) {
     const int64_t beam = search->settings->beam, layers = search->decoder->layer_count;
     const int64_t width = 2 * search->decoder->d_model, list = beam * capacity, old = slot->capacity;
     const int64_t floats = aligned(layers * list * width + 8 * list);
-    float *kv = aligned_alloc(ALIGNED, sizeof(float) * floats);
-    if (!kv) return NO_MEMORY;
+    float *kv = allocate(sizeof(float) * floats);
+    if (!kv) return HEED_NO_MEMORY;
     int64_t *written = (int64_t *)(kv + layers * list * width), *columns = written + list;
     for (int64_t h = 0; h < slot->hypotheses && slot->length; h++) {
         memcpy(written + h * capacity, slot->written + h * old, sizeof(int64_t) * slot->length);
@@ -84,7 +58,7 @@ static int grow(const Search *search, Slot *slot, int64_t capacity) {
     }
     for (int64_t layer = 0; layer < layers && slot->used; layer++)
         memcpy(kv + layer * list * width, slot->kv + layer * beam * old * width, sizeof(float) * slot->used * width);
-    free(slot->memory);
+    release(slot->memory);
     slot->memory = slot->kv = kv;
     slot->capacity = capacity;
     slot->written = written, slot->columns = columns;
@@ -100,7 +74,7 @@ static int enter(const Search *search, Slot *slot, int64_t sentence) {
         free(slot->source_kv);
         slot->source_kv = malloc(sizeof(float) * floats);
         slot->source_capacity = slot->source_kv ? floats : 0;
-        if (!slot->source_kv) return NO_MEMORY;
+        if (!slot->source_kv) return HEED_NO_MEMORY;
     }
     slot->sentence = sentence;
     slot->source_length = length;
@@ -124,7 +98,7 @@ static double finished_score(const Search *search, const Slot *slot, int64_t ran
 
 /* Adds a hypothesis to the finished ones if it is among the nbest; of equal scores the first one found wins. */
 static void add_finished(const Search *search, Slot *slot, int64_t hypothesis, double log_prob, int64_t truncated) {
-    const SearchInput *input = search->input;
+    const HeedSearchInput *input = search->input;
     const int64_t nbest = search->settings->nbest, first = slot->sentence * nbest;
     const int64_t stride = input->max_lengths[slot->sentence];
     int64_t *tokens = input->tokens + input->token_starts[slot->sentence], rank = slot->finished;
@@ -148,7 +122,7 @@ static void add_finished(const Search *search, Slot *slot, int64_t hypothesis, d
 /* Whether no live hypothesis can become one of the nbest. A log-probability only decreases, and of the lengths still to
    come the first or the last has the largest penalty, whatever the sign of the exponent. */
 static int is_done(const Search *search, const Slot *slot) {
-    const SearchSettings *settings = search->settings;
+    const HeedSearchSettings *settings = search->settings;
     const int has_all = slot->finished == settings->nbest;
     if (!slot->hypotheses) return 1;
     if (!has_all) return 0;
@@ -182,13 +156,13 @@ static void extend(Slot *slot, const Continuations *unfinished, int64_t width) {
 
 /* The beam step of one sentence; returns 0 or an error code. */
 static int advance(const Search *search, Slot *slot, const BeamMemory *memory) {
-    const SearchSettings *settings = search->settings;
+    const HeedSearchSettings *settings = search->settings;
     const int64_t count = search->next.count, must_end = slot->length >= search->input->max_lengths[slot->sentence];
     for (int64_t h = 0; h < slot->hypotheses; h++)
         if (!merge_tokens(
                 &search->next, slot->first_row + h, memory->values + h * count, memory->tokens + h * count,
                 &memory->likeliest[h]))
-            return NO_HYPOTHESIS;
+            return HEED_NO_HYPOTHESIS;
     const BeamStep step = {
         slot->live, slot->hypotheses, settings->beam, settings->eos, count, memory->values, memory->tokens};
     select_best(&step, 0, memory->unfinished, memory->cursor);
@@ -205,5 +179,5 @@ static int advance(const Search *search, Slot *slot, const BeamMemory *memory) {
     if (!is_done(search, slot)) return 0;
     const int64_t found = slot->finished;
     slot->sentence = -1;
-    return found ? 0 : NO_HYPOTHESIS;
+    return found ? 0 : HEED_NO_HYPOTHESIS;
 }

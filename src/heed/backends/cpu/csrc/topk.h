@@ -27,15 +27,32 @@ static int64_t topk_insert(
     return filled;
 }
 
-/* x: (rows, size). values, indices: (rows, count); missing values (too many NaN) become NaN with index 0. */
-void heed_topk(
-    const float *x, int64_t rows, int64_t size, int64_t count, float *values, int64_t *indices, int64_t threads) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t filled = topk_insert(x + r * size, 0, size, 0, count, values + r * count, indices + r * count);
+typedef struct {
+    const float *x;
+    int64_t rows, size, count;
+    float *values;
+    int64_t *indices;
+} TopkCall;
+
+static void run_topk(const Thread *thread, void *context) {
+    const TopkCall *call = context;
+    const int64_t count = call->count, size = call->size;
+    int64_t first, last;
+    partition(thread, call->rows, &first, &last);
+    for (int64_t r = first; r < last; r++) {
+        float *values = call->values + r * count;
+        int64_t *indices = call->indices + r * count;
+        int64_t filled = topk_insert(call->x + r * size, 0, size, 0, count, values, indices);
         for (; filled < count; filled++) {
-            values[r * count + filled] = NAN;
-            indices[r * count + filled] = 0;
+            values[filled] = NAN;
+            indices[filled] = 0;
         }
     }
+}
+
+static void heed_topk(
+    const float *x, int64_t rows, int64_t size, int64_t count, float *values, int64_t *indices, HeedPool *pool,
+    int64_t threads) {
+    TopkCall call = {x, rows, size, count, values, indices};
+    run_team(pool, threads, run_topk, &call);
 }

@@ -1,0 +1,75 @@
+/* SIMD registers and the few operations that need intrinsics: the only file that differs between instruction sets.
+
+   `heed.c` is compiled once for each of them (setup.py). Everything else is written with the compiler's vector types,
+   or as loops that the compiler vectorises. */
+
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+#define INLINED static inline __attribute__((always_inline)) /* makes `rows` a constant and keeps sums in registers */
+
+/* LANES: floats or int32 per register. MAX_ROWS: rows of x per register tile. Tiles of up to FEW_ROWS rows unroll over
+   UNROLL inputs with separate accumulators, which hides the latency of the additions. All as registers allow. */
+#if defined(__AVX512F__)
+enum { LANES = 16, MAX_ROWS = 8, FEW_ROWS = 2, UNROLL = 4 };
+#elif defined(__AVX2__)
+enum { LANES = 8, MAX_ROWS = 3, FEW_ROWS = 1, UNROLL = 2 };
+#elif defined(__aarch64__)
+enum { LANES = 4, MAX_ROWS = 3, FEW_ROWS = 1, UNROLL = 2 };
+#else
+enum { LANES = 4, MAX_ROWS = 1, FEW_ROWS = 1, UNROLL = 1 };
+#endif
+typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t Integers __attribute__((vector_size(4 * LANES), aligned(4)));
+
+/* Activations are quantised to int8, -127 to 127, and stored with this offset. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+enum { X_OFFSET = 128 };                          /* unsigned, as the instruction takes them */
+#else
+enum { X_OFFSET = 0 };
+#endif
+
+/* sums[lane] += dot product of 4 bytes: w -127 to 127; x the same 4 for all lanes, with X_OFFSET.
+
+   AVX2 and AVX-512 without VNNI multiply unsigned by signed bytes and saturate sums of two products at 16 bits. So the
+   sign of x moves to w: |x| and w stay within 127, and 2 · 127² fits. */
+INLINED Integers dot4_add(Integers sums, const int8_t *w, const uint8_t *x) {
+    int32_t group;
+    memcpy(&group, x, sizeof group);
+#if defined(__AVX512VNNI__)
+    return (Integers)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(group), _mm512_loadu_si512(w));
+#elif defined(__AVX512BW__)
+    const __m512i xs = _mm512_set1_epi32(group), weights = _mm512_loadu_si512(w);
+    const __m512i negated = _mm512_mask_sub_epi8(weights, _mm512_movepi8_mask(xs), _mm512_setzero_si512(), weights);
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(xs), negated);
+    return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVXVNNI__)
+    const __m256i weights = _mm256_loadu_si256((const __m256i *)w);
+    return (Integers)_mm256_dpbusd_avx_epi32((__m256i)sums, _mm256_set1_epi32(group), weights);
+#elif defined(__AVX2__)
+    const __m256i xs = _mm256_set1_epi32(group), weights = _mm256_loadu_si256((const __m256i *)w);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(xs), _mm256_sign_epi8(weights, xs));
+    return sums + (Integers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (Integers)vdotq_s32((int32x4_t)sums, vld1q_s8(w), vreinterpretq_s8_s32(vdupq_n_s32(group)));
+#else
+    int8_t bytes[4];
+    memcpy(bytes, &group, sizeof bytes);
+    for (int lane = 0; lane < LANES; lane++)
+        for (int k = 0; k < 4; k++) sums[lane] += (int32_t)w[lane * 4 + k] * bytes[k];
+    return sums;
+#endif
+}
+
+INLINED float horizontal_sum(Lanes x) {
+    float lanes[LANES];
+    memcpy(lanes, &x, sizeof lanes);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    return lanes[0];
+}
