@@ -114,7 +114,7 @@ def test_pip_install_brings_what_the_readme_uses_and_no_developer_tools() -> Non
 
 def test_every_imported_module_is_a_dependency_or_in_an_extra() -> None:
     extras = set(PROJECT["optional-dependencies"]) - {"dev"}
-    absent = set(not_installed(extras))
+    absent = set(not_installed(extras)) - {"triton"}  # comes with torch's CUDA builds; code asks for it first
     for file in _sources():
         if file.suffix == ".py":
             tree = ast.parse(file.read_text())
