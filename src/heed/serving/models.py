@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heed.artifacts.folder import ModelFolder, read_model_folder
-from heed.backends.base import BackendChoice
+from heed.backends.protocol import BackendChoice
 from heed.backends.select import inference_backend
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
