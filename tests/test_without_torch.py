@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,17 @@ def test_scoring_and_aligning_build_the_models_once_and_keep_the_fast_backend(pa
     translator.score(["a"], ["b"])
     assert runs_without_torch(translator)
     assert translator._built_models() is translator.models
+
+
+def test_models_are_not_built_from_a_folder_that_was_replaced_since(path: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(path, tmp_path / "copy")
+    translator = heed.load(copy)
+    expected = translator.translate(TEXTS, align=False)
+    shutil.rmtree(copy)
+    folder(copy, d_model=16)
+    assert translator.translate(TEXTS, align=False) == expected
+    with pytest.raises(heed.FolderError, match="copy was replaced after it was loaded: load it again to score, align"):
+        translator.score(["a"], ["b"])
 
 
 def test_stored_int8_weights_are_packed_as_dequantised_and_quantised_ones(path: Path) -> None:

@@ -68,6 +68,11 @@ class ModelFolder:
         refuse_quantized(self.path)
         return self.stored_weights()
 
+    def weights_sum(self) -> str:
+        """The sha256 of the stored weights, as the manifest lists it now: the folder may have been replaced."""
+        sums = Manifest.load(self.path).sums
+        return sums[INT8_WEIGHTS if INT8_WEIGHTS in sums else WEIGHTS]
+
     def stored_weights(self) -> dict[str, NDArray[Any]]:
         """The weights as they are stored: the matrices of a quantised folder in int8, with their scales."""
         return read_weights(self.path / (INT8_WEIGHTS if is_quantized(self.path) else WEIGHTS))

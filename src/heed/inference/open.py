@@ -18,7 +18,7 @@ from heed.backends.select_native import (
     why_no_int8,
 )
 from heed.decoding.engine import Engine
-from heed.errors import ConfigError, InputError
+from heed.errors import ConfigError, FolderError, InputError
 from heed.fallbacks import note_fallback
 from heed.inference.lazy_models import LazyModels
 from heed.inference.translator import Translator
@@ -124,7 +124,10 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
         if vocabularies[0] != vocabularies[1]:
             raise InputError(f"{first.path} and {other.path} have different vocabularies: expected the same one")
     request = _request(folders, engine, precision)
-    models = LazyModels(lambda: _torch_models(folders, request), lambda models: _torch_backend(models, request, first))
+    sums = [folder.weights_sum() for folder in folders]
+    models = LazyModels(
+        lambda: _torch_models(folders, sums, request), lambda models: _torch_backend(models, request, first)
+    )
     backend: Backend | None = None
     if runs_without_torch([folder.run.model for folder in folders], request):
         backend = native_backend(first.run.model, first.stored_weights(), request, models.backend)
@@ -133,7 +136,16 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
     return _with_folder_settings(models(), first, models.backend())
 
 
-def _torch_models(folders: list[ModelFolder], request: InferenceRequest) -> "list[heed.model.transformer.Transformer]":
+def _torch_models(
+    folders: list[ModelFolder], sums: list[str], request: InferenceRequest
+) -> "list[heed.model.transformer.Transformer]":
+    """The models of folders whose weights had these sums when they were opened."""
+    for folder, expected in zip(folders, sums, strict=True):
+        if folder.weights_sum() != expected:
+            raise FolderError(
+                f"{folder.path} was replaced after it was loaded: load it again to score, align, stream, get "
+                "alternatives or look inside"
+            )
     from heed.backends.select import inference_device  # noqa: PLC0415 - torch takes seconds to import
 
     return [folder.model().to(inference_device(request)) for folder in folders]
