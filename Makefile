@@ -22,8 +22,13 @@ $(USABLE): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	@touch $(USABLE)
 
+# torch's CPU build brings no Triton, whose interpreter runs the GPU kernels' tests on a CPU. Not in constraints.txt:
+# torch's CUDA builds need the version that they name.
 $(READY): $(USABLE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -c 'import triton' 2> /dev/null \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check triton==3.9.0 \
+		|| echo "no Triton: the GPU kernels are not tested"
 	@touch $(READY)
 
 # Installing heed builds the engine in C; this builds it again when its sources have changed.

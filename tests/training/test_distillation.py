@@ -100,6 +100,20 @@ def test_held_out_pairs_of_a_teacher_are_the_validation_set_of_its_student(tmp_p
     assert not {source for source, _ in held_out} & {source for source, _ in rows(text / "translated-1.jsonl")}
 
 
+def test_a_student_has_the_settings_of_its_first_teacher_unless_a_preset_is_given(
+    teachers: list[Path], tmp_path: Path
+) -> None:
+    listener = RecordingListener()
+    student = heed.distil(teachers[1], out=tmp_path / "like", settings={"training.max_steps": 2}, listener=listener)
+    run, teacher = read_model_folder(student.folder).run, read_model_folder(teachers[1]).run
+    assert run.model == teacher.model
+    assert run.training == teacher.training.model_copy(update={"max_steps": 2})
+    assert f"data, search, model, training settings: those of {teachers[1]}" in "\n".join(listener.notes)
+    other = heed.distil(teachers[1], out=tmp_path / "tiny", preset="tiny", settings={"training.max_steps": 2})
+    run = read_model_folder(other.folder).run
+    assert (run.model.d_model, run.training.seed, run.search.beam) == (128, 1, 2)
+
+
 def test_an_interrupted_distillation_resumes_and_gives_the_same_student(
     teachers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ def distil(
     """Train a student on the text of its teachers and on their translations of it (knowledge distillation).
 
     The teachers translate the source text they were trained on; the student is trained on the original pairs and on
-    these. Text, tokenizer and search settings are those of the first teacher.
+    these. Text and settings are those of the first teacher; --preset replaces its model and training settings.
     """
     settings = from_options(set_)
     setting_layers(config, settings, None, None, None, preset)  # reports mistakes before torch loads

@@ -49,7 +49,8 @@ class TextStyle:
         if not isinstance(value, Mapping) or not all(isinstance(value.get(name), int | float) for name in shares):
             return None
         stop = value.get("stop", "")
-        return cls(*(float(value[name]) for name in shares), stop if stop and _STOP_AT_END.fullmatch(str(stop)) else "")
+        stop = stop if isinstance(stop, str) and _STOP_AT_END.fullmatch(stop) else ""
+        return cls(**{name: float(value[name]) for name in shares}, stop=stop)
 
 
 def text_style(texts: Sequence[str]) -> TextStyle:

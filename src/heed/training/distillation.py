@@ -45,7 +45,8 @@ def distil(
     """Train a student on the training text of its teachers and on their translations of it, as `heed distil` does.
 
     teachers: run folders of `heed train` with the same vocabulary; the text is that of the first. The student has the
-    data and search settings of the first teacher; `preset`, `config` and `settings` decide the rest, as in `train`.
+    settings of the first teacher, since one that is regularised less than its teachers overfits their translations.
+    preset: instead of the teacher's model and training settings; `config` and `settings` override either.
     resume: continue a distillation in `out`, whether it was translating or training.
     """
     if not teachers:
@@ -55,7 +56,9 @@ def distil(
     layers = setting_layers(None if config is None else Path(config), nest_settings(settings or {}), None, None, None)
     folder, listener = Path(out), listener or Listener()
     record = _read_record(Path(teachers[0]))
-    inherited = {name: record.settings.get(name, {}) for name in ("data", "search")}
+    sections = ("data", "search") if preset is not None else ("data", "search", "model", "training")
+    inherited = {name: record.settings.get(name, {}) for name in sections}
+    listener.note(f"{', '.join(sections)} settings: those of {teachers[0]}, unless they are set for the student")
     data = DataConfig.model_validate(merge_settings(inherited, *layers)["data"])
     training, validation = _texts(record, data, listener)
     text = folder / _FOLDER
