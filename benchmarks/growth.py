@@ -25,7 +25,8 @@ from worker import Worker
 
 from heed import ModelConfig, RunConfig, SearchConfig, TrainingConfig, Transformer
 from heed.backends.machine import device_name
-from heed.backends.select import InferenceRequest, inference_backend
+from heed.backends.select import inference_backend
+from heed.backends.select_native import InferenceRequest
 from heed.benchmarking.limits import now, peak_memory
 from heed.benchmarking.training import TrainStep, pair_lengths, random_pairs, training_steps
 from heed.benchmarking.translating import random_sources

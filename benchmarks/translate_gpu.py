@@ -23,7 +23,8 @@ from peers import TokenSequences, Translate, generate  # beside this script
 
 from heed import ModelConfig, SearchConfig, Transformer
 from heed.artifacts.folder import read_model_folder
-from heed.backends.select import InferenceRequest, inference_backend
+from heed.backends.select import inference_backend
+from heed.backends.select_native import InferenceRequest
 from heed.decoding.engine import Engine
 
 GPU = torch.device("cuda")

@@ -17,7 +17,7 @@ import torch
 import heed
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
-from heed.backends.select import why_no_int8
+from heed.backends.select_native import why_no_int8
 from heed.cli.main import app
 from heed.config import RunConfig
 from heed.inference.classifier import Classifier, embed

@@ -1,6 +1,6 @@
 """heed: the Transformer of "Attention Is All You Need", to train, use, inspect, serve and exchange.
 
-Public names that need torch are imported on first use, so that settings and `heed --help` load fast.
+Settings and errors are imported with it, all other public names on first use; translating on a CPU imports no torch.
 """
 
 from importlib import import_module
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from heed.config import DataConfig, ModelConfig, RunConfig, TrainingConfig
 from heed.errors import ConfigError, DataError, FolderError, HeedError, InputError, TrainingError
 from heed.search_config import SearchConfig, TranslateConfig
-from heed.serving.config import ServeConfig
 from heed.version import __version__
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from heed.inference.translator import Translator
     from heed.interpret.trace import Trace
     from heed.model.transformer import Transformer
+    from heed.serving.config import ServeConfig
     from heed.text.tokenizer import Tokenizer
     from heed.training.distillation import distil
     from heed.training.step_log import Listener
@@ -59,6 +59,7 @@ __all__ = [
 _LAZY_IMPORTS = {
     "Classifier": "heed.inference.classifier",
     "Generator": "heed.inference.generator",
+    "ServeConfig": "heed.serving.config",
     "Tokenizer": "heed.text.tokenizer",
     "Trace": "heed.interpret.trace",
     "Transformer": "heed.model.transformer",

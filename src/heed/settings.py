@@ -55,7 +55,7 @@ def format_setting(value: Any) -> str:
 class Settings(BaseModel):
     """The base class of all settings: no unknown names, no silent conversions, immutable."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="wrap")
     @classmethod

@@ -14,10 +14,9 @@ import torch
 from safetensors.torch import load, save
 
 import heed
-from heed.artifacts import folder as folder_module
 from heed.artifacts.folder import is_quantized, read_model_folder
 from heed.artifacts.manifest import MANIFEST
-from heed.artifacts.weights import weight_shapes
+from heed.artifacts.shapes import weight_count, weight_shapes
 from heed.artifacts.writing import write_folder
 from heed.errors import FolderError, HeedError
 from heed.text.tokenizer import Tokenizer
@@ -113,10 +112,10 @@ def test_a_separate_source_vocabulary_requires_a_listed_source_tokenizer(tmp_pat
 def test_settings_that_contradict_the_tokenizer_or_weights_are_refused_before_a_model_is_built(
     copy: Path, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(_config: object) -> None:
+    def build(*_: object) -> None:
         raise AssertionError("a model is built")
 
-    monkeypatch.setattr(folder_module, "Transformer", build)
+    monkeypatch.setattr("heed.model.transformer.Transformer.__init__", build)
     set_config(copy, "model", **settings)
     assert message in refusal(copy)
 
@@ -158,8 +157,8 @@ def test_training_metadata_of_the_wrong_type_is_refused_and_unknown_keys_are_kep
 def test_weight_shapes_computed_from_the_config_are_those_of_the_model(config: heed.ModelConfig) -> None:
     deeper = config.model_copy(update={"encoder_layers": 3, "decoder_layers": 2})
     expected = {name: tuple(weight.shape) for name, weight in heed.Transformer(deeper).state_dict().items()}
-    assert weight_shapes(deeper, len(expected)) == expected
-    assert weight_shapes(deeper, len(expected) - 1) == len(expected)
+    assert weight_shapes(deeper) == expected
+    assert weight_count(deeper) == len(expected)
 
 
 def test_opening_a_model_leaves_the_random_state_of_torch_as_it_was(model: Path) -> None:

@@ -14,7 +14,8 @@ import heed
 from heed import ModelConfig, RunConfig, Transformer
 from heed.artifacts.save import write_quantized
 from heed.backends.cpu.library import _engine, engine
-from heed.backends.select import InferenceRequest, inference_backend, training_plan
+from heed.backends.select import inference_backend, training_plan
+from heed.backends.select_native import InferenceRequest
 from heed.cli.main import app
 from heed.config import TrainingConfig
 from heed.errors import ConfigError, InputError
@@ -146,7 +147,7 @@ DETECTS_HARDWARE = re.compile(
     r"|get_cpu_capability|_is_vnni|supported_engines|mkldnn\.is_available|cpuinfo|platform\.machine"
     r'|find_spec\("triton"'
 )
-MAY_DETECT = {"select.py", "machine.py", "cpu/csrc/build.py", "cpu/library.py", "cuda/graph.py"}
+MAY_DETECT = {"select.py", "select_native.py", "machine.py", "cpu/csrc/build.py", "cpu/library.py", "cuda/graph.py"}
 
 
 def test_only_select_and_the_build_files_detect_hardware_and_compilers() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from heed import ModelConfig, SearchConfig, Translator
-from heed.backends.base import Hypothesis
+from heed.backends.protocol import Hypothesis
 from heed.benchmarking.limits import SearchWorkload
 from heed.benchmarking.translating import (
     TranslationJob,

@@ -8,7 +8,7 @@ import heed
 from heed.artifacts.checkpoint import last_checkpoints
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
-from heed.artifacts.weights import read_tensors
+from heed.artifacts.tensors import read_tensors
 from tests.cli.command import heed as command
 
 

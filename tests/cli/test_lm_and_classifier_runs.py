@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heed.artifacts.folder import read_model_folder
-from heed.artifacts.weights import read_tensors
+from heed.artifacts.tensors import read_tensors
 from heed.training.step_log import read_journal
 from tests.cli.command import heed
 

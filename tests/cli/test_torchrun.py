@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from heed.artifacts.weights import read_tensors
+from heed.artifacts.tensors import read_tensors
 from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD
 from tests.cli.training_runs import losses, train

@@ -14,7 +14,7 @@ import torch
 
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
-from heed.artifacts.weights import read_tensors
+from heed.artifacts.tensors import read_tensors
 from heed.artifacts.writing import write_folder
 from heed.training.step_log import read_journal
 from tests.cli.command import ONE_THREAD, heed

@@ -100,10 +100,9 @@ def test_a_closed_output_pipe_ends_silently(folder: Path, arguments: str) -> Non
 def test_a_defect_keeps_its_traceback() -> None:
     for defect in ("FileNotFoundError(2, 'gone', '/heed/lost')", "BrokenPipeError(32, 'pipe')", "OSError('odd')"):
         code = f"""if True:
-            from heed.cli import main
-            def describe(): raise {defect}
-            for command in main.app.registered_commands:
-                if command.name == "describe": command.callback = describe
+            from heed.cli import describe, main
+            def fail(): raise {defect}
+            describe.describe = fail
             main.main()
         """
         command = [sys.executable, "-c", code, "describe"]

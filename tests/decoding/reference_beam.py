@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from heed.backends.base import Hypothesis
+from heed.backends.protocol import Hypothesis
 from heed.search_config import SearchConfig
 
 NextLogProbs: TypeAlias = Callable[

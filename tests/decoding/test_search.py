@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed import Transformer
-from heed.backends.base import Hypothesis, State
+from heed.backends.base import State
+from heed.backends.protocol import Hypothesis
 from heed.backends.torch.search_ops import topk
 from heed.decoding.search import beam_search
 from heed.errors import InputError

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from heed import SearchConfig, Transformer
-from heed.backends.base import Hypothesis, SearchMonitor
 from heed.backends.cuda.engine import StaticEngine
+from heed.backends.protocol import Hypothesis, SearchMonitor
 from heed.decoding.engine import Engine
 from tests.decoding.small_models import forced_log_probs, small_model
 from tests.reference.backends import static_engine, stepwise_engine

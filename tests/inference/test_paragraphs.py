@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from heed import SearchConfig, Translator
-from heed.backends.base import Hypothesis
+from heed.backends.protocol import Hypothesis
 from heed.decoding.engine import Engine
 from heed.text.sentence_split import SourceLengths, Splitter
 from heed.text.sentences import sentence_starts

@@ -12,7 +12,8 @@ from heed import ModelConfig, RunConfig, SearchConfig, Transformer, Translator
 from heed.artifacts.folder import model_files
 from heed.artifacts.writing import write_folder
 from heed.config import DataConfig
-from heed.decoding.forced_decoding import token_log_probs, word_alignment
+from heed.decoding.alignment import word_alignment
+from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import InputError
 from heed.inference.translation import Translation, restored
 from heed.text.normalization import Normalizer, TextStyle

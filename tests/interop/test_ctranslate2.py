@@ -7,8 +7,8 @@ import torch
 from tokenizers import Tokenizer as Backend
 
 from heed import ModelConfig, SearchConfig, Transformer, load
-from heed.backends.base import BackendChoice, Hypothesis
 from heed.backends.ctranslate2 import CTranslate2Backend
+from heed.backends.protocol import BackendChoice, Hypothesis
 from heed.decoding.engine import Engine
 from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import ConfigError, InputError

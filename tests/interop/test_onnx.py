@@ -9,8 +9,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from heed import ModelConfig, SearchConfig, Transformer
-from heed.backends.base import TORCH_OPS, BackendChoice, State
+from heed.backends.base import TORCH_OPS, State
 from heed.backends.onnx import OnnxBackend
+from heed.backends.protocol import BackendChoice
 from heed.decoding.engine import Engine
 from heed.interop.folders import export_for
 from heed.interop.onnx_export import onnx_files

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heed import ModelConfig, SearchConfig, Transformer, Translator
-from heed.backends.base import Hypothesis
+from heed.backends.protocol import Hypothesis
 from heed.decoding.engine import Engine
 from heed.errors import DataError, HeedError
 from heed.evaluation.metrics import bleu

@@ -10,7 +10,7 @@ from torch import nn
 
 import heed
 from heed import SearchConfig, Trace, Translator
-from heed.backends.base import Hypothesis
+from heed.backends.protocol import Hypothesis
 from heed.decoding.engine import Engine
 from heed.decoding.forced_decoding import token_log_probs
 from heed.errors import InputError

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from heed import Transformer
-from heed.backends.base import BackendChoice, Hypothesis, Start
+from heed.backends.base import Start
 from heed.backends.cuda.engine import StaticEngine
+from heed.backends.protocol import BackendChoice, Hypothesis
 from heed.backends.select import inference_backend, search_ops
 from heed.backends.stepping import HeedBackend, ReferenceStepper
 from heed.config import ModelConfig

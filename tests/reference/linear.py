@@ -1,5 +1,6 @@
 """The int8 linear layer of the compiled code in plain torch."""
 
+import torch
 from torch import Tensor
 
 from heed.artifacts.quantization import quantize_rows
@@ -8,7 +9,7 @@ from heed.backends.torch.linear import LinearFn
 
 def reference_int8_linear(weight: Tensor, bias: Tensor | None) -> LinearFn:
     """Weights quantised per row of the weight, activations per row of the input; sums are exact."""
-    int8_weight, scales = quantize_rows(weight)
+    int8_weight, scales = (torch.from_numpy(array) for array in quantize_rows(weight.detach().numpy()))
 
     def linear(x: Tensor) -> Tensor:
         largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-12)

@@ -17,7 +17,7 @@ import torch
 import heed
 from heed.artifacts.folder import read_model_folder
 from heed.artifacts.manifest import verify
-from heed.artifacts.weights import read_tensors
+from heed.artifacts.tensors import read_tensors
 from heed.decoding.engine import max_output_lengths
 from heed.decoding.forced_decoding import token_log_probs
 from heed.text.normalization import TextStyle

@@ -27,7 +27,8 @@ from torch.optim import Optimizer
 from heed.artifacts.card import read_card, without_scores
 from heed.artifacts.folder import WEIGHTS, model_files, read_model_folder
 from heed.artifacts.manifest import Manifest, physical_memory, verify
-from heed.artifacts.weights import FLOATS, check_weights, load_weights, read_header, read_tensors
+from heed.artifacts.tensors import as_tensors, load_weights, read_tensors
+from heed.artifacts.weights import FLOATS, check_weights, read_header
 from heed.artifacts.writing import finish_publishing, write_folder
 from heed.errors import FolderError, TrainingError
 from heed.model.transformer import Transformer
@@ -292,7 +293,7 @@ def average_checkpoints(run: Path, last: int, out: Path) -> list[Path]:
     for folder in folders:
         if folder.run.model != newest.run.model:
             raise FolderError(f"{folder.path} and {newest.path} have different model settings and cannot be averaged")
-        for name, weight in folder.weights().items():
+        for name, weight in as_tensors(folder.weights()).items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     mean = {name: (weight / len(paths)).float() for name, weight in total.items()}
     trained = {**newest.trained, "average_of": [path.name for path in paths]}

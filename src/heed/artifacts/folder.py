@@ -16,23 +16,25 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from safetensors.torch import save
-from torch import Tensor
 from typing_extensions import TypedDict  # pydantic takes this one in Python 3.11
 
 from heed.artifacts.manifest import MANIFEST, Manifest, huggingface_hint
-from heed.artifacts.quantization import dequantize_weights
-from heed.artifacts.weights import check_sizes, check_weights, load_weights, read_finite_tensors, read_header
+from heed.artifacts.weights import check_sizes, check_weights, read_header, read_weights
 from heed.artifacts.writing import EXPORTED, INT8_WEIGHTS, json_bytes
 from heed.config import RunConfig, TokenizerName
 from heed.errors import ConfigError, DataError, FolderError
 from heed.model.torch_state import torch_defaults
-from heed.model.transformer import Transformer, meta_model
 from heed.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from heed.untrusted import short_repr
+
+if TYPE_CHECKING:
+    import torch
+
+    import heed.model.transformer
 
 CONFIG = "config.json"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
@@ -55,21 +57,25 @@ class ModelFolder:
         return {"model": architecture, "data": {name: getattr(self.run.data, name) for name in shared}}
 
     @torch_defaults()
-    def model(self) -> Transformer:
+    def model(self) -> "heed.model.transformer.Transformer":
         """The model with its weights, on the CPU, in evaluation mode."""
-        weights = (
-            dequantize_weights(read_finite_tensors(self.path / INT8_WEIGHTS))
-            if is_quantized(self.path)
-            else self.weights()
-        )
-        model = meta_model(self.run.model).float().to_empty(device="cpu")  # no random initialisation
-        load_weights(model, weights, self.path)
-        return model.eval()
+        from heed.artifacts.tensors import model_of  # noqa: PLC0415 - torch takes seconds to import
 
-    def weights(self) -> dict[str, Tensor]:
+        return model_of(self.run.model, self.stored_weights(), self.path)
+
+    def weights(self) -> dict[str, NDArray[Any]]:
         """The weights in full precision; raises for a quantised folder."""
         refuse_quantized(self.path)
-        return read_finite_tensors(self.path / WEIGHTS)
+        return self.stored_weights()
+
+    def weights_sum(self) -> str:
+        """The sha256 of the stored weights, as the manifest lists it now: the folder may have been replaced."""
+        sums = Manifest.load(self.path).sums
+        return sums[INT8_WEIGHTS if INT8_WEIGHTS in sums else WEIGHTS]
+
+    def stored_weights(self) -> dict[str, NDArray[Any]]:
+        """The weights as they are stored: the matrices of a quantised folder in int8, with their scales."""
+        return read_weights(self.path / (INT8_WEIGHTS if is_quantized(self.path) else WEIGHTS))
 
 
 def is_quantized(path: Path) -> bool:
@@ -181,13 +187,15 @@ def _trained(record: Any, path: Path) -> dict[str, Any]:
 
 
 def model_files(
-    weights: Mapping[str, Tensor],
+    weights: "Mapping[str, torch.Tensor]",
     run: RunConfig,
     trained: Mapping[str, Any],
     tokenizers: TokenizerPair,
     card: str,
 ) -> dict[str, bytes]:
     """The files of a model folder, by name."""
+    from safetensors.torch import save  # noqa: PLC0415 - torch takes seconds to import
+
     source, target = tokenizers
     settings = {**run.model_dump(mode="json"), "trained": dict(trained)}
     files = {

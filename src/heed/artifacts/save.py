@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as to_bytes
+from safetensors.numpy import save as to_bytes
 from torch import Tensor
 
 from heed.artifacts.card import read_card, without_scores
 from heed.artifacts.folder import WEIGHTS, check_tokenizers, model_files, read_model_folder
 from heed.artifacts.manifest import MANIFEST
 from heed.artifacts.quantization import quantize_weights
+from heed.artifacts.tensors import as_tensors
 from heed.artifacts.writing import INT8_WEIGHTS, current_version, write_folder
 from heed.config import DataConfig, RunConfig
 from heed.errors import FolderError, InputError
@@ -121,8 +122,10 @@ def write_quantized(path: Path, out: Path) -> tuple[int, int]:
     weights = folder.weights()
     card = without_scores(read_card(path))
     card += "\nIts weights were quantised to int8 by `heed quantize`; scores measured before that may differ.\n"
-    files = model_files(weights, folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card)
+    files = model_files(
+        as_tensors(weights), folder.run, {**folder.trained, "quantized": "int8"}, folder.tokenizers, card
+    )
     size_before = len(files.pop(WEIGHTS))
-    files[INT8_WEIGHTS] = to_bytes({name: weight.contiguous() for name, weight in quantize_weights(weights).items()})
+    files[INT8_WEIGHTS] = to_bytes(quantize_weights(weights))
     write_folder(out, files)
     return size_before, len(files[INT8_WEIGHTS])

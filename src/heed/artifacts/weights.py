@@ -1,7 +1,7 @@
 """Reads a model's weights from an untrusted safetensors file, after checking its header against the settings.
 
-Enters: a file, possibly written by others, and a `ModelConfig`. Leaves: tensors with the expected names, shapes and
-dtypes, all finite; anything else is a `FolderError`.
+Enters: a file, possibly written by others, and a `ModelConfig`. Leaves: numpy arrays with the expected names, shapes
+and dtypes, all finite; anything else is a `FolderError`. Knows nothing of torch: tensors.py makes tensors of them.
 
 A safetensors file is 8 bytes with the length of its header, the header (JSON: name, dtype, shape and offsets of every
 tensor) and the tensors' bytes. All of a model's shapes follow from its settings, so a file that does not match is
@@ -10,28 +10,26 @@ rejected by its header alone, before memory is allocated, whatever sizes the set
 
 import math
 import os
-import re
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from heed.artifacts.manifest import physical_memory
 from heed.artifacts.quantization import SCALES, is_quantized_matrix
+from heed.artifacts.shapes import weight_count, weight_shapes
 from heed.config import ModelConfig
 from heed.errors import FolderError
-from heed.model.transformer import Transformer, meta_model
-from heed.untrusted import open_regular, parse_json, read_regular, reason, short_repr
+from heed.untrusted import open_regular, parse_json, reason, short_repr
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _INTEGERS = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
 _ITEM_SIZES = {**FLOATS, **_INTEGERS, "F8_E4M3": 1, "F8_E5M2": 1}
 _MAX_HEADER = 4 << 20  # bytes: enough for over a thousand layers
 _MAX_SIZE = 2**28  # of any dimension in the settings: the bytes of a matrix then fit into int64
-_LAYER = re.compile(r"(encoder|decoder)\.layers\.0\.")
+_NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}  # the dtypes of a model's weights
 
 
 class TensorInfo(NamedTuple):
@@ -39,21 +37,26 @@ class TensorInfo(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
+    offset: int  # of its first byte, after the header
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The header of a safetensors file; raises unless its tensors cover every byte of the file exactly once."""
     try:
         with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(8), "little")
-            header = file.read(length) if 2 <= length <= min(size - 8, _MAX_HEADER) else b""
-            if not header:
-                problem = f"its header has {length:,} bytes, the file {size:,}; at most {_MAX_HEADER:,} are read"
-                raise FolderError(f"{path} cannot be read: {problem}")
-        return _parse_header(parse_json(header), size - 8 - length)
+            return _header(file, path)
     except (OSError, ValueError) as error:
         raise FolderError(f"{path} cannot be read: {reason(error)}") from None
+
+
+def _header(file: BufferedReader, path: Path) -> dict[str, TensorInfo]:
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    header = file.read(length) if 2 <= length <= min(size - 8, _MAX_HEADER) else b""
+    if not header:
+        problem = f"its header has {length:,} bytes, the file {size:,}; at most {_MAX_HEADER:,} are read"
+        raise FolderError(f"{path} cannot be read: {problem}")
+    return _parse_header(parse_json(header), size - 8 - length)
 
 
 def _parse_header(header: Any, size: int) -> dict[str, TensorInfo]:
@@ -74,7 +77,7 @@ def _parse_header(header: Any, size: int) -> dict[str, TensorInfo]:
                         f"its tensor {short_repr(name)} has {end - begin:,} bytes, which does not match its shape"
                     )
                 spans.append((begin, end))
-                entries[name] = TensorInfo(dtype, tuple(shape))
+                entries[name] = TensorInfo(dtype, tuple(shape), begin)
             case _:
                 raise ValueError(f"its tensor {short_repr(name)} is described as {short_repr(fields)}")
     previous_end = 0
@@ -94,28 +97,13 @@ def check_sizes(config: ModelConfig, path: Path) -> None:
             raise FolderError(f"{path}: {name} = {value} is more than the maximum, {_MAX_SIZE:,}")
 
 
-def weight_shapes(config: ModelConfig, limit: int) -> dict[str, tuple[int, ...]] | int:
-    """The shape of every weight of a model, from its settings; if there are more than `limit`, only their number."""
-    one_layer = meta_model(config.model_copy(update={"encoder_layers": 1, "decoder_layers": 1}))
-    layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
-    shapes = {name: tuple(weight.shape) for name, weight in one_layer.state_dict().items()}
-    stacks = {name: layers[match[1]] for name in shapes if (match := _LAYER.match(name))}
-    if (count := len(shapes) - len(stacks) + sum(stacks.values())) > limit:
-        return count
-    return {
-        name.replace(".layers.0.", f".layers.{number}.", 1): shape
-        for name, shape in shapes.items()
-        for number in range(stacks.get(name, 1))
-    }
-
-
 def check_weights(
     config: ModelConfig, header: Mapping[str, TensorInfo], path: Path, *, quantized: bool = False
 ) -> None:
     """Check that a header has exactly the model's weights, each with the right shape and dtype."""
-    expected = weight_shapes(config, limit=len(header) + 1000)  # if only a few are missing, the first is named
-    if isinstance(expected, int):
-        raise FolderError(f"{path} has {len(header)} tensors, but the settings require {expected:,} weights")
+    if (count := weight_count(config)) > len(header) + 1000:  # if only a few are missing, the first is named
+        raise FolderError(f"{path} has {len(header)} tensors, but the settings require {count:,} weights")
+    expected = weight_shapes(config)
     required: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for name, shape in expected.items():
         required[name] = (shape, tuple(FLOATS))
@@ -133,35 +121,38 @@ def check_weights(
             raise FolderError(f"{path}: weight {name} has dtype {tensor.dtype}, expected {dtypes}")
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    read_header(path)
+def read_weights(path: Path) -> dict[str, NDArray[Any]]:
+    """All weights of a safetensors file; raises unless finite. Only an output bias may be -inf, to ban a token."""
+    weights = {}
     try:
-        return load(read_regular(path, physical_memory()))
+        with open_regular(path) as file:
+            header = _header(file, path)
+            start = file.tell()
+            for name, tensor in header.items():
+                if tensor.dtype not in _NUMPY:
+                    raise FolderError(f"{path}: weight {short_repr(name)} has dtype {tensor.dtype}")
+                file.seek(start + tensor.offset)
+                weights[name] = _array(file, tensor)
+                _check_finite(name, weights[name], path)
     except (OSError, ValueError) as error:
         raise FolderError(f"{path} cannot be read: {reason(error)}") from None
-    except (SafetensorError, MemoryError) as error:
-        raise FolderError(f"{path} cannot be read: {error or 'it does not fit into memory'}") from None
+    except MemoryError:
+        raise FolderError(f"{path} cannot be read: it does not fit into memory") from None
+    return weights
 
 
-def read_finite_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file; raises unless finite. Only an output bias may be -inf, to ban a token."""
-    tensors = read_tensors(path)
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            low, high = (float(bound) for bound in tensor.aminmax())
-            if not math.isfinite(high) or not (
-                math.isfinite(low) or name in ("vocabulary.bias", "vocabulary.output.bias")
-            ):
-                raise FolderError(f"{path}: weight {name} is not finite ({low} to {high})")
-    return tensors
+def _array(file: BufferedReader, tensor: TensorInfo) -> NDArray[Any]:
+    """The next tensor of a file; bfloat16, which numpy does not have, as float32."""
+    array: NDArray[Any] = np.fromfile(file, _NUMPY[tensor.dtype], math.prod(tensor.shape))
+    if tensor.dtype == "BF16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return array.reshape(tensor.shape)
 
 
-def load_weights(model: Transformer, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Load weights into a model; raises unless names and shapes match."""
-    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    actual = {name: tuple(weight.shape) for name, weight in weights.items()}
-    for name in sorted(expected.keys() | actual.keys()):
-        if expected.get(name) != actual.get(name):
-            shapes = f"{actual.get(name, 'none')}, but the settings require {expected.get(name, 'none')}"
-            raise FolderError(f"{path}: weight {name} has shape {shapes}")
-    model.load_state_dict(dict(weights))
+def _check_finite(name: str, weight: NDArray[Any], path: Path) -> None:
+    """Raise unless a weight is finite; an output bias may be -inf."""
+    if weight.dtype.kind == "f" and weight.size:
+        low, high = float(weight.min()), float(weight.max())
+        may_ban = name in ("vocabulary.bias", "vocabulary.output.bias")
+        if not math.isfinite(high) or not (math.isfinite(low) or may_ban):
+            raise FolderError(f"{path}: weight {name} is not finite ({low} to {high})")

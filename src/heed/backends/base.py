@@ -1,13 +1,11 @@
-"""The backend protocol: the types through which search and training use any implementation of the model.
+"""The types through which stepwise searches and training use any implementation of the model, with torch.
 
-For inference a backend returns a `Start`, from which heed's searches continue step by step, or runs the whole search
-itself. For training it returns `TrainingOps`: a model with the same weights and fast forward and backward passes. Every
-backend computes what the reference, `Transformer` in plain torch, computes; docs/backends.md lists the tests.
-
-`heed.backends.select` chooses a backend; no other module checks what the hardware supports.
+For inference a backend returns a `Start`, from which heed's searches continue step by step; the rest of what a backend
+provides is in protocol.py. For training it returns `TrainingOps`: a model with the same weights and fast forward and
+backward passes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -15,32 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heed.backends.torch.search_ops import Continuations, argmax, beam_step, topk
-from heed.config import ModelConfig
 from heed.model.attention import AttentionFn
 from heed.model.transformer import Transformer
-from heed.search_config import SearchConfig
 
 S = TypeVar("S", bound="State")
-Sources: TypeAlias = Sequence[Sequence[int]]  # token ids of each source, without special tokens
-Prefixes: TypeAlias = Sequence[Sequence[int]] | None  # token ids that each output must begin with
-
-
-@dataclass(frozen=True)
-class BackendChoice:
-    """The selected backend, and the reason for the selection."""
-
-    backend: str  # cuda, cpu, torch, reference, ctranslate2 or onnx
-    dtype: str  # of its matmuls
-    device: str
-    reason: str
-
-    @property
-    def name(self) -> str:
-        """Backend and dtype: `cpu int8`."""
-        return f"{self.backend} {self.dtype}"
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
 
 
 # ---- inference -------------------------------------------------------------------------------------------------------
@@ -98,78 +74,6 @@ class Start(Generic[S]):
     first: Int[Tensor, "B"]  # the first decoder input of each sentence (bos); not part of any hypothesis
     eos_id: int
     ops: SearchOps = TORCH_OPS
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished output sequence. `log_prob` includes the eos, `ids` does not."""
-
-    ids: tuple[int, ...]
-    log_prob: float
-    score: float  # log_prob / length_penalty; the length includes the eos
-    truncated: bool = False  # cut off by the length limit: the most probable next token was not the eos
-
-    @classmethod
-    def of(cls, ids: Sequence[int], log_prob: float, alpha: float, *, truncated: bool = False) -> "Hypothesis":
-        """A hypothesis with its length-normalised score."""
-        return cls(tuple(ids), log_prob, log_prob / length_penalty(len(ids) + 1, alpha), truncated)
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """The divisor that keeps short hypotheses from winning by their length (Wu et al., 2016)."""
-    return float(((5 + length) / 6) ** alpha)
-
-
-@dataclass(frozen=True)
-class SearchMonitor:
-    """Callbacks that cancel sentences of a running search or do other work between its steps.
-
-    is_cancelled(sentence_id): whether the result of this sentence is no longer needed. before_step(): called before
-    each step; may run another search, or raise to abort. cancel_after: cancellation takes effect only after this many
-    steps, because a prefix or a minimum length does not let a sentence finish earlier.
-    """
-
-    is_cancelled: Callable[[int], bool]
-    before_step: Callable[[], None]
-    cancel_after: int = 0
-
-
-@runtime_checkable
-class Backend(Protocol):
-    """A model, or an ensemble, ready for inference."""
-
-    @property
-    def choice(self) -> BackendChoice:
-        """The name of this backend, and the reason it was selected."""
-
-    @property
-    def configs(self) -> Sequence[ModelConfig]:
-        """The configuration of each model of the ensemble."""
-
-    @property
-    def tokens_per_batch(self) -> int:
-        """The recommended batch size in tokens, padding and beam included."""
-
-    @property
-    def can_step(self) -> bool:
-        """Whether `start` works; False: only whole searches."""
-
-    def start(self, sources: Sources) -> Start[Any]:
-        """Encode the sources for a stepwise search."""
-
-    def search(
-        self,
-        sources: Sources,
-        max_lengths: Sequence[int],
-        config: SearchConfig,
-        prefixes: Prefixes,
-        monitor: SearchMonitor | None,
-    ) -> list[list[Hypothesis]] | None:
-        """Run the whole search; returns the best hypotheses of each source, best first.
-
-        None: not supported for these settings, so the caller searches step by step. monitor: its numbers are indices
-        of the sources.
-        """
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from typing import Any
 import ctranslate2
 import torch
 
-from heed.backends.base import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources, Start
+from heed.backends.base import Start
+from heed.backends.protocol import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.config import ModelConfig
 from heed.errors import InputError
 from heed.interop.ctranslate2_export import POSITIONS, vocabularies

@@ -166,13 +166,6 @@ class PackedSources(NamedTuple):
         )
 
 
-class PositionTables(NamedTuple):
-    """The encodings of positions 0, 1, …: embeddings to add, or rotations."""
-
-    embedding: Float[Tensor, "count D"] | None
-    rotation: Rotation | None
-
-
 class PositionTable:
     """Positional encodings (an embedding to add, or a rotation), precomputed for many positions."""
 
@@ -189,18 +182,6 @@ class PositionTable:
         if position >= len(self._table) and self._encoding.table is None:
             self._extend(2 * position)
         return self._table[position], None
-
-    def tables(self, count: int) -> PositionTables:
-        """The encodings of positions 0 to at least `count` - 1."""
-        self._encoding.check_length(count)
-        if count > len(self):
-            self._extend(2 * count)
-        if self._encoding.kind == "rotary":
-            return PositionTables(None, self._rotation)
-        return PositionTables(self._table, None)
-
-    def __len__(self) -> int:
-        return len(self._rotation.cos if self._encoding.kind == "rotary" else self._table)
 
     def _extend(self, count: int) -> None:
         positions, dtype = torch.arange(count, device=self._like.device), self._like.dtype

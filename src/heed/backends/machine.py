@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from heed.backends.cpu.library import engine, missing_for_compiled_code
-from heed.backends.select import InferenceRequest, default_device, inference_backend, inference_device, training_plan
+from heed.backends.select import default_device, inference_backend, inference_device, training_plan
+from heed.backends.select_native import InferenceRequest
 from heed.config import ModelConfig, RunConfig
 from heed.model.transformer import Transformer
 

@@ -9,13 +9,14 @@ that the process has used before is mapped in small pages already.
 """
 
 import ctypes
+import math
 import mmap
 import sys
 from contextlib import suppress
+from typing import Any
 
-import torch
-from jaxtyping import Shaped
-from torch import Tensor
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from heed.fallbacks import note_fallback
 
@@ -37,28 +38,37 @@ _ALIGNMENT = 64
 
 
 class HugePages:
-    """An arena of huge pages. A mapping is freed when no tensor in it is left."""
+    """An arena of huge pages. A mapping is freed when no array in it is left."""
 
     def __init__(self) -> None:
-        self._free = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self._free = np.empty(0, np.uint8)
 
-    def empty_like(self, tensor: Shaped[Tensor, "*any"]) -> Shaped[Tensor, "*any"]:
-        """A contiguous, uninitialised tensor of the same shape and dtype."""
-        size = -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """A contiguous, uninitialised array."""
+        dtype = np.dtype(dtype)
+        used = math.prod(shape) * dtype.itemsize
+        size = -(-used // _ALIGNMENT) * _ALIGNMENT
         if size > len(self._free):
             try:
                 self._free = _mapping(max(size, _MAPPING))
-            except OSError as error:  # no mapping this large; an ordinary allocation of just this tensor may succeed
+            except OSError as error:  # no mapping this large; an ordinary allocation of just this array may succeed
                 note_fallback(f"weights are allocated in small memory pages, which are slower to read: {error}")
-                return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        taken, self._free = self._free[: tensor.nbytes], self._free[size:]
-        return taken.view(tensor.dtype).view(tensor.shape)
+                return _aligned(size)[:used].view(dtype).reshape(shape)
+        taken, self._free = self._free[:used], self._free[size:]
+        return taken.view(dtype).reshape(shape)
 
 
-def _mapping(size: int) -> Shaped[Tensor, "{size}"]:
+def _mapping(size: int) -> NDArray[np.uint8]:
     if not hasattr(mmap, "MADV_HUGEPAGE"):  # only Linux has this call; macOS and Windows choose the size of pages
-        return torch.empty(size, dtype=torch.uint8, device="cpu")
+        return _aligned(size)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return np.frombuffer(memory, np.uint8)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Ordinary memory, aligned to a cache line."""
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % _ALIGNMENT
+    return memory[start : start + size]

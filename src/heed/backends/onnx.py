@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import BackendChoice, Prefixes, SearchMonitor, SearchOps, Sources, Start
+from heed.backends.base import SearchOps, Start
+from heed.backends.protocol import BackendChoice, Prefixes, SearchMonitor, Sources
 from heed.config import ModelConfig
 from heed.interop.onnx_export import memory_names, past_names
 from heed.search_config import SearchConfig

@@ -8,7 +8,8 @@ Enters: models, settings and the request. Leaves: a backend with its `BackendCho
     reference    `Transformer.step`: modified models, models with hooks or in training mode, GPUs without Triton
     ctranslate2, onnx   other systems' engines, only on request
 
-and for training: a CUDA graph (cuda), compiled C (cpu) or torch.
+and for training: a CUDA graph (cuda), compiled C (cpu) or torch. `select_native` comes before this module: it chooses
+`cpu` for translating where that needs no torch.
 """
 
 import platform
@@ -16,22 +17,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
-from heed.backends.base import TORCH_OPS, Backend, BackendChoice, SearchOps, Stepper, TrainingOps
+from heed.backends.base import TORCH_OPS, SearchOps, Stepper, TrainingOps
 from heed.backends.cpu import search_ops as native_ops
 from heed.backends.cpu.bpe import NativeBpeDropout
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.library import engine, missing_for_compiled_code
-from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.training import training_ops as native_training_ops
 from heed.backends.cuda.graph import missing_for_graphs
 from heed.backends.memory import keep_freed_memory
+from heed.backends.protocol import Backend, BackendChoice
+from heed.backends.select_native import CPU_TOKENS, NO_GPU, InferenceRequest, Precision, cpu_choice
 from heed.backends.stepping import HeedBackend, why_reference_only
 from heed.backends.torch.decoder import TorchDecoder
-from heed.backends.torch.linear import MakeLinear, int8_linear, plain_linear, prepacked_linear
+from heed.backends.torch.linear import MakeLinear, compiled_linear, int8_linear, plain_linear, prepacked_linear
 from heed.backends.torch.training import training_ops as torch_training_ops
 from heed.config import ModelConfig, RunConfig
 from heed.errors import ConfigError, InputError
@@ -44,33 +46,10 @@ from heed.text.tokenizer import Tokenizer, TokenizerPair
 if TYPE_CHECKING:
     from heed.backends.cuda.engine import StaticEngine
 
-Precision = Literal["auto", "bfloat16", "float32"]
-InferenceDtype = Literal["float32", "int8"]
-
 _BFLOAT16_CAPABILITY = 8  # first major compute capability with bfloat16 tensor cores
-_GPU_TOKENS, _CPU_TOKENS = 65_536, 4096  # per batch, padding and beam included
+_GPU_TOKENS = 65_536  # per batch, padding and beam included
 # torch.compile takes 13 s or more, which only many steps of a wide model repay: at width 128 it gains nothing.
 _MIN_STEPS_TO_COMPILE, _MIN_WIDTH_TO_COMPILE = 5000, 256
-_NO_GPU = "torch sees no GPU"
-
-
-@dataclass(frozen=True)
-class InferenceRequest:
-    """The engine and precision requested for inference; by default the fastest for the stored weights."""
-
-    engine: EngineName | None = None
-    precision: Precision = "auto"
-    is_quantized: bool = False  # the stored weights are int8
-
-    @property
-    def dtype(self) -> InferenceDtype:
-        """The dtype of matmuls on a CPU."""
-        return "int8" if self.engine == "heed-int8" or (self.engine is None and self.is_quantized) else "float32"
-
-    @property
-    def is_heed(self) -> bool:
-        """Whether heed runs the model, and not another system's engine."""
-        return self.engine in (None, "heed", "heed-int8")
 
 
 # ---- inference -------------------------------------------------------------------------------------------------------
@@ -111,7 +90,7 @@ def inference_backend(
     if request.precision == "bfloat16":
         raise InputError(f"precision = 'bfloat16' is not available, use 'float32': {obstacle}")
     choice = _stepping_choice(models[0], request, obstacle)
-    tokens = _CPU_TOKENS if device.type == "cpu" else _GPU_TOKENS
+    tokens = CPU_TOKENS if device.type == "cpu" else _GPU_TOKENS
     return HeedBackend(models, choice, search_ops(device), _make_stepper, request.dtype, tokens)
 
 
@@ -134,7 +113,7 @@ def other_engine(
 
 def _why_no_whole_search(models: Sequence[Transformer]) -> str | None:
     if not has_gpu():
-        return _NO_GPU
+        return NO_GPU
     if _device_of(models[0]).type == "cpu":
         return "the model is on the CPU"
     if len(models) > 1:
@@ -184,7 +163,7 @@ def _linear(dtype: str) -> MakeLinear:
     """The linear layers for inference on this CPU."""
     if dtype == "int8":
         if missing_for_compiled_code() is None:
-            return lambda weight, bias: PackedLinear(weight, bias, int8=True)
+            return partial(compiled_linear, int8=True)
         return int8_linear(reduce_range=not torch.cpu._is_vnni_supported())
     return prepacked_linear if has_onednn() else plain_linear
 
@@ -192,13 +171,6 @@ def _linear(dtype: str) -> MakeLinear:
 def has_onednn() -> bool:
     """Whether torch has oneDNN, on a processor for which its prepacked weights were tested."""
     return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
-
-
-def why_no_int8() -> str | None:
-    """Why int8 matmuls do not run on this CPU; None: they do."""
-    if missing_for_compiled_code() is None or "fbgemm" in torch.backends.quantized.supported_engines:
-        return None
-    return "this CPU lacks the instructions (AVX2) for int8 matmuls"
 
 
 def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str) -> BackendChoice:
@@ -210,10 +182,7 @@ def _stepping_choice(model: Transformer, request: InferenceRequest, no_gpu: str)
     if device.type != "cpu":
         return BackendChoice("reference", weight_dtype, str(device), f"no CUDA graphs: {no_gpu}")
     backend, reason = _cpu_backend(model, dtype)
-    if dtype == "int8":
-        reason += f"; int8 because {'requested' if request.engine == 'heed-int8' else 'the folder is quantised'}"
-        no_gpu = "int8 is for CPUs" if has_gpu() else no_gpu
-    return BackendChoice(backend, dtype, "cpu", f"{reason}; the GPU is not used because {no_gpu}")
+    return cpu_choice(backend, reason, request, "int8 is for CPUs" if dtype == "int8" and has_gpu() else no_gpu)
 
 
 def search_ops(device: torch.device) -> SearchOps:
@@ -260,7 +229,7 @@ def training_plan(config: RunConfig, device: torch.device, *, compiled: bool | N
     settings = config.training
     if settings.precision == "bfloat16" and device.type == "cpu":
         raise ConfigError("training.precision = 'bfloat16' needs a GPU: some CPUs advertise it and crash the process")
-    on_gpu, no_gpu = device.type == "cuda", "the CPU was requested" if has_gpu() else _NO_GPU
+    on_gpu, no_gpu = device.type == "cuda", "the CPU was requested" if has_gpu() else NO_GPU
     obstacle = _why_no_capture(config) if on_gpu else no_gpu
     if compiled is None or settings.compile is not None or obstacle is not None:
         compiled = settings.compile if settings.compile is not None else obstacle is None and _repays_compiling(config)

@@ -7,7 +7,7 @@ Enters: models and source ids. Leaves: a `Start`. An ensemble averages the proba
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,17 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import (
-    BackendChoice,
-    Hypothesis,
-    Prefixes,
-    SearchMonitor,
-    SearchOps,
-    Sources,
-    Start,
-    State,
-    Stepper,
-)
+from heed.backends.base import SearchOps, Start, State, Stepper
+from heed.backends.protocol import BackendChoice, Hypothesis, Prefixes, SearchMonitor, Sources, WholeSearch
 from heed.backends.weight_versions import modules_of, weights_fingerprint
 from heed.config import ModelConfig
 from heed.errors import InputError
@@ -36,21 +27,6 @@ from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig
 
 MakeStepper: TypeAlias = Callable[[Transformer, str], Stepper | None]
-
-
-@runtime_checkable
-class WholeSearch(Protocol):
-    """A whole search over one model, such as the CUDA engine or compiled C."""
-
-    def search(
-        self,
-        sources: Sources,
-        max_lengths: Sequence[int],
-        config: SearchConfig,
-        prefixes: Prefixes = None,
-        monitor: SearchMonitor | None = None,
-    ) -> list[list[Hypothesis]] | None:
-        """The best hypotheses of each source, best first; None: a stepwise search runs, or says what is wrong."""
 
 
 @dataclass(frozen=True)

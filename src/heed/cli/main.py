@@ -5,63 +5,96 @@
 A path that cannot be read or written counts as the user's mistake, whichever verb opened it. When the reader of
 standard output closes the pipe (`| head`), the command ends silently with 0.
 
-Imports no torch: a verb that needs it imports it when called, so that `heed --help` is fast.
+Imports no torch: a verb that needs it imports it when called, so that `heed --help` is fast. Of the verbs it imports
+the one that is called.
 """
 
 import errno
 import os
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from heed.cli.bench import bench
-from heed.cli.claims import claims
-from heed.cli.convert import average, export, import_model, quantize
-from heed.cli.demo import demo, microworld
-from heed.cli.describe import describe
-from heed.cli.distil import distil
-from heed.cli.doctor import doctor
-from heed.cli.evaluate import evaluate
-from heed.cli.experiments import ablate, heads, pronouns
-from heed.cli.lm_and_classifier import classify, embed, generate
-from heed.cli.look import look
 from heed.cli.options import current_spelling
-from heed.cli.plot import plot
-from heed.cli.prepare import prepare
-from heed.cli.serve import EPILOG, serve
-from heed.cli.train import train
-from heed.cli.translate import score, translate
 from heed.errors import HeedError
+from heed.model.torch_state import require_torch
 from heed.version import __version__
 
 # typer shows only this one of its usage errors; the others (unknown option, missing argument, …) are its siblings.
 UsageError: Any = typer.BadParameter.__base__
 
-app = typer.Typer(
-    name="heed",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": current_spelling},
-)
-_VERBS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Train a model": (demo, train, distil, doctor, prepare, plot, average, describe, microworld),
-    "Use a model": (translate, generate, classify, embed, serve),
-    "Look inside a model": (look, heads, ablate, pronouns, claims),
-    "Move a model to or from another format": (export, import_model, quantize),
-    "Measure quality and speed": (evaluate, score),
+_VERBS: dict[str, dict[str, str]] = {  # the module of each verb, by group
+    "Train a model": {
+        "demo": "demo",
+        "train": "train",
+        "distil": "distil",
+        "doctor": "doctor",
+        "prepare": "prepare",
+        "plot": "plot",
+        "average": "convert",
+        "describe": "describe",
+        "microworld": "demo",
+    },
+    "Use a model": {
+        "translate": "translate",
+        "generate": "lm_and_classifier",
+        "classify": "lm_and_classifier",
+        "embed": "lm_and_classifier",
+        "serve": "serve",
+    },
+    "Look inside a model": {
+        "look": "look",
+        "heads": "experiments",
+        "ablate": "experiments",
+        "pronouns": "experiments",
+        "claims": "claims",
+    },
+    "Move a model to or from another format": {"export": "convert", "import": "convert", "quantize": "convert"},
+    "Measure quality and speed": {"evaluate": "evaluate", "score": "translate", "bench": "bench"},
 }
-for _group, _verbs in _VERBS.items():
-    for _verb in _verbs:
-        _name = "import" if _verb is import_model else _verb.__name__
-        app.command(_name, epilog=EPILOG if _verb is serve else None, rich_help_panel=_group)(_verb)
-app.add_typer(bench, name="bench", rich_help_panel="Measure quality and speed")
 
 
-@app.callback(invoke_without_command=True)
+def command_line(only: str | None = None) -> typer.Typer:
+    """The command with all its verbs, or with `only` one, if it is known: importing all of them takes time."""
+    app = typer.Typer(
+        name="heed",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": current_spelling},
+    )
+    app.callback(invoke_without_command=True)(heed)
+    is_known = any(only in modules for modules in _VERBS.values())
+    for group, modules in _VERBS.items():
+        for verb, name in modules.items():
+            if is_known and verb != only:
+                continue
+            module = import_module(f"heed.cli.{name}")
+            function = module.import_model if verb == "import" else getattr(module, verb)
+            if verb == "bench":
+                app.add_typer(function, name=verb, rich_help_panel=group)
+            else:
+                epilog = module.EPILOG if verb == "serve" else None
+                app.command(verb, epilog=epilog, rich_help_panel=group)(function)
+    return app
+
+
+def __getattr__(name: str) -> typer.Typer:
+    if name == "app":
+        return _whole_command_line()
+    raise AttributeError(f"module 'heed.cli.main' has no attribute {name!r}")
+
+
+@cache
+def _whole_command_line() -> typer.Typer:
+    return command_line()
+
+
 def heed(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
@@ -75,8 +108,9 @@ def heed(
 
 def main() -> None:
     """Run one command and exit."""
+    code: int | str | None
     try:
-        code = app(standalone_mode=False)
+        code = _run()
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where an error can still be reported
     except HeedError as error:
@@ -91,6 +125,14 @@ def main() -> None:
         pipe = ending.__context__  # typer and rich turn a broken pipe into an exit
         code = _exit_code_after(pipe) if isinstance(pipe, BrokenPipeError) else ending.code
     sys.exit(code)
+
+
+def _run() -> int | str | None:
+    try:
+        return command_line(sys.argv[1] if len(sys.argv) > 1 else None)(standalone_mode=False)
+    except ImportError:
+        require_torch()
+        raise
 
 
 def _exit_code_after(error: OSError) -> int:

@@ -15,11 +15,11 @@ import typer
 from heed.errors import ConfigError, DataError
 from heed.interop.engine_names import EngineName
 from heed.search_config import SearchConfig, SplitMode
-from heed.training.corpora import TextFiles
-from heed.training.presets import NestedSettings
 
 if TYPE_CHECKING:
     from heed.inference.translator import Translator
+    from heed.training.corpora import TextFiles
+    from heed.training.presets import NestedSettings
 
 SourceOption = Annotated[
     list[str], typer.Option(help="Source text, one sentence per line; may be given several times.")
@@ -120,7 +120,7 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
-def from_options(options: list[str]) -> NestedSettings:
+def from_options(options: list[str]) -> "NestedSettings":
     """`["training.max_steps=2000"]` as {"training": {"max_steps": 2000}}; values are read as in TOML, else as text."""
     settings: NestedSettings = {}
     for option in options:
@@ -168,7 +168,7 @@ def open_translator(
     return translator
 
 
-def spooled(folder: Path, *text_files: TextFiles) -> list[TextFiles]:
+def spooled(folder: Path, *text_files: "TextFiles") -> "list[TextFiles]":
     """Copy standard input to a file, since text is read several times; paths `-` become that file's path."""
     dashes = sum(paths.count("-") for files in text_files for paths in vars(files).values())
     if not dashes:
@@ -176,6 +176,8 @@ def spooled(folder: Path, *text_files: TextFiles) -> list[TextFiles]:
     if dashes > 1:
         raise DataError(f"standard input (-) is given {dashes} times and can be read only once")
     file = folder / ("standard-input.tsv" if any("-" in files.pairs for files in text_files) else "standard-input.txt")
+    from heed.training.corpora import TextFiles  # noqa: PLC0415 - a verb that reads no corpus needs none of it
+
     folder.mkdir(parents=True, exist_ok=True)
     with file.open("wb") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)

@@ -1,6 +1,7 @@
 """Output shared by several verbs: score tables, notes, a translation progress bar, scores in a model card.
 
-Results go to standard output, notes and progress to standard error. Imports no torch before a card is written.
+Results go to standard output, notes and progress to standard error. Imports no torch before a card is written, and
+rich where something is drawn with it.
 """
 
 import os
@@ -13,24 +14,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from heed.search_config import SearchConfig
 from heed.text.length_bound import LengthBound
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
     from heed.evaluation.metrics import Score
     from heed.inference.translation import Translation
 
 _UNLIMITED_WIDTH = 100_000
 
 
-def output_console() -> Console:
+def output_console() -> "Console":
     """A console on standard output; in a pipe its width is unlimited, so that nothing is truncated or wrapped."""
+    from rich.console import Console  # noqa: PLC0415
+
     unlimited = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=_UNLIMITED_WIDTH if unlimited else None)
 
@@ -94,40 +96,58 @@ class TranslationProgress:
     """
 
     def __init__(self, total: int | None = None, *, hidden: bool = False) -> None:
-        console = Console(stderr=True)
         self._done = 0.0
-        self._bar = Progress(
-            TextColumn("translating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("lines"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal or hidden,
-        )
-        self._task = self._bar.add_task("", total=total)
+        self._bar = None if hidden or not sys.stderr.isatty() else _progress_bar()
+        if self._bar is not None:
+            self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> "TranslationProgress":
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def update_batch(self, lines: int, done: int, segments: int) -> None:
         """Show progress within a batch of `lines` lines, of whose `segments` segments `done` are translated."""
-        self._bar.update(self._task, completed=int(self._done + lines * done / segments))
+        self._show(self._done + lines * done / segments)
 
     def finish_batch(self, lines: int) -> None:
         self._done += lines
-        self._bar.update(self._task, completed=int(self._done))
+        self._show(self._done)
+
+    def _show(self, done: float) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=int(done))
 
 
-def score_table(*headings: str) -> Table:
+def _progress_bar() -> "Progress":
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = [TextColumn("translating"), BarColumn(), MofNCompleteColumn(), TextColumn("lines")]
+    console = Console(stderr=True)
+    return Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def score_table(*headings: str) -> "Table":
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("metric")
     for heading in headings:
@@ -140,7 +160,7 @@ def metric_label(score: "Score") -> str:
     return f"{score.metric} {'↓' if score.lower_is_better else '↑'}"
 
 
-def interval_table(scores: "Sequence[Score]", digits: int = 2) -> Table:
+def interval_table(scores: "Sequence[Score]", digits: int = 2) -> "Table":
     """A table of scores with their 95 % confidence intervals."""
     table = score_table("value", "95 % interval")
     for score in scores:
@@ -149,8 +169,11 @@ def interval_table(scores: "Sequence[Score]", digits: int = 2) -> Table:
     return table
 
 
-def signature_table(scores: "Sequence[Score]") -> Table:
+def signature_table(scores: "Sequence[Score]") -> "Table":
     """The short signature of each score, which makes it comparable with published scores."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table.grid(padding=(0, 2))
     for score in scores:
         table.add_row(score.metric, Text(score.short_signature))

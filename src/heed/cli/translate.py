@@ -25,6 +25,7 @@ from heed.cli.options import (
     search_settings,
 )
 from heed.cli.output import TranslationCounts, TranslationProgress, print_notes
+from heed.decoding.alignment import word_alignment
 from heed.errors import DataError, HeedError
 from heed.search_config import TranslateConfig
 from heed.text.corpus import Corpus, location, read_lines, read_pairs
@@ -222,8 +223,6 @@ def _as_json(translations: "tuple[Translation, ...]", output: _OutputOptions) ->
 
 def _pharaoh(translation: "Translation") -> str:
     """The word alignment in Pharaoh format, source-target."""
-    from heed.decoding.forced_decoding import word_alignment  # noqa: PLC0415
-
     links = word_alignment(translation.source_tokens, translation.tokens, translation.alignment)
     return " ".join(f"{source}-{target}" for source, target in links)
 

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heed.backends.base import Hypothesis, Prefixes, S, SearchOps, Start
+from heed.backends.base import S, SearchOps, Start
+from heed.backends.protocol import Hypothesis, Prefixes
 from heed.decoding.search import Constraints, score_dtype
 from heed.errors import InputError
 from heed.search_config import SearchConfig

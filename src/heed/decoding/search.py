@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import Hypothesis, Prefixes, S, SearchOps, Start, length_penalty
+from heed.backends.base import S, SearchOps, Start
+from heed.backends.protocol import Hypothesis, Prefixes, length_penalty
 from heed.backends.torch.search_ops import Continuations
 from heed.errors import InputError
 from heed.search_config import SearchConfig

@@ -15,12 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.backends.base import Hypothesis, SearchMonitor, Start
+from heed.backends.base import Start
+from heed.backends.protocol import Hypothesis, SearchMonitor
 from heed.backends.select import search_ops
 from heed.backends.stepping import start_decoder_only
 from heed.decoding.decode import decode_steps, sample_tokens, uniform_numbers
-from heed.decoding.engine import monitored, run_search
 from heed.decoding.search import Constraints, score_dtype
+from heed.decoding.stepwise import monitored, run_search
 from heed.errors import InputError
 from heed.inference.open import open_folder
 from heed.model.cache import KVCache

@@ -6,44 +6,51 @@ Leaves: a `Translator`, or the model of a folder on its device.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heed.artifacts.folder import ModelFolder, is_quantized, read_model_folder
-from heed.backends.base import Backend
-from heed.backends.select import (
+from heed.backends.protocol import Backend
+from heed.backends.select_native import (
     InferenceRequest,
     Precision,
-    default_device,
-    inference_backend,
-    inference_device,
-    other_engine,
+    native_backend,
+    runs_without_torch,
     why_no_int8,
 )
 from heed.decoding.engine import Engine
-from heed.errors import ConfigError, InputError
+from heed.errors import ConfigError, FolderError, InputError
 from heed.fallbacks import note_fallback
+from heed.inference.lazy_models import LazyModels
 from heed.inference.translator import Translator
 from heed.interop.engine_names import EngineName, engine_family, parse_engine_name
-from heed.interop.folders import ExportedFolder, engine_files, is_exported, read_exported
-from heed.interpret.tokens import TextModel
-from heed.interpret.trace import Trace, look
+from heed.interop.exported import ExportedFolder, is_exported, read_exported
 from heed.model.torch_state import torch_defaults
-from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig
 from heed.text.normalization import Normalizer, TextStyle
 from heed.text.sentence_split import Splitter
 
+if TYPE_CHECKING:
+    import heed.interpret.tokens
+    import heed.interpret.trace
+    import heed.model.transformer
+
 
 def look_into(
     path: str | Path, source: str, target: str | None = None, search: Mapping[str, Any] | None = None
-) -> Trace:
+) -> "heed.interpret.trace.Trace":
     """The trace of a text through the model of a folder; search: settings that override the folder's."""
+    from heed.interpret.trace import look  # noqa: PLC0415 - torch takes seconds to import
+
     text_model, translator = load_text_model(path, search)
     return look(text_model, source, target) if translator is None else translator.look(source, target)
 
 
-def load_text_model(path: str | Path, search: Mapping[str, Any] | None = None) -> tuple[TextModel, Translator | None]:
+def load_text_model(
+    path: str | Path, search: Mapping[str, Any] | None = None
+) -> "tuple[heed.interpret.tokens.TextModel, Translator | None]":
     """The model of a folder with its tokenizers, and its translator if it is an encoder-decoder."""
+    from heed.interpret.tokens import TextModel  # noqa: PLC0415 - torch takes seconds to import
+
     folder = read_model_folder(Path(path))
     settings = SearchConfig.model_validate(folder.run.search.model_dump() | dict(search or {}))
     if folder.run.model.kind == "encoder-decoder":
@@ -76,15 +83,17 @@ _USES_BY_TASK = {
 
 
 @torch_defaults()
-def open_folder(path: str | Path) -> tuple[ModelFolder, Transformer]:
+def open_folder(path: str | Path) -> "tuple[ModelFolder, heed.model.transformer.Transformer]":
     """Read a model folder of any kind, and load its model onto a GPU if there is one."""
     folder = read_model_folder(Path(path))
     return folder, model_on_device(folder)
 
 
 @torch_defaults()
-def model_on_device(folder: ModelFolder) -> Transformer:
+def model_on_device(folder: ModelFolder) -> "heed.model.transformer.Transformer":
     """Load the model of a folder, onto a GPU if there is one."""
+    from heed.backends.select import default_device  # noqa: PLC0415 - torch takes seconds to import
+
     return folder.model().to(default_device())
 
 
@@ -115,13 +124,44 @@ def _translator(folders: list[ModelFolder], engine: EngineName | None, precision
         if vocabularies[0] != vocabularies[1]:
             raise InputError(f"{first.path} and {other.path} have different vocabularies: expected the same one")
     request = _request(folders, engine, precision)
-    models = [folder.model().to(inference_device(request)) for folder in folders]
-    if engine is None or request.is_heed:
-        backend: Backend = inference_backend(models, request)
-    else:
-        files = engine_files(engine, models[0], first.tokenizers)
-        backend = other_engine(engine, files, models[0].config, first.tokenizers)
-    return _with_folder_settings(models, first, backend)
+    sums = [folder.weights_sum() for folder in folders]
+    models = LazyModels(
+        lambda: _torch_models(folders, sums, request), lambda models: _torch_backend(models, request, first)
+    )
+    backend: Backend | None = None
+    if runs_without_torch([folder.run.model for folder in folders], request):
+        backend = native_backend(first.run.model, first.stored_weights(), request, models.backend)
+    if backend is not None:
+        return _with_folder_settings(models, first, backend)
+    return _with_folder_settings(models(), first, models.backend())
+
+
+def _torch_models(
+    folders: list[ModelFolder], sums: list[str], request: InferenceRequest
+) -> "list[heed.model.transformer.Transformer]":
+    """The models of folders whose weights had these sums when they were opened."""
+    for folder, expected in zip(folders, sums, strict=True):
+        if folder.weights_sum() != expected:
+            raise FolderError(
+                f"{folder.path} was replaced after it was loaded: load it again to score, align, stream, get "
+                "alternatives or look inside"
+            )
+    from heed.backends.select import inference_device  # noqa: PLC0415 - torch takes seconds to import
+
+    return [folder.model().to(inference_device(request)) for folder in folders]
+
+
+@torch_defaults()
+def _torch_backend(
+    models: "list[heed.model.transformer.Transformer]", request: InferenceRequest, folder: ModelFolder
+) -> Backend:
+    from heed.backends.select import inference_backend, other_engine  # noqa: PLC0415 - torch takes seconds to import
+    from heed.interop.folders import engine_files  # noqa: PLC0415
+
+    if request.engine is None or request.is_heed:
+        return inference_backend(models, request)
+    files = engine_files(request.engine, models[0], folder.tokenizers)
+    return other_engine(request.engine, files, models[0].config, folder.tokenizers)
 
 
 def _request(folders: list[ModelFolder], engine: EngineName | None, precision: Precision) -> InferenceRequest:
@@ -145,13 +185,17 @@ def _load_exported(path: Path, name: EngineName | None) -> Translator:
     name = name or exported.engine
     if engine_family(name) != engine_family(exported.engine):
         raise ConfigError(f"{path} was exported for {exported.engine}, found --engine {name}: leave --engine out")
+    from heed.backends.select import other_engine  # noqa: PLC0415 - torch takes seconds to import
+
     files = {file: (path / file).read_bytes() for file in exported.files}
     backend = other_engine(name, files, exported.run.model, exported.tokenizers)
     return _with_folder_settings([], exported, backend)
 
 
 def _with_folder_settings(
-    models: list[Transformer], folder: ModelFolder | ExportedFolder, backend: Backend
+    models: "list[heed.model.transformer.Transformer] | LazyModels",
+    folder: ModelFolder | ExportedFolder,
+    backend: Backend,
 ) -> Translator:
     """A translator with the settings and the training record of a folder."""
     run = folder.run

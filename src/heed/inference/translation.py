@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from unicodedata import east_asian_width
 
-from heed.backends.base import Backend
-from heed.decoding.decode import greedy_stream
+from heed.backends.protocol import Backend
 from heed.decoding.engine import max_output_lengths
 from heed.search_config import SearchConfig
 from heed.text.normalization import NormalizedText
@@ -122,6 +121,8 @@ def stream_segment(
 
     Returns the whole translation, and whether the length limit truncated it.
     """
+    from heed.decoding.decode import greedy_stream  # noqa: PLC0415 - torch takes seconds to import
+
     source, target = tokenizers
     ids, (prefix_ids,) = source.encode([text.text]), target.encode([prefix])
     max_length = max(*max_output_lengths(backend.configs, ids, search), len(prefix_ids))

@@ -5,26 +5,26 @@ kept; a text longer than the training texts is split into sentences, and their t
 were.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
-import torch
-
-from heed.backends.base import Backend, Hypothesis, SearchMonitor
-from heed.backends.select import inference_backend
+from heed.backends.protocol import Backend, Hypothesis, SearchMonitor
+from heed.decoding.alignment import AlignmentMatrix, argmax_alignment
 from heed.decoding.engine import Engine, max_output_lengths
-from heed.decoding.forced_decoding import alignment_matrices, argmax_alignment, token_log_probs
 from heed.errors import InputError
+from heed.inference.lazy_models import LazyModels, backend_of
 from heed.inference.translation import Translation, join_translations, restored, space_before, stream_segment
-from heed.interpret.tokens import TextModel
-from heed.interpret.trace import Trace, look
 from heed.model.torch_state import generate_with_torch_defaults, torch_defaults
-from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig, SplitMode, TranslateConfig
 from heed.text.normalization import NormalizedText, Normalizer
 from heed.text.sentence_split import Splitter, TextSegment
 from heed.text.tokenizer import TokenizerPair, check_texts
+
+if TYPE_CHECKING:
+    import heed.interpret.trace
+    import heed.model.transformer
 
 ProgressCallback = Callable[[int, int], None]  # segments translated, segments in total
 _SENTENCE_ID_STRIDE = 1 << 40  # added to the sentence id of a text for each further segment: ids of texts stay below it
@@ -33,14 +33,15 @@ _SENTENCE_ID_STRIDE = 1 << 40  # added to the sentence id of a text for each fur
 class Translator:
     """A model, or an ensemble, with its tokenizers: call it with a text or a list of texts.
 
-    engine: runs the search; none: the backend that `select` chooses for the models. With the engine of another system
-    there may be no models, and only translation is supported. splitter: splits long texts; none: at every sentence end.
+    models: may be built later, if `engine` needs none of them. engine: runs the search; none: the backend that `select`
+    chooses for the models. With the engine of another system there may be no models, and only translation is supported.
+    splitter: splits long texts; none: at every sentence end.
     normalizer: changes texts that are written unlike the training text; none: no text is changed.
     """
 
     def __init__(
         self,
-        models: Sequence[Transformer],
+        models: "Sequence[heed.model.transformer.Transformer] | LazyModels",
         tokenizers: TokenizerPair,
         search: SearchConfig | None = None,
         max_tokens: int = 256,
@@ -49,14 +50,14 @@ class Translator:
         settings: TranslateConfig | None = None,
         normalizer: Normalizer | None = None,
     ) -> None:
-        self._models = list(models)
+        self._models = models if isinstance(models, LazyModels) else list(models)
         self.tokenizers = tokenizers
         self.search = search or SearchConfig()
         self.max_tokens = max_tokens
         self.splitter = splitter or Splitter(max_tokens)
         self.settings = settings or TranslateConfig()
         self.normalizer = normalizer or Normalizer()
-        self.engine = engine or Engine(inference_backend(self._models))
+        self.engine = engine or Engine(backend_of(self._built_models()))
 
     @property
     def backend(self) -> Backend:
@@ -64,17 +65,28 @@ class Translator:
         return self.engine.backend
 
     @property
-    def models(self) -> list[Transformer]:
-        """The models; an exported model has none."""
-        if not self._models:
+    def models(self) -> "list[heed.model.transformer.Transformer]":
+        """The models; an exported model has none.
+
+        From the first use on they also translate, so that changes of them take effect.
+        """
+        models = self._built_models()
+        if isinstance(self._models, LazyModels):
+            self.engine, self._models = Engine(self._models.backend()), models
+        return models
+
+    def _built_models(self) -> "list[heed.model.transformer.Transformer]":
+        """The models, to be used but not handed out."""
+        models = self._models() if isinstance(self._models, LazyModels) else self._models
+        if not models:
             raise InputError(
                 "an exported model only translates: to score, align, stream, get alternatives or look inside, load the "
                 "model folder it was exported from"
             )
-        return self._models
+        return models
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> "heed.model.transformer.Transformer":
         """The model; of an ensemble, the first."""
         return self.models[0]
 
@@ -143,6 +155,9 @@ class Translator:
 
     def token_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """The log-probability of each token of each target, and of eos."""
+        models = self._built_models()
+        from heed.decoding.forced_decoding import token_log_probs  # noqa: PLC0415 - torch takes seconds to import
+
         ids = self.tokenizers[0].encode(sources), self.tokenizers[1].encode(targets)
         if len(sources) != len(targets):
             raise InputError(f"found {len(sources)} sources and {len(targets)} targets: expected as many of each")
@@ -150,7 +165,7 @@ class Translator:
         lengths = [len(source) + len(target) + 2 for source, target in zip(*ids, strict=True)]
         for indices in self._batches(lengths, beam=1, budget=self.search.tokens_per_batch):
             batch = [[side[index] for index in indices] for side in ids]
-            for index, log_probs in zip(indices, token_log_probs(self.models, *batch), strict=True):
+            for index, log_probs in zip(indices, token_log_probs(models, *batch), strict=True):
                 scores[index] = log_probs
         return scores
 
@@ -181,7 +196,7 @@ class Translator:
         self._split([text], [prefix], "line")
         source, target = self.tokenizers
         (ids,), (prefix_ids,) = source.encode([text]), target.encode([prefix])
-        (max_length,) = max_output_lengths([model.config for model in self.models], [ids], self.search)
+        (max_length,) = max_output_lengths(self.backend.configs, [ids], self.search)
         if len(prefix_ids) >= max_length:  # refused before the decoder steps that the prefix takes
             raise InputError(
                 f"the prefix has {len(prefix_ids)} tokens: expected fewer than {max_length}, the limit for this "
@@ -195,15 +210,19 @@ class Translator:
             _, state = start.step(newest, state)
             newest = newest.new_full((1,), token)
         log_probs, _ = start.step(newest, state)
-        log_probs[:, start.eos_id] = -torch.inf
+        log_probs[:, start.eos_id] = -math.inf
         next_tokens = log_probs[0].topk(min(count, log_probs.shape[-1] - 3)).indices.tolist()
         prefixes = [[*prefix_ids, token] for token in next_tokens]
         config = self.search.model_copy(update={"nbest": 1})
         return self.translate_segments([text] * len(prefixes), config, prefixes, align=True, monitor=monitor)
 
-    def look(self, source: str, target: str | None = None) -> Trace:
+    def look(self, source: str, target: str | None = None) -> "heed.interpret.trace.Trace":
         """The trace of the forward pass over a text and a target, by default its translation: every activation."""
-        text_model = TextModel.only(self.models, self.tokenizers, self.search, self.max_tokens)
+        models = self.models
+        from heed.interpret.tokens import TextModel  # noqa: PLC0415 - torch takes seconds to import
+        from heed.interpret.trace import look  # noqa: PLC0415
+
+        text_model = TextModel.only(models, self.tokenizers, self.search, self.max_tokens)
 
         def translate(text: str) -> Sequence[int]:
             return self.translate([text], nbest=1, align=False, split="line")[0].ids
@@ -217,8 +236,8 @@ class Translator:
     @property
     def _stepwise_backend(self) -> Backend:
         """The backend, or one of the models' own if it only runs whole searches."""
-        models = self.models
-        return self.backend if self.backend.can_step else inference_backend(models)
+        models = self._built_models()
+        return self.backend if self.backend.can_step else backend_of(models)
 
     def _token_counts(self, texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in self.tokenizers[0].encode([self.normalizer(text).text for text in texts])]
@@ -283,7 +302,7 @@ class Translator:
         pairs = [
             (ids, hypothesis.ids) for ids, hypotheses in zip(sources, results, strict=True) for hypothesis in hypotheses
         ]
-        weights = iter(alignment_matrices(self.model, *zip(*pairs, strict=True)) if align else [[] for _ in pairs])
+        weights = iter(self._alignments(pairs) if align else [[] for _ in pairs])
         for ids, hypotheses in zip(sources, results, strict=True):
             texts = target.decode([hypothesis.ids for hypothesis in hypotheses])
             source_tokens = tuple(source.tokens(ids))
@@ -301,6 +320,12 @@ class Translator:
                 for hypothesis, text in zip(hypotheses, texts, strict=True)
             )
             yield replace(best, alternatives=tuple(alternatives))
+
+    def _alignments(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[AlignmentMatrix]:
+        model, *_ = self._built_models()
+        from heed.decoding.forced_decoding import alignment_matrices  # noqa: PLC0415 - torch takes seconds to import
+
+        return alignment_matrices(model, *zip(*pairs, strict=True))
 
     def _batches(self, lengths: Sequence[int], beam: int, budget: int | None) -> Iterator[list[int]]:
         return batches_by_length(lengths, max(1, (budget or self.backend.tokens_per_batch) // beam))

@@ -3,18 +3,13 @@
 Enters: a model folder to export, or files that another system wrote. Leaves: an exported folder, or a model folder with
 the imported weights. Which weights go where is for the modules of each format to say.
 
-An exported folder is written and verified like a model folder, but is a different format:
-
-    heed.json          the engine, and the settings of the run that the model came from
-    tokenizer.json     the (target) vocabulary; source_tokenizer.json where the source has its own
-    manifest.json      the sha256 of each file; all others are the engine's own
+exported.py reads exported folders again.
 """
 
 import json
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +18,23 @@ from torch import Tensor
 
 from heed.artifacts.folder import (
     model_files,
-    parse_settings,
     read_model_folder,
-    read_tokenizers,
     refuse_quantized,
 )
-from heed.artifacts.manifest import Manifest
-from heed.artifacts.weights import load_weights, read_tensors
+from heed.artifacts.tensors import load_weights, read_tensors
 from heed.artifacts.writing import EXPORTED, json_bytes, write_folder
 from heed.config import RunConfig
 from heed.errors import FolderError
-from heed.interop.engine_names import ENGINES, EngineName, require_engine
+from heed.interop.engine_names import EngineName, require_engine
+from heed.interop.exported import KEPT
 from heed.model.size import parameter_counts
 from heed.model.transformer import Transformer
 from heed.text.tokenizer import TokenizerPair
-from heed.untrusted import short_repr
 
 
 def refuse_to_overwrite(out: Path) -> None:
     if out.exists():
         raise FolderError(f"{out} already exists: choose another --out")
-
-
-_KEPT = ("lengths", "style")  # of a model folder's training record
-
-
-@dataclass(frozen=True)
-class ExportedFolder:
-    """The content of an exported folder, except the engine's files."""
-
-    path: Path
-    engine: EngineName
-    run: RunConfig
-    tokenizers: TokenizerPair  # source and target
-    files: tuple[str, ...]  # the names of those that belong to it
-    trained: dict[str, Any]  # what is kept of the model folder's record: lengths and style of its training sources
 
 
 def engine_files(name: EngineName, model: Transformer, tokenizers: TokenizerPair) -> Mapping[str, bytes]:
@@ -84,7 +61,7 @@ def export_for(engine: EngineName, path: Path, out: Path) -> None:
         EXPORTED: json_bytes(
             {
                 "engine": engine,
-                **{name: folder.trained.get(name) for name in _KEPT},
+                **{name: folder.trained.get(name) for name in KEPT},
                 **folder.run.model_dump(mode="json"),
             }
         ),
@@ -93,26 +70,6 @@ def export_for(engine: EngineName, path: Path, out: Path) -> None:
     if source is not target:
         files["source_tokenizer.json"] = source.to_json().encode()
     write_folder(out, files)
-
-
-def is_exported(path: Path) -> bool:
-    """Whether a folder is an exported model."""
-    return EXPORTED in Manifest.load(path)
-
-
-def read_exported(path: Path) -> ExportedFolder:
-    """Open an exported folder after checking it against its manifest."""
-    manifest = Manifest.load(path)
-    settings = manifest.read_json(EXPORTED)
-    engine, trained = settings.pop("engine", None), {name: settings.pop(name, None) for name in _KEPT}
-    if engine not in ENGINES:
-        raise FolderError(
-            f"{path / EXPORTED} names the engine {short_repr(engine)}, expected one of {', '.join(ENGINES)}"
-        )
-    run = parse_settings(settings, path / EXPORTED)
-    tokenizers = read_tokenizers(manifest, run)
-    manifest.verify()
-    return ExportedFolder(path, engine, run, tokenizers, tuple(manifest.sums), trained)
 
 
 def read_json(path: Path) -> dict[str, Any]:

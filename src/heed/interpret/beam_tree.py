@@ -15,7 +15,8 @@ from typing import Literal
 
 import torch
 
-from heed.backends.base import Hypothesis, S, Start, length_penalty
+from heed.backends.base import S, Start
+from heed.backends.protocol import Hypothesis, length_penalty
 from heed.backends.torch.search_ops import topk
 from heed.decoding.search import Constraints
 from heed.errors import InputError

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heed.config import ModelConfig
-from heed.errors import InputError
 from heed.model.layout import AttentionPattern, Layout, Packed
+from heed.model.limits import check_length
 
 
 def angles(positions: Int[Tensor, "*tokens"], width: int) -> Float[Tensor, "*tokens half"]:
@@ -62,7 +62,7 @@ class PositionalEncoding(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.kind = config.positions
+        self.config, self.kind = config, config.positions
         self.head_width = config.head_width
         self.table = nn.Embedding(config.max_length, config.d_model) if self.kind == "learned" else None
 
@@ -75,16 +75,8 @@ class PositionalEncoding(nn.Module):
         if self.table is None:
             return embedded + _sinusoids_of(pattern.queries, embedded.shape[-1], embedded.dtype)
         keys = pattern.keys
-        self.check_length(keys.max_seqlen if isinstance(keys, Packed) else keys.token_mask.shape[1])
+        check_length(self.config, keys.max_seqlen if isinstance(keys, Packed) else keys.token_mask.shape[1])
         return embedded + self.table(pattern.queries.positions)
-
-    def check_length(self, length: int) -> None:
-        """Refuse a sequence that is longer than the learned positions."""
-        if self.table is not None and length > self.table.num_embeddings:
-            raise InputError(
-                f"a sequence of {length} tokens is longer than the {self.table.num_embeddings} learned positions of "
-                "this model: shorten it, or train with positions = 'sinusoidal' or 'rotary', which have no limit"
-            )
 
     def rotation(self, pattern: AttentionPattern, dtype: torch.dtype) -> Rotation | None:
         """The rotation of self-attention's queries and keys; None unless positions are rotary."""

@@ -6,14 +6,18 @@ switch them off while they run. A model that is called directly, as any `nn.Modu
 
 torch's default dtype is global to all threads of the process, so it is not switched off: heed passes dtypes explicitly,
 and `float32_by_default` covers the short time in which torch's own modules are constructed.
+
+A program that has not imported torch has no such settings: then nothing is switched off, and torch is not imported.
 """
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from types import ModuleType
 from typing import ParamSpec, TypeVar
 
-import torch
+from heed.errors import InputError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,16 +25,40 @@ R = TypeVar("R")
 _DEVICE_TYPES = ("cpu", "cuda", "mps")  # those heed runs on
 
 
+def imported_torch() -> ModuleType | None:
+    """torch, if this program has imported it, or is just importing it in another thread; None: it has not."""
+    if "torch" not in sys.modules:
+        return None
+    import torch  # noqa: PLC0415 - waits for another thread's import to end
+
+    return torch
+
+
+def require_torch() -> None:
+    """Import torch; where that fails, the error says what works without it."""
+    try:
+        import torch  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise InputError(
+            f"this needs torch, which cannot be imported ({error}); without torch, heed only translates, by greedy or "
+            "beam search on a CPU"
+        ) from error
+
+
 @contextmanager
 def torch_defaults() -> Iterator[None]:
     """Turn off autocast and inference mode and make the CPU the default device, in this thread; also a decorator."""
+    torch = imported_torch()
     with ExitStack() as stack:
+        if torch is None:
+            yield
+            return
         for device_type in _DEVICE_TYPES:
             if torch.is_autocast_enabled(device_type):
                 stack.enter_context(torch.autocast(device_type, enabled=False))
         if torch.is_inference_mode_enabled():  # inference tensors could not be modified or trained afterwards
             stack.enter_context(torch.inference_mode(mode=False))
-        if not _default_device_is_cpu():
+        if not _default_device_is_cpu(torch):
             stack.enter_context(torch.device("cpu"))
         yield
 
@@ -55,6 +83,8 @@ def generate_with_torch_defaults(function: Callable[P, Generator[T, None, R]]) -
 @contextmanager
 def float32_by_default() -> Iterator[None]:
     """Construct modules in float32. Affects all threads, so it must be left quickly."""
+    import torch  # noqa: PLC0415 - it takes seconds
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -63,8 +93,8 @@ def float32_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _default_device_is_cpu() -> bool:
+def _default_device_is_cpu(torch: ModuleType) -> bool:
     try:
-        return torch.empty(0).is_cpu
+        return bool(torch.empty(0).is_cpu)
     except (RuntimeError, AssertionError):  # the default device does not exist on this machine
         return False

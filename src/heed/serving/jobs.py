@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heed.backends.base import SearchMonitor
+from heed.backends.protocol import SearchMonitor
 from heed.inference.classifier import Classification, Classifier, embed
 from heed.inference.generator import Generation, Generator
 from heed.inference.translation import Translation

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from heed.artifacts.folder import ModelFolder, read_model_folder
-from heed.backends.base import BackendChoice
+from heed.backends.protocol import BackendChoice
 from heed.backends.select import inference_backend
 from heed.errors import ConfigError
 from heed.inference.classifier import Classifier
@@ -206,6 +206,7 @@ def _open(
             given = f"--languages {languages}" if languages else f"{path} names {source!r} and {target!r}"
             raise ConfigError(f"{given}: expected two language codes, such as --languages en-de or en:pt-BR")
     translator = open_model(path)
+    _ = translator.models  # built now: no request waits for them, or finds the folder replaced
     translator.search = SearchConfig.model_validate(translator.search.model_dump() | dict(search))
     trigrams = folder.trained.get("trigrams") or {}
     profiles = {code: trigrams[side] for code, side in ((source, "source"), (target, "target")) if trigrams.get(side)}

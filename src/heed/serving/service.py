@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from heed.backends.base import SearchMonitor
+from heed.backends.protocol import SearchMonitor
 from heed.backends.select import default_device
 from heed.errors import InputError
 from heed.inference.translation import Translation, join_translations

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from heed.artifacts.checkpoint import Progress, require_finite, restore_checkpoint, training_state, write_checkpoint
 from heed.artifacts.folder import ModelFolder, model_files
-from heed.artifacts.weights import load_weights
+from heed.artifacts.tensors import as_tensors, load_weights
 from heed.backends.select import TrainingPlan, bpe_dropout, training_plan
 from heed.backends.weight_versions import count_change
 from heed.config import DataConfig, RunConfig
@@ -145,7 +145,7 @@ def _initial_model(config: RunConfig, init_from: ModelFolder | None) -> Transfor
             f"the initial model {init_from.path} is of kind {init_from.run.model.kind!r}, and task = "
             f"{config.data.task!r} needs one of kind {model.config.kind!r}"
         )
-    weights = init_from.weights()
+    weights = as_tensors(init_from.weights())
     if init_from.run.data.labels != config.data.labels:
         head = {name: weight for name, weight in model.state_dict().items() if name.startswith("classes.")}
         weights = {name: weight for name, weight in weights.items() if not name.startswith("classes.")} | head

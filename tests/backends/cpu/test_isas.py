@@ -12,9 +12,9 @@ from heed.backends.cpu.dropout import DropoutStruct, apply_dropout
 from heed.backends.cpu.library import engine
 from heed.backends.cpu.linear import matmul
 from heed.backends.cpu.loss import linear_cross_entropy
-from heed.backends.cpu.packed_linear import PackedLinear
 from heed.backends.cpu.search_ops import topk
 from heed.backends.torch.decoder import TorchDecoder
+from heed.backends.torch.linear import compiled_linear
 from heed.training.loss import smoothed_cross_entropy
 from tests.backends.decoder_steps import DESIGNS, decode, design_name
 from tests.model.examples import SHAPE, make, padded, sentences
@@ -36,7 +36,7 @@ def test_the_requested_instruction_set_runs(isa: str) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (33, 65), (100, 130), (700, 1000)], ids=str)
 def test_linear_layers_equal_torchs_and_the_int8_reference(size: tuple[int, int]) -> None:
     weight, bias = torch.randn(size), torch.randn(size[0])
-    layer, int8_layer = PackedLinear(weight, bias, int8=False), PackedLinear(weight, bias, int8=True)
+    layer, int8_layer = (compiled_linear(weight, bias, int8=int8) for int8 in (False, True))
     for rows in ROWS:
         x = torch.randint(-127, 128, (rows, size[1])) / 64  # no ties in rounding
         x[:, 0] = 127 / 64
@@ -56,12 +56,12 @@ def test_int8_sums_of_extreme_values_never_saturate() -> None:
     """16-bit sums of products of 127 · 127 would: each result is compared with exact integers."""
     outputs, inputs = 40, 1030
     for weight in extremes(outputs, inputs):
-        quantized, scales = quantize_rows(weight)
+        quantized, scales = (torch.from_numpy(array) for array in quantize_rows(weight.numpy()))
         assert quantized.abs().min() == 127
         for x in extremes(5, inputs):
             exact = (x.double() * 127) @ quantized.double().T
             expected = (exact * scales.double() / 127).float()
-            torch.testing.assert_close(PackedLinear(weight, None, int8=True)(x), expected, atol=1e-3, rtol=1e-6)
+            torch.testing.assert_close(compiled_linear(weight, None, int8=True)(x), expected, atol=1e-3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("config", DESIGNS, ids=design_name)

@@ -1,10 +1,12 @@
 """Tensors of another dtype, shape, device or stride than the C code expects are refused before they reach it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import heed.backends
@@ -82,11 +84,23 @@ def test_compiled_code_refuses_other_dtypes_than_float32(dtype: torch.dtype) -> 
         lambda: matmul(x.float(), x.float().t(), torch.zeros(4, dtype=dtype)),
         lambda: topk(x, 2),
         lambda: beam_step(torch.zeros(2, 2, dtype=torch.float64), x, 2),
-        lambda: PackedLinear(x, None, int8=False),
-        lambda: PackedLinear(x.float(), None, int8=False)(x),
     ):
         with pytest.raises(TypeError, match=f"compiled code takes .*found {dtype}"):
             call()
+
+
+@needs_compiled_code
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.usefixtures("unchecked_signatures")
+def test_packed_linear_layers_refuse_arrays_of_other_dtypes_than_float32(dtype: type) -> None:
+    x: NDArray[Any] = np.zeros((4, 8), dtype)
+    weight = np.zeros((4, 8), np.float32)
+    with pytest.raises(TypeError, match=f"compiled code takes contiguous float32 .*found {np.dtype(dtype)}"):
+        PackedLinear(weight, None, int8=False)(x)
+    biases: list[NDArray[Any] | None] = [None, np.zeros(4, dtype)]
+    for bias in biases:
+        with pytest.raises(TypeError, match=f"compiled code takes contiguous float32 .*found {np.dtype(dtype)}"):
+            PackedLinear(x if bias is None else weight, bias, int8=False)
 
 
 @needs_compiled_code
@@ -110,7 +124,7 @@ def test_compiled_code_refuses_inconsistent_shapes() -> None:
     with pytest.raises(TypeError, match="compiled code takes"):
         matmul(torch.zeros(2, 3), torch.zeros(3, 2), out=torch.zeros(2, 3))
     with pytest.raises(TypeError, match="compiled code takes"):
-        PackedLinear(torch.zeros(4, 8), None, int8=False)(torch.zeros(2, 7))
+        PackedLinear(np.zeros((4, 8), np.float32), None, int8=False)(np.zeros((2, 7), np.float32))
     with pytest.raises(TypeError, match="compiled code takes"):
         beam_step(torch.zeros(2, 2, dtype=torch.float64), torch.zeros(3, 9), 2)
 

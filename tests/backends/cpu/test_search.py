@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed import ModelConfig, SearchConfig, Transformer
-from heed.backends.base import TORCH_OPS, Hypothesis, Prefixes, SearchMonitor, Sources
+from heed.backends.base import TORCH_OPS
 from heed.backends.cpu.decoder import NativeDecoder
 from heed.backends.cpu.library import missing_for_compiled_code
+from heed.backends.protocol import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.select import inference_backend
 from heed.backends.stepping import ReferenceStepper, start_from
-from heed.decoding.engine import Engine, max_output_lengths, run_search
+from heed.decoding.engine import Engine, max_output_lengths
+from heed.decoding.stepwise import run_search
 from heed.errors import InputError
 from tests.backends.decoder_steps import DESIGNS, SEPARATE_VOCABULARIES, design_name
 from tests.model.examples import FIRST_WORD, SHAPE, make

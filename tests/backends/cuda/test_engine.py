@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heed import ModelConfig, Transformer
-from heed.backends.base import Hypothesis, SearchMonitor
 from heed.backends.cuda import engine as captured_engine
 from heed.backends.cuda.engine import StaticEngine
 from heed.backends.cuda.search import StaticStep
 from heed.backends.cuda.slots import SlotShape, fit_memory
-from heed.backends.select import InferenceRequest, inference_backend
+from heed.backends.protocol import Hypothesis, SearchMonitor
+from heed.backends.select import inference_backend
+from heed.backends.select_native import InferenceRequest
 from heed.backends.stepping import HeedBackend
 from heed.decoding.engine import Engine
 from heed.errors import InputError

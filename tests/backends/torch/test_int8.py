@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from heed import ModelConfig, SearchConfig
-from heed.backends.select import InferenceRequest, _make_stepper, inference_backend
+from heed.backends.select import _make_stepper, inference_backend
+from heed.backends.select_native import InferenceRequest
 from heed.backends.torch.linear import int8_linear
 from heed.decoding.engine import Engine
 from tests.backends.decoder_steps import DESIGNS, design_name

@@ -7,21 +7,25 @@ Calling one torch operator after another would take longer than the arithmetic. 
 
 import ctypes
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from operator import attrgetter
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import Hypothesis, Prefixes, SearchMonitor, Sources
-from heed.backends.cpu.layers import LayerStack, PositionsStruct
+from heed.artifacts.shapes import weight_shapes
+from heed.backends.cpu.layers import LayerStack, embeddings
 from heed.backends.cpu.library import check_status, engine, team, threads_for
 from heed.backends.cpu.pointers import pointer, pointer_or_none
+from heed.backends.cpu.positions import PositionsStruct
 from heed.backends.cpu.search import EncoderInput, NativeSearch
-from heed.backends.kv_cache import DecoderState, PackedSources, PositionTable
+from heed.backends.kv_cache import DecoderState, PackedSources
+from heed.backends.protocol import Hypothesis, Prefixes, SearchMonitor, Sources
+from heed.backends.torch.linear import call_packed
 from heed.errors import InputError
 from heed.model.embeddings import check_ids
-from heed.model.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
 from heed.model.layout import Packed
 from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig
@@ -29,22 +33,24 @@ from heed.search_config import SearchConfig
 _address, _integer = ctypes.c_void_p, ctypes.c_int64
 
 
+def model_weights(model: Transformer) -> dict[str, NDArray[Any]]:
+    """The weights of a float32 model on a CPU, by their names in a model folder: views, not copies."""
+    return {name: attrgetter(name)(model).detach().numpy() for name in weight_shapes(model.config)}
+
+
 class NativeEncoder:
     """The encoder in C, from a snapshot of the model's weights."""
 
     def __init__(self, model: Transformer, *, int8: bool) -> None:
-        encoder = cast("Encoder", model.encoder)
-        layers = cast("Sequence[EncoderLayer]", list(encoder.layers))
-        embedding = model.vocabulary.source_embedding or model.vocabulary.embedding
-        self.stack = LayerStack(model.config, layers, encoder.norm, embedding, int8=int8)
-        self.positions = PositionTable(encoder.positions, embedding.weight.detach())
+        weights = model_weights(model)
+        self.stack = LayerStack(model.config, weights, "encoder", embeddings(weights)["encoder"], int8=int8)
         self._run = engine().encode
 
     @torch.no_grad()
     def __call__(self, src: Int[Tensor, "N"], layout: Packed) -> Float[Tensor, "N D"]:
         model, tokens, sentences = self.stack.model, len(src), len(layout.cu_seqlens) - 1
         check_ids("src", src, model.vocabulary, ("tokens",))
-        positions = PositionsStruct.of(self.positions, layout.max_seqlen)
+        positions = self.stack.positions.struct(layout.max_seqlen)
         src, output = src.contiguous(), torch.empty(tokens, model.d_model, dtype=torch.float32, device="cpu")
         encoder_input = EncoderInput(
             pointer(src, torch.int64, tokens), pointer(layout.cu_seqlens, torch.int64, sentences + 1), sentences,
@@ -78,11 +84,8 @@ class NativeStep:
     """A decoder step in C, from a snapshot of the model's weights."""
 
     def __init__(self, model: Transformer, *, int8: bool) -> None:
-        decoder, vocabulary = cast("Decoder", model.decoder), model.vocabulary
-        layers = cast("Sequence[DecoderLayer]", list(decoder.layers))
-        output = vocabulary.output_projection()
-        self.stack = LayerStack(model.config, layers, decoder.norm, vocabulary.embedding, output, int8=int8)
-        self.positions = PositionTable(decoder.positions, vocabulary.embedding.weight.detach())
+        weights = model_weights(model)
+        self.stack = LayerStack(model.config, weights, "decoder", embeddings(weights)["decoder"], int8=int8)
         self._run = engine().decoder_step
 
     def __call__(self, ids: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
@@ -92,7 +95,7 @@ class NativeStep:
         logits = torch.empty(sentences * beam, model.vocabulary, dtype=float32, device="cpu")
         ids, source_kv, kv_cache = ids.contiguous(), state.source_kv.contiguous(), state.kv_cache.data
         kv_index = None if state.kv_index is None else state.kv_index.contiguous()
-        positions = PositionsStruct.of(self.positions, length)
+        positions = self.stack.positions.struct(length)
         layers, heads, head_width = model.layer_count, model.heads, d_model // model.heads
         cached, capacity, max_source = source_kv.shape[2], kv_cache.shape[4], source_kv.shape[4]
         step_input = _StepInput(
@@ -119,15 +122,14 @@ class NativeDecoder:
         config = model.config
         self._pad_id, self._shape = config.pad_id, (config.decoder_layers, 2, config.heads, config.head_width)
         self.encode, self.native_step = NativeEncoder(model, int8=int8), NativeStep(model, int8=int8)
-        stacks = (self.encode.stack, self.native_step.stack)
-        self._search = NativeSearch(config, stacks, (self.encode.positions, self.native_step.positions))
+        self._search = NativeSearch(config, (self.encode.stack, self.native_step.stack))
 
     @torch.no_grad()
     def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
         """Encode the source, as `Transformer.start`."""
         sources = PackedSources.of(src, self._pad_id)
         output = self.encode(sources.ids, sources.layout)
-        keys_values = torch.cat([project(output) for project in self.native_step.stack.cross_kv], -1)
+        keys_values = torch.cat([call_packed(project, output) for project in self.native_step.stack.cross_kv], -1)
         return sources.initial_state(keys_values, self._shape)
 
     @torch.no_grad()

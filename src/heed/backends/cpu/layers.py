@@ -1,25 +1,27 @@
 """Weights of a model's layers packed into the C structures of `csrc/heed.h`.
 
-The attention scale 1 / √d_k is folded into the query weights.
+Enters: a model's settings and its weights by their names in the model folder, matrices in float32 or in int8 with their
+scales. Leaves: a `LayerStack`. The attention scale 1 / √d_k is folded into the query weights. Knows nothing of torch.
 """
 
 import ctypes
 import math
-from collections.abc import Sequence
-from typing import ClassVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+import numpy as np
+from numpy.typing import NDArray
 
+from heed.artifacts.quantization import QuantizedMatrix, dequantize, scaled, stored_matrix
 from heed.backends.cpu.packed_linear import MatrixStruct, PackedLinear
-from heed.backends.cpu.pointers import pointer
-from heed.backends.fused_weights import fuse_linear
-from heed.backends.kv_cache import PositionTable, PositionTables
+from heed.backends.cpu.pointers import array_pointer
+from heed.backends.cpu.positions import EncodedPositions
 from heed.backends.memory import HugePages
 from heed.config import ModelConfig
-from heed.model.attention import MultiHeadAttention
-from heed.model.layers import DecoderLayer, EncoderLayer
+
+Weights: TypeAlias = Mapping[str, NDArray[Any]]  # by name; an int8 matrix has its scales under `name.scales`
+Side: TypeAlias = Literal["encoder", "decoder"]
+_Matrix: TypeAlias = NDArray[Any] | QuantizedMatrix
 
 _ACTIVATIONS = ("relu", "gelu", "swish", "swiglu")
 _NORM_ORDERS = ("post", "pre", "sandwich")
@@ -56,97 +58,109 @@ class ModelStruct(ctypes.Structure):
     ]
 
 
-class PositionsStruct(ctypes.Structure):
-    """`HeedPositions` in C: the encodings of the first positions; it keeps their tensors alive."""
+def is_int8(weights: Weights, name: str) -> bool:
+    return weights[name].dtype == np.int8
 
-    _fields_: ClassVar = [
-        *((name, ctypes.c_void_p) for name in ("embedding", "cos", "sin")),
-        ("count", ctypes.c_int64),
-    ]
-    kept: PositionTables
 
-    @classmethod
-    def of(cls, positions: PositionTable, count: int) -> "PositionsStruct":
-        """Of at least `count` positions."""
-        tables = positions.tables(count)
-        if tables.rotation is not None:
-            angles = (tables.rotation.cos, tables.rotation.sin)
-            struct = cls(None, *(pointer(angle, torch.float32, *angle.shape) for angle in angles), len(angles[0]))
-        else:
-            table = cast("Tensor", tables.embedding)
-            struct = cls(pointer(table, torch.float32, *table.shape), None, None, len(table))
-        struct.kept = tables
-        return struct
+def float_weight(weights: Weights, name: str) -> NDArray[Any]:
+    """A weight in floating point, dequantised if it is stored in int8."""
+    return dequantize(stored_matrix(weights, name)) if is_int8(weights, name) else weights[name]
+
+
+def embeddings(weights: Weights) -> dict[Side, NDArray[Any]]:
+    """The token embedding of each side; the same array where source and target share one."""
+    target = float_weight(weights, "vocabulary.embedding.weight")
+    source = "vocabulary.source_embedding.weight"
+    return {"encoder": float_weight(weights, source) if source in weights else target, "decoder": target}
 
 
 class LayerStack:
     """A snapshot of the weights of an encoder or decoder: embedding, layers and, of a decoder, output projection."""
 
-    @torch.no_grad()
     def __init__(
-        self,
-        config: ModelConfig,
-        layers: Sequence[EncoderLayer | DecoderLayer],
-        final_norm: nn.Module,
-        embedding: nn.Embedding,
-        output: tuple[Tensor, Tensor | None] | None = None,
-        *,
-        int8: bool,
+        self, config: ModelConfig, weights: Weights, side: Side, embedding: NDArray[np.float32], *, int8: bool
     ) -> None:
-        self._int8, self._d_model = int8, config.d_model
-        self._kept: list[Tensor] = []  # keeps alive what the structures point to
+        self._config, self._weights, self._int8 = config, weights, int8
+        self._kept: list[NDArray[Any]] = []  # keeps alive what the structures point to
         self._matrices: list[PackedLinear] = []
         self.cross_kv: list[PackedLinear] = []  # of each decoder layer: key and value projection of the source
         self._pages = HugePages()
-        structs = (LayerStruct * len(layers))(*(self._layer(layer) for layer in layers))
+        self.positions = EncodedPositions(config, weights.get(f"{side}.positions.table.weight"))
+        count = config.encoder_layers if side == "encoder" else config.decoder_layers
+        structs = (LayerStruct * count)(*(self._layer(f"{side}.layers.{number}") for number in range(count)))
         self.model = ModelStruct(
-            structs, len(layers), config.d_model, config.d_ff, config.heads,
+            structs, count, config.d_model, config.d_ff, config.heads,
             _ACTIVATIONS.index(config.activation), _NORM_ORDERS.index(config.norm),
-            self._pointer(embedding.weight, embedding.num_embeddings, self._d_model), embedding.num_embeddings,
-            math.sqrt(config.d_model), self._norm(final_norm),
+            self._pointer(embedding, *embedding.shape), len(embedding), math.sqrt(config.d_model),
+            self._norm(f"{side}.norm"),
         )  # fmt: skip
-        if output is not None:
-            self.model.output = self._matrix(*output).matrix
+        if side == "decoder":
+            self.model.output = self._output_projection()
         self.bytes = sum(matrix.bytes for matrix in self._matrices)
+        self._weights = {}  # all that is needed is packed
 
-    def _layer(self, layer: EncoderLayer | DecoderLayer) -> LayerStruct:
-        attention, feed_forward, cross = layer.attention, layer.feed_forward, None
-        residuals = [layer.around_attention, layer.around_feed_forward]
-        if isinstance(layer, DecoderLayer) and layer.cross_attention and layer.around_cross_attention:
-            cross = layer.cross_attention
-            residuals.insert(1, layer.around_cross_attention)
-        unused = [NormStruct()] * (_SUBLAYERS - len(residuals))
+    def _layer(self, layer: str) -> LayerStruct:
+        sublayers = ["around_attention", "around_feed_forward"]
+        cross = [MatrixStruct(), MatrixStruct(), MatrixStruct()]
+        if f"{layer}.cross_attention.query.weight" in self._weights:
+            sublayers.insert(1, "around_cross_attention")
+            cross = self._cross_attention(f"{layer}.cross_attention")
+        attention, feed_forward = f"{layer}.attention", f"{layer}.feed_forward"
+        unused = [NormStruct()] * (_SUBLAYERS - len(sublayers))
         return LayerStruct(
-            self._fused_queries(attention, attention.key, attention.value), self._linear(attention.output),
-            *((MatrixStruct(),) * 3 if cross is None else self._cross_attention(cross)),
-            self._linear(feed_forward.widen),
-            MatrixStruct() if feed_forward.gate is None else self._linear(feed_forward.gate),
-            self._linear(feed_forward.narrow),
-            (NormStruct * _SUBLAYERS)(*(self._norm(residual.norm) for residual in residuals), *unused),
-            (NormStruct * _SUBLAYERS)(*(self._norm(residual.outer_norm) for residual in residuals), *unused),
+            self._linear(f"{attention}.query", f"{attention}.key", f"{attention}.value", scale=True),
+            self._linear(f"{attention}.output"), *cross, self._linear(f"{feed_forward}.widen"),
+            self._linear(f"{feed_forward}.gate") if self._config.activation == "swiglu" else MatrixStruct(),
+            self._linear(f"{feed_forward}.narrow"),
+            (NormStruct * _SUBLAYERS)(*(self._norm(f"{layer}.{around}.norm") for around in sublayers), *unused),
+            (NormStruct * _SUBLAYERS)(*(self._norm(f"{layer}.{around}.outer_norm") for around in sublayers), *unused),
         )  # fmt: skip
 
-    def _cross_attention(self, cross: MultiHeadAttention) -> tuple[MatrixStruct, MatrixStruct, MatrixStruct]:
-        queries = self._fused_queries(cross)
-        self.cross_kv.append(self._matrix(*fuse_linear([cross.key, cross.value])))
-        return queries, self.cross_kv[-1].matrix, self._linear(cross.output)
+    def _cross_attention(self, cross: str) -> list[MatrixStruct]:
+        queries = self._linear(f"{cross}.query", scale=True)
+        keys_values = self._linear(f"{cross}.key", f"{cross}.value")
+        self.cross_kv.append(self._matrices[-1])
+        return [queries, keys_values, self._linear(f"{cross}.output")]
 
-    def _fused_queries(self, attention: MultiHeadAttention, *others: nn.Linear) -> MatrixStruct:
-        """The scaled query projection, fused with other projections of the same input."""
-        return self._matrix(*fuse_linear([attention.query, *others], first_scale=attention.split[1] ** -0.5)).matrix
+    def _output_projection(self) -> MatrixStruct:
+        if self._config.tie_embeddings:
+            return self._matrix([self._stored("vocabulary.embedding.weight")], self._weights.get("vocabulary.bias"))
+        return self._linear("vocabulary.output")
 
-    def _linear(self, layer: nn.Linear) -> MatrixStruct:
-        return self._matrix(layer.weight, layer.bias).matrix
+    def _linear(self, *layers: str, scale: bool = False) -> MatrixStruct:
+        """Linear layers of the same input as one. scale: the first is a query projection, to be scaled by 1 / √d_k."""
+        matrices = [self._stored(f"{layer}.weight") for layer in layers]
+        biases = [self._floats(f"{layer}.bias") for layer in layers]
+        if scale:
+            factor = self._config.head_width**-0.5
+            first = matrices[0]
+            matrices[0] = scaled(first, factor) if isinstance(first, QuantizedMatrix) else first * np.float32(factor)
+            biases[0] = biases[0] * np.float32(factor)
+        return self._matrix(matrices, np.concatenate(biases))
 
-    def _matrix(self, weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> PackedLinear:
-        self._matrices.append(PackedLinear(weight, bias, int8=self._int8, pages=self._pages))
-        return self._matrices[-1]
+    def _matrix(self, matrices: Sequence[_Matrix], bias: NDArray[np.float32] | None) -> MatrixStruct:
+        """Concatenated matrices, packed; each row is quantised on its own."""
+        whole, *others = matrices
+        if others and isinstance(whole, QuantizedMatrix):
+            whole = QuantizedMatrix(*(np.concatenate(parts) for parts in zip(*matrices, strict=True)))
+        elif others:
+            whole = np.concatenate(cast("list[NDArray[Any]]", matrices))
+        self._matrices.append(PackedLinear(whole, bias, int8=self._int8, pages=self._pages))
+        return self._matrices[-1].matrix
 
-    def _norm(self, norm: nn.Module | None) -> NormStruct:
-        if not isinstance(norm, nn.LayerNorm):
+    def _norm(self, name: str) -> NormStruct:
+        if f"{name}.weight" not in self._weights:
             return NormStruct()
-        return NormStruct(self._pointer(norm.weight, self._d_model), self._pointer(norm.bias, self._d_model), norm.eps)
+        arrays = (self._floats(f"{name}.{part}") for part in ("weight", "bias"))
+        return NormStruct(*(self._pointer(array, self._config.d_model) for array in arrays), self._config.norm_eps)
 
-    def _pointer(self, tensor: Tensor, *shape: int) -> int:
-        self._kept.append(tensor.detach().contiguous())
-        return pointer(self._kept[-1], torch.float32, *shape)
+    def _stored(self, name: str) -> _Matrix:
+        """A matrix; in int8 if it is stored so and is to be used so."""
+        return stored_matrix(self._weights, name) if self._int8 and is_int8(self._weights, name) else self._floats(name)
+
+    def _floats(self, name: str) -> NDArray[Any]:
+        return float_weight(self._weights, name)
+
+    def _pointer(self, array: NDArray[Any], *shape: int) -> int:
+        self._kept.append(np.require(array, requirements=("C", "A")))
+        return array_pointer(self._kept[-1], np.float32, *shape)

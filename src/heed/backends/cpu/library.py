@@ -14,11 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-
 from heed.backends.cpu.csrc.build import sources_digest
 from heed.errors import ConfigError, InputError
 from heed.fallbacks import note_fallback
+from heed.model.torch_state import imported_torch
 
 LIBRARY = Path(__file__).parent / ("engine.dll" if sys.platform == "win32" else "engine.so")
 _BYTES_PER_THREAD = 2**22  # of weights: with fewer, synchronisation costs more than a thread saves
@@ -131,19 +130,33 @@ def _chosen(library: ctypes.CDLL, requested: str | None) -> NativeFunctions:
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
+def max_threads() -> int:
+    """torch's number of threads; where torch was not imported, $OMP_NUM_THREADS or the usable cores."""
+    torch = imported_torch()
+    return _threads_without_torch() if torch is None else int(torch.get_num_threads())
+
+
+def _threads_without_torch() -> int:
+    first, *_ = os.environ.get("OMP_NUM_THREADS", "").split(",")  # one number for each level of nesting
+    if first.strip().isdecimal() and int(first) > 0:
+        return int(first)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def threads_for(bytes_read: int) -> int:
     """The number of threads for an operation that reads so many bytes of weights, counted once per row."""
-    return max(1, min(torch.get_num_threads(), bytes_read // _BYTES_PER_THREAD))
+    return max(1, min(max_threads(), bytes_read // _BYTES_PER_THREAD))
 
 
 def team(threads: int | None = None) -> tuple[int | None, int]:
-    """The last two arguments of a call: a pool and the number of threads to use of it, by default all of torch's."""
-    threads = torch.get_num_threads() if threads is None else threads
-    return None if threads == 1 else _pools.of(max(threads, torch.get_num_threads())), threads
+    """The last two arguments of a call: a pool and the number of threads to use of it, by default all."""
+    most = max_threads()
+    threads = most if threads is None else threads
+    return None if threads == 1 else _pools.of(max(threads, most)), threads
 
 
 class _Pools:
-    """Threads that wait for calls: a pool for each number of threads that torch has been set to."""
+    """Threads that wait for calls: a pool for each number of threads that was in force."""
 
     def __init__(self) -> None:
         self._forget()

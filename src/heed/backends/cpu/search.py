@@ -12,11 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.backends.base import Hypothesis, Prefixes, SearchMonitor, Sources
-from heed.backends.cpu.layers import LayerStack, PositionsStruct
+from heed.backends.cpu.layers import LayerStack
 from heed.backends.cpu.library import check_status, engine, team, threads_for
 from heed.backends.cpu.pointers import array_pointer
-from heed.backends.kv_cache import PositionTable
+from heed.backends.cpu.positions import PositionsStruct
+from heed.backends.protocol import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.config import ModelConfig
 from heed.search_config import SearchConfig
 
@@ -131,10 +131,8 @@ class _Callback:
 class NativeSearch:
     """Beam or greedy search over one model in C; safe to call from several threads at once."""
 
-    def __init__(
-        self, config: ModelConfig, stacks: tuple[LayerStack, LayerStack], positions: tuple[PositionTable, PositionTable]
-    ) -> None:
-        self._special, self._stacks, self._positions = (config.pad_id, config.bos_id, config.eos_id), stacks, positions
+    def __init__(self, config: ModelConfig, stacks: tuple[LayerStack, LayerStack]) -> None:
+        self._special, self._stacks = (config.pad_id, config.bos_id, config.eos_id), stacks
         self._run: Callable[..., int] = engine().search
 
     def __call__(
@@ -155,7 +153,7 @@ class NativeSearch:
         limits, callback = np.array(max_lengths, np.int64), _Callback(len(sources), monitor)
         slots, before_step = _slots(len(sources), longest, config), _BeforeStep(callback)
         lengths = (longest, max(max_lengths) + 1)
-        positions = [PositionsStruct.of(*pair) for pair in zip(self._positions, lengths, strict=True)]
+        positions = [stack.positions.struct(length) for stack, length in zip(self._stacks, lengths, strict=True)]
         settings = _SearchSettings(
             config.beam, config.nbest, config.min_length, config.no_repeat_ngram or 0, config.stop == "first",
             config.length_penalty, *self._special,

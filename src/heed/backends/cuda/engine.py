@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from heed.backends.base import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.cuda.decoder import StaticDecoder
 from heed.backends.cuda.graph import capture
 from heed.backends.cuda.search import StaticStep, static_search
 from heed.backends.cuda.slots import SlotShape, fit_memory
 from heed.backends.cuda.step_ops import StepOps
+from heed.backends.protocol import Hypothesis, Prefixes, SearchMonitor, Sources
 from heed.backends.weight_versions import weights_fingerprint
 from heed.model.transformer import Transformer
 from heed.search_config import SearchConfig

@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from heed.backends.base import Hypothesis, SearchMonitor, length_penalty
 from heed.backends.cuda.slots import Slots
+from heed.backends.protocol import Hypothesis, SearchMonitor, length_penalty
 from heed.config import ModelConfig
 from heed.model.embeddings import check_ids
 from heed.model.layout import Packed

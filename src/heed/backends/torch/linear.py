@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heed.artifacts.quantization import row_scales
+from heed.backends.cpu.packed_linear import PackedLinear
 
 LinearFn: TypeAlias = Callable[[Tensor], Tensor]  # x to x Wᵀ + b
 MakeLinear: TypeAlias = Callable[[Tensor, Tensor | None], LinearFn]  # from W and b
@@ -46,7 +47,7 @@ def int8_linear(*, reduce_range: bool) -> MakeLinear:
 
     def make(weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None) -> LinearFn:
         torch.backends.quantized.engine = "fbgemm"
-        scales = row_scales(weight).double()
+        scales = torch.from_numpy(row_scales(weight.detach().float().numpy())).double()
         zeros = torch.zeros(len(weight), dtype=torch.int64, device="cpu")
         with warnings.catch_warnings():
             # Quantised tensors are deprecated, but nothing else is as fast yet.
@@ -57,3 +58,16 @@ def int8_linear(*, reduce_range: bool) -> MakeLinear:
         return lambda x: multiply(x, packed, reduce_range)
 
     return make
+
+
+def compiled_linear(
+    weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"] | None, *, int8: bool
+) -> LinearFn:
+    """heed's compiled code, with a packed copy of the weight."""
+    packed = PackedLinear(weight.detach().numpy(), None if bias is None else bias.detach().numpy(), int8=int8)
+    return lambda x: call_packed(packed, x)
+
+
+def call_packed(packed: PackedLinear, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
+    """x Wᵀ + b in compiled code."""
+    return torch.from_numpy(packed(x.detach().numpy()))
