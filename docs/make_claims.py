@@ -3,7 +3,7 @@
     heed claims --out claims
     python -m docs.make_claims claims
 
-copies the results and charts of a folder that `heed claims` wrote, then writes each block between
+copies the results of a folder that `heed claims` wrote and draws their charts, then writes each block between
 `<!-- claim: NAME -->` and `<!-- end -->`: statement, verdict, finding, numbers, chart and where they were measured.
 """
 
@@ -31,6 +31,7 @@ def _block(name: str) -> str:
     claim, result = CLAIMS[name], ClaimResult.read(RESULTS / f"{name}.json")
     repeats = len(result.panels[0].series[0].values[0])
     scale = "" if result.scale == "small" else f" --scale {result.scale}"
+    files = " --source … --target … --valid-source … --valid-target …" if claim.needs_corpus else ""
     lines = [
         "",
         _wrapped(f"> {claim.statement} ({claim.source})", "> "),
@@ -40,11 +41,13 @@ def _block(name: str) -> str:
     ]
     for picture, panel in zip(charts(result), result.panels, strict=True):
         lines += [f"![{panel.y_label} by {panel.x_label}](pictures/claims/{picture})", "", *_table(panel), ""]
+    lines += [f"- {note}" for note in result.notes] + ([""] if result.notes else [])
+    corpus = f"text: {result.corpus}; " if result.corpus else ""
     lines += [
         _wrapped(
-            f"Means of {repeats} repetitions (seeds, or measurements of time) with 95 % intervals; {result.hardware}; "
-            f"{result.date}; {result.seconds:.0f} s; "
-            f"`heed claims {name}{scale}`."
+            f"Means of {repeats} repetitions (seeds, or measurements of time) with 95 % intervals; {corpus}"
+            f"{result.hardware}; {result.date}; {result.seconds:.0f} s; "
+            f"`heed claims {name}{scale}{files}`."
         ),
         "",
     ]
@@ -77,8 +80,10 @@ def main() -> None:
     """Take over the results of a folder, if one is given, and write the page."""
     for folder in map(Path, sys.argv[1:]):
         RESULTS.mkdir(parents=True, exist_ok=True)
-        for file in (*folder.glob("*.json"), *folder.glob("*.svg")):
+        for file in folder.glob("*.json"):
             shutil.copy(file, RESULTS / file.name)
+            for picture, svg in charts(ClaimResult.read(file)).items():
+                (RESULTS / picture).write_text(svg, encoding="utf-8")
     PAGE.write_text(page_text(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

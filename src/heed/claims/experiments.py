@@ -9,6 +9,7 @@ from heed.claims import (
     head_roles,
     heads,
     length_cost,
+    natural_text,
     path_length,
     positions,
     quality,
@@ -32,6 +33,14 @@ CLAIMS = {
             "paper, abstract and section 6.1",
             quality.measure,
             quality.judge,
+        ),
+        Claim(
+            "natural-text",
+            "On natural text attention alone translates better than recurrence or convolution, and trains faster.",
+            "paper, abstract and section 6.1",
+            natural_text.measure,
+            natural_text.judge,
+            needs_corpus=True,
         ),
         Claim(
             "path-length",

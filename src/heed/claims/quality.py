@@ -4,6 +4,7 @@ All models have the same number of parameters within 5 %, without embeddings. Ea
 rates and one seed; with the rate of the lowest validation loss it is trained with all seeds.
 """
 
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from heed.claims.claim import Context
 from heed.claims.parameters import parameters, with_parameters
 from heed.claims.result import Panel, Scale, Series, Verdict, is_less
+from heed.claims.runs import results_of
 from heed.claims.translation import EXACT, SIZES, TrainedVariant, Variant, curves, train_variants, with_best_rates
 from heed.inference.open import load
 from heed.microworld.corpus import corpus
@@ -35,7 +37,7 @@ def measure(context: Context) -> list[Panel]:
     width = SIZES[context.scale].width
     variants = with_best_rates(context, {model: shape_of(model, width) for model in MODELS})
     trained = train_variants(context, variants)
-    return [curves(trained, EXACT), _by_time(trained), _by_length(trained, _TESTS[context.scale])]
+    return [curves(trained, EXACT), _by_time(trained), _by_length(context, trained)]
 
 
 def shape_of(model: str, width: int) -> Variant:
@@ -65,27 +67,34 @@ def _seconds_and_shares(variant: TrainedVariant, seed: int) -> tuple[list[float]
     return [seconds[step] for step in shares], list(shares.values())
 
 
-def _by_length(trained: dict[str, TrainedVariant], count: int) -> Panel:
+def _by_length(context: Context, trained: dict[str, TrainedVariant]) -> Panel:
     """The share of exact translations of the test set by the number of words in the source."""
-    tests = corpus("test", count)
-    groups = [
-        [test for test in tests if low < len(test.source.split()) <= high]
-        for low, high in zip((0, *_LONGEST), _LONGEST, strict=False)
-    ]
+    jobs = {
+        f"{name} {index}": (folder, _TESTS[context.scale])
+        for name, variant in trained.items()
+        for index, folder in enumerate(variant.folders)
+    }
+    shares = results_of(context, _shares_by_length, jobs)
     series = []
     for name, variant in trained.items():
-        translators = [load(folder) for folder in variant.folders]
-        values = []
-        for group in groups:
-            outputs = [translator.translate([test.source for test in group], beam=1) for translator in translators]
-            values.append(
-                [
-                    fmean(output.text == test.target for output, test in zip(run, group, strict=True)) if group else 0.0
-                    for run in outputs
-                ]
-            )
-        series.append(Series(name, [float(longest) for longest in _LONGEST], values))
+        runs = [shares[f"{name} {index}"] for index in range(len(variant.folders))]
+        series.append(
+            Series(name, [float(longest) for longest in _LONGEST], [list(x) for x in zip(*runs, strict=True)])
+        )
     return Panel("words in the source, at most", EXACT, series)
+
+
+def _shares_by_length(folder: Path, count: int) -> list[float]:
+    """The share of exact translations of one model in each group of sentences."""
+    tests = corpus("test", count)
+    outputs = load(folder).translate([test.source for test in tests], beam=1, align=False)
+    exact = [output.text == test.target for output, test in zip(outputs, tests, strict=True)]
+    words = [len(test.source.split()) for test in tests]
+    groups = (
+        [is_exact for is_exact, length in zip(exact, words, strict=True) if low < length <= high]
+        for low, high in zip((0, *_LONGEST), _LONGEST, strict=False)
+    )
+    return [fmean(group) if group else 0.0 for group in groups]
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
