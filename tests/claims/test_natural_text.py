@@ -9,7 +9,7 @@ import pytest
 from heed.claims import natural_runs, natural_text
 from heed.claims.claim import Context
 from heed.claims.experiments import CLAIMS
-from heed.claims.natural_models import SIZES, Candidate, best_of, described, neighbours, settings, shape, start
+from heed.claims.natural_models import SIZES, SearchedSettings, best_of, described, neighbours, settings, shape, start
 from heed.claims.natural_runs import FinishedRun, Runs, vocabulary
 from heed.claims.parallel_corpus import ParallelCorpus, length_groups
 from heed.claims.parameters import parameters
@@ -58,7 +58,7 @@ def test_the_search_tries_the_neighbours_of_the_best_so_far() -> None:
 
 
 def test_the_learning_rate_is_inversely_proportional_to_the_width() -> None:
-    candidate = Candidate(2, 0.01, 0.3)
+    candidate = SearchedSettings(2, 0.01, 0.3)
     of_run = settings("LSTM, attention", candidate, FULL, 8000)
     assert of_run["training.learning_rate"] * of_run["model.d_model"] == pytest.approx(1.28)
     assert "2+2 layers, width" in described("LSTM, attention", candidate, FULL, 8000)

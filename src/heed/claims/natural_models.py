@@ -56,7 +56,7 @@ SIZES: dict[Scale, NaturalTextSize] = {
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SearchedSettings:
     """The settings that are searched for each model."""
 
     layers: int
@@ -67,12 +67,12 @@ class Candidate:
         return f"{self.layers}+{self.layers} layers, rate {self.rate:g}, dropout {self.dropout:g}"
 
 
-def start(size: NaturalTextSize) -> Candidate:
+def start(size: NaturalTextSize) -> SearchedSettings:
     """Where the search begins, for every model."""
-    return Candidate(size.layers[0], size.rate, size.dropout)
+    return SearchedSettings(size.layers[0], size.rate, size.dropout)
 
 
-def neighbours(best: Candidate, stage: int, size: NaturalTextSize) -> list[Candidate]:
+def neighbours(best: SearchedSettings, stage: int, size: NaturalTextSize) -> list[SearchedSettings]:
     """What is tried in a stage: learning rates; depths, and a rate beyond the best if that is at an end; dropouts."""
     if stage == 0:
         return [best, replace(best, rate=best.rate / 2), replace(best, rate=best.rate * 2)]
@@ -94,7 +94,7 @@ def _depth(layers: int) -> dict[str, int]:
     return {"encoder_layers": layers, "decoder_layers": layers}
 
 
-def settings(model: str, candidate: Candidate, size: NaturalTextSize, vocab_size: int) -> dict[str, Any]:
+def settings(model: str, candidate: SearchedSettings, size: NaturalTextSize, vocab_size: int) -> dict[str, Any]:
     """The settings of a run, without its seed and number of steps."""
     shaped = shape(model, candidate.layers, size.width, size.layers[0], vocab_size)
     rate = candidate.rate * _REFERENCE_WIDTH / shaped["d_model"]
@@ -108,7 +108,7 @@ def settings(model: str, candidate: Candidate, size: NaturalTextSize, vocab_size
     }
 
 
-def described(model: str, candidate: Candidate, size: NaturalTextSize, vocab_size: int) -> str:
+def described(model: str, candidate: SearchedSettings, size: NaturalTextSize, vocab_size: int) -> str:
     """One line on the settings of a model."""
     shaped = shape(model, candidate.layers, size.width, size.layers[0], vocab_size)
     count, width = parameters(shaped, vocab_size), shaped["d_model"]
@@ -119,6 +119,6 @@ def described(model: str, candidate: Candidate, size: NaturalTextSize, vocab_siz
     )
 
 
-def best_of(scores: Mapping[Candidate, float]) -> Candidate:
+def best_of(scores: Mapping[SearchedSettings, float]) -> SearchedSettings:
     """The candidate with the highest BLEU; the first of equal ones."""
     return max(scores, key=lambda candidate: scores[candidate])

@@ -13,7 +13,7 @@ import numpy as np
 from heed.claims.claim import Context
 from heed.claims.natural_models import (
     SIZES,
-    Candidate,
+    SearchedSettings,
     NaturalTextSize,
     best_of,
     described,
@@ -59,9 +59,9 @@ def measure(context: Context) -> list[Panel]:
     ]
 
 
-def _search(runs: Runs, size: NaturalTextSize, vocab_size: int) -> dict[str, Candidate]:
+def _search(runs: Runs, size: NaturalTextSize, vocab_size: int) -> dict[str, SearchedSettings]:
     """The best settings of each model by validation BLEU, with the first seed."""
-    scores: dict[str, dict[Candidate, float]] = {model: {} for model in MODELS}
+    scores: dict[str, dict[SearchedSettings, float]] = {model: {} for model in MODELS}
     best = dict.fromkeys(MODELS, start(size))
     for stage in range(size.stages):
         candidates = {
@@ -92,7 +92,7 @@ def _timed(of_model: Mapping[str, Any], seed: int, steps: int, validate_every: i
 
 
 def _trained(
-    runs: Runs, chosen: Mapping[str, Candidate], size: NaturalTextSize, vocab_size: int
+    runs: Runs, chosen: Mapping[str, SearchedSettings], size: NaturalTextSize, vocab_size: int
 ) -> dict[str, list[FinishedRun]]:
     """The runs of each model with all seeds."""
     names = {
@@ -116,7 +116,7 @@ def _trained(
 
 
 def _step_seconds(
-    runs: Runs, chosen: Mapping[str, Candidate], size: NaturalTextSize, vocab_size: int
+    runs: Runs, chosen: Mapping[str, SearchedSettings], size: NaturalTextSize, vocab_size: int
 ) -> dict[str, float]:
     """The time of a training step of each model, one after the other."""
     timed = runs.alone().finished(

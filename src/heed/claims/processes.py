@@ -21,7 +21,7 @@ from heed.backends.select import has_gpu
 from heed.claims.result import Scale
 from heed.errors import HeedError
 
-Result = TypeVar("Result")
+JobResult = TypeVar("JobResult")
 Report = Callable[[str], None]
 _MAX_GPU_JOBS = 15  # each has a CUDA context, with its memory
 
@@ -35,8 +35,8 @@ def default_jobs(scale: Scale) -> int:
 
 def run_jobs(
     jobs: Mapping[str, tuple[Any, ...]],
-    work: Callable[..., Result],
-    finished: Callable[[str, Result], None],
+    work: Callable[..., JobResult],
+    finished: Callable[[str, JobResult], None],
     processes: int,
     report: Report,
 ) -> dict[str, str]:
@@ -47,11 +47,11 @@ def run_jobs(
     processes = min(len(jobs), processes)
     if processes <= 1:
         return _run_here(jobs, work, finished, report)
-    workers: SimpleQueue[_Worker] = SimpleQueue()
+    workers: SimpleQueue[_JobProcess] = SimpleQueue()
     for _ in range(processes):
-        workers.put(_Worker())
+        workers.put(_JobProcess())
 
-    def run(arguments: tuple[Any, ...]) -> Result:
+    def run(arguments: tuple[Any, ...]) -> JobResult:
         worker = workers.get()
         try:
             return worker.run(work, arguments)
@@ -76,13 +76,13 @@ def run_jobs(
     return errors
 
 
-class _Worker:
+class _JobProcess:
     """A process that does one job after the other; a job whose process dies is tried once more, in a new one."""
 
     def __init__(self) -> None:
         self._process = self._started()
 
-    def run(self, work: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+    def run(self, work: Callable[..., JobResult], arguments: tuple[Any, ...]) -> JobResult:
         try:
             return self._process.submit(_freeing_memory, work, arguments).result()
         except BrokenProcessPool:
@@ -103,8 +103,8 @@ class _Worker:
 
 def _run_here(
     jobs: Mapping[str, tuple[Any, ...]],
-    work: Callable[..., Result],
-    finished: Callable[[str, Result], None],
+    work: Callable[..., JobResult],
+    finished: Callable[[str, JobResult], None],
     report: Report,
 ) -> dict[str, str]:
     errors = {}
@@ -131,7 +131,7 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _freeing_memory(work: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
+def _freeing_memory(work: Callable[..., JobResult], arguments: tuple[Any, ...]) -> JobResult:
     """Do the work, and return the GPU memory that torch keeps, since other processes share the GPU."""
     try:
         return work(*arguments)

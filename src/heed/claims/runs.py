@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from heed.artifacts.manifest import MANIFEST
 from heed.claims.claim import Context
-from heed.claims.processes import run_jobs
+from heed.claims.processes import JobResult, run_jobs
 from heed.errors import TrainingError
 from heed.training.train import train
-
-Result = TypeVar("Result")
 
 
 def train_runs(context: Context, runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
@@ -27,15 +25,15 @@ def train_runs(context: Context, runs: Mapping[str, Mapping[str, Any]]) -> dict[
 
 
 def results_of(
-    context: Context, work: Callable[..., Result], jobs: Mapping[str, tuple[Any, ...]], message: str = ""
-) -> dict[str, Result]:
+    context: Context, work: Callable[..., JobResult], jobs: Mapping[str, tuple[Any, ...]], message: str = ""
+) -> dict[str, JobResult]:
     """What `work` returns for the arguments of each job, several at a time; raises once all are done if one failed.
 
     message: reported after each job, with its number, the number of jobs and its name.
     """
-    results: dict[str, Result] = {}
+    results: dict[str, JobResult] = {}
 
-    def finished(name: str, result: Result) -> None:
+    def finished(name: str, result: JobResult) -> None:
         results[name] = result
         if message:
             context.report(message.format(len(results), len(jobs), name))
