@@ -13,8 +13,8 @@ import numpy as np
 from heed.claims.claim import Context
 from heed.claims.natural_models import (
     SIZES,
-    SearchedSettings,
     NaturalTextSize,
+    SearchedSettings,
     best_of,
     described,
     neighbours,
