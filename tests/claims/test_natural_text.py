@@ -15,8 +15,8 @@ from heed.claims.parallel_corpus import ParallelCorpus, length_groups
 from heed.claims.parameters import parameters
 from heed.claims.processes import run_jobs
 from heed.claims.quality import MODELS, TRANSFORMER, VECTOR
-from heed.claims.result import Panel, Scale, Series
-from heed.claims.run import run_claims
+from heed.claims.result import ClaimResult, Panel, Scale, Series
+from heed.claims.run import run_claim, run_claims
 from heed.config import ModelConfig
 from heed.errors import ConfigError, DataError
 from tests.cli.command import heed
@@ -153,6 +153,15 @@ def test_the_command_refuses_an_incomplete_corpus(tmp_path: Path, parallel_corpu
         natural_text.measure(Context("smallest", tmp_path, lambda _: None))
     with pytest.raises(DataError):
         replace(parallel_corpus, target=parallel_corpus.valid_target).description  # noqa: B018 - reads the files
+
+
+def test_a_result_on_another_corpus_is_an_error(tmp_path: Path, parallel_corpus: ParallelCorpus) -> None:
+    claim, panel = CLAIMS["natural-text"], Panel("x", "y", [Series("a", [1.0], [[1.0, 2.0]])])
+    result = ClaimResult(claim.name, "small", [panel], "holds", "a", "b", "2026-01-01", 1.0, "a.en and a.de")
+    result.write(tmp_path / "natural-text.json")
+    assert run_claim(claim, "small", tmp_path, lambda _: None) == result
+    with pytest.raises(ConfigError, match=r"measured on another corpus \(a.en and a.de\), not on train.source and"):
+        run_claim(claim, "small", tmp_path, lambda _: None, corpus=parallel_corpus)
 
 
 def judged(transformer: float, in_time: float) -> str:

@@ -49,9 +49,45 @@ class NaturalTextSize:
 
 
 SIZES: dict[Scale, NaturalTextSize] = {
-    "smallest": NaturalTextSize(16, (1,), 5e-3, 0.1, 256, 1, 1, 2, 1, 1, 2),
-    "small": NaturalTextSize(64, (2,), 5e-3, 0.1, 2048, 100, 150, 400, 100, 1, 20),
-    "full": NaturalTextSize(128, (4, 2, 6), 0.01, 0.3, 16_384, 300, 600, 1600, 200, 3, 100),
+    "smallest": NaturalTextSize(
+        width=16,
+        layers=(1,),
+        rate=5e-3,
+        dropout=0.1,
+        tokens=256,
+        warmup=1,
+        search_steps=1,
+        steps=2,
+        validate_every=1,
+        stages=1,
+        timed_steps=2,
+    ),
+    "small": NaturalTextSize(
+        width=64,
+        layers=(2,),
+        rate=5e-3,
+        dropout=0.1,
+        tokens=2048,
+        warmup=100,
+        search_steps=150,
+        steps=400,
+        validate_every=100,
+        stages=1,
+        timed_steps=20,
+    ),
+    "full": NaturalTextSize(
+        width=128,
+        layers=(4, 2, 6),
+        rate=0.01,
+        dropout=0.3,
+        tokens=16_384,
+        warmup=300,
+        search_steps=600,
+        steps=1600,
+        validate_every=200,
+        stages=3,
+        timed_steps=100,
+    ),
 }
 
 

@@ -22,8 +22,8 @@ from heed.claims.natural_models import (
     start,
 )
 from heed.claims.natural_runs import FinishedRun, Runs, groups_of, vocabulary
-from heed.claims.quality import MODELS, TRANSFORMER, VECTOR
-from heed.claims.result import Panel, Series, Verdict, is_less
+from heed.claims.quality import MODELS, TRANSFORMER, VECTOR, transformer_ahead
+from heed.claims.result import Panel, Series, Verdict
 from heed.errors import ConfigError, TrainingError
 
 BLEU = "BLEU"
@@ -44,18 +44,14 @@ def measure(context: Context) -> list[Panel]:
         "seconds per training step, one model at a time: "
         + ", ".join(f"{model} {seconds:.3g}" for model, seconds in step_seconds.items())
     )
-    longest = [float(longest) for _, longest in groups_of(context.corpus)]
+    longest = [longest for _, longest in groups_of(context.corpus)]
+    by_length = [
+        Series.of_runs(model, longest, [run.by_length for run in of_model]) for model, of_model in of_models.items()
+    ]
     return [
         Panel("training steps", BLEU, [_by_steps(model, of_model) for model, of_model in of_models.items()]),
         _by_time(of_models, step_seconds),
-        Panel(
-            "words in the source, at most",
-            BLEU,
-            [
-                Series(model, longest, _by_x([run.by_length for run in of_model]))
-                for model, of_model in of_models.items()
-            ],
-        ),
+        Panel("words in the source, at most", BLEU, by_length),
     ]
 
 
@@ -72,7 +68,7 @@ def _search(runs: Runs, size: NaturalTextSize, vocab_size: int) -> dict[str, Sea
         }
         tried = runs.finished(
             {
-                name: _timed(settings(model, candidate, size, vocab_size), 1, size.search_steps, size.search_steps)
+                name: _with_steps(settings(model, candidate, size, vocab_size), 1, size.search_steps, size.search_steps)
                 for name, (model, candidate) in candidates.items()
             }
         )
@@ -85,7 +81,7 @@ def _search(runs: Runs, size: NaturalTextSize, vocab_size: int) -> dict[str, Sea
     return best
 
 
-def _timed(of_model: Mapping[str, Any], seed: int, steps: int, validate_every: int) -> dict[str, Any]:
+def _with_steps(of_model: Mapping[str, Any], seed: int, steps: int, validate_every: int) -> dict[str, Any]:
     """The settings of a run with its seed, number of steps and intervals."""
     intervals = {"max_steps": steps, "validate_every": validate_every, "checkpoint_every": steps, "seed": seed}
     return {**of_model, **{f"training.{name}": value for name, value in intervals.items()}}
@@ -102,7 +98,7 @@ def _trained(
     }
     done = runs.finished(
         {
-            name: _timed(settings(model, chosen[model], size, vocab_size), seed, size.steps, size.validate_every)
+            name: _with_steps(settings(model, chosen[model], size, vocab_size), seed, size.steps, size.validate_every)
             for name, (model, seed) in names.items()
         }
     )
@@ -121,7 +117,7 @@ def _step_seconds(
     """The time of a training step of each model, one after the other."""
     timed = runs.alone().finished(
         {
-            f"{model}, time": _timed(
+            f"{model}, time": _with_steps(
                 settings(model, candidate, size, vocab_size), 1, size.timed_steps, size.timed_steps
             )
             for model, candidate in chosen.items()
@@ -134,8 +130,7 @@ def _step_seconds(
 
 
 def _by_steps(model: str, runs: list[FinishedRun]) -> Series:
-    steps = list(runs[0].bleu)
-    return Series(model, [float(step) for step in steps], [[run.bleu[step] for run in runs] for step in steps])
+    return Series.of_runs(model, list(runs[0].bleu), [list(run.bleu.values()) for run in runs])
 
 
 def _by_time(of_models: Mapping[str, list[FinishedRun]], step_seconds: Mapping[str, float]) -> Panel:
@@ -146,33 +141,20 @@ def _by_time(of_models: Mapping[str, list[FinishedRun]], step_seconds: Mapping[s
     for model, runs in of_models.items():
         seconds = [0.0, *(step * step_seconds[model] for step in runs[0].bleu)]
         curves = [np.interp(times, seconds, [0.0, *run.bleu.values()]).tolist() for run in runs]
-        series.append(Series(model, times, _by_x(curves)))
+        series.append(Series.of_runs(model, times, curves))
     return Panel("seconds of training", BLEU, series)
-
-
-def _by_x(of_runs: list[list[float]]) -> list[list[float]]:
-    return [list(values) for values in zip(*of_runs, strict=True)]
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
     """Whether the Transformer is ahead of every other model after the same steps and after the same time."""
     by_steps, by_time, by_length = panels
-    ends = [panel.series[0].x[-1] for panel in (by_steps, by_time)]
-    parts = [
-        ", ".join(f"{series.name} {series.at(end):.1f}" for series in panel.series)
-        for panel, end in zip((by_steps, by_time), ends, strict=True)
-    ]
+    steps, time = by_steps.series[0].x[-1], by_time.series[0].x[-1]
+    parts = [", ".join(f"{series.name} {series.means()[-1]:.1f}" for series in panel.series) for panel in panels[:2]]
     short, long = by_length.series[0].x[0], by_length.series[0].x[-1]
     vector, transformer = by_length.named(VECTOR), by_length.named(TRANSFORMER)
     finding = (
-        f"BLEU after {ends[0]:,.0f} steps: {parts[0]}; after {ends[1]:.3g} seconds of training: {parts[1]}. The fixed "
+        f"BLEU after {steps:,.0f} steps: {parts[0]}; after {time:.3g} seconds of training: {parts[1]}. The fixed "
         f"vector is {transformer.at(short) - vector.at(short):.1f} BLEU behind the Transformer on sentences of up to "
         f"{short:.0f} words and {transformer.at(long) - vector.at(long):.1f} on the longest."
     )
-    ahead = [
-        is_less(series.values_at(end), panel.named(TRANSFORMER).values_at(end))
-        for panel, end in zip((by_steps, by_time), ends, strict=True)
-        for series in panel.series
-        if series.name != TRANSFORMER
-    ]
-    return ("holds" if all(ahead) else "holds in part" if any(ahead) else "does not hold here"), finding
+    return transformer_ahead(by_steps, by_time), finding

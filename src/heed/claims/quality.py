@@ -53,8 +53,8 @@ def _by_time(trained: dict[str, TrainedVariant]) -> Panel:
     times = [shortest * (number + 1) / _TIMES for number in range(_TIMES)]
     series = []
     for name, variant in trained.items():
-        runs = [np.interp(times, *_seconds_and_shares(variant, seed)) for seed in range(len(variant.folders))]
-        series.append(Series(name, times, [[float(run[index]) for run in runs] for index in range(_TIMES)]))
+        runs = [np.interp(times, *_seconds_and_shares(variant, seed)).tolist() for seed in range(len(variant.folders))]
+        series.append(Series.of_runs(name, times, runs))
     return Panel("seconds of training", EXACT, series)
 
 
@@ -78,9 +78,7 @@ def _by_length(context: Context, trained: dict[str, TrainedVariant]) -> Panel:
     series = []
     for name, variant in trained.items():
         runs = [shares[f"{name} {index}"] for index in range(len(variant.folders))]
-        series.append(
-            Series(name, [float(longest) for longest in _LONGEST], [list(x) for x in zip(*runs, strict=True)])
-        )
+        series.append(Series.of_runs(name, _LONGEST, runs))
     return Panel("words in the source, at most", EXACT, series)
 
 
@@ -100,22 +98,24 @@ def _shares_by_length(folder: Path, count: int) -> list[float]:
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
     """Whether the Transformer is ahead of every other model after the same steps and after the same time."""
     by_steps, by_time, by_length = panels
-    ends = [panel.series[0].x[-1] for panel in (by_steps, by_time)]
-    parts = [
-        ", ".join(f"{series.name} {series.at(end):.0%}" for series in panel.series)
-        for panel, end in zip((by_steps, by_time), ends, strict=True)
-    ]
+    steps, time = by_steps.series[0].x[-1], by_time.series[0].x[-1]
+    parts = [", ".join(f"{series.name} {series.means()[-1]:.0%}" for series in panel.series) for panel in panels[:2]]
     short, long = by_length.series[0].x[0], by_length.series[0].x[-1]
     vector = by_length.named(VECTOR)
     finding = (
-        f"Exact translations after {ends[0]:,.0f} steps: {parts[0]}; after {ends[1]:.0f} seconds of training: "
+        f"Exact translations after {steps:,.0f} steps: {parts[0]}; after {time:.0f} seconds of training: "
         f"{parts[1]}. The fixed vector translates {vector.at(short):.0%} of sentences of up to {short:.0f} words and "
         f"{vector.at(long):.0%} of the longest."
     )
+    return transformer_ahead(by_steps, by_time), finding
+
+
+def transformer_ahead(*panels: Panel) -> Verdict:
+    """Whether the Transformer is ahead of all other models at the end of every panel, or of some in one."""
     ahead = [
-        is_less(series.values_at(end), panel.named(TRANSFORMER).values_at(end))
-        for panel, end in zip((by_steps, by_time), ends, strict=True)
+        is_less(series.values[-1], panel.named(TRANSFORMER).values[-1])
+        for panel in panels
         for series in panel.series
         if series.name != TRANSFORMER
     ]
-    return ("holds" if all(ahead) else "holds in part" if any(ahead) else "does not hold here"), finding
+    return "holds" if all(ahead) else "holds in part" if any(ahead) else "does not hold here"

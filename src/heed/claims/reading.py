@@ -178,12 +178,11 @@ def measure(context: Context) -> list[Panel]:
     shares = results_of(
         context, _exact, {str(seed): (folders[f"seed={seed}"], list(tests[seed].values())) for seed in context.seeds}
     )
-    values = {
-        TRANSFORMER: [list(of_length) for of_length in zip(*shares.values(), strict=True)],
-        BASELINE: [[_guessed(seed, tests[seed][length]) for seed in context.seeds] for length in lengths],
-    }
-    x = [float(length) for length in lengths]
-    series = [Series(name, x, shares) for name, shares in values.items()]
+    guessed = [[_guessed(seed, of_length) for of_length in tests[seed].values()] for seed in context.seeds]
+    series = [
+        Series.of_runs(TRANSFORMER, lengths, list(shares.values())),
+        Series.of_runs(BASELINE, lengths, guessed),
+    ]
     return [Panel("sentences in the passage", "share of exact answers", series)]
 
 

@@ -33,6 +33,11 @@ class Series:
     x: list[float]
     values: list[list[float]]
 
+    @classmethod
+    def of_runs(cls, name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> "Series":
+        """The curve of several runs, each of which gave a value for each x."""
+        return cls(name, [float(at) for at in x], [list(values) for values in zip(*runs, strict=True)])
+
     def at(self, x: float) -> float:
         """The mean at this x."""
         return fmean(self.values_at(x))

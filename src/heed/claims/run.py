@@ -30,6 +30,11 @@ def run_claim(
         result = ClaimResult.read(file)
         if result.scale != scale:
             raise ConfigError(f"{file} has the scale {result.scale!r}, not {scale!r}: choose another folder")
+        if claim.needs_corpus and corpus is not None and result.corpus != corpus.description:
+            raise ConfigError(
+                f"{file} was measured on another corpus ({result.corpus}), not on {corpus.description}: choose another "
+                "folder"
+            )
         report(f"{claim.name}: as measured on {result.date} ({file})")
         return result
     folder.mkdir(parents=True, exist_ok=True)

@@ -45,10 +45,12 @@ class StringTaskSize:
     steps: int
     width: int  # d_model of the Transformer
     tokens: int  # per batch
+    decoder_layers: int = 2
 
     def shape(self) -> dict[str, Any]:
         """The settings of a Transformer of this size."""
-        shape = {"d_model": self.width, "d_ff": 4 * self.width, "heads": 4, "encoder_layers": 2, "decoder_layers": 2}
+        shape = {"d_model": self.width, "d_ff": 4 * self.width, "heads": 4, "encoder_layers": 2}
+        shape["decoder_layers"] = self.decoder_layers
         return {**shape, "norm": "pre", "dropout": 0.0, "attention_dropout": 0.0}
 
 
@@ -60,13 +62,22 @@ SIZES: dict[Scale, StringTaskSize] = {
 
 
 def train_on_strings(
-    context: Context, task: StringTask, models: Mapping[str, Mapping[str, Any]], lengths: Sequence[int]
+    context: Context,
+    task: StringTask,
+    models: Mapping[str, Mapping[str, Any]],
+    lengths: Sequence[int],
+    size: StringTaskSize | None = None,
 ) -> dict[str, list[Path]]:
-    """The trained models of each kind, given by the settings in which it differs, one per seed."""
-    size = SIZES[context.scale]
+    """The trained models of each kind, given by the settings in which it differs, one per seed.
+
+    size: of the experiment; None: as usual.
+    """
+    size = size or SIZES[context.scale]
     context.folder.mkdir(parents=True, exist_ok=True)
     pairs = context.folder / "pairs.jsonl"
-    lines = (json.dumps({"source": source, "target": target}) for source, target in _draw(task, 0, size.pairs, lengths))
+    lines = (
+        json.dumps({"source": source, "target": target}) for source, target in draw_pairs(task, 0, size.pairs, lengths)
+    )
     pairs.write_text("".join(f"{line}\n" for line in lines))
     target = parameters(size.shape())
     shapes = {name: with_parameters({**size.shape(), **settings}, target) for name, settings in models.items()}
@@ -88,10 +99,14 @@ class StringTest:
 
 
 def string_tests(
-    context: Context, task: StringTask, models: Mapping[str, Sequence[Path]], lengths: Sequence[int]
+    context: Context,
+    task: StringTask,
+    models: Mapping[str, Sequence[Path]],
+    lengths: Sequence[int],
+    size: StringTaskSize | None = None,
 ) -> dict[str, list[StringTest]]:
     """Every model of each kind, tested on strings of these lengths, drawn anew for every seed."""
-    count = SIZES[context.scale].tests
+    count = (size or SIZES[context.scale]).tests
     jobs = {
         f"{name}, test {seed}": (task, folder, lengths, count, seed)
         for name, folders in models.items()
@@ -107,7 +122,7 @@ def exact_outputs(models: Mapping[str, Sequence[StringTest]]) -> list[Series]:
     for name, tested in models.items():
         lengths = list(tested[0].outputs)
         shares = [[_share_exact(test.outputs[length], test.targets[length]) for length in lengths] for test in tested]
-        series.append(Series(name, [float(length) for length in lengths], _by_x(shares)))
+        series.append(Series.of_runs(name, lengths, shares))
     return series
 
 
@@ -119,12 +134,12 @@ def right_letters(models: Mapping[str, Sequence[StringTest]], length: int) -> li
             [_share_right(test.outputs[length], test.targets[length], position) for position in range(length)]
             for test in tested
         ]
-        series.append(Series(name, [float(position + 1) for position in range(length)], _by_x(shares)))
+        series.append(Series.of_runs(name, range(1, length + 1), shares))
     return series
 
 
 def _test(task: StringTask, folder: Path, lengths: Sequence[int], count: int, seed: int) -> StringTest:
-    pairs = [pair for length in lengths for pair in _draw(task, seed, count, [length])]
+    pairs = [pair for length in lengths for pair in draw_pairs(task, seed, count, [length])]
     outputs = load(folder).translate([source for source, _ in pairs], beam=1, align=False, split="line")
     texts, targets = [output.text for output in outputs], [target for _, target in pairs]
     parts = {length: slice(index * count, (index + 1) * count) for index, length in enumerate(lengths)}
@@ -140,11 +155,8 @@ def _share_right(outputs: Sequence[str], targets: Sequence[str], position: int) 
     return fmean(output[position : position + 1] == target[position] for output, target in letters)
 
 
-def _by_x(runs: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [list(seeds) for seeds in zip(*runs, strict=True)]
-
-
-def _draw(task: StringTask, seed: int, count: int, choices: Sequence[int]) -> Iterator[tuple[str, str]]:
+def draw_pairs(task: StringTask, seed: int, count: int, choices: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """So many pairs of a task, each with one of the lengths."""
     draw = random.Random(f"{seed} {count}")  # noqa: S311 - no secrets
     for _ in range(count):
         yield task(draw, draw.choice(choices))
