@@ -61,11 +61,14 @@ def _wrapped(text: str, indent: str = "") -> str:
 def _table(panel: Panel) -> list[str]:
     head = [panel.x_label, *(series.name for series in panel.series)]
     rows = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    cells = [list(zip(series.means(), series.half_widths(), strict=True)) for series in panel.series]
-    for index, x in enumerate(panel.series[0].x):
-        numbers = (_number(*cell[index]) for cell in cells)
-        rows.append(f"| {_axis_number(x)} | {' | '.join(numbers)} |")
-    return rows
+    cells = [
+        {x: _number(*number) for x, *number in zip(series.x, series.means(), series.half_widths(), strict=True)}
+        for series in panel.series
+    ]
+    measured = sorted({x for series in panel.series for x in series.x})
+    return rows + [
+        f"| {_axis_number(x)} | {' | '.join(of_series.get(x, '') for of_series in cells)} |" for x in measured
+    ]
 
 
 def _axis_number(x: float) -> str:
