@@ -15,6 +15,7 @@ from heed import ModelConfig, Transformer
 from heed.errors import ConfigError, InputError
 from heed.interop.onnx_export import onnx_files
 from heed.interpret.observe import observe
+from heed.model.rivals.recurrent import RecurrentState
 from tests.model.examples import RIVALS, SHAPE, both_sides, make, padded, sentences
 
 CPU = torch.device("cpu")
@@ -193,5 +194,7 @@ def test_the_state_of_a_decoding_step_is_float32_under_autocast(device: torch.de
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
         _, cache = model.step(tgt_in[:, :1], model.start(src))
         logits, cache = model.step(tgt_in[:, 1:2], cache)
-    assert all(state.dtype == torch.float32 for layer in cache.past for state in layer.states)
+    for layer in cache.past:
+        assert isinstance(layer, RecurrentState)
+        assert all(state.dtype == torch.float32 for state in layer.states)
     assert (logits[:, 0].float() - expected[:, 1]).norm() < 0.1 * expected[:, 1].norm()
