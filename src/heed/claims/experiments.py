@@ -14,12 +14,14 @@ from heed.claims import (
     positions,
     quality,
     reading,
+    recall,
     regularization,
     residuals,
     scaling,
     scaling_training,
     sentence_vectors,
     teacher_forcing,
+    translation_positions,
     warmup,
 )
 from heed.claims.claim import Claim
@@ -50,6 +52,13 @@ CLAIMS = {
             path_length.judge,
         ),
         Claim(
+            "recall",
+            "Recurrence has difficulty with what was read long ago; attention reaches any position directly.",
+            "paper, section 4; Bahdanau et al. 2015",
+            recall.measure,
+            recall.judge,
+        ),
+        Claim(
             "bottleneck",
             "A fixed context vector is a bottleneck; attention has none.",
             "Bahdanau et al. 2015, section 1",
@@ -70,6 +79,13 @@ CLAIMS = {
             positions.measure,
             positions.judge_length,
             runs="positions",
+        ),
+        Claim(
+            "translation-positions",
+            "Translation needs positional encodings, and sinusoidal ones generalise to longer sequences.",
+            "paper, section 3.5",
+            translation_positions.measure,
+            translation_positions.judge,
         ),
         Claim(
             "teacher-forcing",
