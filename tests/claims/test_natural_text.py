@@ -1,5 +1,10 @@
 """The claim on natural text: equal sizes, a search that finds the best neighbour, and runs that are not repeated."""
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,14 +123,48 @@ def test_the_jobs_of_a_process_that_dies_are_tried_once_more(tmp_path: Path) -> 
 
 
 def dies_once(file: str) -> int:
-    import os  # noqa: PLC0415 - in the process that dies
-
     if file == "always":
         os._exit(1)
     if file and not Path(file).exists():
         Path(file).touch()
         os._exit(1)
     return 1
+
+
+def test_jobs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    code = (
+        "from heed.claims.processes import run_jobs\n"
+        "from tests.claims.test_natural_text import sleeps\n"
+        f"jobs = {{name: ({str(tmp_path)!r} + '/' + name,) for name in 'ab'}}\n"
+        "if __name__ == '__main__':\n    run_jobs(jobs, sleeps, print, 2, print)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    parent = subprocess.Popen([sys.executable, str(script)], env={**os.environ, "PYTHONPATH": path})
+    files = [tmp_path / name for name in "ab"]
+    until(lambda: all(file.exists() and file.read_text() for file in files))
+    parent.kill()
+    parent.wait()
+    until(lambda: not any(runs(file.read_text()) for file in files))
+
+
+def sleeps(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def runs(process: str) -> bool:
+    """Whether it has a command line: a process that has ended and was not waited for has none."""
+    file = Path("/proc", process, "cmdline")
+    return file.exists() and bool(file.read_bytes())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_claim_that_fails_stops_no_other_and_one_without_its_corpus_is_left_out(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ stops no other job; where a process dies, its job is tried once more.
 import gc
 import multiprocessing
 import os
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -98,7 +100,7 @@ class _JobProcess:
 
     @staticmethod
     def _started() -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_use_one_thread)
+        return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_start_process)
 
 
 def _run_here(
@@ -127,8 +129,15 @@ def _reported(name: str, error: BaseException, report: Report) -> str:
     return line
 
 
-def _use_one_thread() -> None:
+def _start_process() -> None:
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A job takes minutes: without this, it would go on after the parent has been killed."""
+    cast("BaseProcess", multiprocessing.parent_process()).join()
+    os._exit(1)
 
 
 def _freeing_memory(work: Callable[..., JobResult], arguments: tuple[Any, ...]) -> JobResult:
