@@ -2,15 +2,19 @@
 
 A string has two marked letters among many others, and at its end the mark of the one to output:
 
-    dcxbgayeaax    b        x marks b, y marks e, and the last x asks for b
+    cfehdefxfchycjjiy    c        x marks f, y marks c, and the last y asks for c
 
-The letter to recall is as far from the end of the string as from its start, since an encoder's recurrence runs in both
-directions. Which mark is meant is known only at the end, and the decoder has a single layer, with one look at the
-source: the encoder has to bring the question and the letter together.
+The distance of a letter is that to the end of the string; from the start it is at least as far, since an encoder's
+recurrence runs in both directions. The other letter has another of the distances, so that nothing but the last token
+tells which one is meant. The decoder has a single layer, with one look at the source: the encoder has to bring the
+question and the letter together.
 """
 
 import random
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 import torch
@@ -26,12 +30,12 @@ from heed.model.transformer import Transformer
 
 _DISTANCES: dict[Scale, tuple[int, ...]] = {
     "smallest": (4, 8),
-    "small": (4, 8, 16, 32, 64),
+    "small": (4, 8, 16, 32),
     "full": (4, 8, 16, 32, 64, 128, 256),
 }
 SIZES: dict[Scale, StringTaskSize] = {
     "smallest": StringTaskSize(pairs=30, tests=2, steps=2, width=8, tokens=64, decoder_layers=1),
-    "small": StringTaskSize(pairs=30_000, tests=100, steps=300, width=64, tokens=192, decoder_layers=1),
+    "small": StringTaskSize(pairs=30_000, tests=100, steps=350, width=64, tokens=160, decoder_layers=1),
     "full": StringTaskSize(pairs=100_000, tests=200, steps=1500, width=128, tokens=512, decoder_layers=1),
 }
 TRANSFORMER = "Transformer"
@@ -47,21 +51,25 @@ _MARKS = "xy"
 _STRINGS = 32  # whose gradients are averaged
 
 
-def marked_letter(draw: random.Random, distance: int) -> tuple[str, str]:
-    """A string whose letter to recall is so many tokens, 4 or more, from its end; and that letter."""
+def marked_letter(draw: random.Random, distance: int, distances: Sequence[int]) -> tuple[str, str]:
+    """A string whose letter to recall is so many tokens from its end, and that letter.
+
+    distances: of letters that are asked for.
+    """
     asked, other = draw.sample(_MARKS, k=2)
-    letters = draw.choices(LETTERS, k=2 * distance)
-    mark = distance - 1
-    elsewhere = [index for index in range(2 * distance - 1) if abs(index - mark) > 1]
-    letters[mark], letters[draw.choice(elsewhere)] = asked, other
-    return "".join((*letters, asked)), letters[distance]
+    elsewhere = draw.choice([another for another in distances if another != distance])
+    length = 2 * max(distance, elsewhere)
+    letters = draw.choices(LETTERS, k=length)
+    letters[length - distance - 1], letters[length - elsewhere - 1] = asked, other
+    return "".join((*letters, asked)), letters[length - distance]
 
 
 def measure(context: Context) -> list[Panel]:
     """The share of letters recalled by distance, and the gradients of the models before and after training."""
     size, distances = SIZES[context.scale], _DISTANCES[context.scale]
-    models = train_on_strings(context, marked_letter, MODELS, distances, size)
-    recalled = exact_outputs(string_tests(context, marked_letter, models, distances, size))
+    task = partial(marked_letter, distances=distances)
+    models = train_on_strings(context, task, MODELS, distances, size)
+    recalled = exact_outputs(string_tests(context, task, models, distances, size))
     jobs = {
         f"{name}, gradient {seed}": (folder, distances, seed)
         for name, folders in models.items()
@@ -81,31 +89,32 @@ def _gradients(folder: Path, distances: tuple[int, ...], seed: int) -> tuple[lis
     """The gradients by distance of a trained model, and of one of the same shape with random weights."""
     content, model = open_folder(folder)
     source = content.tokenizers[0]
-    of_distance = [draw_pairs(marked_letter, seed, _STRINGS, [distance]) for distance in distances]
-    rows = [source.encode([text for text, _ in pairs]) for pairs in of_distance]
-    src = [torch.tensor([[*ids, model.config.eos_id] for ids in of_length]) for of_length in rows]
-    trained, random_weights = (
-        [_gradient(each, ids, distance, seed) for ids, distance in zip(src, distances, strict=True)]
-        for each in (model.eval(), untrained(model, seed))
-    )
-    return [norm / trained[0] for norm in trained], [norm / random_weights[0] for norm in random_weights]
+    task = partial(marked_letter, distances=distances)
+    norms: tuple[list[float], list[float]] = [], []
+    for distance in distances:
+        texts = [text for text, _ in draw_pairs(task, seed, _STRINGS, [distance])]
+        src = [torch.tensor([*ids, model.config.eos_id]) for ids in source.encode(texts)]
+        positions = [len(text) - 1 - distance for text in texts]
+        for of_state, each in zip(norms, (model.eval(), untrained(model, seed)), strict=True):
+            of_state.append(fmean(_gradient(each, *row, seed) for row in zip(src, positions, strict=True)))
+    trained, random_weights = ([norm / of_state[0] for norm in of_state] for of_state in norms)
+    return trained, random_weights
 
 
-def _gradient(model: Transformer, src: Tensor, position: int, seed: int) -> float:
-    """The mean norm of the gradient of the first output's logits, in a random direction, by one source embedding."""
+def _gradient(model: Transformer, ids: Tensor, position: int, seed: int) -> float:
+    """The norm of the gradient of the first output's logits, in a random direction, by one source embedding."""
     embeddings = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         embeddings.append(inputs[0].detach().requires_grad_())
         return embeddings[0], *inputs[1:]
 
-    device = model.vocabulary.embedding.weight.device
-    tgt_in = torch.full((len(src), 1), model.config.bos_id, device=device)
+    src = ids[None].to(model.vocabulary.embedding.weight.device)
     with cast("nn.Module", model.encoder).register_forward_pre_hook(keep):
-        logits = model(src.to(device), tgt_in)
+        logits = model(src, torch.full_like(src[:, :1], model.config.bos_id))
     direction = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
     (gradient,) = torch.autograd.grad((logits * direction).sum(), embeddings)
-    return gradient[:, position].norm(dim=-1).mean().item()
+    return gradient[0, position].norm().item()
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
