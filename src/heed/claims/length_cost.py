@@ -6,6 +6,8 @@ Attention is measured twice: plain attention keeps the weights of all pairs of t
 attention computes them anew, block by block, and keeps none.
 """
 
+from collections.abc import Mapping
+
 import torch
 
 from heed.claims.claim import Context
@@ -26,6 +28,7 @@ _NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0}  # with it, torch has n
 PLAIN, FUSED, CONVOLUTION, LSTM = "attention, plain", "attention, fused", "convolution", "LSTM"
 MIXERS = {PLAIN: "attention", FUSED: "attention", CONVOLUTION: "convolution", LSTM: "lstm"}
 _MIB = 2**20
+_DOUBLINGS = 3  # of the length, over which growth is averaged
 
 
 def measure(context: Context) -> list[Panel]:
@@ -64,21 +67,20 @@ def _cost(model: Transformer, attend: AttentionFn, length: int, device: torch.de
 
 
 def judge(panels: list[Panel]) -> tuple[Verdict, str]:
-    """Whether doubling the longest length costs attention four times the time, and recurrence twice."""
+    """Whether doubling a large length costs attention four times the time, and recurrence twice."""
     times, memory = panels
     growth = {series.name: _growth(series) for series in times.series}
     fused, lstm = times.named(FUSED), times.named(LSTM)
     faster = [length for length in fused.x if fused.at(length) <= lstm.at(length)]
     crossover = f"up to {max(faster):,.0f} tokens" if faster else "at none of the lengths"
     longest, longest_plain = fused.x[-1], memory.named(PLAIN).x[-1]
-    taken = ", ".join(f"{series.name} {_growth(series):.1f}" for series in memory.series)
+    plain, block_by_block, recurrent = (memory.named(name).at(longest_plain) for name in (PLAIN, FUSED, LSTM))
     finding = (
-        f"With the last doubling of the length, to {longest:,.0f} tokens (plain attention: {longest_plain:,.0f}), the "
-        f"time grows by these factors: {', '.join(f'{name} {factor:.1f}' for name, factor in growth.items())}; the "
-        f"memory by these: {taken}. At {longest_plain:,.0f} tokens plain attention takes "
-        f"{memory.named(PLAIN).at(longest_plain):,.0f} MiB, fused {memory.named(FUSED).at(longest_plain):,.0f} and the "
-        f"LSTM {memory.named(LSTM).at(longest_plain):,.0f}. Fused attention is as fast as the LSTM, or faster, "
-        f"{crossover}."
+        f"With each of the last doublings of the length, up to {longest:,.0f} tokens (plain attention: "
+        f"{longest_plain:,.0f}), the time grows by these factors: {_listed(growth)}; the memory by these: "
+        f"{_listed({series.name: _growth(series) for series in memory.series})}. At {longest_plain:,.0f} tokens plain "
+        f"attention takes {plain:,.0f} MiB, fused {block_by_block:,.0f} and the LSTM {recurrent:,.0f}. Fused attention "
+        f"is as fast as the LSTM, or faster, {crossover}."
     )
     if min(growth[PLAIN], growth[FUSED]) > 3 and growth[LSTM] < 2.5:
         return "holds", finding
@@ -86,6 +88,11 @@ def judge(panels: list[Panel]) -> tuple[Verdict, str]:
 
 
 def _growth(series: Series) -> float:
-    """How many times as much the longest length costs as the one before."""
-    *_, before, longest = series.means()
-    return longest / before
+    """How many times as much twice the length costs: the mean of the last doublings."""
+    means = series.means()
+    doublings = min(_DOUBLINGS, len(means) - 1)
+    return (means[-1] / means[-1 - doublings]) ** (1 / doublings)
+
+
+def _listed(factors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {factor:.1f}" for name, factor in factors.items())
